@@ -23129,7 +23129,7 @@ GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_
 }
 
 /* ==== >>cpu/threads ================================================================================================ *
- * Locks and threads, of loaders and of the CPU's devices. */
+ * Locks and threads, for data loaders and for CPU devices, and the thread pool ("team") of a CPU device. */
 #if defined(GPUNN_NO_THREADS)
 typedef int gpunn__monitor, gpunn__thread;
 #define GPUNN__MONITOR_OPEN(m) ((void)(m))
@@ -23176,8 +23176,9 @@ typedef pthread_t gpunn__thread;
 #define GPUNN__THREAD_JOIN(t) ((void)pthread_join(t, NULL))
 #endif
 
-/* Denormal floats, which gradients and momenta that fade away become, cost a hundred times the work of others: while the backend
- * computes they count as zero. Returns the processor's mode before, for gpunn__restore_denormals. */
+/* Gradients and momenta that decay become denormal floats, which cost about a hundred times the work of
+ * others. While the backend computes, denormals count as zero. Returns the processor's previous mode, for
+ * gpunn__restore_denormals. */
 GPUNN__INLINE unsigned gpunn__flush_denormals(void)
 {
 #if defined(__SSE__) && defined(__GNUC__)
@@ -23199,53 +23200,59 @@ GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
 }
 
 typedef struct gpunn__team gpunn__team;
-typedef struct gpunn__teammate { /* one of ours; each in cache lines of its own */
+typedef struct gpunn__teammate { /* a worker thread of the pool, in cache lines of its own */
     gpunn__team  *team;
     gpunn__thread thread;
     int           index;
-    uint32_t      turn; /* raised by one for each task that wants this member */
+    uint32_t      turn; /* incremented for each task that this worker takes part in */
     char          apart[104];
 } gpunn__teammate;
 struct gpunn__team {
-    int              threads, started; /* at most, the program's included; of ours */
-    int              process;          /* in which ours were started */
-    gpunn__teammate *member;           /* [threads - 1]: number i is index i + 1 of a task */
-    gpunn__monitor   monitor;          /* of those who sleep */
+    int              threads, started; /* maximum threads, the caller's included; workers started */
+    int              process;          /* id of the process that started the workers */
+    gpunn__teammate *member;           /* [threads - 1]: worker i runs index i + 1 of a task */
+    gpunn__monitor   monitor;          /* for threads that sleep */
     bool             ending;
-    void (*task)(void *arg, int index, int threads); /* the present one, on its first `members` threads */
+    void (*task)(void *arg, int index, int threads); /* the current task, run by the first `members` threads */
     void    *arg;
     int      members;
-    uint32_t sleepers, working, done, arrived, phase; /* done: tasks; arrived at the barrier; phase: barriers passed */
-    uint32_t slept, late;                             /* at this barrier; at the last one */
-    /* Threads of the program's instead: */
-    void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg); /* NULL: ours */
+    uint32_t sleepers, working, done, arrived, phase; /* done: tasks; arrived: threads at the barrier; phase: barriers passed */
+    uint32_t slept, late;                             /* whether a thread slept at this barrier; at the last one */
+    /* Used if the program supplies the threads: */
+    void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg); /* NULL: the pool's own workers */
     void    *user;
-    uint32_t wanted, joined, begun; /* threads for the task, those that came; begun: tasks */
+    uint32_t wanted, joined, begun; /* wanted, joined: threads for the task, threads that came; begun: tasks */
 };
 
-/* The team of the device that computes in this thread, and how many share the present task; 0: none does. */
+/* The team of the device that computes in this thread, and the number of threads that share the current task.
+ * The number is 0 outside a task. */
 GPUNN__DECLARE(GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here)
 GPUNN__DECLARE(GPUNN__THREAD_LOCAL int gpunn__team_members)
+/* members: memory for threads - 1 workers, owned by the caller. No worker starts before the first task that
+ * needs it. */
 
 GPUNN__INTERNAL void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args);
 
-/* Ends its threads; the next task starts others. */
+/* Ends the workers. The next task starts new ones. */
 GPUNN__INTERNAL void gpunn__team_rest(gpunn__team *team);
 
 GPUNN__INTERNAL void gpunn__team_close(gpunn__team *team);
 
-/* Inside a task: waits for all its threads, which learn alike whether one of them kept another waiting so long that it slept. */
+/* Called inside a task: waits for all its threads. Returns the same value to each of them: whether any of
+ * them waited so long that it slept. */
 GPUNN__INTERNAL bool gpunn__team_barrier(void);
 
-/* Threads of a team: what was asked for; 0: what OMP_NUM_THREADS says, or the processors that this process may use. */
+/* Number of threads of a team: `asked` if it is positive, else OMP_NUM_THREADS, else the processors that this
+ * process may use. */
 GPUNN__INTERNAL int gpunn__thread_count(int asked);
 
-/* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
+/* ---- threads: a lock with one condition variable ("something has changed"), thread start and join -------------------- */
 
-/* ---- teams: threads that share a CPU device's work ------------------------------------------------------------------- *
- * The program's thread and others of ours, started by the first task that is worth them and ended with the device. Who waits
- * looks for GPUNN__PATIENCE at the word he waits for, which spans the time from one op to the next, then sleeps: on a busy
- * machine the processor goes to those who have work, ours among them. */
+/* ---- teams: thread pools that share the work of a CPU device --------------------------------------------------------- *
+ * A team is the program's thread plus worker threads. The first task that is large enough starts the workers;
+ * they end with the device. A waiting thread polls the word that it waits for during GPUNN__PATIENCE, which
+ * spans the time from one op to the next. Then it sleeps, so that on a busy machine the processor goes to
+ * threads that have work, including those of this team. */
 
 #define GPUNN__PATIENCE 30e-6 /* seconds */
 
@@ -23271,7 +23278,8 @@ GPUNN__INTERNAL GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here;
 
 GPUNN__INTERNAL GPUNN__THREAD_LOCAL int gpunn__team_members;
 
-/* A team without threads. Of the one before, locks that its threads held in a forked process are left as they are. */
+/* Initializes a team without threads. In a forked child, locks that the parent's threads held are abandoned
+ * as they are. */
 static void gpunn__team_begin(gpunn__team *team)
 {
     team->started = 0;
@@ -23282,10 +23290,11 @@ static void gpunn__team_begin(gpunn__team *team)
 }
 
 #ifndef GPUNN_NO_THREADS
-/* After look 1, 2, ... at a word: whether to look again, which ends GPUNN__PATIENCE after the first. */
+/* After poll 1, 2, ... of a word: whether to poll again. Returns false once GPUNN__PATIENCE has passed since
+ * the first poll. */
 static bool gpunn__look_again(int look, double *end)
 {
-    enum { LOOKS = 64 }; /* between two looks at the clock: about a microsecond */
+    enum { LOOKS = 64 }; /* polls between two readings of the clock: about a microsecond */
     GPUNN__PAUSE();
     if (look % LOOKS) return true;
     const double now = gpunn__seconds();
@@ -23293,7 +23302,7 @@ static bool gpunn__look_again(int look, double *end)
     return now < *end;
 }
 
-/* Returns when *word is no longer `old`. slept: NULL, or becomes 1 before it sleeps. */
+/* Returns when *word differs from `old`. slept: NULL, or a word that is set to 1 before the thread sleeps. */
 static void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old, uint32_t *slept)
 {
     double end = 0;
@@ -23309,7 +23318,7 @@ static void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t o
     }
 }
 
-/* After a word that others wait for has changed. */
+/* Wakes the sleeping threads. Called after a word that others wait for has changed. */
 static void gpunn__team_tell(gpunn__team *team)
 {
     if (GPUNN__LOAD(&team->sleepers) == 0) return;
@@ -23336,13 +23345,13 @@ static GPUNN__THREAD_MAIN gpunn__team_main(void *arg)
     GPUNN__THREAD_END;
 }
 
-/* In the child of a fork, forgets the parent's threads. */
+/* In the child of a fork, forgets the parent's threads, which do not exist there. */
 static void gpunn__team_outlive_fork(gpunn__team *team)
 {
     if (team->process != GPUNN__PROCESS()) gpunn__team_begin(team);
 }
 
-/* Starts what is missing of so many threads; returns how many there are, the program's included. */
+/* Starts workers until there are `threads` threads. Returns how many there are, the program's included. */
 static int gpunn__team_start(gpunn__team *team, int threads)
 {
     if (threads > team->threads) threads = team->threads;
@@ -23358,11 +23367,12 @@ static int gpunn__team_start(gpunn__team *team, int threads)
     return threads;
 }
 
-/* What the program's threads run. The first to come waits for the others, and begins without those that are late: these find
- * nothing to do. So nobody waits for a thread that does not run. */
+/* Runs in the program's threads. The first thread to arrive waits briefly for the others, then begins without
+ * those that are late. Late threads find nothing to do and return, so no thread waits for one that does not
+ * run. */
 static void gpunn__team_join(void *arg)
 {
-    enum { CLOSED = 1 << 16 }; /* in `joined`: begun */
+    enum { CLOSED = 1 << 16 }; /* a flag in `joined`: the task has begun */
     gpunn__team   *team = (gpunn__team *)arg, *team_before = gpunn__team_here;
     const int      members_before = gpunn__team_members;
     const uint32_t begun = GPUNN__LOAD(&team->begun), place = GPUNN__ADD_TO(&team->joined, 1);
@@ -23385,7 +23395,7 @@ static void gpunn__team_join(void *arg)
     gpunn__restore_denormals(denormals);
 }
 
-/* The task on the program's threads, or here if none of them comes. */
+/* Runs the task on the program's threads, or in this thread if none of them comes. */
 static void gpunn__team_lend(gpunn__team *team, int threads)
 {
     team->wanted = (uint32_t)(threads < team->threads ? threads : team->threads);
@@ -23493,8 +23503,9 @@ GPUNN__INTERNAL int gpunn__thread_count(int asked)
 }
 
 /* ==== >>cpu/levels ================================================================================================= *
- * Which vectors compute. A build that is told of AVX2 or AVX-512 (-march) has code for that alone. Any other build for x86-64 has
- * the same functions at three levels, the architecture's least, AVX2 and AVX-512, and asks the processor, each thread once. */
+ * Which vector instructions are used. A build that enables AVX2 or AVX-512 (-march) contains code for that
+ * level alone. Any other build for x86-64 contains each function at three levels: the architecture's
+ * baseline, AVX2 and AVX-512. It selects one at run time; each thread checks the processor once. */
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
 #define GPUNN__VECTORS 1
 #if defined(__x86_64__)
@@ -23507,8 +23518,8 @@ GPUNN__INTERNAL int gpunn__thread_count(int asked)
 #endif
 #endif
 
-/* clang would turn short loops over vectors into calls of memcpy through memory; gcc takes half of AVX-512's vectors if not
- * told. */
+/* clang would turn short loops over vectors into calls to memcpy. gcc uses 256-bit vectors with AVX-512
+ * unless this option says otherwise. */
 #if defined(__clang__)
 #define GPUNN__KERNEL no_builtin("memcpy", "memset")
 #define GPUNN__WHOLE ""
@@ -23549,7 +23560,8 @@ GPUNN__INTERNAL int gpunn__thread_count(int asked)
 #ifdef GPUNN__LEVELS
 enum { GPUNN__LEVEL_UNKNOWN, GPUNN__LEVEL_SSE2, GPUNN__LEVEL_AVX2, GPUNN__LEVEL_AVX512 };
 
-/* The best that the processor has and GPUNN_VECTORS in the environment, if set, allows. */
+/* The highest level that the processor supports and the environment variable GPUNN_VECTORS, if set,
+ * allows. */
 static int gpunn__level_find(void)
 {
     const char *most = getenv("GPUNN_VECTORS");
@@ -23570,7 +23582,8 @@ GPUNN__INLINE int gpunn__level(void)
 }
 #endif
 
-/* The head of a function that has every level, with what it calls, if that is not GPUNN__NOINLINE. */
+/* Defines a function at every level. Functions that it calls are inlined at that level too, unless they are
+ * GPUNN__NOINLINE. */
 #if defined(GPUNN__LEVELS) && defined(__OPTIMIZE__)
 #define GPUNN__VECTORIZED(function, parameters, arguments)                          \
     GPUNN__INLINE void function##_code                 parameters;                  \
@@ -23597,11 +23610,12 @@ GPUNN__INLINE int gpunn__level(void)
 #define GPUNN__VECTORIZED(function, parameters, arguments) GPUNN__NOINLINE void function parameters
 #endif
 
-/* The instructions that products of BF16 have, in any build. */
+/* Instructions for BF16 products. They are detected at run time in any build. */
 typedef enum gpunn__bf16 { GPUNN__BF16_UNKNOWN, GPUNN__BF16_NONE, GPUNN__BF16_VECTORS, GPUNN__BF16_TILES } gpunn__bf16;
 
 #ifdef GPUNN__AMX
-/* Whether the processor has tiles; and, where it is to be asked, whether Linux lets this process have them. */
+/* Whether the processor has AMX tiles. With ask, also requests them from Linux, and returns false if this
+ * process may not use them. */
 static bool gpunn__has_amx(bool ask)
 {
     enum { BF16 = 1 << 22, TILE = 1 << 24, ARCH_PRCTL = 158, ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
@@ -23623,17 +23637,18 @@ static gpunn__bf16 gpunn__bf16_find(bool ask)
     const char *most = getenv("GPUNN_VECTORS");
     const bool  vectors = most && strcmp(most, "bf16") == 0;
     if (most && !vectors && strcmp(most, "amx") != 0) return GPUNN__BF16_NONE;
-    (void)ask; /* where there are no tiles to ask for */
+    (void)ask; /* unused in builds without tiles */
     if (!__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bf16")) return GPUNN__BF16_NONE;
 #ifdef GPUNN__AMX
     if (!vectors && gpunn__has_amx(ask)) return GPUNN__BF16_TILES;
 #endif
-    /* Intel's vectors of BF16 are no faster than those of F32, which need no rounding. */
+    /* On Intel, BF16 vectors are no faster than F32 vectors, which need no rounding. */
     return vectors || !__builtin_cpu_is("intel") ? GPUNN__BF16_VECTORS : GPUNN__BF16_NONE;
 }
 #endif
 
-/* Asked by a product of a BF16 model alone: once a process has tiles, sigaltstack wants 11 KB. */
+/* Only products of a BF16 model call it: once a process has requested tiles, sigaltstack requires a stack of
+ * 11 KB. */
 GPUNN__INLINE gpunn__bf16 gpunn__has_bf16(void)
 {
 #ifdef GPUNN__AVX512
@@ -23646,18 +23661,20 @@ GPUNN__INLINE gpunn__bf16 gpunn__has_bf16(void)
 }
 
 /* ==== >>cpu/context ================================================================================================ *
- * What the CPU backend's sections share. Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its
- * forward and backward beside each other; the elementwise ops come from their tables (>>cpu/elementwise). */
+ * What the sections of the CPU backend share. Each op of GPUNN_OTHER_OPS is one function
+ * gpunn__cpu_<name>(cpu, step, action), which holds both its forward and its backward. Elementwise ops are
+ * generated from their tables (>>cpu/elementwise). */
 struct gpunn__cpu {
-    int          threads, room; /* room: of the team's memory */
-    unsigned     blocks;        /* large ones that it has given so far */
+    int          threads, room; /* room: threads that the team's memory was allocated for */
+    unsigned     blocks;        /* number of large blocks allocated so far */
     gpunn__team  team;
     gpunn__error error;
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     void *user;
 };
 
-/* While the backend computes: its team is at hand, and denormals count as zero. */
+/* The state before gpunn__cpu_begin, for gpunn__cpu_end. Between the two calls the backend's thread pool is
+ * current in this thread, and denormals count as zero. */
 typedef struct gpunn__cpu_before {
     unsigned     denormals;
     gpunn__team *team;
@@ -23667,11 +23684,13 @@ GPUNN__INTERNAL gpunn__cpu_before gpunn__cpu_begin(void *context);
 
 GPUNN__INTERNAL void gpunn__cpu_end(gpunn__cpu_before before);
 
-/* Sets the sentence that the core completes with op, layer and shapes. */
+/* Records an error and returns its status. The text is one sentence, to which the core adds the op, the layer
+ * and the shapes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
 
-/* Threads worth using for so many units of work (about one float read, computed and written each; a flop of a product counts
- * 1/16). Each costs the others a little, so that few want less work for each than many do. */
+/* Number of threads worth using for `work` units. A unit is about one float read, computed and written; a
+ * flop of a matrix product counts 1/16. Each thread adds overhead to the others, so the work needed per
+ * thread grows with the number of threads, up to 65536 units. */
 GPUNN__INLINE int gpunn__cpu_threads_for(const gpunn__cpu *cpu, double work)
 {
     const double few = sqrt(work / 4096), many = work / 65536, useful = few > many ? few : many;
@@ -23688,7 +23707,7 @@ GPUNN__INLINE int64_t gpunn__least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The part of n items, in multiples of grain, that thread `index` of `threads` takes. */
+/* Thread `index` of `threads` takes items *begin .. *end of n. The boundaries are multiples of grain. */
 GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int index, int64_t *begin, int64_t *end)
 {
     int64_t blocks = (n + grain - 1) / grain;
@@ -23698,7 +23717,8 @@ GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int in
     if (*end > n) *end = n;
 }
 
-/* function(..., flag) with the flag a constant: a choice inside a loop may keep it from becoming vector code. */
+/* Calls function(..., flag) with the flag as a constant. A condition inside a loop may keep the compiler from
+ * vectorizing it. */
 #define GPUNN__FIXED(flag, function, ...) \
     do {                                  \
         if (flag)                         \
@@ -23732,12 +23752,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status stat
 }
 
 /* ==== >>cpu/elementwise ============================================================================================ *
- * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of
- * the result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
-enum { GPUNN__LINE = 16 }; /* elements that loops take together: a line of the caches, whole vectors of every level */
+ * Elementwise ops on the CPU. Each loop is generated from the tables of ops and works on contiguous memory
+ * only. One driver feeds the loops chunks of the result. In each chunk, within the first-level cache, it
+ * expands broadcast operands and sums the gradients of broadcast operands. */
+enum { GPUNN__LINE = 16 }; /* elements per iteration of a loop: one cache line, a whole number of vectors at every level */
 
 enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
 
+/* Dropout of one step: y (=, or += if add) x * factor. An element is kept if its 16-bit draw is less than
+ * keep. */
 typedef struct gpunn__drop {
     uint64_t     seed, step;
     uint32_t     site, keep;
@@ -23748,7 +23771,8 @@ typedef struct gpunn__drop {
     bool         add;
 } gpunn__drop;
 
-/* The words of 16 packs from `pack`, a multiple of 16, which run through Philox side by side: vector code, if not inlined. */
+/* Random words of 16 Philox packs, from pack number `pack`, a multiple of 16. The packs run side by side, so
+ * the compiler vectorizes the loops, provided that the function is not inlined. */
 GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack, uint32_t words[GPUNN__DROP_PACKS][4])
 {
     uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
@@ -23779,7 +23803,7 @@ GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack, uint
     }
 }
 
-/* The factors of 16 packs. */
+/* Dropout factors (0 or scale) of 16 packs: 8 elements per pack, one for each 16-bit draw. */
 GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, float factor[GPUNN__DROP_BLOCK])
 {
     uint32_t words[GPUNN__DROP_PACKS][4];
@@ -23791,21 +23815,23 @@ GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, fl
     for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
 }
 
-/* Without values: the draws of this step; keep 65536 where nothing is dropped. */
+/* The dropout parameters of this step's draws; x, y and count are left 0. keep is 65536 if nothing is
+ * dropped. */
 GPUNN__INTERNAL gpunn__drop gpunn__drop_of(const gpunn_step *step);
 
-/* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient, for lines *
- * GPUNN__LINE elements. What the text does not mention may be NULL; to may be one of from. */
+/* Computes to[i] = the op, or one of its derivatives, for lines * GPUNN__LINE elements. from[0 .. 2] are the
+ * operands, from[3] the result, from[4] its gradient. An entry that the formula does not use may be NULL. to
+ * may alias an entry of from. */
 typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float *attr, float *to);
 
-/* gcc vectorises little below -O3. */
+/* gcc vectorizes little below -O3. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 #endif
 
-/* The tables' language. */
+/* The language of the ops' tables. The macros map it to C. */
 #define x from[0][i]
 #define a from[0][i]
 #define b from[1][i]
@@ -23844,7 +23870,7 @@ typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
     (void)name;
-/* i != n, not i < n: so gcc sees that nothing is left of whole vectors. */
+/* The condition is i != n rather than i < n, which shows gcc that the count is a whole number of vectors. */
 #define GPUNN__LOOP(function, constants, text)                                                           \
     GPUNN__VECTORIZED(function, (int64_t lines, const float *const *from, const float *attr, float *to), \
                       (lines, from, attr, to))                                                           \
@@ -23924,8 +23950,8 @@ typedef struct gpunn__loops {
 
 enum {
     GPUNN__MAP_CHUNK = 1024,      /* floats of scratch per operand */
-    GPUNN__MAP_PART = 32768,      /* least results per part of a sum ... */
-    GPUNN__MAP_PARTIALS = 1 << 18 /* ... and most partial sums, unless one part has more */
+    GPUNN__MAP_PART = 32768,      /* minimum results per part of a sum ... */
+    GPUNN__MAP_PARTIALS = 1 << 18 /* ... and maximum partial sums, unless one part has more */
 };
 
 typedef struct gpunn__map_job {
@@ -23933,15 +23959,15 @@ typedef struct gpunn__map_job {
     const gpunn__loops *loops;
     int                 operands;
     bool                narrow[3]; /* operand i is broadcast */
-    bool                sums[3];   /* its gradient is wanted and therefore a sum */
-    gpunn__walk         axes;      /* of the result, and each operand's strides */
-    int64_t             period[3]; /* what operand i looks like from the result repeats after so many */
+    bool                sums[3];   /* gradient of broadcast operand i is computed */
+    gpunn__walk         axes;      /* of the result, with each operand's strides */
+    int64_t             period[3]; /* operand i, expanded to the result's shape, repeats after this many elements */
     int64_t             chunk;
-    int                 parts;      /* of the result, each done by one thread */
+    int                 parts;      /* of the result, each computed by one thread */
     double             *partial[3]; /* [parts][operand's count] */
 } gpunn__map_job;
 
-/* Place in the result, and in one operand, of a walk along the runs of dim[0]. */
+/* Position in the result and in one operand, for a walk along the runs of dim[0]. */
 typedef struct gpunn__map_walk {
     int64_t index[GPUNN_MAX_RANK], offset;
 } gpunn__map_walk;
@@ -23977,7 +24003,8 @@ GPUNN__INLINE void gpunn__map_advance(const gpunn__map_job *job, int operand, gp
     }
 }
 
-/* What stands of a broadcast operand under result[at .. at + n): in place where contiguous, else copied into scratch. */
+/* The broadcast operand's values for result[at .. at + n): in place where contiguous, else copied into
+ * scratch. */
 static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, int64_t at, int64_t n, float *scratch)
 {
     const float    *data = (const float *)job->step->in[operand].data;
@@ -23996,7 +24023,7 @@ static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, in
     return scratch;
 }
 
-/* Of a chunk at most, so that float lanes are exact enough. */
+/* Sums at most one chunk, so float lanes are accurate enough. */
 static double gpunn__map_sum(const float *values, int64_t n)
 {
     double  sum = 0;
@@ -24013,7 +24040,7 @@ static double gpunn__map_sum(const float *values, int64_t n)
     return sum;
 }
 
-/* The reverse of expanding: sum += values, which stand under result[at .. at + n). */
+/* The adjoint of expanding: sum += values, which belong to result[at .. at + n). */
 static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, int64_t n, const float *values, double *sum)
 {
     gpunn__map_walk walk = gpunn__map_start(job, operand, at);
@@ -24028,7 +24055,8 @@ static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, 
     }
 }
 
-/* What is less than a line goes by copies, which its first element fills up. */
+/* Runs the loop on n elements. A last part shorter than a line is copied to a buffer, padded with its first
+ * element. */
 static void gpunn__map_loop(gpunn__loop loop, int64_t n, const float *const *from, const float *attr, float *to)
 {
     const int64_t whole = n - n % GPUNN__LINE, rest = n - whole;
@@ -24088,7 +24116,7 @@ GPUNN__VECTORIZED(gpunn__map_task, (void *arg, int index, int threads), (arg, in
     for (; begin < end; ++begin) gpunn__map_part(job, (int)begin);
 }
 
-/* Fills axes and period. */
+/* Computes axes and period. */
 static void gpunn__map_merge(gpunn__map_job *job)
 {
     const gpunn_value *value[3] = {NULL, NULL, NULL};
@@ -24118,7 +24146,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
         buffered |= job.narrow[i] || (step->backward && step->accumulate[i]);
         if (job.sums[i]) partials += step->in[i].count;
     }
-    if (partials) { /* sums are split by shape alone, so that threads do not change them */
+    if (partials) { /* partial sums are split by shape alone, so the number of threads does not change the result */
         int64_t parts = count / GPUNN__MAP_PART, most = GPUNN__MAP_PARTIALS / partials;
         if (parts > most) parts = most;
         job.parts = parts > 64 ? 64 : parts > 1 ? (int)parts : 1;
@@ -24132,7 +24160,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
     job.chunk = buffered ? GPUNN__MAP_CHUNK : 8 * GPUNN__MAP_CHUNK;
     if (narrow) {
         gpunn__map_merge(&job);
-        int64_t longest = 1; /* of the periods that fit: chunks of a multiple of it need expanding only once */
+        int64_t longest = 1; /* longest period that fits: chunks of a multiple of it are expanded only once */
         for (int i = 0; i < job.operands; ++i)
             if (job.narrow[i] && job.period[i] > longest && job.period[i] <= job.chunk) longest = job.period[i];
         job.chunk -= job.chunk % longest;
@@ -24161,7 +24189,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-/* One function for each op, since a program has the loops of those that it builds. */
+/* One function per op, so that a program contains only the loops of the ops that it uses. */
 #define GPUNN__MAP(name, ...)                                                                               \
     GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
     {                                                                                                       \
@@ -24188,7 +24216,7 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__OPTIMIZED
 #endif
 
-/* ---- cast: as C, BOOL is x != 0 ------------------------------------------------------------------------------------------- */
+/* ---- cast: as in C; BOOL is x != 0 ---------------------------------------------------------------------------------------- */
 
 typedef struct gpunn__cast_job {
     const gpunn_value *in, *out;
@@ -24245,7 +24273,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step,
 
 typedef struct gpunn__integers_job {
     gpunn__integers ops;
-    bool            fault[GPUNN__MOST_THREADS]; /* of each thread: something was divided by 0 */
+    bool            fault[GPUNN__MOST_THREADS]; /* one per thread: a divisor was 0 */
 } gpunn__integers_job;
 
 static void gpunn__integers_task(void *arg, int thread, int threads)
@@ -24820,6 +24848,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_relayout(gpunn__cpu *cpu, gpunn_step *s
 
 /* ==== >>cpu/reduce ================================================================================================= *
  * Sums and maxima over axes. */
+/* An op along one axis: the tensor seen as [outer, n, inner]. */
 typedef struct gpunn__along {
     int64_t      outer, n, inner;
     const float *x, *y, *gradient;
@@ -24834,8 +24863,8 @@ GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, in
 typedef enum gpunn__reduce_kind {
     GPUNN__SUM,
     GPUNN__MAX,
-    GPUNN__TOP,  /* the maximum of what is not NaN */
-    GPUNN__COUNT /* of what equals the maximum */
+    GPUNN__TOP,  /* maximum of the elements that are not NaN */
+    GPUNN__COUNT /* number of elements equal to the maximum */
 } gpunn__reduce_kind;
 
 GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
@@ -24843,7 +24872,7 @@ GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
     return kind == GPUNN__MAX || kind == GPUNN__TOP ? -INFINITY : 0;
 }
 
-/* NaN, once there, stays. */
+/* GPUNN__MAX propagates NaN. */
 GPUNN__INLINE float gpunn__join(gpunn__reduce_kind kind, float a, float x, float reference)
 {
     if (kind == GPUNN__SUM) return a + x;
@@ -24858,7 +24887,7 @@ GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double 
     return kind == GPUNN__MAX ? (x > a || x != x ? x : a) : a + x;
 }
 
-/* One value from 16 side by side, always in the same order. */
+/* Combines 16 partial results into one, always in the same order. */
 GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane)
 {
     float eight[8], four[4];
@@ -24867,7 +24896,8 @@ GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane
     return gpunn__join(kind, gpunn__join(kind, four[0], four[2], 0), gpunn__join(kind, four[1], four[3], 0), 0);
 }
 
-/* n floats that lie together: 32 results side by side over at most 2048 elements, then in double. */
+/* Reduces n contiguous floats. At most 2048 elements accumulate in 32 float lanes; their result is then
+ * joined in double. */
 GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n, float reference)
 {
     enum { LANES = 32, FEW = 8, BLOCK = 2048 };
@@ -25378,35 +25408,39 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *ste
 }
 
 /* ==== >>cpu/indexing =============================================================================================== *
- * Elements that integers pick, and the integers that pick the largest. */
+ * Ops that read elements at integer indices, and ops that return the indices of the largest elements. */
 enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
 typedef struct gpunn__pick {
     const gpunn_value *index;
     int64_t            outer, m, n, inner;
-    int64_t            padding;                           /* a row whose gradient stays as it is; -1: none */
-    const float       *from;                              /* x, or the gradient of out */
-    gpunn_dtype        dtype;                             /* of x: integers, or of which rows may be in 16 bits */
-    float             *to;                                /* out, or the gradient of x */
-    bool               rows, add;                         /* rows: of an embedding */
-    int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* the first index out of range of each part; -1: none */
+    int64_t            padding;   /* a row whose gradient stays unchanged; -1: none */
+    const float       *from;      /* x, or the gradient of out */
+    gpunn_dtype        dtype;     /* of x; rows of an embedding may be in 16-bit storage */
+    float             *to;        /* out, or the gradient of x */
+    bool               rows, add; /* rows: rows of an embedding; add: += instead of = */
+    /* bad: position of the first out-of-range index in each part; -1: none */
+    int64_t part_size, bad[GPUNN__PICK_PARTS];
 } gpunn__pick;
 
+/* The index at position `at`. */
 GPUNN__INLINE int64_t gpunn__picked(const gpunn__pick *p, int64_t at)
 {
     return gpunn__integer(p->index->data, p->index->dtype, at);
 }
 
+/* Reports the out-of-range index at position `at`. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pick *p, int64_t at);
 
-/* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
- * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
+/* ---- embedding and gather: read elements at integer indices ----------------------------------------------------------- *
+ * out[o][j][i] = x[o][index[o][j][i]][i]. The index of an embedding is [1][m][1] and applies to all i, the
+ * columns of its weight. */
 
 static void gpunn__pick_part(gpunn__pick *p, int64_t part)
 {
     int64_t begin = gpunn__least(part * p->part_size, p->index->count), end = gpunn__least(begin + p->part_size, p->index->count);
     int64_t inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
     const bool   whole = !p->rows && p->dtype != GPUNN_F32;
-    int64_t      first = line / p->m * p->n * inner; /* of a line of x */
+    int64_t      first = line / p->m * p->n * inner; /* offset of a line of x */
     const float *from = p->from;
     p->bad[part] = -1;
     for (int64_t at = begin; at < end; at++) {
@@ -25440,7 +25474,7 @@ static void gpunn__pick_task(void *arg, int thread, int threads)
     for (; begin < end; begin++) gpunn__pick_part(p, begin);
 }
 
-/* Each thread takes columns of its own, so that every element is summed in the order of the indices. */
+/* Each thread takes its own columns, so every element is summed in the order of the indices. */
 static void gpunn__pick_back_task(void *arg, int thread, int threads)
 {
     const gpunn__pick *p = (const gpunn__pick *)arg;
@@ -25477,7 +25511,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pic
                            p->rows ? "tokens" : "indices");
 }
 
-/* table: which operand is picked from; the other is the index. */
+/* table: the operand that is read from, 0 or 1; the other is the index. */
 static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p, int table)
 {
     p->index = &step->in[1 - table];
@@ -25528,7 +25562,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *ste
     return gpunn__pick_run(cpu, step, action, &p, 0);
 }
 
-/* ---- scatter_add: gather backwards, onto a copy of x ------------------------------------------------------------------ */
+/* ---- scatter_add: the backward of gather, onto a copy of x ------------------------------------------------------------ */
 
 static GPUNN__STATUS gpunn__scatter_check(gpunn__cpu *cpu, const gpunn__pick *p)
 {
@@ -25568,7 +25602,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step
     return GPUNN_OK;
 }
 
-/* ---- scatter: line by line of x[outer][n][inner] the number of the last index that names each element; -1: none does ---- */
+/* ---- scatter: the last index that names an element wins ------------------------------------------------------------------ *
+ * For each line of x[outer][n][inner], last[k] is the number of the last index that names element k, or -1 if
+ * none does. */
 
 typedef struct gpunn__scatter_job {
     gpunn_step  *step;
@@ -25669,7 +25705,7 @@ static void gpunn__topk_task(void *arg, int thread, int threads)
     for (; line < end; line++) {
         int64_t      o = line / a->inner, from = o * a->n * a->inner + line - o * a->inner, count = 0;
         const float *x = a->x + from;
-        bool         few = t->k <= 64; /* kept in order as they come; else all are sorted */
+        bool         few = t->k <= 64; /* the best k are kept sorted; otherwise all are sorted */
         for (int64_t i = 0; i < a->n; i++) {
             uint64_t code = gpunn__topk_code(x[i * a->inner], i, t->largest);
             if (few && count == t->k && code < best[count - 1]) continue;
@@ -25704,7 +25740,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_ste
     return GPUNN_OK;
 }
 
-/* ---- argmax: x[outer][n][inner], the first maximum, NaN before everything --------------------------------------------- */
+/* ---- argmax over x[outer][n][inner]: the first maximum; NaN counts as largest ----------------------------------------- */
 
 static void gpunn__argmax_task(void *arg, int thread, int threads)
 {
@@ -25767,7 +25803,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *ste
 }
 
 /* ==== >>cpu/vectors ================================================================================================ *
- * Vectors of 16, 8 and 4 floats with one set of names, of which the kernels of products and convolutions are made. */
+ * Vectors of 16, 8 and 4 floats with one set of names. The kernels for matrix products and convolutions are
+ * built from them. */
 #ifdef GPUNN__VECTORS
 typedef float gpunn__quad __attribute__((vector_size(16)));
 typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
@@ -25779,7 +25816,7 @@ typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may
 typedef int gpunn__quad_index __attribute__((vector_size(16)));
 #define GPUNN__UNROLL _Pragma("GCC unroll 16")
 #if defined(__CUDACC__)
-#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but passes it on */
 #endif
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
 #endif
@@ -25794,29 +25831,31 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
     q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
 }
 
-/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+/* Keeps x in a register. gcc would read x from memory again for each product, which is more loads than the
+ * processor can execute alongside the products. */
 #if defined(__x86_64__) && !defined(__clang__)
 #define GPUNN__HOLD(x) __asm__("" : "+v"(x))
 #else
 #define GPUNN__HOLD(x)
 #endif
 
-#define GPUNN__VECTOR_FOLD(isa, TARGET, LANES)                                                                \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* four sums of every fourth lane */ \
-    {                                                                                                         \
-        union {                                                                                               \
-            gpunn__##isa v;                                                                                   \
-            gpunn__quad  quad[LANES / 4];                                                                     \
-        } u;                                                                                                  \
-        u.v = v;                                                                                              \
-        gpunn__quad s = u.quad[0];                                                                            \
-        GPUNN__UNROLL                                                                                         \
-        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                   \
-        return s;                                                                                             \
+#define GPUNN__VECTOR_FOLD(isa, TARGET, LANES)                                                                   \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* sums every fourth lane: four sums */ \
+    {                                                                                                            \
+        union {                                                                                                  \
+            gpunn__##isa v;                                                                                      \
+            gpunn__quad  quad[LANES / 4];                                                                        \
+        } u;                                                                                                     \
+        u.v = v;                                                                                                 \
+        gpunn__quad s = u.quad[0];                                                                               \
+        GPUNN__UNROLL                                                                                            \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                      \
+        return s;                                                                                                \
     }
 
-/* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
- * gather of fours that lie `stride` apart, halves widened, and the transposition of each 4 x 4 square in four vectors. */
+/* What each vector type provides: unaligned memory, set, fma, load and store of the first `count` lanes (load
+ * sets the others to 0), gather of groups of four floats that lie `stride` apart, conversion from F16, and
+ * transposition of each 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float                          gpunn__v16 __attribute__((vector_size(64)));
 typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -25845,7 +25884,7 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t
 }
 GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
 {
-    const __mmask16 all = 0xffff; /* the forms without a mask make gcc 12 warn about its own header */
+    const __mmask16 all = 0xffff; /* without a mask, gcc 12 warns about its own header */
     const __m512    q0 = (__m512)v[0], q1 = (__m512)v[1], q2 = (__m512)v[2], q3 = (__m512)v[3];
     const __m512    a = _mm512_maskz_unpacklo_ps(all, q0, q1), b = _mm512_maskz_unpackhi_ps(all, q0, q1);
     const __m512    c = _mm512_maskz_unpacklo_ps(all, q2, q3), d = _mm512_maskz_unpackhi_ps(all, q2, q3);
@@ -25958,32 +25997,34 @@ GPUNN__VECTOR_FOLD(v4, GPUNN__BASELINE, 4)
 #endif
 
 /* ==== >>cpu/gemm =================================================================================================== *
- * Matrix products. C is cut into panels of as many columns as three vectors hold. A panel of B, at most `depth` rows deep, is
- * packed so that it stays near while rows of A pass by; A is read where it is, by broadcasts, whatever its strides. element
- * of C is summed in an order that depends on the sizes only: never on threads, tiles or alignment. */
-typedef struct gpunn__gemm { /* C[m, n] (=, or += with accumulate) A[m, k] B[k, n], then the epilogue */
+ * Matrix products. C is cut into panels, each as wide as three vectors. A panel of B, at most `depth` rows
+ * deep, is packed and stays in the cache while rows of A stream past it. A is read in place at any stride, by
+ * broadcasts. Each element of C is summed in an order that depends only on the sizes, never on threads, tiles
+ * or alignment. */
+typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; then the epilogue */
     int64_t      m, n, k;
     const float *a;
     int64_t      a_row, a_col; /* A(i, p) = a[i * a_row + p * a_col] */
     const float *b;
     int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
-    gpunn_dtype  b_dtype;      /* GPUNN_F16, GPUNN_BF16: b is an array of these, with b_row 1; else F32 */
-    /* Instead of b: writes rows p .. p + pc, columns j .. j + jc of B to packed[row * width + column], and 0 in columns
-     * jc .. width. Several threads call it at once. */
+    gpunn_dtype  b_dtype;      /* GPUNN_F16, GPUNN_BF16: b has this type, and b_row is 1; otherwise F32 */
+    /* Used instead of b. Writes rows p .. p + pc and columns j .. j + jc of B to packed[row * width +
+     * column], and 0 in columns jc .. width. Several threads call it at the same time. */
     void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width, float *packed);
     const void  *pack_user;
-    const float *packed_b; /* instead of b: what gpunn__gemm_pack_b made of it */
+    const float *packed_b; /* used instead of b: the output of gpunn__gemm_pack_b */
     float       *c;
     int64_t      c_row; /* C(i, j) = c[i * c_row + j] */
     bool         accumulate;
-    /* Epilogue: c = c * scale + shift per row and per column (each may be NULL), + residual (strides of C), then relu. */
+    /* Epilogue, in this order: c = c * scale + shift per row and per column (each may be NULL); + residual
+     * (strides of C); relu. */
     const float *scale_row, *shift_row, *scale_col, *shift_col, *residual;
     bool         relu;
-    bool         bf16; /* products of BF16 with sums of F32, where A has rows or columns that lie together: gpunn__gemm_rounds */
-    int64_t      panels; /* of B that the scratch of gpunn__gemm_block holds; 0: 1. Set by gpunn__gemm_run */
+    bool         bf16;   /* multiply BF16, accumulate in F32; A needs contiguous rows or columns. See gpunn__gemm_rounds */
+    int64_t      panels; /* panels of B that fit the scratch of gpunn__gemm_block; 0 means 1. gpunn__gemm_run sets it */
 } gpunn__gemm;
 
-typedef struct gpunn__panel { /* one panel of C, columns <= 3 vectors, for one block of k */
+typedef struct gpunn__panel { /* one panel of C (at most 3 vectors wide) for one block of k */
     int64_t      rows, columns, k;
     const float *a;
     int64_t      a_row, a_col;
@@ -25992,21 +26033,24 @@ typedef struct gpunn__panel { /* one panel of C, columns <= 3 vectors, for one b
     float       *c;
     int64_t      c_row;
     bool         add, relu;
-    const float *shift_row, *shift_col; /* what the sums start from; NULL: 0 */
-    const float *ahead;                 /* the next panel of B, to be fetched from memory meanwhile; NULL: it is near */
+    const float *shift_row, *shift_col; /* initial values of the sums; NULL: 0 */
+    const float *ahead;                 /* next panel of B, to prefetch from memory; NULL: already in the cache */
 } gpunn__panel;
 
-/* To whole vectors. */
+/* Rounds n up to a multiple of lanes, a power of two. */
 GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
 {
     return (n + lanes - 1) & ~(lanes - 1);
 }
 
-/* Products of BF16. The elements are words of two numbers that follow each other along k, made of pairs of rows of `width` or of
- * a line, with 0 behind the last. */
+/* Kernels for BF16 products. An element is a 32-bit word: two BF16 numbers that are consecutive along k.
+ * `pair` builds words from pairs of rows of `width` floats, `line` from one line of floats. An odd count is
+ * padded with 0. */
 typedef struct gpunn__word_kernels {
-    int64_t tile; /* 1; or what words along k and rows of A come to a multiple of in scratch, where words of a row lie together */
-    int64_t rows; /* in place of gpunn__gemm_kernels' */
+    /* 1, or 16 with tiles: in scratch, both words along k and rows of A are rounded up to a multiple of it,
+     * and a row's words are contiguous */
+    int64_t tile;
+    int64_t rows; /* replaces `rows` of gpunn__gemm_kernels */
     void (*panel)(const gpunn__panel *t);
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                  int64_t c_row, bool add);
@@ -26014,59 +26058,63 @@ typedef struct gpunn__word_kernels {
     void (*line)(const float *from, int64_t count, float *words);
 } gpunn__word_kernels;
 
-/* A set of kernels for one kind of vector. */
+/* The kernels for one vector type. */
 typedef struct gpunn__gemm_kernels {
     const char *name;
     int64_t     lanes;
-    int64_t     depth;  /* most rows of a packed panel: the more, the fewer times C is read and written */
-    int64_t     nearby; /* most rows of all panels that stay near while chunks of A pass by ... */
-    int64_t     rows;   /* ... of so many rows: in the time that these take, the next panel can come from afar */
+    int64_t     depth;  /* maximum rows of a packed panel: deeper panels read and write C fewer times */
+    int64_t     nearby; /* maximum total rows of the panels that stay in the cache while chunks of A stream past */
+    int64_t     rows;   /* rows of A in a chunk: the next panel is prefetched from memory while one chunk is computed */
     void (*panel)(const gpunn__panel *t);
-    /* packed[row * width + column] = b[row * b_row + column], 0 behind the given columns; width is a multiple of lanes. */
+    /* packed[row * width + column] = b[row * b_row + column], and 0 in columns `columns` .. width. width is a
+     * multiple of lanes. */
     void (*copy)(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed);
     /* The same from b[row + column * b_col]. */
     void (*copy_transposed)(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed);
-    /* C (=, +=) A B^T for rows that are contiguous along k in both: A[m, k] lies a_row apart, B[n, k] b_row. */
+    /* C (=, or += if add) A B^T. Rows of A[m, k] and B[n, k] are contiguous along k; a_row and b_row are
+     * their strides. */
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                  int64_t c_row, bool add);
-    void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* gpunn__widen_floats */
+    void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* like gpunn__widen_floats */
 } gpunn__gemm_kernels;
+/* The kernels for the widest vectors that this processor and GPUNN_VECTORS allow. */
 
 GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void);
-/* Floats that the processor has in one vector. */
+/* Floats in the widest vector of this processor. Plain C builds return 1. */
 GPUNN__INTERNAL int gpunn__widest_vector(void);
 
-/* NULL: none, and no product is one of BF16. */
+/* The BF16 kernels; NULL if this build has none. Then no product uses BF16. */
 GPUNN__INTERNAL const gpunn__word_kernels *gpunn__words(void);
 
-/* What a kernel is told of k elements along k: they, or their words. */
+/* Steps along k that a kernel takes for k elements: k itself, or the number of words. */
 GPUNN__INLINE int64_t gpunn__gemm_steps(const gpunn__gemm *g, int64_t k)
 {
     return g->bf16 ? gpunn__round_up((k + 1) / 2, gpunn__words()->tile) : k;
 }
 
-/* Rows of A in a chunk. */
+/* Rows of A in one chunk. */
 GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 {
     return g->bf16 ? gpunn__words()->rows : gpunn__gemm_choose()->rows;
 }
 
-/* Both operands have rows that are contiguous along k and one has few of them: scalar products instead of panels. */
+/* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
+ * without panels. */
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
     const int64_t few = g->m < g->n ? g->m : g->n;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 && (few <= 2 || (few <= 8 && g->k >= 64));
 }
 
-/* Elements of k that a packed panel holds at most. */
+/* Maximum elements of k in a packed panel. */
 GPUNN__INLINE int64_t gpunn__gemm_deepest(const gpunn__gemm *g)
 {
     const int64_t most = gpunn__gemm_choose()->depth * (g->bf16 ? 2 : 1);
     return g->k < most ? g->k : most;
 }
 
-/* Columns of A that lie pages apart, and words, are copied chunk by chunk: the less deep these, the more panels share one
- * copy. */
+/* A is copied chunk by chunk if its columns lie pages apart or if it is converted to words. Shallower blocks
+ * (gpunn__gemm_depth) let more panels share one copy. */
 GPUNN__INLINE bool gpunn__gemm_copies(const gpunn__gemm *g)
 {
     return g->bf16 || (g->a_row == 1 && g->a_col >= 256);
@@ -26077,8 +26125,8 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
     return deepest > shared && gpunn__gemm_copies(g) && !g->packed_b ? shared : deepest;
 }
 
-/* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A; or columns of B that are
- * widened. */
+/* Scratch of one thread, in floats, which is also enough for smaller products. It holds panels of B and a
+ * chunk of A, or, for dot products, widened columns of B. */
 enum { GPUNN__WIDENED = 4 };
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
@@ -26090,7 +26138,7 @@ GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
     return rows * width + (panels > 1 || g->bf16 ? gpunn__gemm_rows(g) * depth : 0);
 }
 
-/* Panels that pass together by each chunk of A. */
+/* Number of panels that share one pass over a chunk of A. */
 GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
@@ -26102,7 +26150,8 @@ GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
 /* Bytes of scratch for gpunn__gemm_run. */
 GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads);
 
-/* Packs all of B for later products (g->packed_b), times scale_col when that is given: the blocks of k, each with its panels. */
+/* gpunn__gemm_pack_b packs all of B for later products (as g->packed_b), multiplied by scale_col if that is
+ * non-NULL. The layout is the blocks of k, each with its panels. */
 GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
 {
     int64_t lanes = gpunn__gemm_choose()->lanes;
@@ -26110,22 +26159,26 @@ GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
 }
 GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed);
 
-/* Rows i0 .. i1, columns j0 .. j1 of the whole product, in one thread. packed: gpunn__gemm_scratch floats for g->panels. */
+/* Computes rows i0 .. i1 and columns j0 .. j1 of the whole product in one thread. packed: gpunn__gemm_scratch
+ * floats for g->panels. */
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
                                        int64_t j0, int64_t j1, float *packed);
 
-/* threads = 1: everything in the calling thread, so that a task of many may call it. workspace: gpunn__gemm_workspace bytes. */
+/* Computes the whole product. With threads = 1 everything runs in the calling thread, so a task of a thread
+ * pool may call it. workspace: gpunn__gemm_workspace bytes. */
 GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace);
+/* Name of the chosen kernels, for the device's name. */
 
 GPUNN__INTERNAL const char *gpunn__gemm_name(void);
 
-/* Threads worth using for a product. */
+/* Number of threads worth using for a product. */
 GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *g)
 {
     return gpunn__cpu_threads_for(cpu, (double)g->m * (double)g->n / 8 * (double)g->k);
 }
 
-/* The batch norm merged into a linear or convolution layer, with that layer's bias (or NULL): a scale and shift per channel. */
+/* Scale and shift per channel of a batch norm that is fused into a linear or convolution layer. bias is that
+ * layer's, or NULL. */
 GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift);
 
 /* C[m, n] = A[m, k] B[k, n], all contiguous; transpose_a: A is stored as [k, m]; transpose_b: B as [n, k]. */
@@ -26150,8 +26203,8 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
 }
 
 #ifdef GPUNN__VECTORS
-/* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, which is as far as x86
- * scales an index. The last vector has `tail` lanes that exist in C. */
+/* One tile of R rows and V vectors, with its R * V sums in registers. A's rows are addressed from every third
+ * row, since x86 can scale an index no further. The last vector has `tail` lanes that exist in C. */
 #define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                                    \
     TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                  \
     {                                                                                                                           \
@@ -26218,7 +26271,7 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
             }                                                                                                                   \
             if (t->relu) {                                                                                                      \
                 GPUNN__UNROLL                                                                                                   \
-                for (int v = 0; v < V; v++) /* 0 where x <= 0, so that NaN stays */                                             \
+                for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */                                                  \
                     sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] & ~(gpunn__##isa##_bits)(sum[i][v] <= 0));        \
             }                                                                                                                   \
             GPUNN__UNROLL                                                                                                       \
@@ -26305,7 +26358,7 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
         }                                                                                                                       \
     }
 
-/* How its operands come. */
+/* Packing and widening of the operands. */
 #define GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                                                    \
     TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, \
                                                     float *packed)                                                               \
@@ -26322,7 +26375,7 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
                                                                int64_t width, float *packed)                                     \
     {                                                                                                                            \
         int64_t j = 0;                                                                                                           \
-        for (; j + LANES <= columns; j += LANES) { /* four k of as many columns as there are lanes */                            \
+        for (; j + LANES <= columns; j += LANES) { /* four k, LANES columns */                                                   \
             int64_t x = 0;                                                                                                       \
             for (; x + 4 <= rows; x += 4) {                                                                                      \
                 gpunn__##isa v[4];                                                                                               \
@@ -26378,7 +26431,7 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
                                                                gpunn__##isa##_widen};
 
 #ifdef GPUNN__AVX512
-/* Words of BF16, in vectors of the same type: a product adds both of theirs to a lane. */
+/* Words of BF16, in vectors of the same type. A product adds both products of a word to one lane. */
 typedef gpunn__v16                          gpunn__b16;
 typedef gpunn__v16_memory                   gpunn__b16_memory;
 typedef gpunn__v16_bits                     gpunn__b16_bits;
@@ -26423,8 +26476,8 @@ GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_line(const float *from, int64
 }
 
 #ifdef GPUNN__AMX
-/* R tiles of A, one below the other, by V tiles of B beside each other: 16 rows or pairs of them by 16 words or columns each. The
- * sums go to sums [R * 16][48]. */
+/* R tiles of A, one below the other, times V tiles of B, side by side. A tile of A is 16 rows of 16 words; a
+ * tile of B is 16 rows of words by 16 columns. The sums go to sums [R * 16][48]. */
 GPUNN__AMX GPUNN__INLINE void gpunn__amx_tiles(const gpunn__panel *t, const float *a, int R, int V, const float *ahead, int lines,
                                                float *sums)
 {
@@ -26473,7 +26526,7 @@ GPUNN__AMX GPUNN__INLINE void gpunn__amx_tiles(const gpunn__panel *t, const floa
     }
 }
 
-/* C's rows from i on, of the panel's columns: the sums, what they start from and what was there. */
+/* Adds initial values and previous contents to the sums, applies relu and stores them to C, from row i on. */
 GPUNN__AMX GPUNN__INLINE void gpunn__amx_finish(const gpunn__panel *t, int64_t i, int64_t rows, const float *sums)
 {
     for (int64_t x = 0; x < rows; x++, sums += 48)
@@ -26500,7 +26553,7 @@ GPUNN__AMX GPUNN__NOINLINE void gpunn__amx_panel(const gpunn__panel *t)
     __asm__ volatile("" ::: "memory"); /* gcc does not know that loads of tiles read memory */
     _tile_loadconfig(&shape);
     const int passes = (int)((t->rows + 31) / 32),
-              lines = t->ahead ? (48 + passes - 1) / passes : 0; /* of 48 in a step of a panel */
+              lines = t->ahead ? (48 + passes - 1) / passes : 0; /* of the 48 lines in one step of a panel */
     const float *ahead = t->ahead ? t->ahead : t->b;
     for (int64_t i = 0; i < t->rows; i += 32, ahead += lines * t->k) {
         gpunn__amx_tiles(t, t->a + i * t->a_row, t->rows - i > 16 ? 2 : 1, (int)((t->columns + 15) / 16), ahead, lines, sums);
@@ -26542,7 +26595,7 @@ GPUNN__INTERNAL int gpunn__widest_vector(void)
 {
     return (int)gpunn__gemm_choose()->lanes;
 }
-#else /* plain C: the compiler may find the vectors itself */
+#else /* plain C: the compiler may vectorize it */
 
 #define GPUNN__PLAIN_LANES 8
 static void gpunn__plain_panel(const gpunn__panel *t)
@@ -26598,7 +26651,7 @@ GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
         gpunn__plain_dots, gpunn__plain_widen};
     return &plain;
 }
-/* Of plain C it is not known. */
+/* Unknown in plain C. */
 GPUNN__INTERNAL int gpunn__widest_vector(void)
 {
     return 1;
@@ -26619,7 +26672,8 @@ GPUNN__INTERNAL const gpunn__word_kernels *gpunn__words(void)
 #endif
 }
 
-/* A long sum into few elements is cut into fixed parts, which threads can share. */
+/* Number of parts of the sum over k. A long sum into few elements is split into fixed parts, so that threads
+ * can share it. */
 GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
 {
     int64_t parts = g->k / 2048;
@@ -26627,20 +26681,21 @@ GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
     return parts < 16 ? parts : 16;
 }
 
-/* B's element (p, j); NULL where B is packed alone. */
+/* Address of B's element (p, j). Must not be used if B exists only in packed form. */
 GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int64_t j)
 {
     return (const char *)g->b + (p * g->b_row + j * g->b_col) * (g->b_dtype ? 2 : (int64_t)sizeof *g->b);
 }
 
-/* A few columns, such as a gradient of weights of two features: C^T = B^T A^T fills vectors, and reads A as it lies. */
+/* Whether C has few columns, as the gradient of the weights of two features does. Then C^T = B^T A^T fills
+ * the vectors and reads A in place. */
 GPUNN__INLINE bool gpunn__gemm_is_narrow(const gpunn__gemm *g)
 {
     return g->b && !g->b_dtype && !g->bf16 && g->a_row == 1 && g->n <= 4 && g->m >= 16 && !g->scale_row && !g->shift_row &&
            !g->scale_col && !g->shift_col && !g->residual && !g->relu;
 }
 
-/* That product, into c [n, m]. */
+/* The transposed product, into c [n, m]. */
 GPUNN__INLINE gpunn__gemm gpunn__gemm_transposed(const gpunn__gemm *g, float *c)
 {
     gpunn__gemm t = *g;
@@ -26662,7 +26717,7 @@ GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
     return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
 }
 
-/* Columns of a panel of 16 bits, widened some rows at a time. */
+/* Packs columns of a panel of B in 16-bit storage, widening some rows at a time. */
 static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
                                     int64_t jc, float *packed)
 {
@@ -26676,7 +26731,8 @@ static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kern
     }
 }
 
-/* Scalar products with columns of 16 bits: of words as they are, or a few of them widened at a time. */
+/* Dot products with columns of B in 16-bit storage. BF16 words are used as they are; other columns are
+ * widened a few at a time. */
 GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
@@ -26699,7 +26755,7 @@ static void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kern
     }
 }
 
-/* scale: of each column; NULL: 1. */
+/* Packs a panel of B as floats. scale: one factor per column; NULL: 1. */
 static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
                                     int64_t jc, const float *scale, float *packed)
 {
@@ -26720,7 +26776,7 @@ static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kern
         for (int64_t y = 0; y < jc; y++) packed[x * width + y] *= scale[y];
 }
 
-/* A panel of B, and a chunk of A from a on, as words; some rows of floats at a time. */
+/* Packs a panel of B, and copies a chunk of A, as words; some rows of floats at a time. */
 enum { GPUNN__PAIRED = 64, GPUNN__PAIRS = GPUNN__PAIRED / 2, GPUNN__WIDEST = 64 };
 GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
                                             int64_t j, int64_t jc, const float *scale, float *packed)
@@ -26739,7 +26795,8 @@ GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__g
     }
 }
 
-/* From at most GPUNN__WIDEST columns of A: words [pair][row], or, for tiles, [row][pair]. */
+/* Converts at most GPUNN__WIDEST columns of the chunk's A^T to words: [pair][row], or [row][pair] for
+ * tiles. */
 static void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
                                      int64_t rows, const gpunn__panel *t, float *to)
 {
@@ -26796,7 +26853,8 @@ GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
     }
 }
 
-/* The part of the epilogue that the kernels have not done, on rows i0 .. i1 and columns j0 .. j1. */
+/* Applies the part of the epilogue that the kernels have not applied, to rows i0 .. i1 and columns j0 ..
+ * j1. */
 static void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
     for (int64_t i = i0; i < i1; i++) {
@@ -26830,7 +26888,7 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
     const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
     const int64_t group = g->packed_b ? j1 - j0 : (g->panels ? g->panels : 1) * width;
     const int64_t depth = gpunn__gemm_depth(g);
-    const bool    late = g->scale_row || g->scale_col || g->residual; /* an epilogue after the sums */
+    const bool    late = g->scale_row || g->scale_col || g->residual; /* the epilogue runs after the sums */
     gpunn__panel  t;
     t.c_row = g->c_row;
     for (int64_t p = 0; p < g->k; p += depth) {
@@ -26839,7 +26897,8 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
         t.k = gpunn__gemm_steps(g, k);
         t.add = g->accumulate || !first;
         t.relu = g->relu && last && !late;
-        /* B's own rows will do when few rows of A pass by, or when the block fits the first-level cache as it is. */
+        /* B is read in place if few rows of A stream past, or if the block fits the first-level cache as it
+         * is. */
         const bool in_place = !g->packed_b && g->b && g->b_col == 1 && !g->b_dtype && !g->bf16 &&
                               (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
         for (int64_t left = j0; left < j1; left += group) {
@@ -26892,7 +26951,7 @@ typedef struct gpunn__gemm_job {
     const gpunn__gemm         *g;
     const gpunn__gemm_kernels *kernels;
     int64_t                    parts;
-    float                     *scratch, *sums; /* packed panels per thread; the parts' sums [parts][m][n] */
+    float                     *scratch, *sums; /* packed panels per thread; sums of the parts [parts][m][n] */
 } gpunn__gemm_job;
 
 static void gpunn__gemm_task(void *arg, int index, int threads)
@@ -26918,7 +26977,8 @@ static void gpunn__gemm_task(void *arg, int index, int threads)
         }
         return;
     }
-    /* A grid of threads over C with the smallest largest block; packing a panel of B costs about as much as 8 rows of work. */
+    /* Arranges the threads as a grid over C so that the largest block is as small as possible. Packing a
+     * panel of B costs about as much as 8 rows of work. */
     const int64_t grain = g->packed_b ? 3 * lanes : lanes;
     int           across = 1;
     int64_t       best = INT64_MAX;
@@ -26937,7 +26997,8 @@ static void gpunn__gemm_task(void *arg, int index, int threads)
 }
 
 #ifdef GPUNN_CBLAS
-/* Large products of plain matrices through CBLAS, which has threads of its own. */
+/* Large products of plain matrices go to CBLAS, which has its own threads. Returns false if this product does
+ * not qualify. */
 static bool gpunn__gemm_cblas(const gpunn__gemm *g)
 {
     if (gpunn__team_members > 1) return false;
@@ -27013,8 +27074,8 @@ GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias,
     }
 }
 
-/* Whether a product is one of BF16: the model is of that precision, the processor has such products, and they make up for the
- * rounding, since B's is done already or there are many rows. */
+/* Whether to compute a product in BF16. The model must have that precision and the processor BF16
+ * instructions. The product must be worth the rounding: B is already rounded, or there are many rows. */
 GPUNN__INLINE bool gpunn__gemm_rounds(const gpunn__gemm *g, const gpunn_step *step, bool packed)
 {
     if (step->precision != GPUNN_PRECISION_BF16 || gpunn__has_bf16() == GPUNN__BF16_NONE) return false;
@@ -27031,7 +27092,7 @@ static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_val
                                                                           step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
-/* dX = dY W, dW = dY^T X, dbias = 1^T dY, of rows x [rows, in]. */
+/* dX = dY W, dW = dY^T X, dbias = 1^T dY, for rows x [rows, in]. */
 static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     static const float one = 1;
@@ -27058,7 +27119,8 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
     return GPUNN_OK;
 }
 
-/* y = x W^T + bias. Evaluation plans keep W packed, and scaled by a merged batch norm: cache = shift [out], packed W. */
+/* y = x W^T + bias. Evaluation plans keep W packed, scaled by a fused batch norm if there is one: cache =
+ * shift [out], packed W. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (step->backward) return gpunn__linear_backward(cpu, step, action);
@@ -27068,8 +27130,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
     gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
     gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
     g.b_dtype = step->in[1].dtype == GPUNN_F32 ? GPUNN_DTYPE_DEFAULT : step->in[1].dtype;
-    /* Packed weights are worth their memory where packing counts: more rows than memory's speed hides, fewer than make it
-     * vanish. */
+    /* Packed weights are worth their memory where packing takes a notable share of the time. With one row,
+     * memory bandwidth hides its cost; with many rows its share vanishes. */
     const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8;
     g.bf16 = gpunn__gemm_rounds(&g, step, keeps);
     const int    threads = gpunn__gemm_threads(cpu, &g);
@@ -27103,16 +27165,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
     return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL) : GPUNN_OK;
 }
 
-/* Many products: for every index of the kept axes, C = the sum over the summed axes (c: 0) of A B. */
+/* Many products. For every index of the kept axes, C is the sum over the summed axes (along which c has
+ * stride 0) of A B. */
 typedef struct gpunn__products {
     gpunn__gemm g;
-    gpunn__walk kept, summed; /* of a, b and c */
+    gpunn__walk kept, summed; /* with strides of a, b and c */
     int64_t     kept_count, sum_count;
     char       *workspace;
     size_t      workspace_each;
 } gpunn__products;
 
-/* One product and its sum. */
+/* Computes one C, summed over the summed axes. */
 static void gpunn__products_one(const gpunn__products *all, int64_t index, int threads, void *workspace)
 {
     gpunn__gemm g = all->g;
@@ -27136,7 +27199,7 @@ static void gpunn__products_task(void *arg, int index, int threads)
     for (int64_t i = begin; i < end; i++) gpunn__products_one(all, i, 1, all->workspace + (size_t)index * all->workspace_each);
 }
 
-/* The batch axes of C = A B among the leading axes of shape. */
+/* Finds the batch axes of C = A B among the leading axes of shape. */
 static void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a, const gpunn_value *b,
                                  const gpunn_value *c)
 {
@@ -27146,7 +27209,8 @@ static void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape,
     all->sum_count = gpunn__axes_count(&all->summed);
 }
 
-/* Products side by side when there is one for each thread, else the threads share each. PREPARE: adds the workspace. */
+/* If there is at least one product per thread, each thread computes its own; otherwise all threads share each
+ * product. PREPARE only raises workspace_bytes to what this call needs. */
 static void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
 {
     const int64_t total = all->kept_count * all->sum_count;
@@ -27164,8 +27228,8 @@ static void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__produc
     }
 }
 
-/* C = op(A) op(B); dA = dC op(B)^T and dB = op(A)^T dC, or their transposes where the operand is stored so, summed over the axes
- * along which the operand was repeated. */
+/* C = op(A) op(B). dA = dC op(B)^T and dB = op(A)^T dC, or their transposes if the operand is stored
+ * transposed. Gradients are summed over the axes along which the operand was broadcast. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const bool      ta = step->attr->transpose_a, tb = step->attr->transpose_b;
@@ -30582,21 +30646,22 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_instance_norm(gpunn__cpu *cpu, gpunn_st
 }
 
 /* ==== >>cpu/softmax ================================================================================================ *
- * Units of work are rows (inner 1) or n x 64 columns. NaN need not show in the maximum: it spreads through the sum. A row wholly
- * -inf gives NaN, as torch's does. */
+ * Softmax and related ops. A unit of work is one row (inner 1) or n x 64 columns. The maximum may skip NaN,
+ * since the sum propagates it. A row that is all -inf gives NaN, as in torch. */
 #define GPUNN__COLUMNS 64
 
-/* exp(x) for x <= 0; what would be denormal is 0, since processors are slow at denormals. */
+/* exp(x) for x <= 0. Results that would be denormal become 0, since processors are slow at denormals. */
 GPUNN__INLINE float gpunn__exp_down(float x)
 {
     return gpunn__select(x < -87.0f, 0, gpunn__exp(gpunn__select(x < -87.0f, -87.0f, x)));
 }
 
-/* Rows of inner 1, columns otherwise; e as for these. */
+/* Reduces one row (inner 1), or `width` columns otherwise: top receives the maxima, sum the sums of exp(x -
+ * top). e, if non-NULL, receives exp(x - top), in the same layout. */
 GPUNN__INTERNAL void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e);
 
-/* top[j] = the maximum over i of x[i * stride + j], sum[j] = the sum of exp(x[i * stride + j] - top[j]); 1 <= width <=
- * GPUNN__COLUMNS. The terms of the sum go to e unless it is NULL. */
+/* top[j] = max over i of x[i * stride + j]; sum[j] = sum over i of exp(x[i * stride + j] - top[j]). 1 <=
+ * width <= GPUNN__COLUMNS. The terms of the sum are stored to e unless it is NULL. */
 GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride, int64_t width,
                                       float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum, float *GPUNN__RESTRICT e)
 {
@@ -30616,7 +30681,7 @@ GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n,
     }
 }
 
-/* The same for one row that lies together; returns the sum. */
+/* The same for one contiguous row. Returns the sum. */
 GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top, float *GPUNN__RESTRICT e)
 {
     enum { BLOCK = 512 };
@@ -30639,14 +30704,14 @@ GPUNN__INTERNAL void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, in
         gpunn__exp_columns(x, n, inner, width, top, sum, e);
 }
 
-/* Splits outer x tiles of columns over the threads; inner 1 is one tile. */
+/* Number of units of work: outer x tiles of columns. With inner 1, each row is one tile. */
 GPUNN__INLINE int64_t gpunn__along_units(const gpunn__along *a, int64_t *tiles)
 {
     *tiles = (a->inner + GPUNN__COLUMNS - 1) / GPUNN__COLUMNS;
     return a->outer * *tiles;
 }
 
-/* Where a unit begins, and its width. */
+/* *at = offset of a unit. Returns its width. */
 GPUNN__INLINE int64_t gpunn__along_tile(const gpunn__along *a, int64_t unit, int64_t tiles, int64_t *at)
 {
     int64_t outer = tiles > 1 ? unit / tiles : unit, column = (unit - outer * tiles) * GPUNN__COLUMNS;
@@ -32074,15 +32139,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, 
 }
 
 /* ==== >>cpu/optimizers ============================================================================================= *
- * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
+ * Each row of the optimizer table becomes a function that makes one pass over parameter, gradient and
+ * state. */
 typedef struct gpunn__update_job {
     const gpunn_update  *u;
     gpunn_update_numbers n;
-    float                limit; /* g = clamp(gradient * scale, +-limit) */
-    struct gpunn__trust *trust; /* of kinds with a trust ratio */
+    float                limit; /* g = clamp(gradient * scale, -limit, limit) */
+    struct gpunn__trust *trust; /* only for kinds with a trust ratio */
 } gpunn__update_job;
 
-/* lines * GPUNN__LINE elements of each, at most GPUNN__PIECE; part: parameter, s0, s1, s2, and where a move goes. */
+/* Updates lines * GPUNN__LINE elements, at most GPUNN__PIECE. part: parameter, states s0, s1, s2, and the
+ * output for `move`. */
 typedef void gpunn__step(const gpunn__update_job *j, const float *gradient, float *const *part, int lines);
 
 typedef struct gpunn__setting {
@@ -32091,29 +32158,31 @@ typedef struct gpunn__setting {
     float       low, high, usual; /* low <= value < high */
 } gpunn__setting;
 
-typedef struct gpunn__rule {                    /* a row */
-    const char    *function;                    /* its builder's name */
+typedef struct gpunn__rule {                    /* one row of the table */
+    const char    *function;                    /* name of its builder */
     gpunn__setting setting[GPUNN_SETTINGS + 1]; /* ends at key NULL */
-    const char    *state[4];                    /* the setting that needs it, or "ALWAYS"; ends at NULL */
-    gpunn__step   *step, *move;                 /* move NULL: there is no trust ratio */
+    const char    *state[4];                    /* the setting that needs this state, or "ALWAYS"; ends at NULL */
+    gpunn__step   *step, *move;                 /* move NULL: the kind has no trust ratio */
 } gpunn__rule;
 
 /* clang-format off */
 GPUNN__DECLARE(const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT])
 /* clang-format on */
 
-/* The place of a kind's setting; -1: it has none of that name. */
+/* Index of the setting named key; -1 if the kind has no such setting. */
 GPUNN__INTERNAL int gpunn__setting_at(gpunn_update_kind kind, const char *key);
 
+/* Value of the setting named key. */
 GPUNN__INTERNAL float gpunn__setting_of(gpunn_update_kind kind, const float *setting, const char *key);
 
-/* A trust ratio takes two passes: states and both norms, in parts that depend on the count alone, then the step. */
+/* A trust ratio takes two passes. The first updates states and sums both norms, in parts that depend only on
+ * the count; the second applies the step. */
 enum { GPUNN__TRUST_PARTS = 128 };
 typedef struct gpunn__trust {
-    int64_t part; /* elements */
+    int64_t part; /* elements per part */
     double  parameter[GPUNN__TRUST_PARTS], move[GPUNN__TRUST_PARTS];
-    bool    last; /* the second pass */
-    float   rate; /* lr times the trust ratio */
+    bool    last; /* true in the second pass */
+    float   rate; /* lr * trust ratio */
 } gpunn__trust;
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u);
@@ -32556,6 +32625,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int
 #undef GPUNN__TILE
 
 /* ==== >>cpu/cpu ==================================================================================================== */
+/* The CPU backend: the device, its memory, and the functions that the core calls through gpunn_backend. */
+
 static int gpunn__cpu_device_count(void)
 {
     return 1;
@@ -32596,7 +32667,7 @@ static void gpunn__cpu_limit(void *context, int threads)
     cpu->threads = cpu->team.threads = threads;
 }
 
-/* The processor's name where the system tells it. */
+/* The processor's name if the system provides it, else "CPU". */
 static void gpunn__cpu_model(char *name, size_t size)
 {
 #ifdef __linux__
@@ -32617,8 +32688,9 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
                    gpunn__gemm_name());
 }
 
-/* Large blocks start at different places of a page, for which they take one more. Loads wait for stores whose addresses have the
- * same low 12 bits, as a loop over blocks that all start like a page would meet at each step. */
+/* Large blocks start at different offsets within a page and take one extra page for that. A load waits for an
+ * earlier store whose address has the same low 12 bits. A loop over blocks that all start at a page boundary
+ * would wait at each step. */
 enum { GPUNN__PAGE = 4096, GPUNN__STAGGER = 256 };
 
 static size_t gpunn__cpu_room(size_t bytes)
@@ -32626,8 +32698,8 @@ static size_t gpunn__cpu_room(size_t bytes)
     return bytes < 16 * GPUNN__PAGE ? 0 : GPUNN__PAGE;
 }
 
-/* Aligned blocks from the host's allocator, whose own alignment is malloc's: the distance to the block's start stands before
- * it. */
+/* Aligned blocks from the host's allocator, which only aligns like malloc. The offset from the allocation to
+ * the block is stored in front of the block. */
 static void *gpunn__cpu_alloc(void *context, size_t bytes)
 {
     gpunn__cpu  *cpu = (gpunn__cpu *)context;
@@ -32675,7 +32747,8 @@ static void gpunn__cpu_trim(void *context)
     gpunn__team_rest(&((gpunn__cpu *)context)->team);
 }
 
-/* What a node of the step's group reads: an external, perhaps by another shape. */
+/* The value that a node of the step's group reads: an operand from outside the group, perhaps with another
+ * shape. */
 static const gpunn_value *gpunn__group_reads(const gpunn_step *step, const gpunn_kernel_node *node, int operand)
 {
     const gpunn_kernel         *kernel = step->group.kernel;
@@ -32687,7 +32760,8 @@ static const gpunn_value *gpunn__group_reads(const gpunn_step *step, const gpunn
     return &step->in[i];
 }
 
-/* Why the group's kernel has refused to run: a token that is no row of its embedding, or else a label. */
+/* Reports why the group's kernel failed: a token that is out of range of its embedding, or else an invalid
+ * label. */
 static GPUNN__STATUS gpunn__group_fail(gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_kernel *kernel = step->group.kernel;
@@ -32732,7 +32806,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step
     return program->cpu(&call) == 0 ? GPUNN_OK : gpunn__group_fail(cpu, step);
 }
 
-/* An op of the program's. It only ever writes gradients; where they add up, it writes them to the workspace first. */
+/* Runs a custom op of the program. Its function only overwrites gradients. Gradients that must accumulate go
+ * to the workspace first and are added from there. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_custom_op *op = step->attr->custom;
@@ -32798,7 +32873,7 @@ static GPUNN__STATUS gpunn__cpu_time(void *context, gpunn_run *run, double *seco
     return GPUNN_OK;
 }
 
-/* Nothing here is in 16 bits. */
+/* The CPU backend has no 16-bit storage, so this is a copy. */
 static GPUNN__STATUS gpunn__cpu_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                                         int64_t count)
 {

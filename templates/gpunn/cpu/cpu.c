@@ -6,6 +6,8 @@
 #include "cpu/optimizers.h"
 
 /* ==== >>cpu/cpu ==================================================================================================== */
+/* The CPU backend: the device, its memory, and the functions that the core calls through gpunn_backend. */
+
 static int gpunn__cpu_device_count(void)
 {
     return 1;
@@ -46,7 +48,7 @@ static void gpunn__cpu_limit(void *context, int threads)
     cpu->threads = cpu->team.threads = threads;
 }
 
-/* The processor's name where the system tells it. */
+/* The processor's name if the system provides it, else "CPU". */
 static void gpunn__cpu_model(char *name, size_t size)
 {
 #ifdef __linux__
@@ -67,8 +69,9 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
                    gpunn__gemm_name());
 }
 
-/* Large blocks start at different places of a page, for which they take one more. Loads wait for stores whose addresses have the
- * same low 12 bits, as a loop over blocks that all start like a page would meet at each step. */
+/* Large blocks start at different offsets within a page and take one extra page for that. A load waits for an
+ * earlier store whose address has the same low 12 bits. A loop over blocks that all start at a page boundary
+ * would wait at each step. */
 enum { GPUNN__PAGE = 4096, GPUNN__STAGGER = 256 };
 
 static size_t gpunn__cpu_room(size_t bytes)
@@ -76,8 +79,8 @@ static size_t gpunn__cpu_room(size_t bytes)
     return bytes < 16 * GPUNN__PAGE ? 0 : GPUNN__PAGE;
 }
 
-/* Aligned blocks from the host's allocator, whose own alignment is malloc's: the distance to the block's start stands before
- * it. */
+/* Aligned blocks from the host's allocator, which only aligns like malloc. The offset from the allocation to
+ * the block is stored in front of the block. */
 static void *gpunn__cpu_alloc(void *context, size_t bytes)
 {
     gpunn__cpu  *cpu = (gpunn__cpu *)context;
@@ -125,7 +128,8 @@ static void gpunn__cpu_trim(void *context)
     gpunn__team_rest(&((gpunn__cpu *)context)->team);
 }
 
-/* What a node of the step's group reads: an external, perhaps by another shape. */
+/* The value that a node of the step's group reads: an operand from outside the group, perhaps with another
+ * shape. */
 static const gpunn_value *gpunn__group_reads(const gpunn_step *step, const gpunn_kernel_node *node, int operand)
 {
     const gpunn_kernel         *kernel = step->group.kernel;
@@ -137,7 +141,8 @@ static const gpunn_value *gpunn__group_reads(const gpunn_step *step, const gpunn
     return &step->in[i];
 }
 
-/* Why the group's kernel has refused to run: a token that is no row of its embedding, or else a label. */
+/* Reports why the group's kernel failed: a token that is out of range of its embedding, or else an invalid
+ * label. */
 static GPUNN__STATUS gpunn__group_fail(gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_kernel *kernel = step->group.kernel;
@@ -182,7 +187,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step
     return program->cpu(&call) == 0 ? GPUNN_OK : gpunn__group_fail(cpu, step);
 }
 
-/* An op of the program's. It only ever writes gradients; where they add up, it writes them to the workspace first. */
+/* Runs a custom op of the program. Its function only overwrites gradients. Gradients that must accumulate go
+ * to the workspace first and are added from there. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_custom_op *op = step->attr->custom;
@@ -248,7 +254,7 @@ static GPUNN__STATUS gpunn__cpu_time(void *context, gpunn_run *run, double *seco
     return GPUNN_OK;
 }
 
-/* Nothing here is in 16 bits. */
+/* The CPU backend has no 16-bit storage, so this is a copy. */
 static GPUNN__STATUS gpunn__cpu_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                                         int64_t count)
 {

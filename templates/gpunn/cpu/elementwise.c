@@ -4,18 +4,19 @@
 #include "cpu/levels.h"
 #include "cpu/context.h"
 
-/* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient, for lines *
- * GPUNN__LINE elements. What the text does not mention may be NULL; to may be one of from. */
+/* Computes to[i] = the op, or one of its derivatives, for lines * GPUNN__LINE elements. from[0 .. 2] are the
+ * operands, from[3] the result, from[4] its gradient. An entry that the formula does not use may be NULL. to
+ * may alias an entry of from. */
 typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float *attr, float *to);
 
-/* gcc vectorises little below -O3. */
+/* gcc vectorizes little below -O3. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 #endif
 
-/* The tables' language. */
+/* The language of the ops' tables. The macros map it to C. */
 #define x from[0][i]
 #define a from[0][i]
 #define b from[1][i]
@@ -54,7 +55,7 @@ typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
     (void)name;
-/* i != n, not i < n: so gcc sees that nothing is left of whole vectors. */
+/* The condition is i != n rather than i < n, which shows gcc that the count is a whole number of vectors. */
 #define GPUNN__LOOP(function, constants, text)                                                           \
     GPUNN__VECTORIZED(function, (int64_t lines, const float *const *from, const float *attr, float *to), \
                       (lines, from, attr, to))                                                           \
@@ -134,8 +135,8 @@ typedef struct gpunn__loops {
 
 enum {
     GPUNN__MAP_CHUNK = 1024,      /* floats of scratch per operand */
-    GPUNN__MAP_PART = 32768,      /* least results per part of a sum ... */
-    GPUNN__MAP_PARTIALS = 1 << 18 /* ... and most partial sums, unless one part has more */
+    GPUNN__MAP_PART = 32768,      /* minimum results per part of a sum ... */
+    GPUNN__MAP_PARTIALS = 1 << 18 /* ... and maximum partial sums, unless one part has more */
 };
 
 typedef struct gpunn__map_job {
@@ -143,15 +144,15 @@ typedef struct gpunn__map_job {
     const gpunn__loops *loops;
     int                 operands;
     bool                narrow[3]; /* operand i is broadcast */
-    bool                sums[3];   /* its gradient is wanted and therefore a sum */
-    gpunn__walk         axes;      /* of the result, and each operand's strides */
-    int64_t             period[3]; /* what operand i looks like from the result repeats after so many */
+    bool                sums[3];   /* gradient of broadcast operand i is computed */
+    gpunn__walk         axes;      /* of the result, with each operand's strides */
+    int64_t             period[3]; /* operand i, expanded to the result's shape, repeats after this many elements */
     int64_t             chunk;
-    int                 parts;      /* of the result, each done by one thread */
+    int                 parts;      /* of the result, each computed by one thread */
     double             *partial[3]; /* [parts][operand's count] */
 } gpunn__map_job;
 
-/* Place in the result, and in one operand, of a walk along the runs of dim[0]. */
+/* Position in the result and in one operand, for a walk along the runs of dim[0]. */
 typedef struct gpunn__map_walk {
     int64_t index[GPUNN_MAX_RANK], offset;
 } gpunn__map_walk;
@@ -187,7 +188,8 @@ GPUNN__INLINE void gpunn__map_advance(const gpunn__map_job *job, int operand, gp
     }
 }
 
-/* What stands of a broadcast operand under result[at .. at + n): in place where contiguous, else copied into scratch. */
+/* The broadcast operand's values for result[at .. at + n): in place where contiguous, else copied into
+ * scratch. */
 static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, int64_t at, int64_t n, float *scratch)
 {
     const float    *data = (const float *)job->step->in[operand].data;
@@ -206,7 +208,7 @@ static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, in
     return scratch;
 }
 
-/* Of a chunk at most, so that float lanes are exact enough. */
+/* Sums at most one chunk, so float lanes are accurate enough. */
 static double gpunn__map_sum(const float *values, int64_t n)
 {
     double  sum = 0;
@@ -223,7 +225,7 @@ static double gpunn__map_sum(const float *values, int64_t n)
     return sum;
 }
 
-/* The reverse of expanding: sum += values, which stand under result[at .. at + n). */
+/* The adjoint of expanding: sum += values, which belong to result[at .. at + n). */
 static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, int64_t n, const float *values, double *sum)
 {
     gpunn__map_walk walk = gpunn__map_start(job, operand, at);
@@ -238,7 +240,8 @@ static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, 
     }
 }
 
-/* What is less than a line goes by copies, which its first element fills up. */
+/* Runs the loop on n elements. A last part shorter than a line is copied to a buffer, padded with its first
+ * element. */
 static void gpunn__map_loop(gpunn__loop loop, int64_t n, const float *const *from, const float *attr, float *to)
 {
     const int64_t whole = n - n % GPUNN__LINE, rest = n - whole;
@@ -298,7 +301,7 @@ GPUNN__VECTORIZED(gpunn__map_task, (void *arg, int index, int threads), (arg, in
     for (; begin < end; ++begin) gpunn__map_part(job, (int)begin);
 }
 
-/* Fills axes and period. */
+/* Computes axes and period. */
 static void gpunn__map_merge(gpunn__map_job *job)
 {
     const gpunn_value *value[3] = {NULL, NULL, NULL};
@@ -328,7 +331,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
         buffered |= job.narrow[i] || (step->backward && step->accumulate[i]);
         if (job.sums[i]) partials += step->in[i].count;
     }
-    if (partials) { /* sums are split by shape alone, so that threads do not change them */
+    if (partials) { /* partial sums are split by shape alone, so the number of threads does not change the result */
         int64_t parts = count / GPUNN__MAP_PART, most = GPUNN__MAP_PARTIALS / partials;
         if (parts > most) parts = most;
         job.parts = parts > 64 ? 64 : parts > 1 ? (int)parts : 1;
@@ -342,7 +345,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
     job.chunk = buffered ? GPUNN__MAP_CHUNK : 8 * GPUNN__MAP_CHUNK;
     if (narrow) {
         gpunn__map_merge(&job);
-        int64_t longest = 1; /* of the periods that fit: chunks of a multiple of it need expanding only once */
+        int64_t longest = 1; /* longest period that fits: chunks of a multiple of it are expanded only once */
         for (int i = 0; i < job.operands; ++i)
             if (job.narrow[i] && job.period[i] > longest && job.period[i] <= job.chunk) longest = job.period[i];
         job.chunk -= job.chunk % longest;
@@ -371,7 +374,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-/* One function for each op, since a program has the loops of those that it builds. */
+/* One function per op, so that a program contains only the loops of the ops that it uses. */
 #define GPUNN__MAP(name, ...)                                                                               \
     GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
     {                                                                                                       \
@@ -398,7 +401,7 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__OPTIMIZED
 #endif
 
-/* ---- cast: as C, BOOL is x != 0 ------------------------------------------------------------------------------------------- */
+/* ---- cast: as in C; BOOL is x != 0 ---------------------------------------------------------------------------------------- */
 
 typedef struct gpunn__cast_job {
     const gpunn_value *in, *out;
@@ -455,7 +458,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step,
 
 typedef struct gpunn__integers_job {
     gpunn__integers ops;
-    bool            fault[GPUNN__MOST_THREADS]; /* of each thread: something was divided by 0 */
+    bool            fault[GPUNN__MOST_THREADS]; /* one per thread: a divisor was 0 */
 } gpunn__integers_job;
 
 static void gpunn__integers_task(void *arg, int thread, int threads)

@@ -3,12 +3,15 @@
 #include "base/math.h"
 
 /* ==== >>cpu/elementwise ============================================================================================ *
- * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of
- * the result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
-enum { GPUNN__LINE = 16 }; /* elements that loops take together: a line of the caches, whole vectors of every level */
+ * Elementwise ops on the CPU. Each loop is generated from the tables of ops and works on contiguous memory
+ * only. One driver feeds the loops chunks of the result. In each chunk, within the first-level cache, it
+ * expands broadcast operands and sums the gradients of broadcast operands. */
+enum { GPUNN__LINE = 16 }; /* elements per iteration of a loop: one cache line, a whole number of vectors at every level */
 
 enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
 
+/* Dropout of one step: y (=, or += if add) x * factor. An element is kept if its 16-bit draw is less than
+ * keep. */
 typedef struct gpunn__drop {
     uint64_t     seed, step;
     uint32_t     site, keep;
@@ -19,7 +22,8 @@ typedef struct gpunn__drop {
     bool         add;
 } gpunn__drop;
 
-/* The words of 16 packs from `pack`, a multiple of 16, which run through Philox side by side: vector code, if not inlined. */
+/* Random words of 16 Philox packs, from pack number `pack`, a multiple of 16. The packs run side by side, so
+ * the compiler vectorizes the loops, provided that the function is not inlined. */
 GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack, uint32_t words[GPUNN__DROP_PACKS][4])
 {
     uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
@@ -50,7 +54,7 @@ GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack, uint
     }
 }
 
-/* The factors of 16 packs. */
+/* Dropout factors (0 or scale) of 16 packs: 8 elements per pack, one for each 16-bit draw. */
 GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, float factor[GPUNN__DROP_BLOCK])
 {
     uint32_t words[GPUNN__DROP_PACKS][4];
@@ -62,7 +66,8 @@ GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, fl
     for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
 }
 
-/* Without values: the draws of this step; keep 65536 where nothing is dropped. */
+/* The dropout parameters of this step's draws; x, y and count are left 0. keep is 65536 if nothing is
+ * dropped. */
 GPUNN__INTERNAL gpunn__drop gpunn__drop_of(const gpunn_step *step);
 
 #endif /* GPUNN__CPU_ELEMENTWISE_H */

@@ -3,8 +3,8 @@
 #include "cpu/vectors.h"
 
 #ifdef GPUNN__VECTORS
-/* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, which is as far as x86
- * scales an index. The last vector has `tail` lanes that exist in C. */
+/* One tile of R rows and V vectors, with its R * V sums in registers. A's rows are addressed from every third
+ * row, since x86 can scale an index no further. The last vector has `tail` lanes that exist in C. */
 #define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                                    \
     TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                  \
     {                                                                                                                           \
@@ -71,7 +71,7 @@
             }                                                                                                                   \
             if (t->relu) {                                                                                                      \
                 GPUNN__UNROLL                                                                                                   \
-                for (int v = 0; v < V; v++) /* 0 where x <= 0, so that NaN stays */                                             \
+                for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */                                                  \
                     sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] & ~(gpunn__##isa##_bits)(sum[i][v] <= 0));        \
             }                                                                                                                   \
             GPUNN__UNROLL                                                                                                       \
@@ -158,7 +158,7 @@
         }                                                                                                                       \
     }
 
-/* How its operands come. */
+/* Packing and widening of the operands. */
 #define GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                                                    \
     TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, \
                                                     float *packed)                                                               \
@@ -175,7 +175,7 @@
                                                                int64_t width, float *packed)                                     \
     {                                                                                                                            \
         int64_t j = 0;                                                                                                           \
-        for (; j + LANES <= columns; j += LANES) { /* four k of as many columns as there are lanes */                            \
+        for (; j + LANES <= columns; j += LANES) { /* four k, LANES columns */                                                   \
             int64_t x = 0;                                                                                                       \
             for (; x + 4 <= rows; x += 4) {                                                                                      \
                 gpunn__##isa v[4];                                                                                               \
@@ -231,7 +231,7 @@
                                                                gpunn__##isa##_widen};
 
 #ifdef GPUNN__AVX512
-/* Words of BF16, in vectors of the same type: a product adds both of theirs to a lane. */
+/* Words of BF16, in vectors of the same type. A product adds both products of a word to one lane. */
 typedef gpunn__v16                          gpunn__b16;
 typedef gpunn__v16_memory                   gpunn__b16_memory;
 typedef gpunn__v16_bits                     gpunn__b16_bits;
@@ -276,8 +276,8 @@ GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_line(const float *from, int64
 }
 
 #ifdef GPUNN__AMX
-/* R tiles of A, one below the other, by V tiles of B beside each other: 16 rows or pairs of them by 16 words or columns each. The
- * sums go to sums [R * 16][48]. */
+/* R tiles of A, one below the other, times V tiles of B, side by side. A tile of A is 16 rows of 16 words; a
+ * tile of B is 16 rows of words by 16 columns. The sums go to sums [R * 16][48]. */
 GPUNN__AMX GPUNN__INLINE void gpunn__amx_tiles(const gpunn__panel *t, const float *a, int R, int V, const float *ahead, int lines,
                                                float *sums)
 {
@@ -326,7 +326,7 @@ GPUNN__AMX GPUNN__INLINE void gpunn__amx_tiles(const gpunn__panel *t, const floa
     }
 }
 
-/* C's rows from i on, of the panel's columns: the sums, what they start from and what was there. */
+/* Adds initial values and previous contents to the sums, applies relu and stores them to C, from row i on. */
 GPUNN__AMX GPUNN__INLINE void gpunn__amx_finish(const gpunn__panel *t, int64_t i, int64_t rows, const float *sums)
 {
     for (int64_t x = 0; x < rows; x++, sums += 48)
@@ -353,7 +353,7 @@ GPUNN__AMX GPUNN__NOINLINE void gpunn__amx_panel(const gpunn__panel *t)
     __asm__ volatile("" ::: "memory"); /* gcc does not know that loads of tiles read memory */
     _tile_loadconfig(&shape);
     const int passes = (int)((t->rows + 31) / 32),
-              lines = t->ahead ? (48 + passes - 1) / passes : 0; /* of 48 in a step of a panel */
+              lines = t->ahead ? (48 + passes - 1) / passes : 0; /* of the 48 lines in one step of a panel */
     const float *ahead = t->ahead ? t->ahead : t->b;
     for (int64_t i = 0; i < t->rows; i += 32, ahead += lines * t->k) {
         gpunn__amx_tiles(t, t->a + i * t->a_row, t->rows - i > 16 ? 2 : 1, (int)((t->columns + 15) / 16), ahead, lines, sums);
@@ -395,7 +395,7 @@ GPUNN__INTERNAL int gpunn__widest_vector(void)
 {
     return (int)gpunn__gemm_choose()->lanes;
 }
-#else /* plain C: the compiler may find the vectors itself */
+#else /* plain C: the compiler may vectorize it */
 
 #define GPUNN__PLAIN_LANES 8
 static void gpunn__plain_panel(const gpunn__panel *t)
@@ -451,7 +451,7 @@ GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
         gpunn__plain_dots, gpunn__plain_widen};
     return &plain;
 }
-/* Of plain C it is not known. */
+/* Unknown in plain C. */
 GPUNN__INTERNAL int gpunn__widest_vector(void)
 {
     return 1;
@@ -472,7 +472,8 @@ GPUNN__INTERNAL const gpunn__word_kernels *gpunn__words(void)
 #endif
 }
 
-/* A long sum into few elements is cut into fixed parts, which threads can share. */
+/* Number of parts of the sum over k. A long sum into few elements is split into fixed parts, so that threads
+ * can share it. */
 GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
 {
     int64_t parts = g->k / 2048;
@@ -480,20 +481,21 @@ GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
     return parts < 16 ? parts : 16;
 }
 
-/* B's element (p, j); NULL where B is packed alone. */
+/* Address of B's element (p, j). Must not be used if B exists only in packed form. */
 GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int64_t j)
 {
     return (const char *)g->b + (p * g->b_row + j * g->b_col) * (g->b_dtype ? 2 : (int64_t)sizeof *g->b);
 }
 
-/* A few columns, such as a gradient of weights of two features: C^T = B^T A^T fills vectors, and reads A as it lies. */
+/* Whether C has few columns, as the gradient of the weights of two features does. Then C^T = B^T A^T fills
+ * the vectors and reads A in place. */
 GPUNN__INLINE bool gpunn__gemm_is_narrow(const gpunn__gemm *g)
 {
     return g->b && !g->b_dtype && !g->bf16 && g->a_row == 1 && g->n <= 4 && g->m >= 16 && !g->scale_row && !g->shift_row &&
            !g->scale_col && !g->shift_col && !g->residual && !g->relu;
 }
 
-/* That product, into c [n, m]. */
+/* The transposed product, into c [n, m]. */
 GPUNN__INLINE gpunn__gemm gpunn__gemm_transposed(const gpunn__gemm *g, float *c)
 {
     gpunn__gemm t = *g;
@@ -515,7 +517,7 @@ GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
     return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
 }
 
-/* Columns of a panel of 16 bits, widened some rows at a time. */
+/* Packs columns of a panel of B in 16-bit storage, widening some rows at a time. */
 static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
                                     int64_t jc, float *packed)
 {
@@ -529,7 +531,8 @@ static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kern
     }
 }
 
-/* Scalar products with columns of 16 bits: of words as they are, or a few of them widened at a time. */
+/* Dot products with columns of B in 16-bit storage. BF16 words are used as they are; other columns are
+ * widened a few at a time. */
 GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
@@ -552,7 +555,7 @@ static void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kern
     }
 }
 
-/* scale: of each column; NULL: 1. */
+/* Packs a panel of B as floats. scale: one factor per column; NULL: 1. */
 static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
                                     int64_t jc, const float *scale, float *packed)
 {
@@ -573,7 +576,7 @@ static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kern
         for (int64_t y = 0; y < jc; y++) packed[x * width + y] *= scale[y];
 }
 
-/* A panel of B, and a chunk of A from a on, as words; some rows of floats at a time. */
+/* Packs a panel of B, and copies a chunk of A, as words; some rows of floats at a time. */
 enum { GPUNN__PAIRED = 64, GPUNN__PAIRS = GPUNN__PAIRED / 2, GPUNN__WIDEST = 64 };
 GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
                                             int64_t j, int64_t jc, const float *scale, float *packed)
@@ -592,7 +595,8 @@ GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__g
     }
 }
 
-/* From at most GPUNN__WIDEST columns of A: words [pair][row], or, for tiles, [row][pair]. */
+/* Converts at most GPUNN__WIDEST columns of the chunk's A^T to words: [pair][row], or [row][pair] for
+ * tiles. */
 static void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
                                      int64_t rows, const gpunn__panel *t, float *to)
 {
@@ -649,7 +653,8 @@ GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
     }
 }
 
-/* The part of the epilogue that the kernels have not done, on rows i0 .. i1 and columns j0 .. j1. */
+/* Applies the part of the epilogue that the kernels have not applied, to rows i0 .. i1 and columns j0 ..
+ * j1. */
 static void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
     for (int64_t i = i0; i < i1; i++) {
@@ -683,7 +688,7 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
     const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
     const int64_t group = g->packed_b ? j1 - j0 : (g->panels ? g->panels : 1) * width;
     const int64_t depth = gpunn__gemm_depth(g);
-    const bool    late = g->scale_row || g->scale_col || g->residual; /* an epilogue after the sums */
+    const bool    late = g->scale_row || g->scale_col || g->residual; /* the epilogue runs after the sums */
     gpunn__panel  t;
     t.c_row = g->c_row;
     for (int64_t p = 0; p < g->k; p += depth) {
@@ -692,7 +697,8 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
         t.k = gpunn__gemm_steps(g, k);
         t.add = g->accumulate || !first;
         t.relu = g->relu && last && !late;
-        /* B's own rows will do when few rows of A pass by, or when the block fits the first-level cache as it is. */
+        /* B is read in place if few rows of A stream past, or if the block fits the first-level cache as it
+         * is. */
         const bool in_place = !g->packed_b && g->b && g->b_col == 1 && !g->b_dtype && !g->bf16 &&
                               (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
         for (int64_t left = j0; left < j1; left += group) {
@@ -745,7 +751,7 @@ typedef struct gpunn__gemm_job {
     const gpunn__gemm         *g;
     const gpunn__gemm_kernels *kernels;
     int64_t                    parts;
-    float                     *scratch, *sums; /* packed panels per thread; the parts' sums [parts][m][n] */
+    float                     *scratch, *sums; /* packed panels per thread; sums of the parts [parts][m][n] */
 } gpunn__gemm_job;
 
 static void gpunn__gemm_task(void *arg, int index, int threads)
@@ -771,7 +777,8 @@ static void gpunn__gemm_task(void *arg, int index, int threads)
         }
         return;
     }
-    /* A grid of threads over C with the smallest largest block; packing a panel of B costs about as much as 8 rows of work. */
+    /* Arranges the threads as a grid over C so that the largest block is as small as possible. Packing a
+     * panel of B costs about as much as 8 rows of work. */
     const int64_t grain = g->packed_b ? 3 * lanes : lanes;
     int           across = 1;
     int64_t       best = INT64_MAX;
@@ -790,7 +797,8 @@ static void gpunn__gemm_task(void *arg, int index, int threads)
 }
 
 #ifdef GPUNN_CBLAS
-/* Large products of plain matrices through CBLAS, which has threads of its own. */
+/* Large products of plain matrices go to CBLAS, which has its own threads. Returns false if this product does
+ * not qualify. */
 static bool gpunn__gemm_cblas(const gpunn__gemm *g)
 {
     if (gpunn__team_members > 1) return false;
@@ -866,8 +874,8 @@ GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias,
     }
 }
 
-/* Whether a product is one of BF16: the model is of that precision, the processor has such products, and they make up for the
- * rounding, since B's is done already or there are many rows. */
+/* Whether to compute a product in BF16. The model must have that precision and the processor BF16
+ * instructions. The product must be worth the rounding: B is already rounded, or there are many rows. */
 GPUNN__INLINE bool gpunn__gemm_rounds(const gpunn__gemm *g, const gpunn_step *step, bool packed)
 {
     if (step->precision != GPUNN_PRECISION_BF16 || gpunn__has_bf16() == GPUNN__BF16_NONE) return false;
@@ -884,7 +892,7 @@ static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_val
                                                                           step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
-/* dX = dY W, dW = dY^T X, dbias = 1^T dY, of rows x [rows, in]. */
+/* dX = dY W, dW = dY^T X, dbias = 1^T dY, for rows x [rows, in]. */
 static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     static const float one = 1;
@@ -911,7 +919,8 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
     return GPUNN_OK;
 }
 
-/* y = x W^T + bias. Evaluation plans keep W packed, and scaled by a merged batch norm: cache = shift [out], packed W. */
+/* y = x W^T + bias. Evaluation plans keep W packed, scaled by a fused batch norm if there is one: cache =
+ * shift [out], packed W. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (step->backward) return gpunn__linear_backward(cpu, step, action);
@@ -921,8 +930,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
     gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
     gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
     g.b_dtype = step->in[1].dtype == GPUNN_F32 ? GPUNN_DTYPE_DEFAULT : step->in[1].dtype;
-    /* Packed weights are worth their memory where packing counts: more rows than memory's speed hides, fewer than make it
-     * vanish. */
+    /* Packed weights are worth their memory where packing takes a notable share of the time. With one row,
+     * memory bandwidth hides its cost; with many rows its share vanishes. */
     const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8;
     g.bf16 = gpunn__gemm_rounds(&g, step, keeps);
     const int    threads = gpunn__gemm_threads(cpu, &g);
@@ -956,16 +965,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
     return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL) : GPUNN_OK;
 }
 
-/* Many products: for every index of the kept axes, C = the sum over the summed axes (c: 0) of A B. */
+/* Many products. For every index of the kept axes, C is the sum over the summed axes (along which c has
+ * stride 0) of A B. */
 typedef struct gpunn__products {
     gpunn__gemm g;
-    gpunn__walk kept, summed; /* of a, b and c */
+    gpunn__walk kept, summed; /* with strides of a, b and c */
     int64_t     kept_count, sum_count;
     char       *workspace;
     size_t      workspace_each;
 } gpunn__products;
 
-/* One product and its sum. */
+/* Computes one C, summed over the summed axes. */
 static void gpunn__products_one(const gpunn__products *all, int64_t index, int threads, void *workspace)
 {
     gpunn__gemm g = all->g;
@@ -989,7 +999,7 @@ static void gpunn__products_task(void *arg, int index, int threads)
     for (int64_t i = begin; i < end; i++) gpunn__products_one(all, i, 1, all->workspace + (size_t)index * all->workspace_each);
 }
 
-/* The batch axes of C = A B among the leading axes of shape. */
+/* Finds the batch axes of C = A B among the leading axes of shape. */
 static void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a, const gpunn_value *b,
                                  const gpunn_value *c)
 {
@@ -999,7 +1009,8 @@ static void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape,
     all->sum_count = gpunn__axes_count(&all->summed);
 }
 
-/* Products side by side when there is one for each thread, else the threads share each. PREPARE: adds the workspace. */
+/* If there is at least one product per thread, each thread computes its own; otherwise all threads share each
+ * product. PREPARE only raises workspace_bytes to what this call needs. */
 static void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
 {
     const int64_t total = all->kept_count * all->sum_count;
@@ -1017,8 +1028,8 @@ static void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__produc
     }
 }
 
-/* C = op(A) op(B); dA = dC op(B)^T and dB = op(A)^T dC, or their transposes where the operand is stored so, summed over the axes
- * along which the operand was repeated. */
+/* C = op(A) op(B). dA = dC op(B)^T and dB = op(A)^T dC, or their transposes if the operand is stored
+ * transposed. Gradients are summed over the axes along which the operand was broadcast. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const bool      ta = step->attr->transpose_a, tb = step->attr->transpose_b;

@@ -3,32 +3,34 @@
 #include "cpu/context.h"
 
 /* ==== >>cpu/gemm =================================================================================================== *
- * Matrix products. C is cut into panels of as many columns as three vectors hold. A panel of B, at most `depth` rows deep, is
- * packed so that it stays near while rows of A pass by; A is read where it is, by broadcasts, whatever its strides. element
- * of C is summed in an order that depends on the sizes only: never on threads, tiles or alignment. */
-typedef struct gpunn__gemm { /* C[m, n] (=, or += with accumulate) A[m, k] B[k, n], then the epilogue */
+ * Matrix products. C is cut into panels, each as wide as three vectors. A panel of B, at most `depth` rows
+ * deep, is packed and stays in the cache while rows of A stream past it. A is read in place at any stride, by
+ * broadcasts. Each element of C is summed in an order that depends only on the sizes, never on threads, tiles
+ * or alignment. */
+typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; then the epilogue */
     int64_t      m, n, k;
     const float *a;
     int64_t      a_row, a_col; /* A(i, p) = a[i * a_row + p * a_col] */
     const float *b;
     int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
-    gpunn_dtype  b_dtype;      /* GPUNN_F16, GPUNN_BF16: b is an array of these, with b_row 1; else F32 */
-    /* Instead of b: writes rows p .. p + pc, columns j .. j + jc of B to packed[row * width + column], and 0 in columns
-     * jc .. width. Several threads call it at once. */
+    gpunn_dtype  b_dtype;      /* GPUNN_F16, GPUNN_BF16: b has this type, and b_row is 1; otherwise F32 */
+    /* Used instead of b. Writes rows p .. p + pc and columns j .. j + jc of B to packed[row * width +
+     * column], and 0 in columns jc .. width. Several threads call it at the same time. */
     void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width, float *packed);
     const void  *pack_user;
-    const float *packed_b; /* instead of b: what gpunn__gemm_pack_b made of it */
+    const float *packed_b; /* used instead of b: the output of gpunn__gemm_pack_b */
     float       *c;
     int64_t      c_row; /* C(i, j) = c[i * c_row + j] */
     bool         accumulate;
-    /* Epilogue: c = c * scale + shift per row and per column (each may be NULL), + residual (strides of C), then relu. */
+    /* Epilogue, in this order: c = c * scale + shift per row and per column (each may be NULL); + residual
+     * (strides of C); relu. */
     const float *scale_row, *shift_row, *scale_col, *shift_col, *residual;
     bool         relu;
-    bool         bf16; /* products of BF16 with sums of F32, where A has rows or columns that lie together: gpunn__gemm_rounds */
-    int64_t      panels; /* of B that the scratch of gpunn__gemm_block holds; 0: 1. Set by gpunn__gemm_run */
+    bool         bf16;   /* multiply BF16, accumulate in F32; A needs contiguous rows or columns. See gpunn__gemm_rounds */
+    int64_t      panels; /* panels of B that fit the scratch of gpunn__gemm_block; 0 means 1. gpunn__gemm_run sets it */
 } gpunn__gemm;
 
-typedef struct gpunn__panel { /* one panel of C, columns <= 3 vectors, for one block of k */
+typedef struct gpunn__panel { /* one panel of C (at most 3 vectors wide) for one block of k */
     int64_t      rows, columns, k;
     const float *a;
     int64_t      a_row, a_col;
@@ -37,21 +39,24 @@ typedef struct gpunn__panel { /* one panel of C, columns <= 3 vectors, for one b
     float       *c;
     int64_t      c_row;
     bool         add, relu;
-    const float *shift_row, *shift_col; /* what the sums start from; NULL: 0 */
-    const float *ahead;                 /* the next panel of B, to be fetched from memory meanwhile; NULL: it is near */
+    const float *shift_row, *shift_col; /* initial values of the sums; NULL: 0 */
+    const float *ahead;                 /* next panel of B, to prefetch from memory; NULL: already in the cache */
 } gpunn__panel;
 
-/* To whole vectors. */
+/* Rounds n up to a multiple of lanes, a power of two. */
 GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
 {
     return (n + lanes - 1) & ~(lanes - 1);
 }
 
-/* Products of BF16. The elements are words of two numbers that follow each other along k, made of pairs of rows of `width` or of
- * a line, with 0 behind the last. */
+/* Kernels for BF16 products. An element is a 32-bit word: two BF16 numbers that are consecutive along k.
+ * `pair` builds words from pairs of rows of `width` floats, `line` from one line of floats. An odd count is
+ * padded with 0. */
 typedef struct gpunn__word_kernels {
-    int64_t tile; /* 1; or what words along k and rows of A come to a multiple of in scratch, where words of a row lie together */
-    int64_t rows; /* in place of gpunn__gemm_kernels' */
+    /* 1, or 16 with tiles: in scratch, both words along k and rows of A are rounded up to a multiple of it,
+     * and a row's words are contiguous */
+    int64_t tile;
+    int64_t rows; /* replaces `rows` of gpunn__gemm_kernels */
     void (*panel)(const gpunn__panel *t);
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                  int64_t c_row, bool add);
@@ -59,59 +64,63 @@ typedef struct gpunn__word_kernels {
     void (*line)(const float *from, int64_t count, float *words);
 } gpunn__word_kernels;
 
-/* A set of kernels for one kind of vector. */
+/* The kernels for one vector type. */
 typedef struct gpunn__gemm_kernels {
     const char *name;
     int64_t     lanes;
-    int64_t     depth;  /* most rows of a packed panel: the more, the fewer times C is read and written */
-    int64_t     nearby; /* most rows of all panels that stay near while chunks of A pass by ... */
-    int64_t     rows;   /* ... of so many rows: in the time that these take, the next panel can come from afar */
+    int64_t     depth;  /* maximum rows of a packed panel: deeper panels read and write C fewer times */
+    int64_t     nearby; /* maximum total rows of the panels that stay in the cache while chunks of A stream past */
+    int64_t     rows;   /* rows of A in a chunk: the next panel is prefetched from memory while one chunk is computed */
     void (*panel)(const gpunn__panel *t);
-    /* packed[row * width + column] = b[row * b_row + column], 0 behind the given columns; width is a multiple of lanes. */
+    /* packed[row * width + column] = b[row * b_row + column], and 0 in columns `columns` .. width. width is a
+     * multiple of lanes. */
     void (*copy)(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed);
     /* The same from b[row + column * b_col]. */
     void (*copy_transposed)(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed);
-    /* C (=, +=) A B^T for rows that are contiguous along k in both: A[m, k] lies a_row apart, B[n, k] b_row. */
+    /* C (=, or += if add) A B^T. Rows of A[m, k] and B[n, k] are contiguous along k; a_row and b_row are
+     * their strides. */
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                  int64_t c_row, bool add);
-    void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* gpunn__widen_floats */
+    void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* like gpunn__widen_floats */
 } gpunn__gemm_kernels;
+/* The kernels for the widest vectors that this processor and GPUNN_VECTORS allow. */
 
 GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void);
-/* Floats that the processor has in one vector. */
+/* Floats in the widest vector of this processor. Plain C builds return 1. */
 GPUNN__INTERNAL int gpunn__widest_vector(void);
 
-/* NULL: none, and no product is one of BF16. */
+/* The BF16 kernels; NULL if this build has none. Then no product uses BF16. */
 GPUNN__INTERNAL const gpunn__word_kernels *gpunn__words(void);
 
-/* What a kernel is told of k elements along k: they, or their words. */
+/* Steps along k that a kernel takes for k elements: k itself, or the number of words. */
 GPUNN__INLINE int64_t gpunn__gemm_steps(const gpunn__gemm *g, int64_t k)
 {
     return g->bf16 ? gpunn__round_up((k + 1) / 2, gpunn__words()->tile) : k;
 }
 
-/* Rows of A in a chunk. */
+/* Rows of A in one chunk. */
 GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
 {
     return g->bf16 ? gpunn__words()->rows : gpunn__gemm_choose()->rows;
 }
 
-/* Both operands have rows that are contiguous along k and one has few of them: scalar products instead of panels. */
+/* Both operands are contiguous along k and one has few rows. Such products are computed as dot products,
+ * without panels. */
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
     const int64_t few = g->m < g->n ? g->m : g->n;
     return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 && (few <= 2 || (few <= 8 && g->k >= 64));
 }
 
-/* Elements of k that a packed panel holds at most. */
+/* Maximum elements of k in a packed panel. */
 GPUNN__INLINE int64_t gpunn__gemm_deepest(const gpunn__gemm *g)
 {
     const int64_t most = gpunn__gemm_choose()->depth * (g->bf16 ? 2 : 1);
     return g->k < most ? g->k : most;
 }
 
-/* Columns of A that lie pages apart, and words, are copied chunk by chunk: the less deep these, the more panels share one
- * copy. */
+/* A is copied chunk by chunk if its columns lie pages apart or if it is converted to words. Shallower blocks
+ * (gpunn__gemm_depth) let more panels share one copy. */
 GPUNN__INLINE bool gpunn__gemm_copies(const gpunn__gemm *g)
 {
     return g->bf16 || (g->a_row == 1 && g->a_col >= 256);
@@ -122,8 +131,8 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
     return deepest > shared && gpunn__gemm_copies(g) && !g->packed_b ? shared : deepest;
 }
 
-/* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A; or columns of B that are
- * widened. */
+/* Scratch of one thread, in floats, which is also enough for smaller products. It holds panels of B and a
+ * chunk of A, or, for dot products, widened columns of B. */
 enum { GPUNN__WIDENED = 4 };
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
@@ -135,7 +144,7 @@ GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
     return rows * width + (panels > 1 || g->bf16 ? gpunn__gemm_rows(g) * depth : 0);
 }
 
-/* Panels that pass together by each chunk of A. */
+/* Number of panels that share one pass over a chunk of A. */
 GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
@@ -147,7 +156,8 @@ GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
 /* Bytes of scratch for gpunn__gemm_run. */
 GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads);
 
-/* Packs all of B for later products (g->packed_b), times scale_col when that is given: the blocks of k, each with its panels. */
+/* gpunn__gemm_pack_b packs all of B for later products (as g->packed_b), multiplied by scale_col if that is
+ * non-NULL. The layout is the blocks of k, each with its panels. */
 GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
 {
     int64_t lanes = gpunn__gemm_choose()->lanes;
@@ -155,22 +165,26 @@ GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
 }
 GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed);
 
-/* Rows i0 .. i1, columns j0 .. j1 of the whole product, in one thread. packed: gpunn__gemm_scratch floats for g->panels. */
+/* Computes rows i0 .. i1 and columns j0 .. j1 of the whole product in one thread. packed: gpunn__gemm_scratch
+ * floats for g->panels. */
 GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
                                        int64_t j0, int64_t j1, float *packed);
 
-/* threads = 1: everything in the calling thread, so that a task of many may call it. workspace: gpunn__gemm_workspace bytes. */
+/* Computes the whole product. With threads = 1 everything runs in the calling thread, so a task of a thread
+ * pool may call it. workspace: gpunn__gemm_workspace bytes. */
 GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace);
+/* Name of the chosen kernels, for the device's name. */
 
 GPUNN__INTERNAL const char *gpunn__gemm_name(void);
 
-/* Threads worth using for a product. */
+/* Number of threads worth using for a product. */
 GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *g)
 {
     return gpunn__cpu_threads_for(cpu, (double)g->m * (double)g->n / 8 * (double)g->k);
 }
 
-/* The batch norm merged into a linear or convolution layer, with that layer's bias (or NULL): a scale and shift per channel. */
+/* Scale and shift per channel of a batch norm that is fused into a linear or convolution layer. bias is that
+ * layer's, or NULL. */
 GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift);
 
 /* C[m, n] = A[m, k] B[k, n], all contiguous; transpose_a: A is stored as [k, m]; transpose_b: B as [n, k]. */

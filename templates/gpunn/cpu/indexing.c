@@ -1,15 +1,16 @@
 #include "cpu/indexing.h"
 #include "cpu/reduce.h"
 
-/* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
- * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
+/* ---- embedding and gather: read elements at integer indices ----------------------------------------------------------- *
+ * out[o][j][i] = x[o][index[o][j][i]][i]. The index of an embedding is [1][m][1] and applies to all i, the
+ * columns of its weight. */
 
 static void gpunn__pick_part(gpunn__pick *p, int64_t part)
 {
     int64_t begin = gpunn__least(part * p->part_size, p->index->count), end = gpunn__least(begin + p->part_size, p->index->count);
     int64_t inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
     const bool   whole = !p->rows && p->dtype != GPUNN_F32;
-    int64_t      first = line / p->m * p->n * inner; /* of a line of x */
+    int64_t      first = line / p->m * p->n * inner; /* offset of a line of x */
     const float *from = p->from;
     p->bad[part] = -1;
     for (int64_t at = begin; at < end; at++) {
@@ -43,7 +44,7 @@ static void gpunn__pick_task(void *arg, int thread, int threads)
     for (; begin < end; begin++) gpunn__pick_part(p, begin);
 }
 
-/* Each thread takes columns of its own, so that every element is summed in the order of the indices. */
+/* Each thread takes its own columns, so every element is summed in the order of the indices. */
 static void gpunn__pick_back_task(void *arg, int thread, int threads)
 {
     const gpunn__pick *p = (const gpunn__pick *)arg;
@@ -80,7 +81,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pic
                            p->rows ? "tokens" : "indices");
 }
 
-/* table: which operand is picked from; the other is the index. */
+/* table: the operand that is read from, 0 or 1; the other is the index. */
 static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p, int table)
 {
     p->index = &step->in[1 - table];
@@ -131,7 +132,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *ste
     return gpunn__pick_run(cpu, step, action, &p, 0);
 }
 
-/* ---- scatter_add: gather backwards, onto a copy of x ------------------------------------------------------------------ */
+/* ---- scatter_add: the backward of gather, onto a copy of x ------------------------------------------------------------ */
 
 static GPUNN__STATUS gpunn__scatter_check(gpunn__cpu *cpu, const gpunn__pick *p)
 {
@@ -171,7 +172,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step
     return GPUNN_OK;
 }
 
-/* ---- scatter: line by line of x[outer][n][inner] the number of the last index that names each element; -1: none does ---- */
+/* ---- scatter: the last index that names an element wins ------------------------------------------------------------------ *
+ * For each line of x[outer][n][inner], last[k] is the number of the last index that names element k, or -1 if
+ * none does. */
 
 typedef struct gpunn__scatter_job {
     gpunn_step  *step;
@@ -272,7 +275,7 @@ static void gpunn__topk_task(void *arg, int thread, int threads)
     for (; line < end; line++) {
         int64_t      o = line / a->inner, from = o * a->n * a->inner + line - o * a->inner, count = 0;
         const float *x = a->x + from;
-        bool         few = t->k <= 64; /* kept in order as they come; else all are sorted */
+        bool         few = t->k <= 64; /* the best k are kept sorted; otherwise all are sorted */
         for (int64_t i = 0; i < a->n; i++) {
             uint64_t code = gpunn__topk_code(x[i * a->inner], i, t->largest);
             if (few && count == t->k && code < best[count - 1]) continue;
@@ -307,7 +310,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_ste
     return GPUNN_OK;
 }
 
-/* ---- argmax: x[outer][n][inner], the first maximum, NaN before everything --------------------------------------------- */
+/* ---- argmax over x[outer][n][inner]: the first maximum; NaN counts as largest ----------------------------------------- */
 
 static void gpunn__argmax_task(void *arg, int thread, int threads)
 {

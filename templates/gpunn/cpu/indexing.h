@@ -3,24 +3,27 @@
 #include "base/forward_declarations.h"
 
 /* ==== >>cpu/indexing =============================================================================================== *
- * Elements that integers pick, and the integers that pick the largest. */
+ * Ops that read elements at integer indices, and ops that return the indices of the largest elements. */
 enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
 typedef struct gpunn__pick {
     const gpunn_value *index;
     int64_t            outer, m, n, inner;
-    int64_t            padding;                           /* a row whose gradient stays as it is; -1: none */
-    const float       *from;                              /* x, or the gradient of out */
-    gpunn_dtype        dtype;                             /* of x: integers, or of which rows may be in 16 bits */
-    float             *to;                                /* out, or the gradient of x */
-    bool               rows, add;                         /* rows: of an embedding */
-    int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* the first index out of range of each part; -1: none */
+    int64_t            padding;   /* a row whose gradient stays unchanged; -1: none */
+    const float       *from;      /* x, or the gradient of out */
+    gpunn_dtype        dtype;     /* of x; rows of an embedding may be in 16-bit storage */
+    float             *to;        /* out, or the gradient of x */
+    bool               rows, add; /* rows: rows of an embedding; add: += instead of = */
+    /* bad: position of the first out-of-range index in each part; -1: none */
+    int64_t part_size, bad[GPUNN__PICK_PARTS];
 } gpunn__pick;
 
+/* The index at position `at`. */
 GPUNN__INLINE int64_t gpunn__picked(const gpunn__pick *p, int64_t at)
 {
     return gpunn__integer(p->index->data, p->index->dtype, at);
 }
 
+/* Reports the out-of-range index at position `at`. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pick *p, int64_t at);
 
 #endif /* GPUNN__CPU_INDEXING_H */

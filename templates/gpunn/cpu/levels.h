@@ -3,8 +3,9 @@
 #include "base/structs.h"
 
 /* ==== >>cpu/levels ================================================================================================= *
- * Which vectors compute. A build that is told of AVX2 or AVX-512 (-march) has code for that alone. Any other build for x86-64 has
- * the same functions at three levels, the architecture's least, AVX2 and AVX-512, and asks the processor, each thread once. */
+ * Which vector instructions are used. A build that enables AVX2 or AVX-512 (-march) contains code for that
+ * level alone. Any other build for x86-64 contains each function at three levels: the architecture's
+ * baseline, AVX2 and AVX-512. It selects one at run time; each thread checks the processor once. */
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
 #define GPUNN__VECTORS 1
 #if defined(__x86_64__)
@@ -17,8 +18,8 @@
 #endif
 #endif
 
-/* clang would turn short loops over vectors into calls of memcpy through memory; gcc takes half of AVX-512's vectors if not
- * told. */
+/* clang would turn short loops over vectors into calls to memcpy. gcc uses 256-bit vectors with AVX-512
+ * unless this option says otherwise. */
 #if defined(__clang__)
 #define GPUNN__KERNEL no_builtin("memcpy", "memset")
 #define GPUNN__WHOLE ""
@@ -59,7 +60,8 @@
 #ifdef GPUNN__LEVELS
 enum { GPUNN__LEVEL_UNKNOWN, GPUNN__LEVEL_SSE2, GPUNN__LEVEL_AVX2, GPUNN__LEVEL_AVX512 };
 
-/* The best that the processor has and GPUNN_VECTORS in the environment, if set, allows. */
+/* The highest level that the processor supports and the environment variable GPUNN_VECTORS, if set,
+ * allows. */
 static int gpunn__level_find(void)
 {
     const char *most = getenv("GPUNN_VECTORS");
@@ -80,7 +82,8 @@ GPUNN__INLINE int gpunn__level(void)
 }
 #endif
 
-/* The head of a function that has every level, with what it calls, if that is not GPUNN__NOINLINE. */
+/* Defines a function at every level. Functions that it calls are inlined at that level too, unless they are
+ * GPUNN__NOINLINE. */
 #if defined(GPUNN__LEVELS) && defined(__OPTIMIZE__)
 #define GPUNN__VECTORIZED(function, parameters, arguments)                          \
     GPUNN__INLINE void function##_code                 parameters;                  \
@@ -107,11 +110,12 @@ GPUNN__INLINE int gpunn__level(void)
 #define GPUNN__VECTORIZED(function, parameters, arguments) GPUNN__NOINLINE void function parameters
 #endif
 
-/* The instructions that products of BF16 have, in any build. */
+/* Instructions for BF16 products. They are detected at run time in any build. */
 typedef enum gpunn__bf16 { GPUNN__BF16_UNKNOWN, GPUNN__BF16_NONE, GPUNN__BF16_VECTORS, GPUNN__BF16_TILES } gpunn__bf16;
 
 #ifdef GPUNN__AMX
-/* Whether the processor has tiles; and, where it is to be asked, whether Linux lets this process have them. */
+/* Whether the processor has AMX tiles. With ask, also requests them from Linux, and returns false if this
+ * process may not use them. */
 static bool gpunn__has_amx(bool ask)
 {
     enum { BF16 = 1 << 22, TILE = 1 << 24, ARCH_PRCTL = 158, ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
@@ -133,17 +137,18 @@ static gpunn__bf16 gpunn__bf16_find(bool ask)
     const char *most = getenv("GPUNN_VECTORS");
     const bool  vectors = most && strcmp(most, "bf16") == 0;
     if (most && !vectors && strcmp(most, "amx") != 0) return GPUNN__BF16_NONE;
-    (void)ask; /* where there are no tiles to ask for */
+    (void)ask; /* unused in builds without tiles */
     if (!__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bf16")) return GPUNN__BF16_NONE;
 #ifdef GPUNN__AMX
     if (!vectors && gpunn__has_amx(ask)) return GPUNN__BF16_TILES;
 #endif
-    /* Intel's vectors of BF16 are no faster than those of F32, which need no rounding. */
+    /* On Intel, BF16 vectors are no faster than F32 vectors, which need no rounding. */
     return vectors || !__builtin_cpu_is("intel") ? GPUNN__BF16_VECTORS : GPUNN__BF16_NONE;
 }
 #endif
 
-/* Asked by a product of a BF16 model alone: once a process has tiles, sigaltstack wants 11 KB. */
+/* Only products of a BF16 model call it: once a process has requested tiles, sigaltstack requires a stack of
+ * 11 KB. */
 GPUNN__INLINE gpunn__bf16 gpunn__has_bf16(void)
 {
 #ifdef GPUNN__AVX512

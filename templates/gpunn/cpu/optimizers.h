@@ -3,15 +3,17 @@
 #include "base/structs.h"
 
 /* ==== >>cpu/optimizers ============================================================================================= *
- * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
+ * Each row of the optimizer table becomes a function that makes one pass over parameter, gradient and
+ * state. */
 typedef struct gpunn__update_job {
     const gpunn_update  *u;
     gpunn_update_numbers n;
-    float                limit; /* g = clamp(gradient * scale, +-limit) */
-    struct gpunn__trust *trust; /* of kinds with a trust ratio */
+    float                limit; /* g = clamp(gradient * scale, -limit, limit) */
+    struct gpunn__trust *trust; /* only for kinds with a trust ratio */
 } gpunn__update_job;
 
-/* lines * GPUNN__LINE elements of each, at most GPUNN__PIECE; part: parameter, s0, s1, s2, and where a move goes. */
+/* Updates lines * GPUNN__LINE elements, at most GPUNN__PIECE. part: parameter, states s0, s1, s2, and the
+ * output for `move`. */
 typedef void gpunn__step(const gpunn__update_job *j, const float *gradient, float *const *part, int lines);
 
 typedef struct gpunn__setting {
@@ -20,29 +22,31 @@ typedef struct gpunn__setting {
     float       low, high, usual; /* low <= value < high */
 } gpunn__setting;
 
-typedef struct gpunn__rule {                    /* a row */
-    const char    *function;                    /* its builder's name */
+typedef struct gpunn__rule {                    /* one row of the table */
+    const char    *function;                    /* name of its builder */
     gpunn__setting setting[GPUNN_SETTINGS + 1]; /* ends at key NULL */
-    const char    *state[4];                    /* the setting that needs it, or "ALWAYS"; ends at NULL */
-    gpunn__step   *step, *move;                 /* move NULL: there is no trust ratio */
+    const char    *state[4];                    /* the setting that needs this state, or "ALWAYS"; ends at NULL */
+    gpunn__step   *step, *move;                 /* move NULL: the kind has no trust ratio */
 } gpunn__rule;
 
 /* clang-format off */
 GPUNN__DECLARE(const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT])
 /* clang-format on */
 
-/* The place of a kind's setting; -1: it has none of that name. */
+/* Index of the setting named key; -1 if the kind has no such setting. */
 GPUNN__INTERNAL int gpunn__setting_at(gpunn_update_kind kind, const char *key);
 
+/* Value of the setting named key. */
 GPUNN__INTERNAL float gpunn__setting_of(gpunn_update_kind kind, const float *setting, const char *key);
 
-/* A trust ratio takes two passes: states and both norms, in parts that depend on the count alone, then the step. */
+/* A trust ratio takes two passes. The first updates states and sums both norms, in parts that depend only on
+ * the count; the second applies the step. */
 enum { GPUNN__TRUST_PARTS = 128 };
 typedef struct gpunn__trust {
-    int64_t part; /* elements */
+    int64_t part; /* elements per part */
     double  parameter[GPUNN__TRUST_PARTS], move[GPUNN__TRUST_PARTS];
-    bool    last; /* the second pass */
-    float   rate; /* lr times the trust ratio */
+    bool    last; /* true in the second pass */
+    float   rate; /* lr * trust ratio */
 } gpunn__trust;
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u);

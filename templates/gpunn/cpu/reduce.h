@@ -5,6 +5,7 @@
 
 /* ==== >>cpu/reduce ================================================================================================= *
  * Sums and maxima over axes. */
+/* An op along one axis: the tensor seen as [outer, n, inner]. */
 typedef struct gpunn__along {
     int64_t      outer, n, inner;
     const float *x, *y, *gradient;
@@ -19,8 +20,8 @@ GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, in
 typedef enum gpunn__reduce_kind {
     GPUNN__SUM,
     GPUNN__MAX,
-    GPUNN__TOP,  /* the maximum of what is not NaN */
-    GPUNN__COUNT /* of what equals the maximum */
+    GPUNN__TOP,  /* maximum of the elements that are not NaN */
+    GPUNN__COUNT /* number of elements equal to the maximum */
 } gpunn__reduce_kind;
 
 GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
@@ -28,7 +29,7 @@ GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
     return kind == GPUNN__MAX || kind == GPUNN__TOP ? -INFINITY : 0;
 }
 
-/* NaN, once there, stays. */
+/* GPUNN__MAX propagates NaN. */
 GPUNN__INLINE float gpunn__join(gpunn__reduce_kind kind, float a, float x, float reference)
 {
     if (kind == GPUNN__SUM) return a + x;
@@ -43,7 +44,7 @@ GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double 
     return kind == GPUNN__MAX ? (x > a || x != x ? x : a) : a + x;
 }
 
-/* One value from 16 side by side, always in the same order. */
+/* Combines 16 partial results into one, always in the same order. */
 GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane)
 {
     float eight[8], four[4];
@@ -52,7 +53,8 @@ GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane
     return gpunn__join(kind, gpunn__join(kind, four[0], four[2], 0), gpunn__join(kind, four[1], four[3], 0), 0);
 }
 
-/* n floats that lie together: 32 results side by side over at most 2048 elements, then in double. */
+/* Reduces n contiguous floats. At most 2048 elements accumulate in 32 float lanes; their result is then
+ * joined in double. */
 GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n, float reference)
 {
     enum { LANES = 32, FEW = 8, BLOCK = 2048 };

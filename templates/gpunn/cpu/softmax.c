@@ -2,8 +2,8 @@
 #include "cpu/levels.h"
 #include "cpu/reduce.h"
 
-/* top[j] = the maximum over i of x[i * stride + j], sum[j] = the sum of exp(x[i * stride + j] - top[j]); 1 <= width <=
- * GPUNN__COLUMNS. The terms of the sum go to e unless it is NULL. */
+/* top[j] = max over i of x[i * stride + j]; sum[j] = sum over i of exp(x[i * stride + j] - top[j]). 1 <=
+ * width <= GPUNN__COLUMNS. The terms of the sum are stored to e unless it is NULL. */
 GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride, int64_t width,
                                       float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum, float *GPUNN__RESTRICT e)
 {
@@ -23,7 +23,7 @@ GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n,
     }
 }
 
-/* The same for one row that lies together; returns the sum. */
+/* The same for one contiguous row. Returns the sum. */
 GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top, float *GPUNN__RESTRICT e)
 {
     enum { BLOCK = 512 };
@@ -46,14 +46,14 @@ GPUNN__INTERNAL void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, in
         gpunn__exp_columns(x, n, inner, width, top, sum, e);
 }
 
-/* Splits outer x tiles of columns over the threads; inner 1 is one tile. */
+/* Number of units of work: outer x tiles of columns. With inner 1, each row is one tile. */
 GPUNN__INLINE int64_t gpunn__along_units(const gpunn__along *a, int64_t *tiles)
 {
     *tiles = (a->inner + GPUNN__COLUMNS - 1) / GPUNN__COLUMNS;
     return a->outer * *tiles;
 }
 
-/* Where a unit begins, and its width. */
+/* *at = offset of a unit. Returns its width. */
 GPUNN__INLINE int64_t gpunn__along_tile(const gpunn__along *a, int64_t unit, int64_t tiles, int64_t *at)
 {
     int64_t outer = tiles > 1 ? unit / tiles : unit, column = (unit - outer * tiles) * GPUNN__COLUMNS;

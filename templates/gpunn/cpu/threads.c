@@ -2,12 +2,13 @@
 #include "base/device.h"
 #include "base/time.h"
 
-/* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
+/* ---- threads: a lock with one condition variable ("something has changed"), thread start and join -------------------- */
 
-/* ---- teams: threads that share a CPU device's work ------------------------------------------------------------------- *
- * The program's thread and others of ours, started by the first task that is worth them and ended with the device. Who waits
- * looks for GPUNN__PATIENCE at the word he waits for, which spans the time from one op to the next, then sleeps: on a busy
- * machine the processor goes to those who have work, ours among them. */
+/* ---- teams: thread pools that share the work of a CPU device --------------------------------------------------------- *
+ * A team is the program's thread plus worker threads. The first task that is large enough starts the workers;
+ * they end with the device. A waiting thread polls the word that it waits for during GPUNN__PATIENCE, which
+ * spans the time from one op to the next. Then it sleeps, so that on a busy machine the processor goes to
+ * threads that have work, including those of this team. */
 
 #define GPUNN__PATIENCE 30e-6 /* seconds */
 
@@ -33,7 +34,8 @@ GPUNN__INTERNAL GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here;
 
 GPUNN__INTERNAL GPUNN__THREAD_LOCAL int gpunn__team_members;
 
-/* A team without threads. Of the one before, locks that its threads held in a forked process are left as they are. */
+/* Initializes a team without threads. In a forked child, locks that the parent's threads held are abandoned
+ * as they are. */
 static void gpunn__team_begin(gpunn__team *team)
 {
     team->started = 0;
@@ -44,10 +46,11 @@ static void gpunn__team_begin(gpunn__team *team)
 }
 
 #ifndef GPUNN_NO_THREADS
-/* After look 1, 2, ... at a word: whether to look again, which ends GPUNN__PATIENCE after the first. */
+/* After poll 1, 2, ... of a word: whether to poll again. Returns false once GPUNN__PATIENCE has passed since
+ * the first poll. */
 static bool gpunn__look_again(int look, double *end)
 {
-    enum { LOOKS = 64 }; /* between two looks at the clock: about a microsecond */
+    enum { LOOKS = 64 }; /* polls between two readings of the clock: about a microsecond */
     GPUNN__PAUSE();
     if (look % LOOKS) return true;
     const double now = gpunn__seconds();
@@ -55,7 +58,7 @@ static bool gpunn__look_again(int look, double *end)
     return now < *end;
 }
 
-/* Returns when *word is no longer `old`. slept: NULL, or becomes 1 before it sleeps. */
+/* Returns when *word differs from `old`. slept: NULL, or a word that is set to 1 before the thread sleeps. */
 static void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old, uint32_t *slept)
 {
     double end = 0;
@@ -71,7 +74,7 @@ static void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t o
     }
 }
 
-/* After a word that others wait for has changed. */
+/* Wakes the sleeping threads. Called after a word that others wait for has changed. */
 static void gpunn__team_tell(gpunn__team *team)
 {
     if (GPUNN__LOAD(&team->sleepers) == 0) return;
@@ -98,13 +101,13 @@ static GPUNN__THREAD_MAIN gpunn__team_main(void *arg)
     GPUNN__THREAD_END;
 }
 
-/* In the child of a fork, forgets the parent's threads. */
+/* In the child of a fork, forgets the parent's threads, which do not exist there. */
 static void gpunn__team_outlive_fork(gpunn__team *team)
 {
     if (team->process != GPUNN__PROCESS()) gpunn__team_begin(team);
 }
 
-/* Starts what is missing of so many threads; returns how many there are, the program's included. */
+/* Starts workers until there are `threads` threads. Returns how many there are, the program's included. */
 static int gpunn__team_start(gpunn__team *team, int threads)
 {
     if (threads > team->threads) threads = team->threads;
@@ -120,11 +123,12 @@ static int gpunn__team_start(gpunn__team *team, int threads)
     return threads;
 }
 
-/* What the program's threads run. The first to come waits for the others, and begins without those that are late: these find
- * nothing to do. So nobody waits for a thread that does not run. */
+/* Runs in the program's threads. The first thread to arrive waits briefly for the others, then begins without
+ * those that are late. Late threads find nothing to do and return, so no thread waits for one that does not
+ * run. */
 static void gpunn__team_join(void *arg)
 {
-    enum { CLOSED = 1 << 16 }; /* in `joined`: begun */
+    enum { CLOSED = 1 << 16 }; /* a flag in `joined`: the task has begun */
     gpunn__team   *team = (gpunn__team *)arg, *team_before = gpunn__team_here;
     const int      members_before = gpunn__team_members;
     const uint32_t begun = GPUNN__LOAD(&team->begun), place = GPUNN__ADD_TO(&team->joined, 1);
@@ -147,7 +151,7 @@ static void gpunn__team_join(void *arg)
     gpunn__restore_denormals(denormals);
 }
 
-/* The task on the program's threads, or here if none of them comes. */
+/* Runs the task on the program's threads, or in this thread if none of them comes. */
 static void gpunn__team_lend(gpunn__team *team, int threads)
 {
     team->wanted = (uint32_t)(threads < team->threads ? threads : team->threads);

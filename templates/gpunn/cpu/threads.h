@@ -3,7 +3,7 @@
 #include "base/structs.h"
 
 /* ==== >>cpu/threads ================================================================================================ *
- * Locks and threads, of loaders and of the CPU's devices. */
+ * Locks and threads, for data loaders and for CPU devices, and the thread pool ("team") of a CPU device. */
 #if defined(GPUNN_NO_THREADS)
 typedef int gpunn__monitor, gpunn__thread;
 #define GPUNN__MONITOR_OPEN(m) ((void)(m))
@@ -50,8 +50,9 @@ typedef pthread_t gpunn__thread;
 #define GPUNN__THREAD_JOIN(t) ((void)pthread_join(t, NULL))
 #endif
 
-/* Denormal floats, which gradients and momenta that fade away become, cost a hundred times the work of others: while the backend
- * computes they count as zero. Returns the processor's mode before, for gpunn__restore_denormals. */
+/* Gradients and momenta that decay become denormal floats, which cost about a hundred times the work of
+ * others. While the backend computes, denormals count as zero. Returns the processor's previous mode, for
+ * gpunn__restore_denormals. */
 GPUNN__INLINE unsigned gpunn__flush_denormals(void)
 {
 #if defined(__SSE__) && defined(__GNUC__)
@@ -73,45 +74,50 @@ GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
 }
 
 typedef struct gpunn__team gpunn__team;
-typedef struct gpunn__teammate { /* one of ours; each in cache lines of its own */
+typedef struct gpunn__teammate { /* a worker thread of the pool, in cache lines of its own */
     gpunn__team  *team;
     gpunn__thread thread;
     int           index;
-    uint32_t      turn; /* raised by one for each task that wants this member */
+    uint32_t      turn; /* incremented for each task that this worker takes part in */
     char          apart[104];
 } gpunn__teammate;
 struct gpunn__team {
-    int              threads, started; /* at most, the program's included; of ours */
-    int              process;          /* in which ours were started */
-    gpunn__teammate *member;           /* [threads - 1]: number i is index i + 1 of a task */
-    gpunn__monitor   monitor;          /* of those who sleep */
+    int              threads, started; /* maximum threads, the caller's included; workers started */
+    int              process;          /* id of the process that started the workers */
+    gpunn__teammate *member;           /* [threads - 1]: worker i runs index i + 1 of a task */
+    gpunn__monitor   monitor;          /* for threads that sleep */
     bool             ending;
-    void (*task)(void *arg, int index, int threads); /* the present one, on its first `members` threads */
+    void (*task)(void *arg, int index, int threads); /* the current task, run by the first `members` threads */
     void    *arg;
     int      members;
-    uint32_t sleepers, working, done, arrived, phase; /* done: tasks; arrived at the barrier; phase: barriers passed */
-    uint32_t slept, late;                             /* at this barrier; at the last one */
-    /* Threads of the program's instead: */
-    void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg); /* NULL: ours */
+    uint32_t sleepers, working, done, arrived, phase; /* done: tasks; arrived: threads at the barrier; phase: barriers passed */
+    uint32_t slept, late;                             /* whether a thread slept at this barrier; at the last one */
+    /* Used if the program supplies the threads: */
+    void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg); /* NULL: the pool's own workers */
     void    *user;
-    uint32_t wanted, joined, begun; /* threads for the task, those that came; begun: tasks */
+    uint32_t wanted, joined, begun; /* wanted, joined: threads for the task, threads that came; begun: tasks */
 };
 
-/* The team of the device that computes in this thread, and how many share the present task; 0: none does. */
+/* The team of the device that computes in this thread, and the number of threads that share the current task.
+ * The number is 0 outside a task. */
 GPUNN__DECLARE(GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here)
 GPUNN__DECLARE(GPUNN__THREAD_LOCAL int gpunn__team_members)
+/* members: memory for threads - 1 workers, owned by the caller. No worker starts before the first task that
+ * needs it. */
 
 GPUNN__INTERNAL void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args);
 
-/* Ends its threads; the next task starts others. */
+/* Ends the workers. The next task starts new ones. */
 GPUNN__INTERNAL void gpunn__team_rest(gpunn__team *team);
 
 GPUNN__INTERNAL void gpunn__team_close(gpunn__team *team);
 
-/* Inside a task: waits for all its threads, which learn alike whether one of them kept another waiting so long that it slept. */
+/* Called inside a task: waits for all its threads. Returns the same value to each of them: whether any of
+ * them waited so long that it slept. */
 GPUNN__INTERNAL bool gpunn__team_barrier(void);
 
-/* Threads of a team: what was asked for; 0: what OMP_NUM_THREADS says, or the processors that this process may use. */
+/* Number of threads of a team: `asked` if it is positive, else OMP_NUM_THREADS, else the processors that this
+ * process may use. */
 GPUNN__INTERNAL int gpunn__thread_count(int asked);
 
 #endif /* GPUNN__CPU_THREADS_H */

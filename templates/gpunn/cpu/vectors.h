@@ -4,7 +4,8 @@
 #include "cpu/levels.h"
 
 /* ==== >>cpu/vectors ================================================================================================ *
- * Vectors of 16, 8 and 4 floats with one set of names, of which the kernels of products and convolutions are made. */
+ * Vectors of 16, 8 and 4 floats with one set of names. The kernels for matrix products and convolutions are
+ * built from them. */
 #ifdef GPUNN__VECTORS
 typedef float gpunn__quad __attribute__((vector_size(16)));
 typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
@@ -16,7 +17,7 @@ typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may
 typedef int gpunn__quad_index __attribute__((vector_size(16)));
 #define GPUNN__UNROLL _Pragma("GCC unroll 16")
 #if defined(__CUDACC__)
-#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but passes it on */
 #endif
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
 #endif
@@ -31,29 +32,31 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
     q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
 }
 
-/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+/* Keeps x in a register. gcc would read x from memory again for each product, which is more loads than the
+ * processor can execute alongside the products. */
 #if defined(__x86_64__) && !defined(__clang__)
 #define GPUNN__HOLD(x) __asm__("" : "+v"(x))
 #else
 #define GPUNN__HOLD(x)
 #endif
 
-#define GPUNN__VECTOR_FOLD(isa, TARGET, LANES)                                                                \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* four sums of every fourth lane */ \
-    {                                                                                                         \
-        union {                                                                                               \
-            gpunn__##isa v;                                                                                   \
-            gpunn__quad  quad[LANES / 4];                                                                     \
-        } u;                                                                                                  \
-        u.v = v;                                                                                              \
-        gpunn__quad s = u.quad[0];                                                                            \
-        GPUNN__UNROLL                                                                                         \
-        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                   \
-        return s;                                                                                             \
+#define GPUNN__VECTOR_FOLD(isa, TARGET, LANES)                                                                   \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* sums every fourth lane: four sums */ \
+    {                                                                                                            \
+        union {                                                                                                  \
+            gpunn__##isa v;                                                                                      \
+            gpunn__quad  quad[LANES / 4];                                                                        \
+        } u;                                                                                                     \
+        u.v = v;                                                                                                 \
+        gpunn__quad s = u.quad[0];                                                                               \
+        GPUNN__UNROLL                                                                                            \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                      \
+        return s;                                                                                                \
     }
 
-/* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
- * gather of fours that lie `stride` apart, halves widened, and the transposition of each 4 x 4 square in four vectors. */
+/* What each vector type provides: unaligned memory, set, fma, load and store of the first `count` lanes (load
+ * sets the others to 0), gather of groups of four floats that lie `stride` apart, conversion from F16, and
+ * transposition of each 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float                          gpunn__v16 __attribute__((vector_size(64)));
 typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -82,7 +85,7 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t
 }
 GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
 {
-    const __mmask16 all = 0xffff; /* the forms without a mask make gcc 12 warn about its own header */
+    const __mmask16 all = 0xffff; /* without a mask, gcc 12 warns about its own header */
     const __m512    q0 = (__m512)v[0], q1 = (__m512)v[1], q2 = (__m512)v[2], q3 = (__m512)v[3];
     const __m512    a = _mm512_maskz_unpacklo_ps(all, q0, q1), b = _mm512_maskz_unpackhi_ps(all, q0, q1);
     const __m512    c = _mm512_maskz_unpacklo_ps(all, q2, q3), d = _mm512_maskz_unpackhi_ps(all, q2, q3);
