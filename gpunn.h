@@ -24413,20 +24413,20 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_randn_like(gpunn__cpu *cpu, gpunn_step 
 
 /* ==== >>cpu/move =================================================================================================== *
  * Ops that only move data. */
-/* ---- strided copies: permute, concat, slice and pad are nothing else -------------------------------------------------- */
+/* ---- strided copies: the implementation of permute, concat, slice and pad --------------------------------------------- */
 
 typedef struct gpunn__copy {
     int         rank;
     int64_t     dim[GPUNN_MAX_RANK], to_stride[GPUNN_MAX_RANK], from_stride[GPUNN_MAX_RANK]; /* in bytes */
     char       *to;
     const char *from;
-    size_t      size;   /* of an element */
-    bool        add;    /* to += from, of floats */
-    int         across; /* the axis along which `from` is contiguous when the last one is not; else -1 */
-    int64_t     outer;  /* product of the axes but the last and `across` */
+    size_t      size;   /* of an element, in bytes */
+    bool        add;    /* to += from, for floats */
+    int         across; /* the axis along which `from` is contiguous if the last axis is not; else -1 */
+    int64_t     outer;  /* product of all axes except the last and `across` */
 } gpunn__copy;
 
-/* size and add are constants wherever this is called. */
+/* Every caller passes constants for size and add. */
 GPUNN__INLINE void gpunn__move(char *to, const char *from, size_t size, bool add)
 {
     if (add) {
@@ -24456,7 +24456,7 @@ GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *fro
     for (int64_t i = 0; i < n; i++) gpunn__move(to + i * to_stride, from + i * from_stride, size, add);
 }
 
-/* The part of a copy with outer positions begin .. end - 1 and elements first .. limit - 1 of the last axis. */
+/* Copies outer positions begin .. end - 1 and elements first .. limit - 1 of the last axis. */
 GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t end, int64_t first, int64_t limit, size_t size,
                                     bool add)
 {
@@ -24519,10 +24519,11 @@ static void gpunn__copy_task(void *arg, int thread, int threads)
         gpunn__copy_part(c, begin, end, first, limit, 8, false);
 }
 
-/* Runs a copy whose rank, dim, strides in elements, to, from, size and add are set. */
+/* Runs a copy. The caller sets rank, dim, strides in elements, to, from, size and add. */
 static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
 {
-    /* Axes by falling stride of the target, those of one element dropped, neighbours that continue each other merged. */
+    /* Sort axes by falling stride of the target, drop axes of size 1, and merge neighbours that are
+     * contiguous. */
     gpunn__copy s = *c;
     int64_t     count = 1;
     int64_t     unit = (int64_t)c->size;
@@ -24564,8 +24565,8 @@ static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
     gpunn_parallel(gpunn__cpu_threads(cpu, count), gpunn__copy_task, &s);
 }
 
-/* Forward: the view of the result = the view of operand i; backward the same the other way round. A view is an offset and
- * strides, in elements, over the dimensions of `shape`. */
+/* Forward: copies a view of operand i to a view of the result. Backward: copies or adds the same views in
+ * reverse. A view is an offset and strides, in elements, over the dimensions of `shape`. */
 static void gpunn__cpu_move(gpunn__cpu *cpu, const gpunn_step *step, int i, const gpunn_value *shape, int64_t out_offset,
                             const int64_t *out_stride, int64_t in_offset, const int64_t *in_stride)
 {
@@ -24592,7 +24593,7 @@ static void gpunn__fill(void *to, const void *element, size_t size, int64_t n)
 {
     size_t bytes = (size_t)n * size, done = size;
     memcpy(to, element, size);
-    while (done < bytes) { /* doubles what is there, but not beyond the first-level cache */
+    while (done < bytes) { /* doubles the filled part, up to the size of the first-level cache */
         size_t part = done < 16384 ? done : 16384;
         if (part > bytes - done) part = bytes - done;
         memcpy((char *)to + done, to, part);
@@ -24645,7 +24646,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step
     return GPUNN_OK;
 }
 
-/* A number as one element of that type. */
+/* Converts a number to one element of dtype. */
 static void gpunn__element(gpunn_dtype dtype, float value, void *element)
 {
     int64_t integer = gpunn__to_i64(value);
@@ -24658,10 +24659,10 @@ static void gpunn__element(gpunn_dtype dtype, float value, void *element)
         memcpy(element, &integer, gpunn_dtype_size(dtype)); /* little-endian */
 }
 
-/* ---- padding with x's own elements: lines along the last padded axis, whose elements are blocks of `inner` floats ---------- */
+/* ---- padding with elements of x: lines along the last padded axis, whose elements are blocks of `inner` floats ------------- */
 
 typedef struct gpunn__padding {
-    int             rank, mode;           /* rank: axes up to the last padded one */
+    int             rank, mode;           /* rank: number of axes up to the last padded one */
     gpunn__pad_axis axis[GPUNN_MAX_RANK]; /* strides in lines */
     int64_t         lines, inner;
     bool            accumulate;
@@ -24691,7 +24692,7 @@ static void gpunn__pad_task(void *arg, int index, int threads)
         const float *from = p->from + source * n * inner;
         float       *to = p->to + line * out * inner;
         for (int64_t i = 0; i < out; i++) {
-            int64_t blocks = i == last->before ? n : 1; /* x's own elements at once */
+            int64_t blocks = i == last->before ? n : 1; /* all elements of x in one copy */
             memcpy(to + i * inner, from + gpunn__pad_source(p->mode, i - last->before, n) * inner,
                    (size_t)(blocks * inner) * sizeof *to);
             i += blocks - 1;
@@ -24699,7 +24700,7 @@ static void gpunn__pad_task(void *arg, int index, int threads)
     }
 }
 
-/* A line of x's gradient gathers the lines that copy it. */
+/* Each line of x's gradient sums the lines of the result that copy it. */
 static void gpunn__pad_back_task(void *arg, int index, int threads)
 {
     const gpunn__padding  *p = (const gpunn__padding *)arg;
@@ -24788,8 +24789,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-/* ---- expand: a map of one factor, of integers a copy ------------------------------------------------------------------------
- * */
+/* ---- expand: a multiplication by 1; for integers, a copy ----------------------------------------------------------------- */
 
 static GPUNN__STATUS gpunn__cpu_expand_integers(gpunn__cpu *cpu, const gpunn_step *step)
 {
@@ -24935,10 +24935,11 @@ GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, in
 }
 
 /* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
- * from `planes` blocks of rows * columns floats that lie together. Either columns are reduced too (columns_kept 1, rows holds the
- * length) or each column has its own result. Narrow rows are read several at once, side by side (fold), so that vectors are full.
- * Work is cut into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
+ * Adjacent axes that are all reduced, or all kept, are merged. The result is kept x planes x rows x columns.
+ * There are `kept` results (or rows of results), each from `planes` contiguous blocks of rows * columns
+ * floats. Either columns are reduced too (by_column is false, columns is 1 and rows holds the length), or
+ * each column has its own result. Narrow rows are folded: several are read side by side to fill vectors. Work
+ * is split into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
 
 typedef struct gpunn__reduce {
     gpunn__reduce_kind kind;
@@ -24947,11 +24948,11 @@ typedef struct gpunn__reduce {
     int                kept_rank, plane_rank;
     int64_t      kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK], plane_stride[GPUNN_MAX_RANK];
     int64_t      kept, planes, rows, columns, fold, tiles, chunks;
-    const float *x, *reference;    /* reference: the maxima, for COUNT and the gradient of MAX */
-    float       *y;                /* results; backward: the operand's gradient */
-    double      *partial;          /* [kept][tiles][chunks][TILE or 1]; NULL with one chunk */
-    const float *gradient, *equal; /* backward: of the result; MAX: how many elements equal it */
-    double       scale;            /* 1 or, for means, 1 / elements */
+    const float *x, *reference;    /* reference: the maxima, for COUNT and for the gradient of MAX */
+    float       *y;                /* results; in backward, the operand's gradient */
+    double      *partial;          /* [kept][tiles][chunks][TILE or 1]; NULL if there is one chunk */
+    const float *gradient, *equal; /* backward: gradient of the result; for MAX, the number of elements equal to it */
+    double       scale;            /* 1, or 1 / elements for means */
 } gpunn__reduce;
 
 static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
@@ -24999,7 +25000,8 @@ static double gpunn__reduce_any_line(gpunn__reduce_kind kind, const float *x, in
     return kind == GPUNN__MAX ? (double)gpunn__max_line(x, n) : gpunn__count_line(x, n, *reference);
 }
 
-/* Results begin .. end where each is of one line: short ones would feel what else a unit may be. */
+/* Computes results begin .. end if each reduces a single line. The general path would slow down short
+ * lines. */
 static void gpunn__reduce_lines(const gpunn__reduce *r, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++) {
@@ -25008,7 +25010,8 @@ static void gpunn__reduce_lines(const gpunn__reduce *r, int64_t begin, int64_t e
     }
 }
 
-/* Adds `rows` rows of `width` floats, `stride` apart, to total[width]: up to 64 rows in float, then in double. */
+/* Joins `rows` rows of `width` floats, `stride` apart, into total[width]: up to 64 rows in float, then in
+ * double. */
 GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
                                       const float *GPUNN__RESTRICT reference, double *GPUNN__RESTRICT total)
 {
@@ -25046,7 +25049,7 @@ static void gpunn__reduce_block(gpunn__reduce_kind kind, const float *x, int64_t
         gpunn__reduce_rows(GPUNN__COUNT, x, rows, stride, width, reference, total);
 }
 
-/* row[columns] side by side, as often as rows are folded. */
+/* Repeats row[columns] `fold` times, side by side. */
 static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold, float *buffer)
 {
     if (fold == 1) return row;
@@ -25119,8 +25122,8 @@ static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__red
     }
 }
 
-/* One line of the gradient: dx[i] (+)= x[i] is the maximum ? hit : miss; for sums, without x, hit. hit, miss and reference hold
- * one value per element or (single) one for all. */
+/* One line of the gradient. For max: dx[i] (+)= (x[i] is the maximum) ? hit : miss. For sum: dx[i] (+)= hit;
+ * x is unused. hit, miss and reference hold one value per element or (single) one for all. */
 GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *hit,
                                       const float *miss, const float *reference, int64_t n, bool single, bool max, bool add)
 {
@@ -25152,7 +25155,8 @@ static void gpunn__spread_max(float *dx, const float *x, const float *hit, const
         GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, false, true);
 }
 
-/* The gradient of both: each thread takes whole blocks of rows, or a share of the rows of all when blocks are few. */
+/* Gradient of sum and max. Each thread takes whole blocks of rows, or a share of the rows of every block if
+ * blocks are few. */
 GPUNN__VECTORIZED(gpunn__spread_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     enum { WIDTH = 1024 };
@@ -25176,7 +25180,7 @@ GPUNN__VECTORIZED(gpunn__spread_task, (void *arg, int thread, int threads), (arg
                 for (int64_t j = 0; j < width; j++) {
                     float g = r->gradient[result + j];
                     hit[j] = is_max ? g / r->equal[result + j] : (float)((double)g * r->scale);
-                    if (is_max) { /* torch's mask * g / count: NaN all over where the maximum is NaN */
+                    if (is_max) { /* torch computes mask * g / count: NaN everywhere if the maximum is NaN */
                         miss[j] = g * 0 / r->equal[result + j];
                         reference[j] = r->reference[result + j];
                     }
@@ -25188,7 +25192,7 @@ GPUNN__VECTORIZED(gpunn__spread_task, (void *arg, int thread, int threads), (arg
                 }
                 previous = kept;
             }
-            /* lines: all of a column's rows, or as many rows at once as are folded */
+            /* one line: all rows of a block, or `fold` rows at once */
             int64_t step = r->by_column ? r->fold : limit - first;
             for (int64_t row = first; row < limit; row += step) {
                 int64_t n = gpunn__least(limit - row, step) * (r->by_column ? width : 1), offset = at + row * r->columns;
@@ -25253,14 +25257,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, 
 }
 
 /* ---- gradient_energy -------------------------------------------------------------------------------------------------- *
- * Rows hold the last of the axes and what follows it; the other axes step from row to row. */
+ * The last of the axes and everything after it form a row. The other axes step from row to row. */
 
 typedef struct gpunn__energy {
-    int          count;                  /* of axes; those of one element are left out */
+    int          count;                  /* number of axes; axes of size 1 are omitted */
     int64_t      rows, length;           /* of a row */
     int64_t      size[GPUNN_MAX_RANK];   /* along each axis */
     int64_t      stride[GPUNN_MAX_RANK]; /* in elements */
-    double       share[GPUNN_MAX_RANK];  /* of one difference in the mean along that axis */
+    double       share[GPUNN_MAX_RANK];  /* weight of one difference in the mean along that axis */
     const float *x, *dy;
     float       *dx;
     double      *sums; /* [rows] */
@@ -25278,7 +25282,7 @@ static gpunn__energy gpunn__energy_of(const gpunn_step *step)
     return e;
 }
 
-/* In an order of its own, which only n determines. */
+/* Sum of squared differences. The order of summation depends only on n. */
 static double gpunn__squared_distance(const float *a, const float *b, int64_t n)
 {
     enum { LANES = 16, BLOCK = 1024 };
@@ -25313,7 +25317,7 @@ GPUNN__VECTORIZED(gpunn__energy_task, (void *arg, int thread, int threads), (arg
     }
 }
 
-/* dx += factor * ((x - before) - (after - x)); before or after may be x: no neighbour. */
+/* dx += factor * ((x - before) - (after - x)). Where there is no neighbour, before or after is x. */
 static void gpunn__energy_slopes(float *dx, const float *x, const float *before, const float *after, int64_t n, float factor)
 {
     GPUNN__IVDEP
@@ -25365,10 +25369,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_
     return GPUNN_OK;
 }
 
-/* ---- cumsum: x[outer][n][inner]; backward the same from the end ------------------------------------------------------------ */
+/* ---- cumsum over x[outer][n][inner]; backward is the same from the end ----------------------------------------------------- */
 
 typedef struct gpunn__cumsum {
-    gpunn__along along; /* x: or the gradient */
+    gpunn__along along; /* x: the operand, or in backward the gradient */
     bool         reverse;
 } gpunn__cumsum;
 
@@ -29882,30 +29886,32 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step
 }
 
 /* ==== >>cpu/norm =================================================================================================== */
+/* Columns, or partial sums, that the norms process side by side. */
 #define GPUNN__NORM_WIDTH 64
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
- * statistics are used, and h = x - mean:
+ * y = (x - mean) * invstd * weight + bias. Backward, with h = x - mean and m = n * inner values per channel
+ * (m is infinite if running statistics are used):
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
- * Each unit of work is one channel, read in lines of `inner` floats, or, where lines are short, as many channels as fit
- * GPUNN__NORM_WIDTH columns, read by rows. Moments are taken block by block about the mean so far and joined by Chan's formula in
- * double: where that mean is far off, the variance is large anyhow. */
+ * A unit of work is one channel, read in lines of `inner` floats. If lines are short, a unit is as many
+ * channels as fit GPUNN__NORM_WIDTH columns, read row by row. Moments are computed per block about the
+ * running mean and merged in double by Chan's formula. Where the running mean is far off, the variance is
+ * large anyway. */
 
 typedef struct gpunn__moments {
-    double count, mean, square; /* square: sum of (x - mean)^2. Of backward's sums: of values, g and g h */
+    double count, mean, square; /* square: sum of (x - mean)^2. In backward, mean is sum g and square is sum g h */
 } gpunn__moments;
 
 typedef struct gpunn__norm {
-    int64_t         n, channels, inner, group; /* group: channels of a unit */
-    bool            by_row, training, add;     /* training: by the batch's moments */
+    int64_t         n, channels, inner, group; /* group: channels per unit */
+    bool            by_row, training, add;     /* training: use the batch's moments */
     const float    *x, *g, *weight, *bias;
-    float          *y;                                          /* or dx; NULL: not wanted */
-    float          *running_mean, *running_var, *mean, *invstd; /* the last two: saved */
+    float          *y;                                          /* or dx; NULL: not needed */
+    float          *running_mean, *running_var, *mean, *invstd; /* mean, invstd: saved for backward */
     float          *dweight, *dbias;
     bool            add_weight, add_bias;
     double          eps, momentum;
-    gpunn__moments *own, *all; /* [channels]: receives this rank's alone; of all ranks; NULL: neither */
+    gpunn__moments *own, *all; /* [channels]; own: receives this rank's sums alone; all: sums over all ranks; NULL: not used */
 } gpunn__norm;
 
 GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double mean, double square)
@@ -29916,7 +29922,8 @@ GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double m
     a->count = total;
 }
 
-/* sums[0] = sum of a - p, sums[1] = sum of (a - p) (b - q), over `lines` lines of n floats; 64 sums side by side. */
+/* sums[0] = sum of a - p, sums[1] = sum of (a - p) (b - q), over `lines` lines of n floats, with 64 partial
+ * sums side by side. */
 static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b, float q, int64_t n,
                               int64_t lines, int64_t stride, double sums[2])
 {
@@ -29933,8 +29940,8 @@ static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const flo
     sums[1] = gpunn__sum_line(product, GPUNN__NORM_WIDTH);
 }
 
-/* One channel, in blocks of whole lines of about 2048 floats together or pieces of longer ones: its moments or, with g, sum g and
- * sum g (x - center). */
+/* Processes one channel in blocks of about 2048 floats: several whole lines, or a piece of a longer line.
+ * Returns its moments, or, if g is non-NULL, computes sums = {sum g, sum g (x - center)}. */
 static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, const float *g, float center, double sums[2])
 {
     const int64_t  block = 2048, stride = b->channels * b->inner;
@@ -29962,7 +29969,7 @@ static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, c
     return all;
 }
 
-/* The same for `count` channels from the first, by blocks of rows. */
+/* The same for `count` channels from `first` on, in blocks of rows. */
 static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count, const float *g, const float *mean,
                              gpunn__moments *moments, double sums[][2])
 {
@@ -30012,7 +30019,8 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
     }
 }
 
-/* y = (x - mean) * scale + shift, or dx (+)= (g - shift - (x - mean) * slope) * scale, by columns or (single) one for all. */
+/* Forward: y = (x - mean) * scale + shift. Backward: dx (+)= (g - shift - (x - mean) * slope) * scale.
+ * Constants are per column, or (single) one for all columns. */
 typedef struct gpunn__norm_constants {
     float mean[GPUNN__NORM_WIDTH], scale[GPUNN__NORM_WIDTH], shift[GPUNN__NORM_WIDTH], slope[GPUNN__NORM_WIDTH];
 } gpunn__norm_constants;
@@ -30040,7 +30048,7 @@ static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count
 {
     int64_t stride = b->channels * b->inner, at = first * b->inner, width = count * b->inner;
     if (b->by_row)
-        for (int64_t j = width - 1; j >= 0; j--) { /* one constant per channel to one per column, from the end */
+        for (int64_t j = width - 1; j >= 0; j--) { /* expand from one constant per channel to one per column, from the end */
             k->mean[j] = k->mean[j / b->inner];
             k->scale[j] = k->scale[j / b->inner];
             k->shift[j] = k->shift[j / b->inner];
@@ -30099,7 +30107,8 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
     gpunn__norm_apply(b, first, count, &k);
 }
 
-/* Backward's sums, and with them the gradients of weight and bias, which are this rank's alone. */
+/* Computes the sums of backward, and from them the gradients of weight and bias. All are of this rank
+ * alone. */
 static void gpunn__norm_sums(const gpunn__norm *b, int64_t first, int64_t count, gpunn__moments *all)
 {
     gpunn__moments unused[GPUNN__NORM_WIDTH];
@@ -30156,7 +30165,8 @@ GPUNN__VECTORIZED(gpunn__norm_task, (void *arg, int thread, int threads), (arg, 
     }
 }
 
-/* Makes what the step sums that of all ranks, joined in their order, so that all have the same bits. */
+/* Exchanges each rank's moments or sums and merges them in rank order, so that all ranks get the same
+ * bits. */
 static GPUNN__STATUS gpunn__norm_meet(gpunn__cpu *cpu, const gpunn_step *step, gpunn__norm *b, int threads)
 {
     const gpunn_ranks *ranks = step->ranks;
@@ -30227,21 +30237,23 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
 }
 
 /* ---- layer_norm and rms_norm: x[rows][n] -------------------------------------------------------------------------------- *
- * y = h * rstd * weight + bias with h = x - mean of the row; rms_norm: h = x. Backward, with k = g * weight:
+ * y = h * rstd * weight + bias, with h = x - mean of the row; for rms_norm, h = x. Backward, with k = g *
+ * weight:
  *     dbias = sum g, dweight = sum(g h rstd) over the rows, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
- * rms_norm: without the mean of k. Rows are dealt to slices, whose number depends on the shape alone; each sums dweight and dbias
- * of its rows, up to 64 in float, then in double, and the slices' sums are added in order. */
+ * rms_norm omits the mean of k. Rows are distributed over slices, whose number depends on the shape alone.
+ * Each slice sums dweight and dbias of its rows: up to 64 rows in float, then in double. The sums of the
+ * slices are added in order. */
 
-enum { GPUNN__ROW_GROUP = 4 }; /* rows whose gradients are made together */
+enum { GPUNN__ROW_GROUP = 4 }; /* rows whose gradients are computed together */
 
 typedef struct gpunn__row_norm {
     int64_t      rows, n, slices;
     bool         centered, add, add_weight, add_bias; /* centered: layer_norm */
-    const float *x, *g, *weight, *bias;               /* g: backward; the last two may be NULL */
-    float       *y;                                   /* or dx; NULL: not wanted */
-    float       *rstd, *mean;                         /* [rows], saved; NULL: not wanted; rms_norm has no mean */
+    const float *x, *g, *weight, *bias;               /* g: in backward; weight and bias may be NULL */
+    float       *y;                                   /* or dx; NULL: not needed */
+    float       *rstd, *mean;                         /* [rows], saved for backward; NULL: not needed. rms_norm has no mean */
     float       *dweight, *dbias;
-    double      *partial; /* affine: [slices][each], of which [2][n] are sums of dweight and dbias */
+    double      *partial; /* affine: [slices][each]; the first [2][n] of a slice are its sums of dweight and dbias */
     int64_t      each;
     double       eps;
 } gpunn__row_norm;
@@ -30252,7 +30264,8 @@ typedef enum gpunn__row_term {
     GPUNN__ROW_SCALED   /* g * weight */
 } gpunn__row_term;
 
-/* sums[0] = sum of the terms, sums[1] = sum of term * (x - center): 32 side by side over at most 2048 elements, then double. */
+/* sums[0] = sum of the terms, sums[1] = sum of term * (x - center). 32 partial sums run side by side over at
+ * most 2048 elements; their total is added in double. */
 GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
                                    const float *GPUNN__RESTRICT weight, float center, int64_t n, double sums[2])
 {
@@ -30314,14 +30327,15 @@ GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float 
     }
 }
 
-/* What the gradients of a group of rows are made of. */
+/* Inputs and constants for the gradients of a group of rows. */
 typedef struct gpunn__row_group {
     const float *x[GPUNN__ROW_GROUP], *g[GPUNN__ROW_GROUP];
     float       *dx[GPUNN__ROW_GROUP];
     float        mean[GPUNN__ROW_GROUP], rstd[GPUNN__ROW_GROUP], shift[GPUNN__ROW_GROUP], slope[GPUNN__ROW_GROUP];
 } gpunn__row_group;
 
-/* dx of the group, or (single) of its first row; affine: adds what they give dweight and dbias to sums[2][n]. */
+/* Computes dx of the group, or (single) of its first row. affine: also adds their contributions to dweight
+ * and dbias to sums[2][n]. */
 GPUNN__INLINE void gpunn__row_slopes(const gpunn__row_group *k, const float *weight, float *sums, int64_t n, bool single,
                                      bool affine, bool add)
 {
@@ -30356,13 +30370,13 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
     double       sums[2], mean = 0, n = (double)b->n;
     if (b->centered) center = (float)(gpunn__sum_line(x, b->n) / n);
     gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, b->n, sums);
-    if (b->centered) { /* what center lacks of the mean */
+    if (b->centered) { /* corrects for the difference between center and the mean */
         mean = sums[0] / n;
         sums[1] -= sums[0] * mean;
         mean += (double)center;
     }
     float rstd = (float)(1 / sqrt(sums[1] / n + b->eps));
-    if (b->rstd) b->rstd[row] = b->centered && b->n == 1 ? 0 : rstd; /* one value is its mean, and has no gradient */
+    if (b->rstd) b->rstd[row] = b->centered && b->n == 1 ? 0 : rstd; /* a single value equals its mean and has no gradient */
     if (b->mean) b->mean[row] = (float)mean;
     if (b->weight)
         GPUNN__FIXED(b->bias, gpunn__row_apply, x, b->weight, b->bias, y, (float)mean, rstd, b->n, true);
@@ -30370,7 +30384,8 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
         gpunn__row_apply(x, NULL, NULL, y, (float)mean, rstd, b->n, false, false);
 }
 
-/* The group from `row` on, or that row alone; sums as above, scratch[GPUNN__ROW_GROUP][n]: for dx that nobody wants. */
+/* Backward of the group that starts at `row`, or (single) of that row alone. sums is as above.
+ * scratch[GPUNN__ROW_GROUP][n] receives dx if dx is not needed. */
 GPUNN__INLINE void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t row, bool single, float *sums, float *scratch)
 {
     gpunn__row_group k;
@@ -30419,7 +30434,7 @@ GPUNN__VECTORIZED(gpunn__row_norm_task, (void *arg, int thread, int threads), (a
     }
 }
 
-/* Adds up the slices. */
+/* Adds the sums of the slices. */
 GPUNN__VECTORIZED(gpunn__row_norm_finish, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__row_norm *b = (const gpunn__row_norm *)arg;
@@ -30486,18 +30501,19 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_rms_norm(gpunn__cpu *cpu, gpunn_step *s
 }
 
 /* ---- group_norm: x[n][channels][inner], rows of `group` channels ---------------------------------------------------------- *
- * As layer_norm of the rows, with a weight and a bias for each channel: y = h * rstd * weight + bias. Backward, with g = dy:
+ * Like layer_norm of the rows, but with a weight and a bias per channel: y = h * rstd * weight + bias.
+ * Backward, with g = dy:
  *     dbias = sum g, dweight = sum(g h rstd) over n and inner,
  *     dx = rstd * (weight g - mean of weight g - h * rstd^2 * mean of weight g h), means over the row. */
 
 typedef struct gpunn__group_norm {
     int64_t      n, channels, group, inner;
     bool         add, add_weight, add_bias;
-    const float *x, *g, *weight, *bias; /* g: backward; the last two may be NULL */
-    float       *y;                     /* or dx; NULL: not wanted */
-    float       *rstd, *mean;           /* of each row, saved; NULL: not wanted */
+    const float *x, *g, *weight, *bias; /* g: in backward; weight and bias may be NULL */
+    float       *y;                     /* or dx; NULL: not needed */
+    float       *rstd, *mean;           /* of each row, saved for backward; NULL: not needed */
     float       *dweight, *dbias;
-    double      *partial; /* backward: [n][channels][2], sums over inner of g and g h rstd */
+    double      *partial; /* backward: [n][channels][2], the sums over inner of g and of g h rstd */
     double       eps;
 } gpunn__group_norm;
 
@@ -30510,7 +30526,7 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
     gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, size, sums);
     double off = sums[0] / (double)size, rstd = 1 / sqrt((sums[1] - sums[0] * off) / (double)size + b->eps);
     float  mean = (float)((double)center + off);
-    if (b->rstd) b->rstd[row] = size == 1 ? 0 : (float)rstd; /* as row_norm's */
+    if (b->rstd) b->rstd[row] = size == 1 ? 0 : (float)rstd; /* as in layer_norm */
     if (b->mean) b->mean[row] = mean;
     for (int64_t c = 0; c < b->group; c++) {
         float scale = (float)(b->weight ? rstd * (double)b->weight[first + c] : rstd), shift = b->bias ? b->bias[first + c] : 0;
@@ -30617,8 +30633,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step 
 }
 
 /* ---- instance_norm with running statistics ---------------------------------------------------------------------------------- *
- * In training group_norm of each channel, whose mean and 1 / deviation of each sample move the running statistics; by these it is
- * batch_norm. */
+ * In training it is group_norm with one channel per group. The saved mean and 1 / deviation of each sample
+ * update the running statistics. Evaluation uses the running statistics, as batch_norm does. */
 
 static void gpunn__instance_norm_note(const gpunn_step *step)
 {
@@ -30818,12 +30834,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step
 }
 
 /* ==== >>cpu/loss =================================================================================================== *
- * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. With l = log_softmax(x) (nll: x
- * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a row that is not ignored costs
+ * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. l =
+ * log_softmax(x) (for nll, x itself), w is the class weights (1 if absent) and e the label smoothing (0 for
+ * nll). The loss of a row that is not ignored is
  *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
- * and the mean divides by the sum of w[label]. Its gradient: dx[c] = a p[c] - b (c == label) - d w[c], p = softmax(x), with
+ * and the mean divides by the sum of w[label]. The gradient is dx[c] = a p[c] - b (c == label) - d w[c], with
+ * p = softmax(x) and
  *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
- * Saved: the divisor; cross_entropy: per row the maximum and 1 / sum exp(x - maximum). */
+ * Saved for backward: the divisor; for cross_entropy also the maximum and 1 / sum exp(x - maximum) of each
+ * row. */
 enum { GPUNN__LOSS_PARTS = 64 };
 
 typedef struct gpunn__class_loss {
@@ -30832,12 +30851,12 @@ typedef struct gpunn__class_loss {
     gpunn_dtype  label_type;
     const void  *labels;
     const float *weight;
-    double       smoothing, weight_sum; /* weight_sum: of all classes */
+    double       smoothing, weight_sum; /* weight_sum: over all classes */
     int64_t      ignore, rows, part_rows, parts;
     float       *top, *inverse; /* saved, per row */
     double       divisor;
     double       loss[GPUNN__LOSS_PARTS], weights[GPUNN__LOSS_PARTS];
-    int64_t      bad[GPUNN__LOSS_PARTS]; /* first row with an impossible label; -1: none */
+    int64_t      bad[GPUNN__LOSS_PARTS]; /* first row with an invalid label; -1: none */
 } gpunn__class_loss;
 
 GPUNN__INLINE int64_t gpunn__label(const gpunn__class_loss *l, int64_t row)
@@ -30854,7 +30873,8 @@ static double gpunn__smooth_sum(const gpunn__class_loss *l, const float *x, floa
     return total;
 }
 
-/* Rows come in tiles: one row, or up to GPUNN__COLUMNS neighbours of the same n. Returns the width, at most `limit` rows. */
+/* A tile is one row, or up to GPUNN__COLUMNS neighbouring rows with the same n. Returns its width, at most
+ * `limit`, and its offset in x. */
 GPUNN__INLINE int64_t gpunn__loss_tile(const gpunn__along *a, int64_t row, int64_t limit, int64_t *offset)
 {
     int64_t outer = row / a->inner, column = row - outer * a->inner, width = a->inner - column;
@@ -30909,7 +30929,7 @@ GPUNN__VECTORIZED(gpunn__loss_forward_task, (void *arg, int thread, int threads)
     for (; begin < end; begin++) gpunn__loss_forward_part(l, begin);
 }
 
-/* dx (+)= factor exp(x - top), by columns or (single) one for all. */
+/* dx (+)= factor exp(x - top). top and factor are per column, or (single) one for all. */
 GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT top,
                                     const float *GPUNN__RESTRICT factor, int64_t n, bool single, bool add)
 {
@@ -30947,7 +30967,7 @@ GPUNN__VECTORIZED(gpunn__loss_backward_task, (void *arg, int thread, int threads
         float  *dx = a->out + offset;
         int64_t lines = a->inner == 1 ? 1 : a->n, length = a->inner == 1 ? a->n : width;
         for (int64_t c = 0; c < lines; c++) {
-            const float *x = l->softmax ? a->x + offset + c * a->inner : NULL; /* nll_loss's backward does not keep it */
+            const float *x = l->softmax ? a->x + offset + c * a->inner : NULL; /* nll_loss's backward does not need it */
             float       *to = dx + c * a->inner;
             if (l->softmax && a->inner == 1)
                 GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, true);
@@ -31034,13 +31054,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, 
 }
 
 /* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
- * A target's labels with blanks around each make 2 length + 1 places. a[t][s], the logarithm of the probability of all that leads
- * to place s at time t, is log(exp(a[t-1][s]) + exp(a[t-1][s-1]) + exp(a[t-1][s-2])) + x[t][s], x of the place's class; the last
- * term only where places s and s - 2 have different labels. b[t][s] is the same from the end, and the gradient of x[t][class] the
- * sum of -exp(a + b - x - log likelihood) over the class's places. A row is kept without what the rows before it have at most,
- * which `offset` sums up: so numbers stay small, and exact, however long the input is.
- * Saved: of each sample its loss, -log likelihood, then, in training, the offsets and the rows of a, each after two places of
- * -inf. */
+ * The labels of a target, with a blank before, between and after them, form 2 length + 1 places. a[t][s] is
+ * the log-probability of all paths that reach place s at time t. It equals log(exp(a[t-1][s]) +
+ * exp(a[t-1][s-1]) + exp(a[t-1][s-2])) + x[t][s], where x[t][s] is x of the place's class. The last term
+ * exists only if places s and s - 2 have different labels. b[t][s] is the same from the end. The gradient of
+ * x[t][class] is the sum over the class's places of -exp(a + b - x - log likelihood). Each row is stored
+ * relative to the maxima of the rows before it, whose sum is `offset`. So values stay small and accurate,
+ * however long the input is.
+ *
+ * Saved: the loss of each sample, -log likelihood; in training also the offsets and the rows of a. Two places
+ * of -inf precede each row. */
 
 typedef struct gpunn__ctc {
     const gpunn_step *step;
@@ -31049,7 +31072,7 @@ typedef struct gpunn__ctc {
     float            *dx, *rows;                                   /* rows [n][row_count][row] */
     float            *skip, *emit, *back;                          /* [n][row], [n][row], [n][2][row] */
     int32_t          *classes;                                     /* [n][row] */
-    int64_t           times, samples, count, most, row, row_count; /* count: of classes; most: labels of a target */
+    int64_t           times, samples, count, most, row, row_count; /* count: classes; most: maximum labels of a target */
     int64_t           time_stride, sample_stride;
 } gpunn__ctc;
 
@@ -31067,8 +31090,8 @@ GPUNN__INLINE float gpunn__log_add(float a, float b, float c)
     return top + gpunn__log(gpunn__exp_down(a - top) + gpunn__exp_down(b - top) + gpunn__exp_down(c - top));
 }
 
-/* to[s] = log(exp(from[s]) + exp(from[s + way]) + exp(from[s + 2 way] + skip)) + emit[s] - most of from; skip: of the later of
- * both places. Returns that most. */
+/* to[s] = log(exp(from[s]) + exp(from[s + way]) + exp(from[s + 2 way] + skip)) + emit[s] - max of from. way
+ * is 1 if back, else -1. skip belongs to the later of the two places. Returns that maximum. */
 GPUNN__INLINE double gpunn__ctc_row(float *GPUNN__RESTRICT to, const float *from, const float *GPUNN__RESTRICT skip,
                                     const float *GPUNN__RESTRICT emit, int64_t n, bool back)
 {
@@ -31167,7 +31190,7 @@ static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
     }
 }
 
-/* Whether a sample's numbers are in range; which is not, in words. */
+/* Checks that the numbers of a sample are in range, and reports the one that is not. */
 static GPUNN__STATUS gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int64_t sample)
 {
     int64_t times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
@@ -31238,15 +31261,18 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *s
 }
 
 /* ==== >>cpu/attention ============================================================================================== *
- * softmax(q k^T scale + mask) v, sample by sample and head by head: blocks of queries pass by blocks of keys, so that no more
- * than a block of weights is ever there. Each row keeps the largest score so far, and the sum of its weights relative to that;
- * when a later block brings a larger one, the sum and the row of the result shrink. Training saves both, from which the backward
- * pass makes the weights p again (their logarithm in one would lose the sum beside scores of -1e9, a common mask): with dp = dy
- * v^T and d = the sum of p dp over a row,
- *     dv = p^T dy, ds = p (dp - d) scale, dq = ds k, dk = ds^T q,
- * where dropout's factors go with p in dv and with dp. Where a row's keys are several blocks, d is the sum over e of dy y, the
- * same but for rounding; unless one key has all the weight of some row, where the sum of p dp is exactly dp: then the blocks are
- * passed over twice. Blocks depend on sizes only, and so do all sums. */
+ * softmax(q k^T scale + mask) v, per sample and head. Blocks of queries stream past blocks of keys, so only
+ * one block of weights exists at a time (flash attention). Each row keeps its running maximum score and the
+ * sum of its weights relative to that maximum. When a later block has a larger maximum, the sum and the row
+ * of the result are rescaled. Training saves both values, and the backward pass recomputes the weights p from
+ * them. (A single logarithm of both would lose the sum next to scores of -1e9, a common mask.)
+ *
+ * With dp = dy v^T and d = the sum of p dp over a row:
+ *     dv = p^T dy, ds = p (dp - d) scale, dq = ds k, dk = ds^T q.
+ * Dropout factors multiply p in dv, and dp. If the keys of a row span several blocks, d is computed as the
+ * sum over e of dy y, which is equal up to rounding. The exception is a block of rows in which one key has
+ * all the weight of some row. There the sum of p dp is exactly dp, so the blocks are traversed twice. Blocks,
+ * and therefore all sums, depend on sizes only. */
 #define GPUNN__ATTENTION_ROWS 128
 #define GPUNN__ATTENTION_KEYS 256
 
@@ -31256,14 +31282,14 @@ typedef struct gpunn__attention {
     const void                *mask; /* NULL: none */
     bool                       choice, causal;
     gpunn__lengths             lengths;
-    int64_t                    mask_step[4]; /* along samples, heads, queries, keys */
+    int64_t                    mask_step[4]; /* strides along samples, heads, queries, keys */
     float                      scale;
-    gpunn__drop                drop;          /* keep 65536: none */
-    float                     *top, *inverse; /* [n, heads, l]: largest score, 1 / sum; without keys 0; NULL: not wanted */
+    gpunn__drop                drop;          /* keep 65536: no dropout */
+    float                     *top, *inverse; /* [n, heads, l]: maximum score, 1 / sum (0 without keys); NULL: not needed */
     bool                       add[3];
     float                     *workspace;
-    int64_t                    each;   /* floats of a thread's part of it ... */
-    int64_t                    packed; /* ... of which so many for products, behind the scores */
+    int64_t                    each;   /* floats of workspace per thread ... */
+    int64_t                    packed; /* ... of which this many, behind the scores, are scratch for products */
     const gpunn__gemm_kernels *kernels;
 } gpunn__attention;
 
@@ -31272,7 +31298,8 @@ static float *gpunn__attention_at(const gpunn__heads *h, int64_t sample, int64_t
     return (float *)h->data + sample * h->samples + head * h->heads + row * h->rows;
 }
 
-/* x, and z unless it is NULL, times dropout's factors for `count` weights from number `at` on. */
+/* Multiplies x, and z unless it is NULL, by the dropout factors of `count` weights, from weight number `at`
+ * on. */
 static void gpunn__attention_drop(const gpunn__drop *d, int64_t at, int64_t count, float *x, float *z)
 {
     float factor[GPUNN__DROP_BLOCK];
@@ -31285,14 +31312,14 @@ static void gpunn__attention_drop(const gpunn__drop *d, int64_t at, int64_t coun
     }
 }
 
-/* One product in this thread: c[m, n] (=, +=) a b, with b packed into `packed` where that pays. */
+/* Computes one product in this thread: c[m, n] (=, +=) a b. b is packed into `packed` where that pays off. */
 static void gpunn__attention_product(const gpunn__attention *a, gpunn__gemm *g, float *packed)
 {
     g->panels = gpunn__gemm_panels(g);
     gpunn__gemm_block(g, a->kernels, 0, g->m, 0, g->n, packed);
 }
 
-/* c[rows, keys] = q k^T or dy v^T of rows i .. i + rows - 1 and keys j .. j + keys - 1. */
+/* c[rows, keys] = q k^T or dy v^T. left and right point to the first row of each. */
 static void gpunn__attention_pairs(const gpunn__attention *a, const float *left, int64_t left_row, const float *right,
                                    int64_t right_row, int64_t rows, int64_t keys, int64_t e, float *c, float *packed)
 {
@@ -31307,7 +31334,7 @@ static int64_t gpunn__attention_seen(const gpunn__attention *a, int64_t sample, 
     return gpunn__keys_seen(&a->lengths, gpunn__length_of(&a->lengths, sample, a->s), a->causal, i, a->l);
 }
 
-/* One row of scores, for keys j .. j + n - 1 of query i: scaled and masked. */
+/* Scales and masks one row of scores: keys j .. j + n - 1 of query i. */
 static void gpunn__attention_mask(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i, int64_t j, int64_t n,
                                   float *GPUNN__RESTRICT x)
 {
@@ -31332,7 +31359,7 @@ static void gpunn__attention_mask(const gpunn__attention *a, int64_t sample, int
     for (int64_t k = seen < 0 ? 0 : seen; k < n; k++) x[k] = -INFINITY;
 }
 
-/* Keys that rows before `end` can see, or one that they do not. */
+/* Number of keys visible to rows before `end`, at least 1. */
 static int64_t gpunn__attention_reach(const gpunn__attention *a, int64_t sample, int64_t end)
 {
     const int64_t seen = gpunn__attention_seen(a, sample, end - 1);
@@ -31398,8 +31425,8 @@ GPUNN__VECTORIZED(gpunn__attention_forward, (void *arg, int thread, int threads)
     }
 }
 
-/* sum: adds the sum of p dp to d of each row, in dot. apply: ds, and in `weights` what dv needs. Of rows from i0 and keys from
- * j. */
+/* Recomputes p and dp of rows from i0 and keys from j. sum: adds the sum of p dp of each row to dot. apply:
+ * stores ds to slopes and the weights for dv, with dropout applied, to weights. */
 static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
                                     int64_t keys, float *dot, bool sum, bool apply, float *weights, float *slopes, float *packed)
 {
@@ -31429,7 +31456,8 @@ static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, i
     }
 }
 
-/* gradient (+)= left^T right, or left right. */
+/* gradient += left^T right if transposed, else left right. The caller clears gradients that are to be
+ * overwritten. */
 static void gpunn__attention_gradient(const gpunn__attention *a, const gpunn__heads *gradient, int64_t sample, int64_t head,
                                       int64_t row, int64_t m, int64_t n, int64_t k, const float *left, bool transposed,
                                       const gpunn__heads *right, int64_t right_head, int64_t right_row, float *packed)
@@ -31447,8 +31475,9 @@ static void gpunn__attention_clear(const gpunn__heads *h, int64_t sample, int64_
     for (int64_t i = 0; h->data && i < rows; i++) memset(gpunn__attention_at(h, sample, head, i), 0, (size_t)e * sizeof(float));
 }
 
-/* A head of k and v, with those of q that it serves. The gradients may be one value's: they are cleared before anything is added,
- * those that are added to not at all. */
+/* Backward of one head of k and v, with the heads of q that share it. The gradients of q, k and v may be
+ * parts of one tensor. Gradients to be overwritten are cleared before anything is added; gradients to be
+ * accumulated are not cleared. */
 static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sample, int64_t kv_head, float *scratch)
 {
     const int64_t group = a->heads / a->kv_heads, block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
@@ -31508,7 +31537,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu
     widest.k = widest.n;
     a.packed = gpunn__gemm_scratch(&widest);
     a.each = gpunn__round_up((step->backward ? 2 : 1) * GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS + a.packed, GPUNN__ALIGN);
-    const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may not fit an integer */
+    const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may overflow an integer */
     const int    threads = gpunn__cpu_threads_for(cpu, work);
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)(a.n * a.heads * a.l) * sizeof(float);
@@ -32199,10 +32228,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, con
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit);
 
-enum { GPUNN__PIECE = 256 }; /* elements at a time, at most */
+enum { GPUNN__PIECE = 256 }; /* maximum elements at a time */
 
-/* Memory is as fast as it can only when so much is asked for ahead: what hardware fetches by itself stops at each page.
- * place: of floats. */
+/* Prefetching 64 floats ahead reaches full memory speed, since the hardware prefetcher stops at each page
+ * boundary. place: a pointer to floats. */
 #if defined(GPUNN__VECTORS)
 #define GPUNN__AHEAD(place) __builtin_prefetch((place) + 64);
 #else
@@ -32216,7 +32245,7 @@ enum { GPUNN__PIECE = 256 }; /* elements at a time, at most */
 #endif
 
 /* clang-format off */
-/* The columns step and move. */
+/* The language of the table columns step and move. The macros map it to C. */
 #define K(number) number##f
 #define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
 #define sqrt(p) gpunn__sqrt(p)
@@ -32225,7 +32254,8 @@ enum { GPUNN__PIECE = 256 }; /* elements at a time, at most */
 #define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
 #define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
 #define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
-/* 16 for each state, and 1 for one that is ALWAYS there, which come first; all false: only for those. */
+/* Counts states: 16 for each, plus 1 for each that is ALWAYS present (these come first). With all = false,
+ * GPUNN__HAS covers only the latter. */
 #define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
 #define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
 #define GPUNN__PASS(all, text, result)                                                                                         \
@@ -32332,8 +32362,8 @@ GPUNN__INTERNAL float gpunn__setting_of(gpunn_update_kind kind, const float *set
     return at < 0 ? 0 : setting[at];
 }
 
-/* Where a piece of an update is worked on: in its memory, or in rest, where less than a line is left; missing and moved stand
- * for states that there are not and for a move. */
+/* Working memory for one piece of an update. The pointers refer to the tensors themselves or, for less than a
+ * line, to copies in rest. missing stands in for absent states, moved receives the output of `move`. */
 typedef struct gpunn__piece {
     const float *gradient;
     float       *part[5], rest[5][GPUNN__LINE], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
@@ -32346,7 +32376,7 @@ static void gpunn__piece_begin(gpunn__piece *piece, const gpunn_update *u)
         if (gpunn__rules[u->kind].state[k] && u->state[k] == NULL) memset(piece->missing[k], 0, sizeof piece->missing[k]);
 }
 
-/* How much of what is left the next piece has: lines, or what is less than one. */
+/* Elements in the next piece: whole lines, or a remainder of less than a line. */
 static int64_t gpunn__piece_count(int64_t left)
 {
     return left < GPUNN__LINE ? left : gpunn__least(left - left % GPUNN__LINE, GPUNN__PIECE);
@@ -32466,7 +32496,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_updat
     return GPUNN_OK;
 }
 
-typedef struct gpunn__span { /* of floats, in parts that depend on its length alone */
+typedef struct gpunn__span { /* floats, split into parts that depend only on the count */
     const float *x;
     float       *y;
     int64_t      count, part;
@@ -32498,7 +32528,7 @@ typedef struct gpunn__counted {
     gpunn_value_sums *sums;
 } gpunn__counted;
 
-/* By their bits, which tell NaN whatever a compiler takes for granted. */
+/* Classifies values by their bits, which recognizes NaN even if the compiler assumes that there is none. */
 static gpunn_value_sums gpunn__sum_values(const float *x, int64_t count)
 {
     gpunn_value_sums s = {0, 0, 0, 0, 0, 0, INFINITY, -INFINITY};
@@ -32540,7 +32570,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *v
     return GPUNN_OK;
 }
 
-/* Whether a part has a number whose exponent is that of infinity and NaN. */
+/* sum[part] = whether the part contains an infinity or NaN, detected by the exponent. */
 GPUNN__VECTORIZED(gpunn__finite_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     gpunn__span *s = (gpunn__span *)arg;
@@ -32558,7 +32588,7 @@ GPUNN__VECTORIZED(gpunn__finite_task, (void *arg, int thread, int threads), (arg
     }
 }
 
-/* The sum of what a task leaves for each part. */
+/* Runs the task over parts of the values and returns the sum of its per-part results. */
 static double gpunn__span_sum(void *context, void (*task)(void *arg, int thread, int threads), const float *values, int64_t count)
 {
     gpunn__span s;

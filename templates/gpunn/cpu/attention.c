@@ -5,15 +5,18 @@
 #include "cpu/softmax.h"
 
 /* ==== >>cpu/attention ============================================================================================== *
- * softmax(q k^T scale + mask) v, sample by sample and head by head: blocks of queries pass by blocks of keys, so that no more
- * than a block of weights is ever there. Each row keeps the largest score so far, and the sum of its weights relative to that;
- * when a later block brings a larger one, the sum and the row of the result shrink. Training saves both, from which the backward
- * pass makes the weights p again (their logarithm in one would lose the sum beside scores of -1e9, a common mask): with dp = dy
- * v^T and d = the sum of p dp over a row,
- *     dv = p^T dy, ds = p (dp - d) scale, dq = ds k, dk = ds^T q,
- * where dropout's factors go with p in dv and with dp. Where a row's keys are several blocks, d is the sum over e of dy y, the
- * same but for rounding; unless one key has all the weight of some row, where the sum of p dp is exactly dp: then the blocks are
- * passed over twice. Blocks depend on sizes only, and so do all sums. */
+ * softmax(q k^T scale + mask) v, per sample and head. Blocks of queries stream past blocks of keys, so only
+ * one block of weights exists at a time (flash attention). Each row keeps its running maximum score and the
+ * sum of its weights relative to that maximum. When a later block has a larger maximum, the sum and the row
+ * of the result are rescaled. Training saves both values, and the backward pass recomputes the weights p from
+ * them. (A single logarithm of both would lose the sum next to scores of -1e9, a common mask.)
+ *
+ * With dp = dy v^T and d = the sum of p dp over a row:
+ *     dv = p^T dy, ds = p (dp - d) scale, dq = ds k, dk = ds^T q.
+ * Dropout factors multiply p in dv, and dp. If the keys of a row span several blocks, d is computed as the
+ * sum over e of dy y, which is equal up to rounding. The exception is a block of rows in which one key has
+ * all the weight of some row. There the sum of p dp is exactly dp, so the blocks are traversed twice. Blocks,
+ * and therefore all sums, depend on sizes only. */
 #define GPUNN__ATTENTION_ROWS 128
 #define GPUNN__ATTENTION_KEYS 256
 
@@ -23,14 +26,14 @@ typedef struct gpunn__attention {
     const void                *mask; /* NULL: none */
     bool                       choice, causal;
     gpunn__lengths             lengths;
-    int64_t                    mask_step[4]; /* along samples, heads, queries, keys */
+    int64_t                    mask_step[4]; /* strides along samples, heads, queries, keys */
     float                      scale;
-    gpunn__drop                drop;          /* keep 65536: none */
-    float                     *top, *inverse; /* [n, heads, l]: largest score, 1 / sum; without keys 0; NULL: not wanted */
+    gpunn__drop                drop;          /* keep 65536: no dropout */
+    float                     *top, *inverse; /* [n, heads, l]: maximum score, 1 / sum (0 without keys); NULL: not needed */
     bool                       add[3];
     float                     *workspace;
-    int64_t                    each;   /* floats of a thread's part of it ... */
-    int64_t                    packed; /* ... of which so many for products, behind the scores */
+    int64_t                    each;   /* floats of workspace per thread ... */
+    int64_t                    packed; /* ... of which this many, behind the scores, are scratch for products */
     const gpunn__gemm_kernels *kernels;
 } gpunn__attention;
 
@@ -39,7 +42,8 @@ static float *gpunn__attention_at(const gpunn__heads *h, int64_t sample, int64_t
     return (float *)h->data + sample * h->samples + head * h->heads + row * h->rows;
 }
 
-/* x, and z unless it is NULL, times dropout's factors for `count` weights from number `at` on. */
+/* Multiplies x, and z unless it is NULL, by the dropout factors of `count` weights, from weight number `at`
+ * on. */
 static void gpunn__attention_drop(const gpunn__drop *d, int64_t at, int64_t count, float *x, float *z)
 {
     float factor[GPUNN__DROP_BLOCK];
@@ -52,14 +56,14 @@ static void gpunn__attention_drop(const gpunn__drop *d, int64_t at, int64_t coun
     }
 }
 
-/* One product in this thread: c[m, n] (=, +=) a b, with b packed into `packed` where that pays. */
+/* Computes one product in this thread: c[m, n] (=, +=) a b. b is packed into `packed` where that pays off. */
 static void gpunn__attention_product(const gpunn__attention *a, gpunn__gemm *g, float *packed)
 {
     g->panels = gpunn__gemm_panels(g);
     gpunn__gemm_block(g, a->kernels, 0, g->m, 0, g->n, packed);
 }
 
-/* c[rows, keys] = q k^T or dy v^T of rows i .. i + rows - 1 and keys j .. j + keys - 1. */
+/* c[rows, keys] = q k^T or dy v^T. left and right point to the first row of each. */
 static void gpunn__attention_pairs(const gpunn__attention *a, const float *left, int64_t left_row, const float *right,
                                    int64_t right_row, int64_t rows, int64_t keys, int64_t e, float *c, float *packed)
 {
@@ -74,7 +78,7 @@ static int64_t gpunn__attention_seen(const gpunn__attention *a, int64_t sample, 
     return gpunn__keys_seen(&a->lengths, gpunn__length_of(&a->lengths, sample, a->s), a->causal, i, a->l);
 }
 
-/* One row of scores, for keys j .. j + n - 1 of query i: scaled and masked. */
+/* Scales and masks one row of scores: keys j .. j + n - 1 of query i. */
 static void gpunn__attention_mask(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i, int64_t j, int64_t n,
                                   float *GPUNN__RESTRICT x)
 {
@@ -99,7 +103,7 @@ static void gpunn__attention_mask(const gpunn__attention *a, int64_t sample, int
     for (int64_t k = seen < 0 ? 0 : seen; k < n; k++) x[k] = -INFINITY;
 }
 
-/* Keys that rows before `end` can see, or one that they do not. */
+/* Number of keys visible to rows before `end`, at least 1. */
 static int64_t gpunn__attention_reach(const gpunn__attention *a, int64_t sample, int64_t end)
 {
     const int64_t seen = gpunn__attention_seen(a, sample, end - 1);
@@ -165,8 +169,8 @@ GPUNN__VECTORIZED(gpunn__attention_forward, (void *arg, int thread, int threads)
     }
 }
 
-/* sum: adds the sum of p dp to d of each row, in dot. apply: ds, and in `weights` what dv needs. Of rows from i0 and keys from
- * j. */
+/* Recomputes p and dp of rows from i0 and keys from j. sum: adds the sum of p dp of each row to dot. apply:
+ * stores ds to slopes and the weights for dv, with dropout applied, to weights. */
 static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
                                     int64_t keys, float *dot, bool sum, bool apply, float *weights, float *slopes, float *packed)
 {
@@ -196,7 +200,8 @@ static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, i
     }
 }
 
-/* gradient (+)= left^T right, or left right. */
+/* gradient += left^T right if transposed, else left right. The caller clears gradients that are to be
+ * overwritten. */
 static void gpunn__attention_gradient(const gpunn__attention *a, const gpunn__heads *gradient, int64_t sample, int64_t head,
                                       int64_t row, int64_t m, int64_t n, int64_t k, const float *left, bool transposed,
                                       const gpunn__heads *right, int64_t right_head, int64_t right_row, float *packed)
@@ -214,8 +219,9 @@ static void gpunn__attention_clear(const gpunn__heads *h, int64_t sample, int64_
     for (int64_t i = 0; h->data && i < rows; i++) memset(gpunn__attention_at(h, sample, head, i), 0, (size_t)e * sizeof(float));
 }
 
-/* A head of k and v, with those of q that it serves. The gradients may be one value's: they are cleared before anything is added,
- * those that are added to not at all. */
+/* Backward of one head of k and v, with the heads of q that share it. The gradients of q, k and v may be
+ * parts of one tensor. Gradients to be overwritten are cleared before anything is added; gradients to be
+ * accumulated are not cleared. */
 static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sample, int64_t kv_head, float *scratch)
 {
     const int64_t group = a->heads / a->kv_heads, block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
@@ -275,7 +281,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu
     widest.k = widest.n;
     a.packed = gpunn__gemm_scratch(&widest);
     a.each = gpunn__round_up((step->backward ? 2 : 1) * GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS + a.packed, GPUNN__ALIGN);
-    const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may not fit an integer */
+    const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may overflow an integer */
     const int    threads = gpunn__cpu_threads_for(cpu, work);
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)(a.n * a.heads * a.l) * sizeof(float);

@@ -3,12 +3,15 @@
 #include "cpu/softmax.h"
 
 /* ==== >>cpu/loss =================================================================================================== *
- * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. With l = log_softmax(x) (nll: x
- * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a row that is not ignored costs
+ * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. l =
+ * log_softmax(x) (for nll, x itself), w is the class weights (1 if absent) and e the label smoothing (0 for
+ * nll). The loss of a row that is not ignored is
  *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
- * and the mean divides by the sum of w[label]. Its gradient: dx[c] = a p[c] - b (c == label) - d w[c], p = softmax(x), with
+ * and the mean divides by the sum of w[label]. The gradient is dx[c] = a p[c] - b (c == label) - d w[c], with
+ * p = softmax(x) and
  *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
- * Saved: the divisor; cross_entropy: per row the maximum and 1 / sum exp(x - maximum). */
+ * Saved for backward: the divisor; for cross_entropy also the maximum and 1 / sum exp(x - maximum) of each
+ * row. */
 enum { GPUNN__LOSS_PARTS = 64 };
 
 typedef struct gpunn__class_loss {
@@ -17,12 +20,12 @@ typedef struct gpunn__class_loss {
     gpunn_dtype  label_type;
     const void  *labels;
     const float *weight;
-    double       smoothing, weight_sum; /* weight_sum: of all classes */
+    double       smoothing, weight_sum; /* weight_sum: over all classes */
     int64_t      ignore, rows, part_rows, parts;
     float       *top, *inverse; /* saved, per row */
     double       divisor;
     double       loss[GPUNN__LOSS_PARTS], weights[GPUNN__LOSS_PARTS];
-    int64_t      bad[GPUNN__LOSS_PARTS]; /* first row with an impossible label; -1: none */
+    int64_t      bad[GPUNN__LOSS_PARTS]; /* first row with an invalid label; -1: none */
 } gpunn__class_loss;
 
 GPUNN__INLINE int64_t gpunn__label(const gpunn__class_loss *l, int64_t row)
@@ -39,7 +42,8 @@ static double gpunn__smooth_sum(const gpunn__class_loss *l, const float *x, floa
     return total;
 }
 
-/* Rows come in tiles: one row, or up to GPUNN__COLUMNS neighbours of the same n. Returns the width, at most `limit` rows. */
+/* A tile is one row, or up to GPUNN__COLUMNS neighbouring rows with the same n. Returns its width, at most
+ * `limit`, and its offset in x. */
 GPUNN__INLINE int64_t gpunn__loss_tile(const gpunn__along *a, int64_t row, int64_t limit, int64_t *offset)
 {
     int64_t outer = row / a->inner, column = row - outer * a->inner, width = a->inner - column;
@@ -94,7 +98,7 @@ GPUNN__VECTORIZED(gpunn__loss_forward_task, (void *arg, int thread, int threads)
     for (; begin < end; begin++) gpunn__loss_forward_part(l, begin);
 }
 
-/* dx (+)= factor exp(x - top), by columns or (single) one for all. */
+/* dx (+)= factor exp(x - top). top and factor are per column, or (single) one for all. */
 GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT top,
                                     const float *GPUNN__RESTRICT factor, int64_t n, bool single, bool add)
 {
@@ -132,7 +136,7 @@ GPUNN__VECTORIZED(gpunn__loss_backward_task, (void *arg, int thread, int threads
         float  *dx = a->out + offset;
         int64_t lines = a->inner == 1 ? 1 : a->n, length = a->inner == 1 ? a->n : width;
         for (int64_t c = 0; c < lines; c++) {
-            const float *x = l->softmax ? a->x + offset + c * a->inner : NULL; /* nll_loss's backward does not keep it */
+            const float *x = l->softmax ? a->x + offset + c * a->inner : NULL; /* nll_loss's backward does not need it */
             float       *to = dx + c * a->inner;
             if (l->softmax && a->inner == 1)
                 GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, true);
@@ -219,13 +223,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, 
 }
 
 /* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
- * A target's labels with blanks around each make 2 length + 1 places. a[t][s], the logarithm of the probability of all that leads
- * to place s at time t, is log(exp(a[t-1][s]) + exp(a[t-1][s-1]) + exp(a[t-1][s-2])) + x[t][s], x of the place's class; the last
- * term only where places s and s - 2 have different labels. b[t][s] is the same from the end, and the gradient of x[t][class] the
- * sum of -exp(a + b - x - log likelihood) over the class's places. A row is kept without what the rows before it have at most,
- * which `offset` sums up: so numbers stay small, and exact, however long the input is.
- * Saved: of each sample its loss, -log likelihood, then, in training, the offsets and the rows of a, each after two places of
- * -inf. */
+ * The labels of a target, with a blank before, between and after them, form 2 length + 1 places. a[t][s] is
+ * the log-probability of all paths that reach place s at time t. It equals log(exp(a[t-1][s]) +
+ * exp(a[t-1][s-1]) + exp(a[t-1][s-2])) + x[t][s], where x[t][s] is x of the place's class. The last term
+ * exists only if places s and s - 2 have different labels. b[t][s] is the same from the end. The gradient of
+ * x[t][class] is the sum over the class's places of -exp(a + b - x - log likelihood). Each row is stored
+ * relative to the maxima of the rows before it, whose sum is `offset`. So values stay small and accurate,
+ * however long the input is.
+ *
+ * Saved: the loss of each sample, -log likelihood; in training also the offsets and the rows of a. Two places
+ * of -inf precede each row. */
 
 typedef struct gpunn__ctc {
     const gpunn_step *step;
@@ -234,7 +241,7 @@ typedef struct gpunn__ctc {
     float            *dx, *rows;                                   /* rows [n][row_count][row] */
     float            *skip, *emit, *back;                          /* [n][row], [n][row], [n][2][row] */
     int32_t          *classes;                                     /* [n][row] */
-    int64_t           times, samples, count, most, row, row_count; /* count: of classes; most: labels of a target */
+    int64_t           times, samples, count, most, row, row_count; /* count: classes; most: maximum labels of a target */
     int64_t           time_stride, sample_stride;
 } gpunn__ctc;
 
@@ -252,8 +259,8 @@ GPUNN__INLINE float gpunn__log_add(float a, float b, float c)
     return top + gpunn__log(gpunn__exp_down(a - top) + gpunn__exp_down(b - top) + gpunn__exp_down(c - top));
 }
 
-/* to[s] = log(exp(from[s]) + exp(from[s + way]) + exp(from[s + 2 way] + skip)) + emit[s] - most of from; skip: of the later of
- * both places. Returns that most. */
+/* to[s] = log(exp(from[s]) + exp(from[s + way]) + exp(from[s + 2 way] + skip)) + emit[s] - max of from. way
+ * is 1 if back, else -1. skip belongs to the later of the two places. Returns that maximum. */
 GPUNN__INLINE double gpunn__ctc_row(float *GPUNN__RESTRICT to, const float *from, const float *GPUNN__RESTRICT skip,
                                     const float *GPUNN__RESTRICT emit, int64_t n, bool back)
 {
@@ -352,7 +359,7 @@ static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
     }
 }
 
-/* Whether a sample's numbers are in range; which is not, in words. */
+/* Checks that the numbers of a sample are in range, and reports the one that is not. */
 static GPUNN__STATUS gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int64_t sample)
 {
     int64_t times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);

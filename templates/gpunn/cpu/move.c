@@ -3,20 +3,20 @@
 
 /* ==== >>cpu/move =================================================================================================== *
  * Ops that only move data. */
-/* ---- strided copies: permute, concat, slice and pad are nothing else -------------------------------------------------- */
+/* ---- strided copies: the implementation of permute, concat, slice and pad --------------------------------------------- */
 
 typedef struct gpunn__copy {
     int         rank;
     int64_t     dim[GPUNN_MAX_RANK], to_stride[GPUNN_MAX_RANK], from_stride[GPUNN_MAX_RANK]; /* in bytes */
     char       *to;
     const char *from;
-    size_t      size;   /* of an element */
-    bool        add;    /* to += from, of floats */
-    int         across; /* the axis along which `from` is contiguous when the last one is not; else -1 */
-    int64_t     outer;  /* product of the axes but the last and `across` */
+    size_t      size;   /* of an element, in bytes */
+    bool        add;    /* to += from, for floats */
+    int         across; /* the axis along which `from` is contiguous if the last axis is not; else -1 */
+    int64_t     outer;  /* product of all axes except the last and `across` */
 } gpunn__copy;
 
-/* size and add are constants wherever this is called. */
+/* Every caller passes constants for size and add. */
 GPUNN__INLINE void gpunn__move(char *to, const char *from, size_t size, bool add)
 {
     if (add) {
@@ -46,7 +46,7 @@ GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *fro
     for (int64_t i = 0; i < n; i++) gpunn__move(to + i * to_stride, from + i * from_stride, size, add);
 }
 
-/* The part of a copy with outer positions begin .. end - 1 and elements first .. limit - 1 of the last axis. */
+/* Copies outer positions begin .. end - 1 and elements first .. limit - 1 of the last axis. */
 GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t end, int64_t first, int64_t limit, size_t size,
                                     bool add)
 {
@@ -109,10 +109,11 @@ static void gpunn__copy_task(void *arg, int thread, int threads)
         gpunn__copy_part(c, begin, end, first, limit, 8, false);
 }
 
-/* Runs a copy whose rank, dim, strides in elements, to, from, size and add are set. */
+/* Runs a copy. The caller sets rank, dim, strides in elements, to, from, size and add. */
 static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
 {
-    /* Axes by falling stride of the target, those of one element dropped, neighbours that continue each other merged. */
+    /* Sort axes by falling stride of the target, drop axes of size 1, and merge neighbours that are
+     * contiguous. */
     gpunn__copy s = *c;
     int64_t     count = 1;
     int64_t     unit = (int64_t)c->size;
@@ -154,8 +155,8 @@ static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
     gpunn_parallel(gpunn__cpu_threads(cpu, count), gpunn__copy_task, &s);
 }
 
-/* Forward: the view of the result = the view of operand i; backward the same the other way round. A view is an offset and
- * strides, in elements, over the dimensions of `shape`. */
+/* Forward: copies a view of operand i to a view of the result. Backward: copies or adds the same views in
+ * reverse. A view is an offset and strides, in elements, over the dimensions of `shape`. */
 static void gpunn__cpu_move(gpunn__cpu *cpu, const gpunn_step *step, int i, const gpunn_value *shape, int64_t out_offset,
                             const int64_t *out_stride, int64_t in_offset, const int64_t *in_stride)
 {
@@ -182,7 +183,7 @@ static void gpunn__fill(void *to, const void *element, size_t size, int64_t n)
 {
     size_t bytes = (size_t)n * size, done = size;
     memcpy(to, element, size);
-    while (done < bytes) { /* doubles what is there, but not beyond the first-level cache */
+    while (done < bytes) { /* doubles the filled part, up to the size of the first-level cache */
         size_t part = done < 16384 ? done : 16384;
         if (part > bytes - done) part = bytes - done;
         memcpy((char *)to + done, to, part);
@@ -235,7 +236,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step
     return GPUNN_OK;
 }
 
-/* A number as one element of that type. */
+/* Converts a number to one element of dtype. */
 static void gpunn__element(gpunn_dtype dtype, float value, void *element)
 {
     int64_t integer = gpunn__to_i64(value);
@@ -248,10 +249,10 @@ static void gpunn__element(gpunn_dtype dtype, float value, void *element)
         memcpy(element, &integer, gpunn_dtype_size(dtype)); /* little-endian */
 }
 
-/* ---- padding with x's own elements: lines along the last padded axis, whose elements are blocks of `inner` floats ---------- */
+/* ---- padding with elements of x: lines along the last padded axis, whose elements are blocks of `inner` floats ------------- */
 
 typedef struct gpunn__padding {
-    int             rank, mode;           /* rank: axes up to the last padded one */
+    int             rank, mode;           /* rank: number of axes up to the last padded one */
     gpunn__pad_axis axis[GPUNN_MAX_RANK]; /* strides in lines */
     int64_t         lines, inner;
     bool            accumulate;
@@ -281,7 +282,7 @@ static void gpunn__pad_task(void *arg, int index, int threads)
         const float *from = p->from + source * n * inner;
         float       *to = p->to + line * out * inner;
         for (int64_t i = 0; i < out; i++) {
-            int64_t blocks = i == last->before ? n : 1; /* x's own elements at once */
+            int64_t blocks = i == last->before ? n : 1; /* all elements of x in one copy */
             memcpy(to + i * inner, from + gpunn__pad_source(p->mode, i - last->before, n) * inner,
                    (size_t)(blocks * inner) * sizeof *to);
             i += blocks - 1;
@@ -289,7 +290,7 @@ static void gpunn__pad_task(void *arg, int index, int threads)
     }
 }
 
-/* A line of x's gradient gathers the lines that copy it. */
+/* Each line of x's gradient sums the lines of the result that copy it. */
 static void gpunn__pad_back_task(void *arg, int index, int threads)
 {
     const gpunn__padding  *p = (const gpunn__padding *)arg;
@@ -378,8 +379,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-/* ---- expand: a map of one factor, of integers a copy ------------------------------------------------------------------------
- * */
+/* ---- expand: a multiplication by 1; for integers, a copy ----------------------------------------------------------------- */
 
 static GPUNN__STATUS gpunn__cpu_expand_integers(gpunn__cpu *cpu, const gpunn_step *step)
 {

@@ -3,27 +3,28 @@
 #include "cpu/reduce.h"
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
- * statistics are used, and h = x - mean:
+ * y = (x - mean) * invstd * weight + bias. Backward, with h = x - mean and m = n * inner values per channel
+ * (m is infinite if running statistics are used):
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
- * Each unit of work is one channel, read in lines of `inner` floats, or, where lines are short, as many channels as fit
- * GPUNN__NORM_WIDTH columns, read by rows. Moments are taken block by block about the mean so far and joined by Chan's formula in
- * double: where that mean is far off, the variance is large anyhow. */
+ * A unit of work is one channel, read in lines of `inner` floats. If lines are short, a unit is as many
+ * channels as fit GPUNN__NORM_WIDTH columns, read row by row. Moments are computed per block about the
+ * running mean and merged in double by Chan's formula. Where the running mean is far off, the variance is
+ * large anyway. */
 
 typedef struct gpunn__moments {
-    double count, mean, square; /* square: sum of (x - mean)^2. Of backward's sums: of values, g and g h */
+    double count, mean, square; /* square: sum of (x - mean)^2. In backward, mean is sum g and square is sum g h */
 } gpunn__moments;
 
 typedef struct gpunn__norm {
-    int64_t         n, channels, inner, group; /* group: channels of a unit */
-    bool            by_row, training, add;     /* training: by the batch's moments */
+    int64_t         n, channels, inner, group; /* group: channels per unit */
+    bool            by_row, training, add;     /* training: use the batch's moments */
     const float    *x, *g, *weight, *bias;
-    float          *y;                                          /* or dx; NULL: not wanted */
-    float          *running_mean, *running_var, *mean, *invstd; /* the last two: saved */
+    float          *y;                                          /* or dx; NULL: not needed */
+    float          *running_mean, *running_var, *mean, *invstd; /* mean, invstd: saved for backward */
     float          *dweight, *dbias;
     bool            add_weight, add_bias;
     double          eps, momentum;
-    gpunn__moments *own, *all; /* [channels]: receives this rank's alone; of all ranks; NULL: neither */
+    gpunn__moments *own, *all; /* [channels]; own: receives this rank's sums alone; all: sums over all ranks; NULL: not used */
 } gpunn__norm;
 
 GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double mean, double square)
@@ -34,7 +35,8 @@ GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double m
     a->count = total;
 }
 
-/* sums[0] = sum of a - p, sums[1] = sum of (a - p) (b - q), over `lines` lines of n floats; 64 sums side by side. */
+/* sums[0] = sum of a - p, sums[1] = sum of (a - p) (b - q), over `lines` lines of n floats, with 64 partial
+ * sums side by side. */
 static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b, float q, int64_t n,
                               int64_t lines, int64_t stride, double sums[2])
 {
@@ -51,8 +53,8 @@ static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const flo
     sums[1] = gpunn__sum_line(product, GPUNN__NORM_WIDTH);
 }
 
-/* One channel, in blocks of whole lines of about 2048 floats together or pieces of longer ones: its moments or, with g, sum g and
- * sum g (x - center). */
+/* Processes one channel in blocks of about 2048 floats: several whole lines, or a piece of a longer line.
+ * Returns its moments, or, if g is non-NULL, computes sums = {sum g, sum g (x - center)}. */
 static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, const float *g, float center, double sums[2])
 {
     const int64_t  block = 2048, stride = b->channels * b->inner;
@@ -80,7 +82,7 @@ static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, c
     return all;
 }
 
-/* The same for `count` channels from the first, by blocks of rows. */
+/* The same for `count` channels from `first` on, in blocks of rows. */
 static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count, const float *g, const float *mean,
                              gpunn__moments *moments, double sums[][2])
 {
@@ -130,7 +132,8 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
     }
 }
 
-/* y = (x - mean) * scale + shift, or dx (+)= (g - shift - (x - mean) * slope) * scale, by columns or (single) one for all. */
+/* Forward: y = (x - mean) * scale + shift. Backward: dx (+)= (g - shift - (x - mean) * slope) * scale.
+ * Constants are per column, or (single) one for all columns. */
 typedef struct gpunn__norm_constants {
     float mean[GPUNN__NORM_WIDTH], scale[GPUNN__NORM_WIDTH], shift[GPUNN__NORM_WIDTH], slope[GPUNN__NORM_WIDTH];
 } gpunn__norm_constants;
@@ -158,7 +161,7 @@ static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count
 {
     int64_t stride = b->channels * b->inner, at = first * b->inner, width = count * b->inner;
     if (b->by_row)
-        for (int64_t j = width - 1; j >= 0; j--) { /* one constant per channel to one per column, from the end */
+        for (int64_t j = width - 1; j >= 0; j--) { /* expand from one constant per channel to one per column, from the end */
             k->mean[j] = k->mean[j / b->inner];
             k->scale[j] = k->scale[j / b->inner];
             k->shift[j] = k->shift[j / b->inner];
@@ -217,7 +220,8 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
     gpunn__norm_apply(b, first, count, &k);
 }
 
-/* Backward's sums, and with them the gradients of weight and bias, which are this rank's alone. */
+/* Computes the sums of backward, and from them the gradients of weight and bias. All are of this rank
+ * alone. */
 static void gpunn__norm_sums(const gpunn__norm *b, int64_t first, int64_t count, gpunn__moments *all)
 {
     gpunn__moments unused[GPUNN__NORM_WIDTH];
@@ -274,7 +278,8 @@ GPUNN__VECTORIZED(gpunn__norm_task, (void *arg, int thread, int threads), (arg, 
     }
 }
 
-/* Makes what the step sums that of all ranks, joined in their order, so that all have the same bits. */
+/* Exchanges each rank's moments or sums and merges them in rank order, so that all ranks get the same
+ * bits. */
 static GPUNN__STATUS gpunn__norm_meet(gpunn__cpu *cpu, const gpunn_step *step, gpunn__norm *b, int threads)
 {
     const gpunn_ranks *ranks = step->ranks;
@@ -345,21 +350,23 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
 }
 
 /* ---- layer_norm and rms_norm: x[rows][n] -------------------------------------------------------------------------------- *
- * y = h * rstd * weight + bias with h = x - mean of the row; rms_norm: h = x. Backward, with k = g * weight:
+ * y = h * rstd * weight + bias, with h = x - mean of the row; for rms_norm, h = x. Backward, with k = g *
+ * weight:
  *     dbias = sum g, dweight = sum(g h rstd) over the rows, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
- * rms_norm: without the mean of k. Rows are dealt to slices, whose number depends on the shape alone; each sums dweight and dbias
- * of its rows, up to 64 in float, then in double, and the slices' sums are added in order. */
+ * rms_norm omits the mean of k. Rows are distributed over slices, whose number depends on the shape alone.
+ * Each slice sums dweight and dbias of its rows: up to 64 rows in float, then in double. The sums of the
+ * slices are added in order. */
 
-enum { GPUNN__ROW_GROUP = 4 }; /* rows whose gradients are made together */
+enum { GPUNN__ROW_GROUP = 4 }; /* rows whose gradients are computed together */
 
 typedef struct gpunn__row_norm {
     int64_t      rows, n, slices;
     bool         centered, add, add_weight, add_bias; /* centered: layer_norm */
-    const float *x, *g, *weight, *bias;               /* g: backward; the last two may be NULL */
-    float       *y;                                   /* or dx; NULL: not wanted */
-    float       *rstd, *mean;                         /* [rows], saved; NULL: not wanted; rms_norm has no mean */
+    const float *x, *g, *weight, *bias;               /* g: in backward; weight and bias may be NULL */
+    float       *y;                                   /* or dx; NULL: not needed */
+    float       *rstd, *mean;                         /* [rows], saved for backward; NULL: not needed. rms_norm has no mean */
     float       *dweight, *dbias;
-    double      *partial; /* affine: [slices][each], of which [2][n] are sums of dweight and dbias */
+    double      *partial; /* affine: [slices][each]; the first [2][n] of a slice are its sums of dweight and dbias */
     int64_t      each;
     double       eps;
 } gpunn__row_norm;
@@ -370,7 +377,8 @@ typedef enum gpunn__row_term {
     GPUNN__ROW_SCALED   /* g * weight */
 } gpunn__row_term;
 
-/* sums[0] = sum of the terms, sums[1] = sum of term * (x - center): 32 side by side over at most 2048 elements, then double. */
+/* sums[0] = sum of the terms, sums[1] = sum of term * (x - center). 32 partial sums run side by side over at
+ * most 2048 elements; their total is added in double. */
 GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
                                    const float *GPUNN__RESTRICT weight, float center, int64_t n, double sums[2])
 {
@@ -432,14 +440,15 @@ GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float 
     }
 }
 
-/* What the gradients of a group of rows are made of. */
+/* Inputs and constants for the gradients of a group of rows. */
 typedef struct gpunn__row_group {
     const float *x[GPUNN__ROW_GROUP], *g[GPUNN__ROW_GROUP];
     float       *dx[GPUNN__ROW_GROUP];
     float        mean[GPUNN__ROW_GROUP], rstd[GPUNN__ROW_GROUP], shift[GPUNN__ROW_GROUP], slope[GPUNN__ROW_GROUP];
 } gpunn__row_group;
 
-/* dx of the group, or (single) of its first row; affine: adds what they give dweight and dbias to sums[2][n]. */
+/* Computes dx of the group, or (single) of its first row. affine: also adds their contributions to dweight
+ * and dbias to sums[2][n]. */
 GPUNN__INLINE void gpunn__row_slopes(const gpunn__row_group *k, const float *weight, float *sums, int64_t n, bool single,
                                      bool affine, bool add)
 {
@@ -474,13 +483,13 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
     double       sums[2], mean = 0, n = (double)b->n;
     if (b->centered) center = (float)(gpunn__sum_line(x, b->n) / n);
     gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, b->n, sums);
-    if (b->centered) { /* what center lacks of the mean */
+    if (b->centered) { /* corrects for the difference between center and the mean */
         mean = sums[0] / n;
         sums[1] -= sums[0] * mean;
         mean += (double)center;
     }
     float rstd = (float)(1 / sqrt(sums[1] / n + b->eps));
-    if (b->rstd) b->rstd[row] = b->centered && b->n == 1 ? 0 : rstd; /* one value is its mean, and has no gradient */
+    if (b->rstd) b->rstd[row] = b->centered && b->n == 1 ? 0 : rstd; /* a single value equals its mean and has no gradient */
     if (b->mean) b->mean[row] = (float)mean;
     if (b->weight)
         GPUNN__FIXED(b->bias, gpunn__row_apply, x, b->weight, b->bias, y, (float)mean, rstd, b->n, true);
@@ -488,7 +497,8 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
         gpunn__row_apply(x, NULL, NULL, y, (float)mean, rstd, b->n, false, false);
 }
 
-/* The group from `row` on, or that row alone; sums as above, scratch[GPUNN__ROW_GROUP][n]: for dx that nobody wants. */
+/* Backward of the group that starts at `row`, or (single) of that row alone. sums is as above.
+ * scratch[GPUNN__ROW_GROUP][n] receives dx if dx is not needed. */
 GPUNN__INLINE void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t row, bool single, float *sums, float *scratch)
 {
     gpunn__row_group k;
@@ -537,7 +547,7 @@ GPUNN__VECTORIZED(gpunn__row_norm_task, (void *arg, int thread, int threads), (a
     }
 }
 
-/* Adds up the slices. */
+/* Adds the sums of the slices. */
 GPUNN__VECTORIZED(gpunn__row_norm_finish, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__row_norm *b = (const gpunn__row_norm *)arg;
@@ -604,18 +614,19 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_rms_norm(gpunn__cpu *cpu, gpunn_step *s
 }
 
 /* ---- group_norm: x[n][channels][inner], rows of `group` channels ---------------------------------------------------------- *
- * As layer_norm of the rows, with a weight and a bias for each channel: y = h * rstd * weight + bias. Backward, with g = dy:
+ * Like layer_norm of the rows, but with a weight and a bias per channel: y = h * rstd * weight + bias.
+ * Backward, with g = dy:
  *     dbias = sum g, dweight = sum(g h rstd) over n and inner,
  *     dx = rstd * (weight g - mean of weight g - h * rstd^2 * mean of weight g h), means over the row. */
 
 typedef struct gpunn__group_norm {
     int64_t      n, channels, group, inner;
     bool         add, add_weight, add_bias;
-    const float *x, *g, *weight, *bias; /* g: backward; the last two may be NULL */
-    float       *y;                     /* or dx; NULL: not wanted */
-    float       *rstd, *mean;           /* of each row, saved; NULL: not wanted */
+    const float *x, *g, *weight, *bias; /* g: in backward; weight and bias may be NULL */
+    float       *y;                     /* or dx; NULL: not needed */
+    float       *rstd, *mean;           /* of each row, saved for backward; NULL: not needed */
     float       *dweight, *dbias;
-    double      *partial; /* backward: [n][channels][2], sums over inner of g and g h rstd */
+    double      *partial; /* backward: [n][channels][2], the sums over inner of g and of g h rstd */
     double       eps;
 } gpunn__group_norm;
 
@@ -628,7 +639,7 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
     gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, size, sums);
     double off = sums[0] / (double)size, rstd = 1 / sqrt((sums[1] - sums[0] * off) / (double)size + b->eps);
     float  mean = (float)((double)center + off);
-    if (b->rstd) b->rstd[row] = size == 1 ? 0 : (float)rstd; /* as row_norm's */
+    if (b->rstd) b->rstd[row] = size == 1 ? 0 : (float)rstd; /* as in layer_norm */
     if (b->mean) b->mean[row] = mean;
     for (int64_t c = 0; c < b->group; c++) {
         float scale = (float)(b->weight ? rstd * (double)b->weight[first + c] : rstd), shift = b->bias ? b->bias[first + c] : 0;
@@ -735,8 +746,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step 
 }
 
 /* ---- instance_norm with running statistics ---------------------------------------------------------------------------------- *
- * In training group_norm of each channel, whose mean and 1 / deviation of each sample move the running statistics; by these it is
- * batch_norm. */
+ * In training it is group_norm with one channel per group. The saved mean and 1 / deviation of each sample
+ * update the running statistics. Evaluation uses the running statistics, as batch_norm does. */
 
 static void gpunn__instance_norm_note(const gpunn_step *step)
 {

@@ -6,10 +6,10 @@
 #include "cpu/norm.h"
 #include "cpu/softmax.h"
 
-enum { GPUNN__PIECE = 256 }; /* elements at a time, at most */
+enum { GPUNN__PIECE = 256 }; /* maximum elements at a time */
 
-/* Memory is as fast as it can only when so much is asked for ahead: what hardware fetches by itself stops at each page.
- * place: of floats. */
+/* Prefetching 64 floats ahead reaches full memory speed, since the hardware prefetcher stops at each page
+ * boundary. place: a pointer to floats. */
 #if defined(GPUNN__VECTORS)
 #define GPUNN__AHEAD(place) __builtin_prefetch((place) + 64);
 #else
@@ -23,7 +23,7 @@ enum { GPUNN__PIECE = 256 }; /* elements at a time, at most */
 #endif
 
 /* clang-format off */
-/* The columns step and move. */
+/* The language of the table columns step and move. The macros map it to C. */
 #define K(number) number##f
 #define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
 #define sqrt(p) gpunn__sqrt(p)
@@ -32,7 +32,8 @@ enum { GPUNN__PIECE = 256 }; /* elements at a time, at most */
 #define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
 #define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
 #define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
-/* 16 for each state, and 1 for one that is ALWAYS there, which come first; all false: only for those. */
+/* Counts states: 16 for each, plus 1 for each that is ALWAYS present (these come first). With all = false,
+ * GPUNN__HAS covers only the latter. */
 #define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
 #define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
 #define GPUNN__PASS(all, text, result)                                                                                         \
@@ -139,8 +140,8 @@ GPUNN__INTERNAL float gpunn__setting_of(gpunn_update_kind kind, const float *set
     return at < 0 ? 0 : setting[at];
 }
 
-/* Where a piece of an update is worked on: in its memory, or in rest, where less than a line is left; missing and moved stand
- * for states that there are not and for a move. */
+/* Working memory for one piece of an update. The pointers refer to the tensors themselves or, for less than a
+ * line, to copies in rest. missing stands in for absent states, moved receives the output of `move`. */
 typedef struct gpunn__piece {
     const float *gradient;
     float       *part[5], rest[5][GPUNN__LINE], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
@@ -153,7 +154,7 @@ static void gpunn__piece_begin(gpunn__piece *piece, const gpunn_update *u)
         if (gpunn__rules[u->kind].state[k] && u->state[k] == NULL) memset(piece->missing[k], 0, sizeof piece->missing[k]);
 }
 
-/* How much of what is left the next piece has: lines, or what is less than one. */
+/* Elements in the next piece: whole lines, or a remainder of less than a line. */
 static int64_t gpunn__piece_count(int64_t left)
 {
     return left < GPUNN__LINE ? left : gpunn__least(left - left % GPUNN__LINE, GPUNN__PIECE);
@@ -273,7 +274,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_updat
     return GPUNN_OK;
 }
 
-typedef struct gpunn__span { /* of floats, in parts that depend on its length alone */
+typedef struct gpunn__span { /* floats, split into parts that depend only on the count */
     const float *x;
     float       *y;
     int64_t      count, part;
@@ -305,7 +306,7 @@ typedef struct gpunn__counted {
     gpunn_value_sums *sums;
 } gpunn__counted;
 
-/* By their bits, which tell NaN whatever a compiler takes for granted. */
+/* Classifies values by their bits, which recognizes NaN even if the compiler assumes that there is none. */
 static gpunn_value_sums gpunn__sum_values(const float *x, int64_t count)
 {
     gpunn_value_sums s = {0, 0, 0, 0, 0, 0, INFINITY, -INFINITY};
@@ -347,7 +348,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *v
     return GPUNN_OK;
 }
 
-/* Whether a part has a number whose exponent is that of infinity and NaN. */
+/* sum[part] = whether the part contains an infinity or NaN, detected by the exponent. */
 GPUNN__VECTORIZED(gpunn__finite_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     gpunn__span *s = (gpunn__span *)arg;
@@ -365,7 +366,7 @@ GPUNN__VECTORIZED(gpunn__finite_task, (void *arg, int thread, int threads), (arg
     }
 }
 
-/* The sum of what a task leaves for each part. */
+/* Runs the task over parts of the values and returns the sum of its per-part results. */
 static double gpunn__span_sum(void *context, void (*task)(void *arg, int thread, int threads), const float *values, int64_t count)
 {
     gpunn__span s;

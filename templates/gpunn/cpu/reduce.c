@@ -14,10 +14,11 @@ GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, in
 }
 
 /* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
- * from `planes` blocks of rows * columns floats that lie together. Either columns are reduced too (columns_kept 1, rows holds the
- * length) or each column has its own result. Narrow rows are read several at once, side by side (fold), so that vectors are full.
- * Work is cut into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
+ * Adjacent axes that are all reduced, or all kept, are merged. The result is kept x planes x rows x columns.
+ * There are `kept` results (or rows of results), each from `planes` contiguous blocks of rows * columns
+ * floats. Either columns are reduced too (by_column is false, columns is 1 and rows holds the length), or
+ * each column has its own result. Narrow rows are folded: several are read side by side to fill vectors. Work
+ * is split into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
 
 typedef struct gpunn__reduce {
     gpunn__reduce_kind kind;
@@ -26,11 +27,11 @@ typedef struct gpunn__reduce {
     int                kept_rank, plane_rank;
     int64_t      kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK], plane_stride[GPUNN_MAX_RANK];
     int64_t      kept, planes, rows, columns, fold, tiles, chunks;
-    const float *x, *reference;    /* reference: the maxima, for COUNT and the gradient of MAX */
-    float       *y;                /* results; backward: the operand's gradient */
-    double      *partial;          /* [kept][tiles][chunks][TILE or 1]; NULL with one chunk */
-    const float *gradient, *equal; /* backward: of the result; MAX: how many elements equal it */
-    double       scale;            /* 1 or, for means, 1 / elements */
+    const float *x, *reference;    /* reference: the maxima, for COUNT and for the gradient of MAX */
+    float       *y;                /* results; in backward, the operand's gradient */
+    double      *partial;          /* [kept][tiles][chunks][TILE or 1]; NULL if there is one chunk */
+    const float *gradient, *equal; /* backward: gradient of the result; for MAX, the number of elements equal to it */
+    double       scale;            /* 1, or 1 / elements for means */
 } gpunn__reduce;
 
 static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
@@ -78,7 +79,8 @@ static double gpunn__reduce_any_line(gpunn__reduce_kind kind, const float *x, in
     return kind == GPUNN__MAX ? (double)gpunn__max_line(x, n) : gpunn__count_line(x, n, *reference);
 }
 
-/* Results begin .. end where each is of one line: short ones would feel what else a unit may be. */
+/* Computes results begin .. end if each reduces a single line. The general path would slow down short
+ * lines. */
 static void gpunn__reduce_lines(const gpunn__reduce *r, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++) {
@@ -87,7 +89,8 @@ static void gpunn__reduce_lines(const gpunn__reduce *r, int64_t begin, int64_t e
     }
 }
 
-/* Adds `rows` rows of `width` floats, `stride` apart, to total[width]: up to 64 rows in float, then in double. */
+/* Joins `rows` rows of `width` floats, `stride` apart, into total[width]: up to 64 rows in float, then in
+ * double. */
 GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
                                       const float *GPUNN__RESTRICT reference, double *GPUNN__RESTRICT total)
 {
@@ -125,7 +128,7 @@ static void gpunn__reduce_block(gpunn__reduce_kind kind, const float *x, int64_t
         gpunn__reduce_rows(GPUNN__COUNT, x, rows, stride, width, reference, total);
 }
 
-/* row[columns] side by side, as often as rows are folded. */
+/* Repeats row[columns] `fold` times, side by side. */
 static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold, float *buffer)
 {
     if (fold == 1) return row;
@@ -198,8 +201,8 @@ static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__red
     }
 }
 
-/* One line of the gradient: dx[i] (+)= x[i] is the maximum ? hit : miss; for sums, without x, hit. hit, miss and reference hold
- * one value per element or (single) one for all. */
+/* One line of the gradient. For max: dx[i] (+)= (x[i] is the maximum) ? hit : miss. For sum: dx[i] (+)= hit;
+ * x is unused. hit, miss and reference hold one value per element or (single) one for all. */
 GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *hit,
                                       const float *miss, const float *reference, int64_t n, bool single, bool max, bool add)
 {
@@ -231,7 +234,8 @@ static void gpunn__spread_max(float *dx, const float *x, const float *hit, const
         GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, false, true);
 }
 
-/* The gradient of both: each thread takes whole blocks of rows, or a share of the rows of all when blocks are few. */
+/* Gradient of sum and max. Each thread takes whole blocks of rows, or a share of the rows of every block if
+ * blocks are few. */
 GPUNN__VECTORIZED(gpunn__spread_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     enum { WIDTH = 1024 };
@@ -255,7 +259,7 @@ GPUNN__VECTORIZED(gpunn__spread_task, (void *arg, int thread, int threads), (arg
                 for (int64_t j = 0; j < width; j++) {
                     float g = r->gradient[result + j];
                     hit[j] = is_max ? g / r->equal[result + j] : (float)((double)g * r->scale);
-                    if (is_max) { /* torch's mask * g / count: NaN all over where the maximum is NaN */
+                    if (is_max) { /* torch computes mask * g / count: NaN everywhere if the maximum is NaN */
                         miss[j] = g * 0 / r->equal[result + j];
                         reference[j] = r->reference[result + j];
                     }
@@ -267,7 +271,7 @@ GPUNN__VECTORIZED(gpunn__spread_task, (void *arg, int thread, int threads), (arg
                 }
                 previous = kept;
             }
-            /* lines: all of a column's rows, or as many rows at once as are folded */
+            /* one line: all rows of a block, or `fold` rows at once */
             int64_t step = r->by_column ? r->fold : limit - first;
             for (int64_t row = first; row < limit; row += step) {
                 int64_t n = gpunn__least(limit - row, step) * (r->by_column ? width : 1), offset = at + row * r->columns;
@@ -332,14 +336,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, 
 }
 
 /* ---- gradient_energy -------------------------------------------------------------------------------------------------- *
- * Rows hold the last of the axes and what follows it; the other axes step from row to row. */
+ * The last of the axes and everything after it form a row. The other axes step from row to row. */
 
 typedef struct gpunn__energy {
-    int          count;                  /* of axes; those of one element are left out */
+    int          count;                  /* number of axes; axes of size 1 are omitted */
     int64_t      rows, length;           /* of a row */
     int64_t      size[GPUNN_MAX_RANK];   /* along each axis */
     int64_t      stride[GPUNN_MAX_RANK]; /* in elements */
-    double       share[GPUNN_MAX_RANK];  /* of one difference in the mean along that axis */
+    double       share[GPUNN_MAX_RANK];  /* weight of one difference in the mean along that axis */
     const float *x, *dy;
     float       *dx;
     double      *sums; /* [rows] */
@@ -357,7 +361,7 @@ static gpunn__energy gpunn__energy_of(const gpunn_step *step)
     return e;
 }
 
-/* In an order of its own, which only n determines. */
+/* Sum of squared differences. The order of summation depends only on n. */
 static double gpunn__squared_distance(const float *a, const float *b, int64_t n)
 {
     enum { LANES = 16, BLOCK = 1024 };
@@ -392,7 +396,7 @@ GPUNN__VECTORIZED(gpunn__energy_task, (void *arg, int thread, int threads), (arg
     }
 }
 
-/* dx += factor * ((x - before) - (after - x)); before or after may be x: no neighbour. */
+/* dx += factor * ((x - before) - (after - x)). Where there is no neighbour, before or after is x. */
 static void gpunn__energy_slopes(float *dx, const float *x, const float *before, const float *after, int64_t n, float factor)
 {
     GPUNN__IVDEP
@@ -444,10 +448,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_
     return GPUNN_OK;
 }
 
-/* ---- cumsum: x[outer][n][inner]; backward the same from the end ------------------------------------------------------------ */
+/* ---- cumsum over x[outer][n][inner]; backward is the same from the end ----------------------------------------------------- */
 
 typedef struct gpunn__cumsum {
-    gpunn__along along; /* x: or the gradient */
+    gpunn__along along; /* x: the operand, or in backward the gradient */
     bool         reverse;
 } gpunn__cumsum;
 
