@@ -27270,29 +27270,29 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *ste
 }
 
 /* ==== >>cpu/conv =================================================================================================== *
- * Three ways, chosen by shape (gpunn__conv_choose_way). Lowered: any convolution as a product of windows and weights. Winograd:
- * 3 x 3 with stride 1 in a quarter of the multiplications. Direct: few channels or many groups. The first two turn images
- * pixel-major, [pixel][channel]: vectors run over channels whatever the window, and the left side of every product is read where
- * it lies. */
+ * Convolutions in three ways; gpunn__conv_choose_way selects one by shape. Lowered: any convolution, as a
+ * product of windows and weights. Winograd: 3 x 3 with stride 1, in a quarter of the multiplications. Direct:
+ * few channels or many groups. The first two convert images to pixel-major layout, [pixel][channel]. So
+ * vectors run over channels for any window, and the left operand of every product is read in place. */
 typedef enum gpunn__conv_use { GPUNN__CONV_FORWARD, GPUNN__CONV_DX, GPUNN__CONV_DW } gpunn__conv_use;
 typedef enum gpunn__conv_way { GPUNN__CONV_LOWERED, GPUNN__CONV_WINOGRAD, GPUNN__CONV_DIRECT } gpunn__conv_way;
 
 typedef struct gpunn__conv {
     int          threads;
-    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;  /* cg, og: channels of a group */
+    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;  /* cg, og: input and output channels per group */
     int64_t      kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw; /* kernel, stride, padding, dilation */
     int64_t      taps, k;                                        /* k: cells of a window, taps * cg */
     int64_t      pixels;                                         /* output pixels of the batch */
     const float *x, *weight, *dy;
-    float       *y, *dx, *dweight; /* NULL: not wanted */
+    float       *y, *dx, *dweight; /* NULL: not needed */
     bool         add_y, add_dx, add_dweight;
-    /* Of a forward step, for y or, of a transposed convolution, dx: per channel, scale NULL: 1. */
+    /* Epilogue of a forward step, for y or, in a transposed convolution, dx. Per channel; scale NULL: 1. */
     float       *scale, *shift;
     const float *residual;
     bool         relu;
 } gpunn__conv;
 
-/* The workspace as it is handed out; without a base it is only measured. */
+/* Allocates the workspace piece by piece. With base NULL it only measures. */
 typedef struct gpunn__space {
     float *base;
     size_t bytes;
@@ -27322,7 +27322,7 @@ GPUNN__INLINE gpunn__gemm gpunn__conv_gemm(int64_t m, int64_t n, int64_t k)
 typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
 #endif
 
-/* dst[pixel][channel] from planes; the 4 x 4 squares are transposed in registers. */
+/* Converts planes to dst[pixel][channel]. The 4 x 4 squares are transposed in registers. */
 static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst, int64_t stride)
 {
     int64_t c = 0;
@@ -27345,11 +27345,11 @@ static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, 
         for (int64_t p = 0; p < pixels; p++) dst[p * stride + c] = src[c * plane + p];
 }
 
-/* Planes from src[pixel][channel]: dst = relu(src * scale + shift + residual), or dst += src. */
+/* Converts src[pixel][channel] to planes: dst = relu(src * scale + shift + residual), or dst += src. */
 typedef struct gpunn__planes {
     float       *dst;
     int64_t      plane;
-    const float *scale, *shift, *residual; /* per channel, per channel, as dst; each may be NULL */
+    const float *scale, *shift, *residual; /* per channel, per channel, same layout as dst; each may be NULL */
     bool         relu, add;
 } gpunn__planes;
 
@@ -27398,7 +27398,7 @@ static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channel
         }
 }
 
-/* Where and how y or dx is stored. */
+/* How y or dx is stored. */
 GPUNN__INLINE gpunn__planes gpunn__conv_planes(const gpunn__conv *v, float *dst, int64_t plane, bool add)
 {
     gpunn__planes to;
@@ -27407,7 +27407,7 @@ GPUNN__INLINE gpunn__planes gpunn__conv_planes(const gpunn__conv *v, float *dst,
     return to;
 }
 
-/* The same from there on: channel c, cell `at`. */
+/* The same, starting at channel c and cell `at`. */
 GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int64_t at)
 {
     to.dst += at;
@@ -27417,7 +27417,7 @@ GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int6
     return to;
 }
 
-/* The planes of n images, `cells` each, made pixel-major. */
+/* Converts the planes of n images, `cells` each, to pixel-major layout. */
 static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index,
                                   int threads)
 {
@@ -27431,7 +27431,8 @@ static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels,
     }
 }
 
-/* Where the packed right side [k][n] holds row p, column j (a multiple of the lanes). *width: the distance to the next row. */
+/* Offset of row p, column j (a multiple of the lanes) in a packed right operand [k][n]. *width: distance to
+ * the next row. */
 GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j, int64_t *width)
 {
     int64_t padded = gpunn__to_multiple(n, lanes), panel = j / (3 * lanes) * 3 * lanes;
@@ -27441,22 +27442,22 @@ GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int6
     return block * padded + depth * panel + (p - block) * *width + j - panel;
 }
 
-/* ---- lowered: windows laid out as rows of a matrix, any kernel, stride, dilation and groups --------------------------- */
+/* ---- lowered (im2col): windows laid out as rows of a matrix; any kernel, stride, dilation and groups ------------------ */
 
 typedef struct gpunn__lowered {
     const gpunn__conv *v;
-    bool               pointwise; /* windows are the pixels themselves */
+    bool               pointwise; /* windows are single pixels */
     bool               want_dx, want_dweight;
-    int64_t            rows;          /* of a block */
+    int64_t            rows;          /* per block */
     float             *xt, *dyt, *wt; /* [n d h w][c], [n od oh ow][oc], [oc][tap][cg] */
-    float             *packed;        /* forward: weights as right sides, one per group */
-    int64_t            packed_floats; /* of one */
-    bool               ready;         /* packed holds them already */
-    float             *dwt, *dxt;     /* as wt, as xt */
-    float             *columns;       /* windows [rows][tap][cg]; forward: per thread */
-    float             *out;           /* forward: results [rows][og] per thread */
-    float             *panels;        /* of the products, per thread */
-    int64_t            panel;         /* floats of one */
+    float             *packed;        /* forward: weights as right operands, one per group */
+    int64_t            packed_floats; /* per group */
+    bool               ready;         /* packed already holds them */
+    float             *dwt, *dxt;     /* same layouts as wt and xt */
+    float             *columns;       /* windows [rows][tap][cg]; in forward, one per thread */
+    float             *out;           /* forward: results [rows][og], one per thread */
+    float             *panels;        /* of the products, one per thread */
+    int64_t            panel;         /* floats per thread */
 } gpunn__lowered;
 
 static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight, bool cached,
@@ -27483,7 +27484,7 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     return l;
 }
 
-/* An output pixel. */
+/* Coordinates of an output pixel. */
 typedef struct gpunn__lowered_pixel {
     int64_t image, z, y, x;
 } gpunn__lowered_pixel;
@@ -27507,7 +27508,7 @@ GPUNN__INLINE void gpunn__lowered_next(const gpunn__conv *v, gpunn__lowered_pixe
     at->z = 0, at->image++;
 }
 
-/* The input pixel under a tap; -1: padding. */
+/* Index of the input pixel under a tap; -1: padding. */
 GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lowered_pixel *at, int64_t kz, int64_t ky,
                                            int64_t kx)
 {
@@ -27517,7 +27518,7 @@ GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lo
     return ((at->image * v->d + z) * v->h + y) * v->w + x;
 }
 
-/* Windows of the output pixels [p, p + rows), group g, to columns[row][tap][channel]. */
+/* Copies the windows of output pixels [p, p + rows) of group g to columns[row][tap][channel]. */
 static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, float *columns)
 {
     const gpunn__conv   *v = l->v;
@@ -27535,7 +27536,7 @@ static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p
                 }
 }
 
-/* The reverse: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
+/* The adjoint: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
 static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1,
                                const float *columns)
 {
@@ -27553,7 +27554,7 @@ static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, in
                 }
 }
 
-/* weight [oc][cg][tap] to a packed right side [tap][cg][og] per group. */
+/* Packs weight [oc][cg][tap] as a right operand [tap][cg][og] per group. */
 static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
 {
     const gpunn__conv *v = l->v;
@@ -27566,7 +27567,7 @@ static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
         const float *from = v->weight + (group * v->og + j) * v->k;
         float       *to = l->packed + group * l->packed_floats;
         int64_t      width;
-        for (int64_t p = 0; p < v->k && columns % lanes; p++) { /* zeros behind the last column */
+        for (int64_t p = 0; p < v->k && columns % lanes; p++) { /* zeros after the last column */
             float *row = to + gpunn__packed_at(v->k, v->og, lanes, p, j, &width);
             memset(row, 0, (size_t)width * sizeof *row);
         }
@@ -27585,7 +27586,7 @@ static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
     }
 }
 
-/* weight [oc][cg][tap] to wt [oc][tap][cg]. */
+/* Converts weight [oc][cg][tap] to wt [oc][tap][cg]. */
 static void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threads)
 {
     const gpunn__conv *v = l->v;
@@ -27603,7 +27604,7 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
     if (threads > 1) (void)gpunn__team_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
-    if (blocks < threads) { /* few pixels: smaller blocks */
+    if (blocks < threads) { /* few pixels: use smaller blocks */
         rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
         blocks = (v->pixels + rows - 1) / rows;
     }
@@ -27620,7 +27621,7 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
             g.c = out, g.c_row = v->og;
             if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
             gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, NULL);
-            for (int64_t done = 0, part; done < count; done += part) { /* image by image */
+            for (int64_t done = 0, part; done < count; done += part) { /* one image at a time */
                 int64_t       image = (p + done) / area, at = (p + done) % area;
                 gpunn__planes to = gpunn__conv_planes(v, v->y, area, v->add_y);
                 part = area - at < count - done ? area - at : count - done;
@@ -27630,8 +27631,8 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
         }
 }
 
-/* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. Block by block of pixels, each shared by all threads: a weight's
- * sum has one order, whatever their number. */
+/* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. All threads share each block of pixels, so a
+ * weight's sum has one order, whatever the number of threads. */
 GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__lowered      *l = (const gpunn__lowered *)arg;
@@ -27694,9 +27695,10 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
     }
 }
 
-/* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 -----------------------
- * y = A' [(G w G') (B' x B)] A, elementwise products summed over channels, that is 36 matrix products. Its transposes give
- * dw = G' [(B' x B) (A dy A')] G. Every transform is one map of a column, applied to columns and then to rows. */
+/* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 --------------------- *
+ * y = A' [(G w G') (B' x B)] A. The elementwise products, summed over channels, are 36 matrix products. The
+ * adjoint gives dw = G' [(B' x B) (A dy A')] G. Every transform is one map of a column, applied first to
+ * columns, then to rows. */
 
 enum gpunn__winograd_map {
     GPUNN__WINOGRAD_INPUT,
@@ -27706,7 +27708,8 @@ enum gpunn__winograd_map {
     GPUNN__WINOGRAD_DWEIGHT
 };
 
-/* count transforms of n x n cells at src (rows si, columns sj apart) to m x m cells at dst, each cell a run of channels. */
+/* `count` transforms of n x n cells at src (rows si, columns sj apart) to m x m cells at dst. Each cell is a
+ * run of channels. */
 typedef struct gpunn__winograd_job {
     const float *src;
     int64_t      si, sj, src_step;
@@ -27715,23 +27718,23 @@ typedef struct gpunn__winograd_job {
     int64_t      count, channels;
 } gpunn__winograd_job;
 
-/* ---- direct: few channels ---------------------------------------------------------------------------------------------
- * Vectors run over the pixels of a padded copy of the image, rows and all, so that each tap is one shifted load; results that
- * fall into the padding between rows are dropped. */
+/* ---- direct: few channels ------------------------------------------------------------------------------------------- *
+ * Vectors run over the pixels of a padded copy of the image, across row ends, so each tap is one shifted
+ * load. Results that fall into the padding between rows are dropped. */
 
 typedef struct gpunn__direct_job {
-    const float   *x, *y; /* the copies; y: of dy, in whose gaps are zeros */
+    const float   *x, *y; /* padded copies; y is a copy of dy with zeros in the gaps */
     const int64_t *offset;
-    int64_t        taps, count; /* channels * taps; pixels, in whole tiles */
+    int64_t        taps, count; /* taps: channels * taps; count: pixels, rounded up to whole tiles */
     const float   *w;           /* [tap][row] */
     float         *out;
     int64_t        out_row, y_row, images, x_image, y_image;
 } gpunn__direct_job;
 
-/* The kernels for one kind of vector. */
+/* The kernels for one vector type. */
 typedef struct gpunn__conv_kernels {
     int64_t lanes, v1, v6, v8;                               /* vectors per tile of 1, 6 and 8 rows */
-    void (*winograd)(const gpunn__winograd_job *w, int map); /* NULL: not in this set */
+    void (*winograd)(const gpunn__winograd_job *w, int map); /* NULL: not available */
     void (*direct)(const gpunn__direct_job *d, int rows);
     void (*gradient)(const gpunn__direct_job *d, int rows);
     void (*finish)(const float *x, float *y, const float *residual, int64_t n, float scale, float shift, bool add, bool relu);
@@ -27816,8 +27819,9 @@ typedef struct gpunn__conv_kernels {
             gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                                       \
     }
 
-/* out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], R rows in tiles of V vectors.
- * out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], R rows by 4 taps. */
+/* direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
+ * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
+ * 4 taps. */
 #define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                                                     \
     TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R, const int V)                 \
     {                                                                                                                          \
@@ -27910,7 +27914,7 @@ typedef struct gpunn__conv_kernels {
         LANES, V1, V6, V8, WINOGRAD, gpunn__##isa##_direct, gpunn__##isa##_direct_gradient, gpunn__##isa##_finish};
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-/* out[j] += the sum of a[j]; relu lets NaN through. */
+/* sum4: out[j] += the sum of a[j]. relu: propagates NaN. */
 #define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                \
     TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out)    \
     {                                                                                   \
@@ -27936,7 +27940,7 @@ GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 1, 2, gpunn__v8_winograd)
 #if defined(GPUNN__BASELINE) && defined(__aarch64__)
 GPUNN__WINOGRAD_KERNELS(v4, GPUNN__BASELINE, 4)
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6, gpunn__v4_winograd)
-#elif defined(GPUNN__BASELINE) /* without Winograd: 16 registers of 4 lanes hold no tile, and the code would be long */
+#elif defined(GPUNN__BASELINE) /* no Winograd: its tile does not fit 16 registers of 4 lanes, and the code would be long */
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
 #endif
 #else
@@ -27991,25 +27995,25 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 #endif
 }
 
-/* One such convolution, src [n][ci][d][h][w] to [n][co][od][oh][ow]. Work goes by rows of tiles, counted through all planes.
- * Along the depth nothing is transformed: the kd planes that a plane of the result reads stand side by side as kd * ci
- * channels. */
+/* One Winograd convolution, src [n][ci][d][h][w] to [n][co][od][oh][ow]. The unit of work is a row of tiles,
+ * numbered through all planes. Depth is not transformed: the kd planes that a plane of the result reads count
+ * as kd * ci channels. */
 typedef struct gpunn__winograd {
     const gpunn__gemm_kernels *kernels;
     int64_t                    n, ci, d, h, w, pd, ph, pw, co, od, oh, ow, kd;
     int64_t                    depth; /* kd * ci */
     const float               *src;
-    gpunn__planes              to; /* of the whole batch */
+    gpunn__planes              to; /* for the whole batch */
     const float               *weight;
-    int64_t                    w_co, w_ci;   /* steps from channel to channel */
-    bool                       turned;       /* along all axes */
-    bool                       ready;        /* u holds the weights already */
-    int64_t                    across, down; /* tiles of a row, rows of tiles of an image */
-    int64_t                    group;        /* rows of tiles that are multiplied at once */
-    bool                       shared;       /* one group at a time, by all threads; else each thread has its own */
-    float                     *u;            /* [36] packed right sides */
+    int64_t                    w_co, w_ci;   /* distances between channels */
+    bool                       turned;       /* weights are reversed along all axes */
+    bool                       ready;        /* u already holds the weights */
+    int64_t                    across, down; /* tiles per row, rows of tiles per image */
+    int64_t                    group;        /* rows of tiles multiplied together */
+    bool                       shared;       /* all threads share one group at a time; otherwise each thread has its own */
+    float                     *u;            /* [36] packed right operands */
     float                     *v;            /* [36][tile][depth], followed by the products, or A dy A', [36][tile][co] */
-    float                     *du, *panels;  /* of the weight's gradient: [36][depth][co]; right sides, per thread */
+    float                     *du, *panels;  /* for the gradient of the weight: [36][depth][co]; right operands, per thread */
     const float               *dy;           /* [n][co][od][oh][ow] */
     float                     *dweight;      /* [co][ci][kd][tap] */
     bool                       add;
@@ -28017,9 +28021,9 @@ typedef struct gpunn__winograd {
     int64_t                    u_plane, v_group, strip; /* floats of one u, of a group's v, of pixels */
 } gpunn__winograd;
 
-#define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels that are transformed at once */
+#define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels transformed together */
 
-/* u = G w G', for vectors of output channels. */
+/* u = G w G', with vectors of output channels. */
 static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int threads)
 {
     float         taps[16 * 9 * 16]; /* [ci][tap][co] */
@@ -28047,8 +28051,9 @@ static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int thr
     }
 }
 
-/* What the transforms of a side read: planes [n][channels][d][h][w]; a tile's first cell lies at (4 ty - ph, 4 tx - pw) of plane
- * z - pd and of kd - 1 further ones, cells outside are 0. size x size cells: 6 (B' x B) or 4 (A dy A'). */
+/* Source of a transform: planes [n][channels][d][h][w]. A tile's first cell is (4 ty - ph, 4 tx - pw) of
+ * planes z - pd .. z - pd + kd - 1. Cells outside are 0. A tile has size x size cells: 6 for B' x B, 4 for A
+ * dy A'. */
 typedef struct gpunn__winograd_side {
     const float *src;
     int64_t      channels, d, h, w, kd, pd, ph, pw, size;
@@ -28066,8 +28071,9 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
         int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, kz = unit / strips % s->kd,
                 count = s->channels - c < GPUNN__WINOGRAD_STRIP ? s->channels - c : GPUNN__WINOGRAD_STRIP;
         t = first + unit / strips / s->kd;
-        int64_t      y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
-        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w; /* cells of a row, after pw zeros and before zeros */
+        int64_t y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
+        /* cells of a row, after pw zeros and before the rest, also zeros */
+        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w;
         const float *from = s->src + ((image * s->channels + c) * s->d + z) * cells;
         for (int64_t i = 0; i < s->size; i++) {
             float  *to = pixels + i * row * count;
@@ -28095,7 +28101,7 @@ GPUNN__INLINE gpunn__winograd_side gpunn__winograd_input(const gpunn__winograd *
     return side;
 }
 
-/* y = A' m A of rows of tiles [t, t_end), m [36][tile][co]. */
+/* Stores y = A' m A for rows of tiles [t, t_end). m is [36][tile][co]. */
 static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane, int index,
                                     int threads, float *pixels)
 {
@@ -28115,7 +28121,7 @@ static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t
             int64_t       image = t / w->down / w->od, z = t / w->down % w->od;
             int64_t       at = (((image * w->co + c) * w->od + z) * w->oh + y) * w->ow;
             gpunn__planes to = gpunn__planes_from(w->to, c, at);
-            bool          whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are one run */
+            bool          whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are contiguous */
             gpunn__from_pixels(pixels + i * row * count, count, count, whole ? 4 * row : w->ow, &to);
             if (whole) break;
         }
@@ -28155,7 +28161,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     }
 }
 
-/* dw = G' du G with du = v' (A dy A'), group by group of tiles; the threads share out the 36 products. */
+/* dw = G' du G with du = v' (A dy A'), one group of tiles after another. Threads share the 36 products. */
 GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
@@ -28195,13 +28201,13 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
         gpunn__planes planes;
         memset(&planes, 0, sizeof planes);
         planes.dst = w->dweight + ((j * w->ci + p) * w->kd + z) * 9, planes.plane = w->depth * 9, planes.add = w->add;
-        const int64_t run = w->kd == 1 ? count : 1; /* channels whose taps are neighbours */
+        const int64_t run = w->kd == 1 ? count : 1; /* channels with adjacent taps */
         for (int64_t i = 0; i < count; i += run, planes.dst += w->kd * 9)
             gpunn__from_pixels(taps + i * 9 * lanes, lanes, columns, run * 9, &planes);
     }
 }
 
-/* Where cached, u lies in the cache, else in the workspace. */
+/* With cached, u is stored in the cache, otherwise in the workspace. */
 static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, bool cached, float *cache,
                                             gpunn__space *space)
 {
@@ -28209,7 +28215,7 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
     memset(&w, 0, sizeof w);
     w.kernels = gpunn__gemm_choose();
     w.n = v->n;
-    if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights turned by 180 degrees */
+    if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights rotated by 180 degrees */
         w.ci = v->oc, w.d = v->od, w.h = v->oh, w.w = v->ow, w.co = v->c, w.od = v->d, w.oh = v->h, w.ow = v->w;
         w.pd = v->kd - 1 - v->pd, w.ph = 2 - v->ph, w.pw = 2 - v->pw;
         w.src = v->dy, w.weight = v->weight, w.w_co = v->taps, w.w_ci = v->k, w.turned = true;
@@ -28248,14 +28254,14 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
     return w;
 }
 
-/* One convolution of few channels: src [n][groups * ci][d][h][w], with zeros between the cells when up > 1, to
- * [n][groups * co][od][oh][ow]. Also a backward pass to dx: dy, spread out by the stride, is convolved with the turned weights.
- * It goes plane by plane of the result, large ones in bands of rows; planes of src that one reads, kd of each channel, count as
- * so many channels. */
+/* One convolution of few channels: src [n][groups * ci][d][h][w] to [n][groups * co][od][oh][ow]. If up > 1,
+ * zeros are inserted between the cells of src. That also serves the backward pass to dx: dy, spread by the
+ * stride, is convolved with the reversed weights. Work proceeds by planes of the result, in bands of rows for
+ * large planes. The kd planes of src that one plane reads count as channels. */
 typedef struct gpunn__direct {
     const gpunn__conv_kernels *kernels;
     int64_t                    n, groups, ci, co, d, h, w, od, oh, ow, up_d, up_h, up_w;
-    int64_t                    front, top, left;                         /* padding before, may be negative: cells cut off */
+    int64_t                    front, top, left;                         /* padding before; negative: cells cut off */
     int64_t                    kd, kh, kw, sd, sh, sw, dd, dh, dw, taps; /* taps: ci * kd * kh * kw */
     const float               *src, *dy;
     gpunn__planes              to;
@@ -28263,18 +28269,19 @@ typedef struct gpunn__direct {
     bool                       turned;
     float                     *dweight;
     bool                       add;
-    int                        rows;         /* results at once: 1, 6 or 8 */
-    int64_t                    lines, bands; /* of the result in a band; bands of a plane */
-    int64_t                    blocks;       /* of so many rows in a group */
-    int64_t  qh, qw, plane, pixels;          /* a phase of the copy, all phases of a channel; pixels computed, in whole tiles */
-    int64_t *offset;                         /* [taps, and 3 more] */
-    float   *packed, *copies, *out;          /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
-    int64_t  copy;                           /* floats of one */
-    int64_t  batch, parts;                   /* dweight: planes at once; sums that are added up at the end */
-    float   *sums;                           /* [part][group * blocks][row][taps up to a multiple of 4] */
+    int                        rows;         /* output channels computed together: 1, 6 or 8 */
+    int64_t                    lines, bands; /* rows of the result per band; bands per plane */
+    int64_t                    blocks;       /* per group, of `rows` channels each */
+    /* plane: a channel's copy, all phases of qh x qw; pixels: computed pixels, in whole tiles */
+    int64_t  qh, qw, plane, pixels;
+    int64_t *offset;                /* [taps + 3] */
+    float   *packed, *copies, *out; /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
+    int64_t  copy;                  /* floats per thread */
+    int64_t  batch, parts;          /* dweight: planes copied together; partial sums that are added at the end */
+    float   *sums;                  /* [part][group * blocks][row][taps rounded up to a multiple of 4] */
 } gpunn__direct;
 
-/* src[0], src[2], .. to even and src[1], src[3], .. to odd, n in all. */
+/* Splits n floats: src[0], src[2], .. to even and src[1], src[3], .. to odd. */
 GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__RESTRICT even, float *GPUNN__RESTRICT odd)
 {
     int64_t i = 0;
@@ -28289,9 +28296,10 @@ GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__
     if (2 * i < n) even[i] = src[2 * i];
 }
 
-/* Copies what one group of plane `at` of the result (counted through all images) reads, from line `from` on, into the padded
- * layout: [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are
- * neighbours. to holds zeros where no cell ever comes, and what an earlier band left. */
+/* Copies the input of one group of plane `at` of the result (numbered through all images), from line `from`
+ * on, into the padded layout [channel][kd][phase][qh][qw]. The phases of a stride are separate, so the taps
+ * of neighbouring outputs are neighbours. On entry, `to` holds zeros where no cell is ever stored; elsewhere
+ * it may hold an earlier band. */
 static void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, int64_t from, float *to)
 {
     const int64_t top = d->top - from * d->sh, above = top < 0 ? (-top + d->up_h - 1) / d->up_h : 0;
@@ -28330,7 +28338,7 @@ static void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at
     }
 }
 
-/* Where that plane of a channel of the result, or of dy, begins. */
+/* Offset of plane `at` of a channel, in the result or in dy. */
 GPUNN__INLINE int64_t gpunn__direct_plane(const gpunn__direct *d, int64_t channel, int64_t at)
 {
     return ((at / d->od * d->groups * d->co + channel) * d->od + at % d->od) * d->oh * d->ow;
@@ -28395,7 +28403,8 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
     }
 }
 
-/* The weight's gradient. Each part sums over its own planes; the parts do not depend on the number of threads. */
+/* The gradient of the weight. Each part sums over its own planes. The parts do not depend on the number of
+ * threads. */
 GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
@@ -28448,8 +28457,9 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
     }
 }
 
-/* How many of the oh lines of a plane of the result go at once, so that a core's cache holds what they read: of each channel as
- * many lines of `pitch` cells, and `halo` beyond, for each phase of a stride; 0 or less where none fits. */
+/* Number of the oh lines of a plane of the result to compute together so that their input fits the cache of
+ * one core. The input per channel and phase of a stride is as many lines of `pitch` cells, plus `halo` lines.
+ * 0 or less if none fits. */
 static double gpunn__direct_lines(double channels, double oh, double pitch, double phases, double halo)
 {
     const double most = 65536 / (channels * pitch);
@@ -28517,7 +28527,7 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
 
 /* ---- the op ----------------------------------------------------------------------------------------------------------- */
 
-/* The gradient of a bias: dy [n][channels][cells] summed by channels. */
+/* The gradient of a bias: dy [n][channels][cells] summed per channel. */
 typedef struct gpunn__conv_bias {
     const float *dy;
     float       *dbias;
@@ -28544,7 +28554,8 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
     }
 }
 
-/* Any convolution as one of three axes; a transposed one by the convolution whose dx it is: its operand is dy. */
+/* Describes any convolution with three axes. A transposed convolution is described by the convolution whose
+ * dx it computes: its operand is that one's dy. */
 static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
@@ -28560,7 +28571,7 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
                                  {&v.h, &v.oh, &v.kh, &v.sh, &v.ph, &v.dh},
                                  {&v.w, &v.ow, &v.kw, &v.sw, &v.pw, &v.dw}};
     for (int i = 0; i < 3; i++) {
-        const int  from = i - 3 + axes; /* the first ones may be missing */
+        const int  from = i - 3 + axes; /* the first axes may be missing */
         const bool there = from >= 0;
         *axis[i][0] = there ? x->dim[2 + from] : 1, *axis[i][1] = there ? y->dim[2 + from] : 1;
         *axis[i][2] = there ? attr->kernel[from] : 1, *axis[i][3] = there ? attr->stride[from] : 1;
@@ -28582,7 +28593,7 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
     return v;
 }
 
-/* scale and shift per channel that bias and a merged batch norm come to. */
+/* Combines the bias and a fused batch norm into scale and shift per channel. */
 static void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
 {
     const float  *bias = (const float *)step->in[2].data;
@@ -28601,8 +28612,9 @@ static void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__
         memcpy(v->shift, bias, (size_t)channels * sizeof *bias);
 }
 
-/* Winograd where its tiles fit (and, of several planes, its chunks of 16 channels); else the smaller of two estimates, in
- * multiplications of a vector's lane: doubles, as sizes that nobody can compute are asked about too. */
+/* Selects Winograd where its tiles fit (and, with kd > 1, its chunks of 16 channels). Otherwise it selects
+ * the smaller of two cost estimates, in multiplications of one vector lane. They are doubles because the
+ * function is also called for sizes too large to compute. */
 static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
 {
     const bool    dx = use == GPUNN__CONV_DX;
@@ -28628,8 +28640,8 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
     return (whole && direct < lowered) || (banded && 1.5 * direct < lowered) ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
 }
 
-/* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
- * workspace; what is lowered of dx and dweight goes together. */
+/* A step needs y or dx as its result, or one or two of y, dx and dweight as its gradients. They are computed
+ * one after the other in the same workspace. Lowered dx and dweight are computed together. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__conv  v = gpunn__conv_shape(cpu, step);
@@ -28697,13 +28709,13 @@ GPUNN__X(conv_transpose3d)
 #undef GPUNN__WINOGRAD_STRIP
 
 /* ==== >>cpu/pool =================================================================================================== *
- * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1. Windows wholly inside go by eight
- * neighbours of a row, the others one by one. */
+ * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1.
+ * Windows that lie wholly inside are computed eight neighbours of a row at a time, the others one by one. */
 typedef struct gpunn__pool {
     int64_t          volumes;
     gpunn__pool_axis z, y, x;
-    bool             average, global, count_exclude_pad, accumulate; /* global: one window, the whole volume */
-    int              at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
+    bool             average, global, count_exclude_pad, accumulate; /* global: one window that covers the whole volume */
+    int              at_bytes; /* bytes per saved maximum: its index in the largest window; 0: not saved */
     void            *at;
     const float     *from; /* x, or the gradient of y */
     float           *to;   /* y, or the gradient of x */
@@ -28731,7 +28743,7 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     return p;
 }
 
-/* Where the window of output i begins, inside or in the padding. */
+/* Start of the window of output i, which may lie in the padding. */
 GPUNN__INLINE int64_t gpunn__pool_start(const gpunn__pool_axis *a, int64_t i)
 {
     int64_t begin, end;
@@ -28750,8 +28762,9 @@ GPUNN__INLINE void gpunn__pool_inner(const gpunn__pool_axis *a, int64_t *begin, 
     if (*begin > *end) *begin = *end;
 }
 
-/* The window of depth x rows x columns cells that begins at x; its result goes to element `to`. first: index in the whole window
- * of its first cell, not 0 where an edge cuts it. A NaN wins, over an earlier NaN too, as in torch. */
+/* Pools the depth x rows x columns cells that begin at x and stores the result to element `to`. first: index
+ * of the first cell within the whole window, nonzero if an edge cuts the window. As in torch, NaN wins, also
+ * over an earlier NaN. */
 GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t depth, int64_t rows,
                                    int64_t columns, int64_t first, float scale, int64_t to)
 {
@@ -28775,10 +28788,10 @@ typedef float   gpunn__f8 __attribute__((vector_size(32)));
 typedef int32_t gpunn__i8 __attribute__((vector_size(32)));
 typedef uint8_t gpunn__b8 __attribute__((vector_size(8)));
 
-/* Cells 0, 2, ... 14. */
+/* Loads cells 0, 2, ... 14. */
 GPUNN__INLINE void gpunn__pool_even(const float *cell, gpunn__f8 *even)
 {
-    gpunn__f8 low, high; /* cells 0 to 7 and 7 to 14 */
+    gpunn__f8 low, high; /* cells 0 .. 7 and 7 .. 14 */
     memcpy(&low, cell, sizeof low);
     memcpy(&high, cell + 7, sizeof high);
 #if defined(__clang__)
@@ -28789,7 +28802,8 @@ GPUNN__INLINE void gpunn__pool_even(const float *cell, gpunn__f8 *even)
 #endif
 }
 
-/* Eight neighbouring whole windows, `stride` apart, of which `count` are wanted. Reads up to 8 * stride cells a row. */
+/* Pools eight neighbouring whole windows, `stride` apart, and stores the first `count`. Reads up to 8 *
+ * stride cells per row. */
 GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t depth, int64_t rows,
                                      int64_t columns, int64_t stride, float scale, int64_t to, int64_t count)
 {
@@ -28828,7 +28842,8 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
 }
 #endif
 
-/* Output rows [row, row_end) of all volumes. depth, rows, columns, stride: of a whole window, constants where it pays. */
+/* Computes output rows [row, row_end) of all volumes. depth, rows, columns, stride: of a whole window;
+ * constants in common cases. */
 GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t depth, int64_t rows, int64_t columns,
                                     int64_t stride, int64_t row, int64_t row_end)
 {
@@ -28844,7 +28859,8 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
             if (stride <= 8 && ox == inner && y1 - y0 == rows && z1 - z0 == depth) {
                 for (; ox < inner_end; ox += 8) {
-                    int64_t from = inner_end - inner < 8 || ox <= inner_end - 8 ? ox : inner_end - 8; /* the last 8 may overlap */
+                    /* the last 8 may overlap */
+                    int64_t      from = inner_end - inner < 8 || ox <= inner_end - 8 ? ox : inner_end - 8;
                     const float *cell = x - p->x.padding + from * stride;
                     int64_t      count = inner_end - from < 8 ? inner_end - from : 8;
                     if (p->from + p->volumes * p->z.n * size - cell <
@@ -28871,7 +28887,7 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
     }
 }
 
-/* One window, the whole volume x, in 16 lanes. */
+/* Pools one window, the whole volume x, in 16 lanes. */
 GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const float *x, int64_t to)
 {
     int64_t cells = p->z.n * p->y.n * p->x.n, i = 0;
@@ -28896,7 +28912,7 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const f
             at[l] = take ? (int32_t)i + l : at[l];
         }
     }
-    for (int l = 1; l < 16; l++) { /* of equal cells the first, but of NaN the last */
+    for (int l = 1; l < 16; l++) { /* of equal cells the first wins, of NaN the last */
         bool earlier = at[l] < at[0], none = lane[0] == lane[0];
         if (lane[l] != lane[l] ? none || !earlier : lane[l] > lane[0] || (lane[l] == lane[0] && earlier))
             lane[0] = lane[l], at[0] = at[l];
@@ -28936,7 +28952,7 @@ GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg
     }
 }
 
-/* One row of the gradient of the maxima, whose windows begin in row `corner` of dx, to the cells of these. */
+/* Adds one row of gradients of maxima to the cells of these. The windows begin in row `corner` of dx. */
 GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, const float *dy, int64_t row, const int64_t *offset,
                                          float *corner)
 {
@@ -28971,7 +28987,9 @@ GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (ar
         if (!p->accumulate) memset(dx, 0, (size_t)cells * sizeof *dx);
         for (int64_t line = 0; line < p->z.out * p->y.out; line++, dy += p->x.out) {
             int64_t oz = line / p->y.out, oy = line % p->y.out;
-            if (!p->average) { /* from the window's first cell, in or out of the volume, to that of the maximum, which is in */
+            /* from the window's first cell, which may lie outside the volume, to the maximum, which lies
+             * inside */
+            if (!p->average) {
                 int64_t row = (volume * p->z.out * p->y.out + line) * p->x.out;
                 int64_t corner = (gpunn__pool_start(&p->z, oz) * p->y.n + gpunn__pool_start(&p->y, oy)) * p->x.n;
                 if (p->at_bytes == 1 && p->x.kernel)
@@ -29033,39 +29051,40 @@ GPUNN__X(adaptive_max_pool3d)
 #undef GPUNN__X
 
 /* ==== >>cpu/sampling =============================================================================================== *
- * grid_sample and affine_grid. A point lies between two cells along each axis; each has a weight, 0 outside. Images are volumes
- * of one slice, whose z axis is left out. Points are taken in chunks: first the cells and weights of a chunk along one axis after
- * another, then the values, channel by channel.
+ * grid_sample and affine_grid; also roi_align, hash_grid_encoding and interpolate. Along each axis a point
+ * lies between two cells, each with a weight that is 0 outside the image. A 2-d image is a volume of one
+ * slice, whose z axis is skipped. Points are processed in chunks: first the cells and weights of a chunk
+ * along each axis, then the values, channel by channel.
  *
- * The gradient of x: a thread owns some rows of cells and adds what falls into these, point after point, so that each cell sums
- * in the points' order, whatever the number of threads. Which rows a chunk touches is found first; threads pass over chunks that
- * touch none of theirs. */
+ * For the gradient of x, a thread owns some rows of cells and adds contributions to these, point after point.
+ * So each cell sums in the order of the points, whatever the number of threads. The rows that a chunk touches
+ * are found first; a thread skips chunks that touch none of its rows. */
 enum { GPUNN__POINTS = 64 };
 
 typedef struct gpunn__sampling {
     int                axes; /* 2 or 3 */
     int64_t            samples, channels;
-    int64_t            cells, points, chunks; /* of one sample and channel */
-    int32_t            size[3];               /* of x along x, y, z; 1 where there is no z */
+    int64_t            cells, points, chunks; /* per sample and channel */
+    int32_t            size[3];               /* of x along x, y, z; 1 if there is no z */
     gpunn_grid_mode    mode;
     gpunn_grid_padding padding;
-    bool               align_corners, add_x, add_grid; /* add: to the gradient that is there */
+    bool               align_corners, add_x, add_grid; /* add_x, add_grid: += instead of = for the gradient */
     const float       *x, *grid, *dy;
     float             *y, *dx, *dgrid;
-    int32_t           *touched; /* [samples][chunks][2]: first cells of the first and last row that a chunk touches */
+    int32_t           *touched; /* [samples][chunks][2]: first cells of the first and the last row that a chunk touches */
 } gpunn__sampling;
 
 typedef struct gpunn__places { /* of a chunk's points along one axis */
     int32_t cell[2][GPUNN__POINTS];
     float   weight[2][GPUNN__POINTS];
-    float   slope[2][GPUNN__POINTS]; /* derivative of weight for the coordinate */
+    float   slope[2][GPUNN__POINTS]; /* derivative of weight with respect to the coordinate */
 } gpunn__places;
 
-typedef struct gpunn__corners { /* of a chunk's points: two cells of each of up to four rows */
+typedef struct gpunn__corners { /* of a chunk's points: two cells in each of up to four rows */
     gpunn__places x, y, z;
     int32_t       row[4][GPUNN__POINTS]; /* its first cell */
     float         weight[4][GPUNN__POINTS], slope_y[4][GPUNN__POINTS], slope_z[4][GPUNN__POINTS];
-    int32_t       inside[GPUNN__POINTS]; /* 0: beside all cells, and whatever is in these */
+    int32_t       inside[GPUNN__POINTS]; /* 0: outside all cells; ignore the cells and weights */
 } gpunn__corners;
 
 static gpunn__sampling gpunn__sampling_of(const gpunn_step *step)
@@ -29097,7 +29116,7 @@ static gpunn__sampling gpunn__sampling_of(const gpunn_step *step)
     return s;
 }
 
-/* Mirrors coordinates at low and low + span until they lie between, and turns their slopes with them. */
+/* Reflects coordinates at low and low + span until they lie in between. Each reflection negates the slope. */
 static void gpunn__reflect(float low, float span, int count, float *at, float *slope)
 {
     GPUNN__IVDEP
@@ -29109,7 +29128,7 @@ static void gpunn__reflect(float low, float span, int count, float *at, float *s
     }
 }
 
-/* Coordinates are `stride` floats apart. */
+/* Finds the cells and weights of points along one axis. Coordinates are `stride` floats apart. */
 static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate, int stride, int count, int32_t size,
                                gpunn__places *p, int32_t *inside)
 {
@@ -29125,9 +29144,9 @@ static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate
     if (s->padding == GPUNN_GRID_REFLECTION) gpunn__reflect(-shift, span, count, at, slope);
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
-        float near = at[i] > low ? at[i] : low; /* NaN goes low */
+        float near = at[i] > low ? at[i] : low; /* NaN becomes low */
         near = near < high ? near : high;
-        float   turn = at[i] > low && at[i] < high ? slope[i] : 0; /* none at a border */
+        float   turn = at[i] > low && at[i] < high ? slope[i] : 0; /* 0 beyond a border */
         int32_t cell = (int32_t)near;
         cell -= (float)cell > near; /* floor */
         float   part = near - (float)cell;
@@ -29150,7 +29169,7 @@ static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate
     }
 }
 
-/* Points `first` to `first` + count - 1 of a sample. */
+/* Finds cells and weights of points first .. first + count - 1 of a sample. */
 static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_t first, int count, gpunn__corners *c)
 {
     const float *grid = s->grid + (sample * s->points + first) * s->axes;
@@ -29168,7 +29187,7 @@ static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_
     }
     if (s->axes == 2) return;
     int32_t slice = s->size[0] * s->size[1];
-    for (int r = 3; r >= 0; r--) { /* rows 0 and 1 last: the others are made of them */
+    for (int r = 3; r >= 0; r--) { /* rows 0 and 1 last: the others are computed from them */
         GPUNN__IVDEP
         for (int i = 0; i < count; i++) {
             float weight = c->weight[r & 1][i], z = c->z.weight[r >> 1][i];
@@ -29180,13 +29199,13 @@ static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_
     }
 }
 
-/* Rows whose cells count: one of nearest, else all. */
+/* Number of rows that contribute: one in mode nearest, else all. */
 static int gpunn__corner_rows(const gpunn__sampling *s)
 {
     return s->mode == GPUNN_GRID_NEAREST ? 1 : s->axes == 2 ? 2 : 4;
 }
 
-/* rows is a constant wherever these are called. */
+/* Values of one channel at the points of a chunk. Here and below, callers pass a constant for rows. */
 GPUNN__INLINE void gpunn__sample_chunk(const gpunn__corners *c, int rows, int count, const float *x, float *y)
 {
     GPUNN__IVDEP
@@ -29202,7 +29221,7 @@ GPUNN__INLINE void gpunn__sample_chunk(const gpunn__corners *c, int rows, int co
     }
 }
 
-/* Adds what one channel has of the gradient of coordinates x, y, z. */
+/* Adds the contribution of one channel to the gradients of the coordinates x, y, z. */
 GPUNN__INLINE void gpunn__sample_chunk_slopes(const gpunn__corners *c, int rows, int count, const float *x, const float *dy,
                                               float sum[3][GPUNN__POINTS])
 {
@@ -29246,7 +29265,7 @@ static int gpunn__chunk_points(const gpunn__sampling *s, int64_t chunk)
     return (int)gpunn__least(GPUNN__POINTS, s->points - chunk * GPUNN__POINTS);
 }
 
-/* Values, or the gradient of the grid. */
+/* Computes the values, or the gradient of the grid. */
 GPUNN__VECTORIZED(gpunn__sample_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__sampling *s = (const gpunn__sampling *)arg;
@@ -29301,7 +29320,7 @@ static void gpunn__sample_find_touched(const gpunn__sampling *s, int thread, int
     }
 }
 
-/* The gradient of x. */
+/* Computes the gradient of x. */
 GPUNN__VECTORIZED(gpunn__sample_back_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__sampling *s = (const gpunn__sampling *)arg;
@@ -29341,7 +29360,7 @@ GPUNN__VECTORIZED(gpunn__sample_back_task, (void *arg, int thread, int threads),
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__sampling s = gpunn__sampling_of(step);
-    const double    reads = (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2); /* of each point */
+    const double    reads = (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2); /* per point */
     int             threads = gpunn__cpu_threads_for(cpu, (double)s.samples * (double)s.points * reads);
     if (action == GPUNN__PREPARE) {
         if (step->backward && s.dx) step->workspace_bytes = (size_t)(2 * s.samples * s.chunks) * sizeof *s.touched;
@@ -29352,19 +29371,21 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step
     return GPUNN_OK;
 }
 
-/* ---- roi_align: of each bin first the weights of its cells along each axis, which its samples bring there, then the values,
- * ----- channel by channel. The gradient of x: a thread owns some channels and adds what falls into these, bin after bin. */
+/* ---- roi_align: for each bin, first the weights of its cells, then the values channel by channel ------------------------ *
+ * The weights along an axis are the sum over the bin's samples. For the gradient of x, a thread owns some
+ * channels and adds contributions to these, bin after bin. */
 
-enum { GPUNN__ROI_CHANNELS = 32 }; /* whose cells in a box fit a cache */
+enum { GPUNN__ROI_CHANNELS = 32 }; /* channels whose cells in a box fit the cache */
 typedef struct gpunn__rois {
     gpunn__roi_shape shape;
-    int64_t          cells; /* of one channel */
+    int64_t          cells; /* per channel */
     bool             add;
     const float     *x, *boxes, *dy;
     float           *y, *dx;
 } gpunn__rois;
 
-typedef struct gpunn__roi_cells { /* of a bin along one axis: `low` to `end` - 1, of which `first` on are at hand */
+/* of a bin along one axis: `low` .. `end` - 1; weight holds `count` of them, from `first` on */
+typedef struct gpunn__roi_cells {
     gpunn__roi_line line;
     int             low, end, first, count;
     float           weight[GPUNN__POINTS];
@@ -29408,7 +29429,7 @@ static void gpunn__roi_begin(const gpunn__rois *r, int64_t box, int bin, gpunn__
     c[1].first = c[1].end;
 }
 
-/* Weighs the next cells; false: there are none. */
+/* Computes the weights of the next cells. Returns false if there are none. */
 static bool gpunn__roi_next(gpunn__roi_cells c[2])
 {
     c[1].first += GPUNN__POINTS;
@@ -29444,7 +29465,7 @@ static void gpunn__roi_spread(const gpunn__roi_cells c[2], float g, float *dx)
     }
 }
 
-/* The bins of a box in channels `from` to `to` - 1 of its sample. */
+/* Processes the bins of a box in channels from .. to - 1 of its sample: values, or the gradient of x. */
 static void gpunn__roi_box(const gpunn__rois *r, int64_t box, int64_t from, int64_t to)
 {
     const gpunn__roi_shape *s = &r->shape;
@@ -29526,11 +29547,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *
 
 typedef struct gpunn__affine_points {
     int          axes;
-    int64_t      samples, lines; /* lines: of one sample */
-    int64_t      size[3];        /* along x, y, z; 1 where there is no z */
+    int64_t      samples, lines; /* lines: per sample */
+    int64_t      size[3];        /* along x, y, z; 1 if there is no z */
     bool         align_corners;
     const float *theta, *dgrid;
-    float       *grid, *sums; /* sums: [samples][lines][2][axes], of a line's gradients and of these times x */
+    float       *grid, *sums; /* sums: [samples][lines][2][axes], the sums of a line's gradients and of these times x */
 } gpunn__affine_points;
 
 GPUNN__VECTORIZED(gpunn__affine_task, (void *arg, int thread, int threads), (arg, thread, threads))
@@ -29610,7 +29631,7 @@ GPUNN__VECTORIZED(gpunn__hash_slopes_task, (void *arg, int index, int threads), 
     }
 }
 
-/* A level's rows are one thread's, which adds point after point. */
+/* One thread owns all rows of a level and adds point after point. */
 GPUNN__VECTORIZED(gpunn__hash_back_task, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
@@ -29706,14 +29727,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step
 }
 
 /* ---- interpolate ------------------------------------------------------------------------------------------------------- *
- * Volumes of one image and channel each; a plane has depth 1, a line height 1 too. Along an axis output o is cell first[o] of x,
- * or, linearly, a sum of it and the next, or, cubically, of these and one more on each side; beyond an end stands the cell at the
- * end. Tables of these come first. A row of outputs then is some rows of x, weighed, and from that row its cells; the gradient of
- * a row of x gathers the rows of outputs that saw it. */
+ * A volume is one image and channel. A plane has depth 1; a line also has height 1. Along an axis, output o
+ * is cell first[o] of x (nearest), a weighted sum of it and the next cell (linear), or of these and one more
+ * on each side (cubic). Positions beyond an end use the cell at the end. Tables of first cells and weights
+ * are computed up front. A row of outputs is computed from a weighted sum of rows of x, then along that row.
+ * The gradient of a row of x gathers the rows of outputs that read it. */
 
 typedef struct gpunn__resize_axis {
     int64_t  in, out;
-    int      taps;   /* cells that an output sees: 1, 2 or 4 */
+    int      taps;   /* cells that an output reads: 1, 2 or 4 */
     int32_t *first;  /* [out]; -1 before the first cell */
     int32_t *begin;  /* [in + 1]: the first output whose first cell is this one or a later one */
     float   *weight; /* [out][taps] */
@@ -29728,7 +29750,7 @@ typedef struct gpunn__resize {
     float             *row;  /* [threads][max of x.in and x.out] */
 } gpunn__resize;
 
-/* torch's rule for all of an axis. */
+/* Computes the tables of an axis by torch's rules. */
 static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *attr, float ratio)
 {
     int64_t o = 0;
@@ -29752,14 +29774,15 @@ static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *
     }
 }
 
-/* The cell that output o sees through a tap. */
+/* The cell that output o reads through a tap. */
 GPUNN__INLINE int64_t gpunn__resize_cell(const gpunn__resize_axis *a, int64_t o, int tap)
 {
     const int64_t i = a->first[o] - (a->taps - 1) / 2 + tap;
     return i < 0 ? 0 : gpunn__least(i, a->in - 1);
 }
 
-/* What cell i is of output o, of those that see it: gpunn__resize_from(a, i) to gpunn__resize_to(a, i) - 1. */
+/* The weight of cell i in output o. Only outputs gpunn__resize_from(a, i) .. gpunn__resize_to(a, i) - 1 read
+ * the cell. */
 GPUNN__INLINE float gpunn__resize_weight(const gpunn__resize_axis *a, int64_t o, int64_t i)
 {
     float sum = 0;
@@ -29777,7 +29800,7 @@ GPUNN__INLINE int64_t gpunn__resize_to(const gpunn__resize_axis *a, int64_t i)
     return a->begin[gpunn__least(i + 1 + a->taps / 4, a->in)];
 }
 
-/* row = or += weight * from */
+/* row = or += weight * from. */
 GPUNN__INLINE void gpunn__resize_add(float *row, const float *from, int64_t n, float weight, bool add)
 {
     GPUNN__IVDEP
@@ -31575,30 +31598,32 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu
 }
 
 /* ==== >>cpu/recurrent ============================================================================================== *
- * rnn, lstm, gru: one layer, x [length, n, in] -> y [length (+ 1 or 2 rows of states), n, directions * hidden]. Of each step of
- * each sequence a row of gates is kept: first a product for many steps fills it with x W_ih^T + the biases, then step by step
- * h W_hh^T is added and the gates are applied in place. Backward turns it into the gradients of what the gates were applied to,
- * in place again, and sums up those of the weights in one product over all steps. Rows, in units of hidden:
+ * rnn, lstm, gru: one layer, x [length, n, in] -> y [length (+ 1 or 2 rows of states), n, directions *
+ * hidden]. For each step of each sequence, one row of gates is kept. First, one product for many steps fills
+ * the rows with x W_ih^T + the biases. Then each step adds h W_hh^T and applies the gates in place. Backward
+ * overwrites each row with the gradients of the gates' inputs, also in place. It computes the gradients of
+ * the weights in one product over all steps. Rows, in units of hidden:
  *     rnn   h                     h = tanh(..) or relu(..)
  *     lstm  i f g o c             c = f c + i g, h = o tanh(c)
  *     gru   r z n q               n = tanh(.. + r q), q = W_hn h + b_hn, h = (1 - z) n + z h; backward q becomes dn r
- * Threads share the sequences of the batch, so that none waits for another before the end; where there are fewer sequences than
- * threads, they share the columns of each step instead. A sequence's state stands still at steps that lie behind its length. */
+ * Threads share the sequences of the batch, so none waits for another before the end. If there are fewer
+ * sequences than threads, threads share the columns of each step instead. A sequence's state does not change
+ * at steps beyond its length. */
 typedef struct gpunn__recurrent_job {
     const gpunn_step          *step;
     const gpunn__gemm_kernels *kernels;
-    int64_t                    length, batch, in, hidden, gates, width; /* width: floats of a row of gates */
+    int64_t                    length, batch, in, hidden, gates, width; /* width: floats in a row of gates */
     int64_t                    directions, direction;
     const float               *h_0, *c_0;           /* of this direction; NULL: 0 */
-    float                     *kept;                /* [time][batch][width] from time `origin` on */
+    float                     *kept;                /* [time][batch][width], starting at time `origin` */
     int64_t                    origin, first, last; /* first, last: steps, in the order of the direction */
     float                     *h, *c;               /* [batch][hidden]: the state, or its gradient */
-    const float               *zeros;               /* [hidden], backward */
-    gpunn__gemm                product[3];          /* of one step; forward, behind them, x W_ih^T of many steps */
+    const float               *zeros;               /* [hidden], in backward */
+    gpunn__gemm                product[3];          /* products of one step; in forward, followed by x W_ih^T for many steps */
     int                        products;
 } gpunn__recurrent_job;
 
-/* Where step s of this direction is in time. */
+/* Time index of step s of this direction. */
 GPUNN__INLINE int64_t gpunn__recurrent_time(const gpunn__recurrent_job *j, int64_t s)
 {
     return j->direction ? j->length - 1 - s : s;
@@ -31610,13 +31635,13 @@ GPUNN__INLINE int64_t gpunn__recurrent_length(const gpunn__recurrent_job *j, int
     return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, n) : j->length;
 }
 
-/* The row of y, or of its gradient, of sequence n at time t. */
+/* The row of y, or of its gradient, for sequence n at time t. */
 GPUNN__INLINE float *gpunn__recurrent_y(const gpunn__recurrent_job *j, const gpunn_value *y, int64_t t, int64_t n)
 {
     return (float *)y->data + ((t * j->batch + n) * j->directions + j->direction) * j->hidden;
 }
 
-/* The h that step s of sequence n starts from. */
+/* The h before step s of sequence n. */
 GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j, int64_t s, int64_t n)
 {
     const int64_t t = s > 0 ? gpunn__recurrent_time(j, s - 1) : j->length;
@@ -31624,7 +31649,7 @@ GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j
     return j->h_0 ? j->h_0 + n * j->hidden : j->zeros;
 }
 
-/* gcc takes half of AVX-512's vectors where it is not told. */
+/* gcc uses 256-bit vectors with AVX-512 unless told otherwise. */
 #if defined(__AVX512F__) && defined(GPUNN__VECTORS) && !defined(__clang__)
 #define GPUNN__CELL(function, parameters, arguments) \
     __attribute__((target("prefer-vector-width=512"))) GPUNN__NOINLINE void function parameters
@@ -31718,7 +31743,7 @@ GPUNN__CELL(gpunn__gru_slope,
     }
 }
 
-/* The units first .. first + count of a row, from its gates on. */
+/* Applies the gates to units first .. first + count - 1 of a row. */
 static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t t, int64_t n, int64_t first, int64_t count,
                                          float *gates)
 {
@@ -31758,7 +31783,7 @@ static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t
     }
 }
 
-/* The products of one step: gates += h W_hh^T; gru: q apart. Backward: dh += gates W_hh. */
+/* Sets up the products of one step: gates += h W_hh^T; for gru, q separately. Backward: dh += gates W_hh. */
 static void gpunn__recurrent_products(gpunn__recurrent_job *j)
 {
     const gpunn_step *step = j->step;
@@ -31803,10 +31828,10 @@ static void gpunn__recurrent_use_packed(gpunn__recurrent_job *j, float *packed, 
     }
 }
 
-/* What one thread does of each step: all of some sequences, or some columns of all. */
+/* One thread's share of each step: all columns of some sequences, or some columns of all sequences. */
 typedef struct gpunn__recurrent_share {
     int64_t row, rows_end;
-    int     threads, index; /* that share the columns */
+    int     threads, index; /* threads that share the columns, and this one's index */
 } gpunn__recurrent_share;
 
 static void gpunn__recurrent_multiply(const gpunn__recurrent_job *j, const gpunn__recurrent_share *share, float *gates)
@@ -31835,8 +31860,9 @@ static void gpunn__recurrent_cells(const gpunn__recurrent_job *j, const gpunn__r
     }
 }
 
-/* After each half of a step, where threads share it. When one of them does not run, the first goes on alone, rather than wait at
- * each step for as long as another program computes. Returns false when this thread is done. */
+/* Barrier after each half of a step if threads share it. If one of the threads is not running, the first one
+ * continues alone. Otherwise all would wait at every step for as long as another program computes. Returns
+ * false if this thread is done. */
 static bool gpunn__recurrent_meet(gpunn__recurrent_share *share)
 {
     if (share->threads == 1 || !gpunn__team_barrier()) return true;
@@ -31855,11 +31881,11 @@ static void gpunn__recurrent_task(void *arg, int index, int threads)
         share.threads = 1;
         share.index = 0;
     } else
-        (void)gpunn__team_barrier(); /* who slept until this task may come late */
+        (void)gpunn__team_barrier(); /* threads that slept before this task may come late */
     for (int64_t i = 0; i < j->last - j->first; i++) {
         const int64_t s = backward ? j->last - 1 - i : j->first + i;
         float        *gates = j->kept + (gpunn__recurrent_time(j, s) - j->origin) * j->batch * j->width;
-        /* Nothing to be multiplied with, and nobody to take the result. */
+        /* There is no state to multiply with, or no gradient to compute. */
         const bool idle = s == 0 && (backward ? j->step->grad_in[2].data == NULL : j->h_0 == NULL && j->products == 1);
         if (backward) gpunn__recurrent_cells(j, &share, s, gates);
         if (backward && !gpunn__recurrent_meet(&share)) return;
@@ -31870,7 +31896,7 @@ static void gpunn__recurrent_task(void *arg, int index, int threads)
     }
 }
 
-/* As rows of B in a product over steps: `in` columns of x, then the h that each step starts from. */
+/* Packs rows of B for a product over steps: `in` columns of x, then the h before each step. */
 static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc, int64_t column, int64_t count, int64_t width,
                                          float *packed)
 {
@@ -31887,7 +31913,8 @@ static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc
     }
 }
 
-/* What prepare measures and run does: products, which share the workspace. */
+/* Runs a product, or with PREPARE raises *bytes to the workspace that it needs. All products share the
+ * workspace. */
 static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, const gpunn__gemm *g, float *workspace, size_t *bytes)
 {
     const int    threads = gpunn__gemm_threads(cpu, g);
@@ -31919,13 +31946,13 @@ static float *gpunn__recurrent_take(gpunn__room *room, int64_t count)
     return (float *)gpunn__room_take(room, (size_t)count * sizeof(float));
 }
 
-/* This direction's part of a state, [directions, n, hidden]; NULL: none. */
+/* This direction's part of a state [directions, n, hidden]; NULL: none. */
 static float *gpunn__recurrent_state(const gpunn__recurrent_job *j, void *state)
 {
     return state ? (float *)state + j->direction * j->batch * j->hidden : NULL;
 }
 
-/* The final states in y, or their gradients: row 0 h_n, row 1 c_n. NULL: not wanted. */
+/* The final states in y, or their gradients: row 0 is h_n, row 1 is c_n. NULL: not requested. */
 static float *gpunn__recurrent_final(const gpunn__recurrent_job *j, const gpunn_value *y, int row)
 {
     const int64_t size = j->directions * j->batch * j->hidden;
@@ -31941,7 +31968,7 @@ static void gpunn__recurrent_copy(const gpunn__recurrent_job *j, float *to, cons
         memset(to, 0, bytes);
 }
 
-/* What every step starts from: the biases, summed up where the gate's two products are. */
+/* The biases that initialize the gates. Both biases are added up where a gate adds both products. */
 static void gpunn__recurrent_bias(const gpunn__recurrent_job *j, float *bias)
 {
     const gpunn_value *in = j->step->in + GPUNN__WEIGHTS + 4 * j->direction;
@@ -31952,23 +31979,23 @@ static void gpunn__recurrent_bias(const gpunn__recurrent_job *j, float *bias)
 
 #define GPUNN__RECURRENT_ROWS 256
 
-/* Threads for steps of so many products: one a sequence at most, or more that share each step's columns, where that is worth two
- * barriers. */
+/* Number of threads for `steps` steps. It is at most one per sequence, or more threads that share each step's
+ * columns where that outweighs two barriers. */
 static int gpunn__recurrent_threads(const gpunn__cpu *cpu, const gpunn__recurrent_job *j, int64_t steps)
 {
-    enum { COLUMNS_WORK = 1 << 15 }; /* products of a step for each thread */
+    enum { COLUMNS_WORK = 1 << 15 }; /* multiplications of a step per thread */
     const int64_t each = j->gates * j->hidden * j->hidden, shared = j->batch * each / COLUMNS_WORK;
     const int     threads = gpunn__cpu_threads(cpu, steps * j->batch * each / 8);
     return (int)gpunn__least(threads, shared > j->batch ? shared : j->batch);
 }
 
-/* Steps that pass from one product over their input or gates to the next: so many that their gates stay near. */
+/* Steps between two products over inputs or gates, so few that their gates stay in the cache. */
 static int64_t gpunn__recurrent_chunk(const gpunn__recurrent_job *j)
 {
     return gpunn__least((GPUNN__RECURRENT_ROWS + j->batch - 1) / j->batch, j->length);
 }
 
-/* Moves to steps first .. last. */
+/* Selects steps first .. last - 1. */
 static void gpunn__recurrent_move(gpunn__recurrent_job *j, int64_t first, int64_t last)
 {
     j->first = first;
@@ -32037,8 +32064,9 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
     return GPUNN_OK;
 }
 
-/* What these steps add to `rows` rows of the gradients of W_ih and W_hh, which lie side by side in sums: to the columns of x,
- * those of h, or both. gate: where the gates begin that the first of these rows made. */
+/* Adds the contribution of these steps to `rows` rows of the gradients of W_ih and W_hh, which lie side by
+ * side in sums. of_x, of_h: the columns of x and of h to compute. gate: offset of the gates that the first of
+ * these rows produced. */
 static void gpunn__recurrent_weights(gpunn__cpu *cpu, gpunn__action action, const gpunn__recurrent_job *j, int64_t gate,
                                      int64_t rows, bool of_x, bool of_h, float *sums, float *workspace, size_t *scratch)
 {
@@ -32058,7 +32086,7 @@ static void gpunn__recurrent_weights(gpunn__cpu *cpu, gpunn__action action, cons
     gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
 }
 
-/* to (=, +=) columns of from, whose rows lie from_row apart. */
+/* to (=, or += if add) the first columns of from, whose rows are from_row apart. */
 static void gpunn__recurrent_give(gpunn_value *to, bool add, const float *from, int64_t from_row)
 {
     float *GPUNN__RESTRICT y = (float *)to->data;
@@ -32066,8 +32094,8 @@ static void gpunn__recurrent_give(gpunn_value *to, bool add, const float *from, 
         for (int64_t k = 0; k < to->dim[1]; k++) y[k] = add ? y[k] + from[k] : from[k];
 }
 
-/* What these steps add to dx and, in sums, to the gradients of the direction's weights and biases, from those of their gates;
- * after the last of them, to these gradients. */
+/* Adds the contribution of these steps, from the gradients of their gates, to dx and, in sums, to the
+ * direction's weights and biases. After the last of them, the sums are stored to the gradients. */
 static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__recurrent_job *j,
                                        float *sums, float *weight_sums, float *workspace, size_t *scratch)
 {
@@ -32087,7 +32115,7 @@ static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     }
     if (of_x || of_h)
         gpunn__recurrent_weights(cpu, action, j, 0, gru ? 2 * hidden : rows, of_x, of_h, weight_sums, workspace, scratch);
-    for (int i = 0; i < 2 && gru; i++) { /* n of x, q of h */
+    for (int i = 0; i < 2 && gru; i++) { /* n for x, q for h */
         float *to = weight_sums ? weight_sums + 2 * hidden * wide : NULL;
         if (i ? of_h : of_x)
             gpunn__recurrent_weights(cpu, action, j, (2 + i) * hidden, hidden, i == 0, i == 1, to, workspace, scratch);

@@ -2,29 +2,29 @@
 #include "cpu/gemm.h"
 
 /* ==== >>cpu/conv =================================================================================================== *
- * Three ways, chosen by shape (gpunn__conv_choose_way). Lowered: any convolution as a product of windows and weights. Winograd:
- * 3 x 3 with stride 1 in a quarter of the multiplications. Direct: few channels or many groups. The first two turn images
- * pixel-major, [pixel][channel]: vectors run over channels whatever the window, and the left side of every product is read where
- * it lies. */
+ * Convolutions in three ways; gpunn__conv_choose_way selects one by shape. Lowered: any convolution, as a
+ * product of windows and weights. Winograd: 3 x 3 with stride 1, in a quarter of the multiplications. Direct:
+ * few channels or many groups. The first two convert images to pixel-major layout, [pixel][channel]. So
+ * vectors run over channels for any window, and the left operand of every product is read in place. */
 typedef enum gpunn__conv_use { GPUNN__CONV_FORWARD, GPUNN__CONV_DX, GPUNN__CONV_DW } gpunn__conv_use;
 typedef enum gpunn__conv_way { GPUNN__CONV_LOWERED, GPUNN__CONV_WINOGRAD, GPUNN__CONV_DIRECT } gpunn__conv_way;
 
 typedef struct gpunn__conv {
     int          threads;
-    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;  /* cg, og: channels of a group */
+    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;  /* cg, og: input and output channels per group */
     int64_t      kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw; /* kernel, stride, padding, dilation */
     int64_t      taps, k;                                        /* k: cells of a window, taps * cg */
     int64_t      pixels;                                         /* output pixels of the batch */
     const float *x, *weight, *dy;
-    float       *y, *dx, *dweight; /* NULL: not wanted */
+    float       *y, *dx, *dweight; /* NULL: not needed */
     bool         add_y, add_dx, add_dweight;
-    /* Of a forward step, for y or, of a transposed convolution, dx: per channel, scale NULL: 1. */
+    /* Epilogue of a forward step, for y or, in a transposed convolution, dx. Per channel; scale NULL: 1. */
     float       *scale, *shift;
     const float *residual;
     bool         relu;
 } gpunn__conv;
 
-/* The workspace as it is handed out; without a base it is only measured. */
+/* Allocates the workspace piece by piece. With base NULL it only measures. */
 typedef struct gpunn__space {
     float *base;
     size_t bytes;
@@ -54,7 +54,7 @@ GPUNN__INLINE gpunn__gemm gpunn__conv_gemm(int64_t m, int64_t n, int64_t k)
 typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
 #endif
 
-/* dst[pixel][channel] from planes; the 4 x 4 squares are transposed in registers. */
+/* Converts planes to dst[pixel][channel]. The 4 x 4 squares are transposed in registers. */
 static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst, int64_t stride)
 {
     int64_t c = 0;
@@ -77,11 +77,11 @@ static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, 
         for (int64_t p = 0; p < pixels; p++) dst[p * stride + c] = src[c * plane + p];
 }
 
-/* Planes from src[pixel][channel]: dst = relu(src * scale + shift + residual), or dst += src. */
+/* Converts src[pixel][channel] to planes: dst = relu(src * scale + shift + residual), or dst += src. */
 typedef struct gpunn__planes {
     float       *dst;
     int64_t      plane;
-    const float *scale, *shift, *residual; /* per channel, per channel, as dst; each may be NULL */
+    const float *scale, *shift, *residual; /* per channel, per channel, same layout as dst; each may be NULL */
     bool         relu, add;
 } gpunn__planes;
 
@@ -130,7 +130,7 @@ static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channel
         }
 }
 
-/* Where and how y or dx is stored. */
+/* How y or dx is stored. */
 GPUNN__INLINE gpunn__planes gpunn__conv_planes(const gpunn__conv *v, float *dst, int64_t plane, bool add)
 {
     gpunn__planes to;
@@ -139,7 +139,7 @@ GPUNN__INLINE gpunn__planes gpunn__conv_planes(const gpunn__conv *v, float *dst,
     return to;
 }
 
-/* The same from there on: channel c, cell `at`. */
+/* The same, starting at channel c and cell `at`. */
 GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int64_t at)
 {
     to.dst += at;
@@ -149,7 +149,7 @@ GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int6
     return to;
 }
 
-/* The planes of n images, `cells` each, made pixel-major. */
+/* Converts the planes of n images, `cells` each, to pixel-major layout. */
 static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index,
                                   int threads)
 {
@@ -163,7 +163,8 @@ static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels,
     }
 }
 
-/* Where the packed right side [k][n] holds row p, column j (a multiple of the lanes). *width: the distance to the next row. */
+/* Offset of row p, column j (a multiple of the lanes) in a packed right operand [k][n]. *width: distance to
+ * the next row. */
 GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j, int64_t *width)
 {
     int64_t padded = gpunn__to_multiple(n, lanes), panel = j / (3 * lanes) * 3 * lanes;
@@ -173,22 +174,22 @@ GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int6
     return block * padded + depth * panel + (p - block) * *width + j - panel;
 }
 
-/* ---- lowered: windows laid out as rows of a matrix, any kernel, stride, dilation and groups --------------------------- */
+/* ---- lowered (im2col): windows laid out as rows of a matrix; any kernel, stride, dilation and groups ------------------ */
 
 typedef struct gpunn__lowered {
     const gpunn__conv *v;
-    bool               pointwise; /* windows are the pixels themselves */
+    bool               pointwise; /* windows are single pixels */
     bool               want_dx, want_dweight;
-    int64_t            rows;          /* of a block */
+    int64_t            rows;          /* per block */
     float             *xt, *dyt, *wt; /* [n d h w][c], [n od oh ow][oc], [oc][tap][cg] */
-    float             *packed;        /* forward: weights as right sides, one per group */
-    int64_t            packed_floats; /* of one */
-    bool               ready;         /* packed holds them already */
-    float             *dwt, *dxt;     /* as wt, as xt */
-    float             *columns;       /* windows [rows][tap][cg]; forward: per thread */
-    float             *out;           /* forward: results [rows][og] per thread */
-    float             *panels;        /* of the products, per thread */
-    int64_t            panel;         /* floats of one */
+    float             *packed;        /* forward: weights as right operands, one per group */
+    int64_t            packed_floats; /* per group */
+    bool               ready;         /* packed already holds them */
+    float             *dwt, *dxt;     /* same layouts as wt and xt */
+    float             *columns;       /* windows [rows][tap][cg]; in forward, one per thread */
+    float             *out;           /* forward: results [rows][og], one per thread */
+    float             *panels;        /* of the products, one per thread */
+    int64_t            panel;         /* floats per thread */
 } gpunn__lowered;
 
 static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight, bool cached,
@@ -215,7 +216,7 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     return l;
 }
 
-/* An output pixel. */
+/* Coordinates of an output pixel. */
 typedef struct gpunn__lowered_pixel {
     int64_t image, z, y, x;
 } gpunn__lowered_pixel;
@@ -239,7 +240,7 @@ GPUNN__INLINE void gpunn__lowered_next(const gpunn__conv *v, gpunn__lowered_pixe
     at->z = 0, at->image++;
 }
 
-/* The input pixel under a tap; -1: padding. */
+/* Index of the input pixel under a tap; -1: padding. */
 GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lowered_pixel *at, int64_t kz, int64_t ky,
                                            int64_t kx)
 {
@@ -249,7 +250,7 @@ GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lo
     return ((at->image * v->d + z) * v->h + y) * v->w + x;
 }
 
-/* Windows of the output pixels [p, p + rows), group g, to columns[row][tap][channel]. */
+/* Copies the windows of output pixels [p, p + rows) of group g to columns[row][tap][channel]. */
 static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, float *columns)
 {
     const gpunn__conv   *v = l->v;
@@ -267,7 +268,7 @@ static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p
                 }
 }
 
-/* The reverse: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
+/* The adjoint: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
 static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1,
                                const float *columns)
 {
@@ -285,7 +286,7 @@ static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, in
                 }
 }
 
-/* weight [oc][cg][tap] to a packed right side [tap][cg][og] per group. */
+/* Packs weight [oc][cg][tap] as a right operand [tap][cg][og] per group. */
 static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
 {
     const gpunn__conv *v = l->v;
@@ -298,7 +299,7 @@ static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
         const float *from = v->weight + (group * v->og + j) * v->k;
         float       *to = l->packed + group * l->packed_floats;
         int64_t      width;
-        for (int64_t p = 0; p < v->k && columns % lanes; p++) { /* zeros behind the last column */
+        for (int64_t p = 0; p < v->k && columns % lanes; p++) { /* zeros after the last column */
             float *row = to + gpunn__packed_at(v->k, v->og, lanes, p, j, &width);
             memset(row, 0, (size_t)width * sizeof *row);
         }
@@ -317,7 +318,7 @@ static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
     }
 }
 
-/* weight [oc][cg][tap] to wt [oc][tap][cg]. */
+/* Converts weight [oc][cg][tap] to wt [oc][tap][cg]. */
 static void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threads)
 {
     const gpunn__conv *v = l->v;
@@ -335,7 +336,7 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
     if (threads > 1) (void)gpunn__team_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
-    if (blocks < threads) { /* few pixels: smaller blocks */
+    if (blocks < threads) { /* few pixels: use smaller blocks */
         rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
         blocks = (v->pixels + rows - 1) / rows;
     }
@@ -352,7 +353,7 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
             g.c = out, g.c_row = v->og;
             if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
             gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, NULL);
-            for (int64_t done = 0, part; done < count; done += part) { /* image by image */
+            for (int64_t done = 0, part; done < count; done += part) { /* one image at a time */
                 int64_t       image = (p + done) / area, at = (p + done) % area;
                 gpunn__planes to = gpunn__conv_planes(v, v->y, area, v->add_y);
                 part = area - at < count - done ? area - at : count - done;
@@ -362,8 +363,8 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
         }
 }
 
-/* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. Block by block of pixels, each shared by all threads: a weight's
- * sum has one order, whatever their number. */
+/* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. All threads share each block of pixels, so a
+ * weight's sum has one order, whatever the number of threads. */
 GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__lowered      *l = (const gpunn__lowered *)arg;
@@ -426,9 +427,10 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
     }
 }
 
-/* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 -----------------------
- * y = A' [(G w G') (B' x B)] A, elementwise products summed over channels, that is 36 matrix products. Its transposes give
- * dw = G' [(B' x B) (A dy A')] G. Every transform is one map of a column, applied to columns and then to rows. */
+/* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 --------------------- *
+ * y = A' [(G w G') (B' x B)] A. The elementwise products, summed over channels, are 36 matrix products. The
+ * adjoint gives dw = G' [(B' x B) (A dy A')] G. Every transform is one map of a column, applied first to
+ * columns, then to rows. */
 
 enum gpunn__winograd_map {
     GPUNN__WINOGRAD_INPUT,
@@ -438,7 +440,8 @@ enum gpunn__winograd_map {
     GPUNN__WINOGRAD_DWEIGHT
 };
 
-/* count transforms of n x n cells at src (rows si, columns sj apart) to m x m cells at dst, each cell a run of channels. */
+/* `count` transforms of n x n cells at src (rows si, columns sj apart) to m x m cells at dst. Each cell is a
+ * run of channels. */
 typedef struct gpunn__winograd_job {
     const float *src;
     int64_t      si, sj, src_step;
@@ -447,23 +450,23 @@ typedef struct gpunn__winograd_job {
     int64_t      count, channels;
 } gpunn__winograd_job;
 
-/* ---- direct: few channels ---------------------------------------------------------------------------------------------
- * Vectors run over the pixels of a padded copy of the image, rows and all, so that each tap is one shifted load; results that
- * fall into the padding between rows are dropped. */
+/* ---- direct: few channels ------------------------------------------------------------------------------------------- *
+ * Vectors run over the pixels of a padded copy of the image, across row ends, so each tap is one shifted
+ * load. Results that fall into the padding between rows are dropped. */
 
 typedef struct gpunn__direct_job {
-    const float   *x, *y; /* the copies; y: of dy, in whose gaps are zeros */
+    const float   *x, *y; /* padded copies; y is a copy of dy with zeros in the gaps */
     const int64_t *offset;
-    int64_t        taps, count; /* channels * taps; pixels, in whole tiles */
+    int64_t        taps, count; /* taps: channels * taps; count: pixels, rounded up to whole tiles */
     const float   *w;           /* [tap][row] */
     float         *out;
     int64_t        out_row, y_row, images, x_image, y_image;
 } gpunn__direct_job;
 
-/* The kernels for one kind of vector. */
+/* The kernels for one vector type. */
 typedef struct gpunn__conv_kernels {
     int64_t lanes, v1, v6, v8;                               /* vectors per tile of 1, 6 and 8 rows */
-    void (*winograd)(const gpunn__winograd_job *w, int map); /* NULL: not in this set */
+    void (*winograd)(const gpunn__winograd_job *w, int map); /* NULL: not available */
     void (*direct)(const gpunn__direct_job *d, int rows);
     void (*gradient)(const gpunn__direct_job *d, int rows);
     void (*finish)(const float *x, float *y, const float *residual, int64_t n, float scale, float shift, bool add, bool relu);
@@ -548,8 +551,9 @@ typedef struct gpunn__conv_kernels {
             gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                                       \
     }
 
-/* out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], R rows in tiles of V vectors.
- * out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], R rows by 4 taps. */
+/* direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
+ * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
+ * 4 taps. */
 #define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                                                     \
     TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R, const int V)                 \
     {                                                                                                                          \
@@ -642,7 +646,7 @@ typedef struct gpunn__conv_kernels {
         LANES, V1, V6, V8, WINOGRAD, gpunn__##isa##_direct, gpunn__##isa##_direct_gradient, gpunn__##isa##_finish};
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-/* out[j] += the sum of a[j]; relu lets NaN through. */
+/* sum4: out[j] += the sum of a[j]. relu: propagates NaN. */
 #define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                \
     TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out)    \
     {                                                                                   \
@@ -668,7 +672,7 @@ GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 1, 2, gpunn__v8_winograd)
 #if defined(GPUNN__BASELINE) && defined(__aarch64__)
 GPUNN__WINOGRAD_KERNELS(v4, GPUNN__BASELINE, 4)
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6, gpunn__v4_winograd)
-#elif defined(GPUNN__BASELINE) /* without Winograd: 16 registers of 4 lanes hold no tile, and the code would be long */
+#elif defined(GPUNN__BASELINE) /* no Winograd: its tile does not fit 16 registers of 4 lanes, and the code would be long */
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
 #endif
 #else
@@ -723,25 +727,25 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 #endif
 }
 
-/* One such convolution, src [n][ci][d][h][w] to [n][co][od][oh][ow]. Work goes by rows of tiles, counted through all planes.
- * Along the depth nothing is transformed: the kd planes that a plane of the result reads stand side by side as kd * ci
- * channels. */
+/* One Winograd convolution, src [n][ci][d][h][w] to [n][co][od][oh][ow]. The unit of work is a row of tiles,
+ * numbered through all planes. Depth is not transformed: the kd planes that a plane of the result reads count
+ * as kd * ci channels. */
 typedef struct gpunn__winograd {
     const gpunn__gemm_kernels *kernels;
     int64_t                    n, ci, d, h, w, pd, ph, pw, co, od, oh, ow, kd;
     int64_t                    depth; /* kd * ci */
     const float               *src;
-    gpunn__planes              to; /* of the whole batch */
+    gpunn__planes              to; /* for the whole batch */
     const float               *weight;
-    int64_t                    w_co, w_ci;   /* steps from channel to channel */
-    bool                       turned;       /* along all axes */
-    bool                       ready;        /* u holds the weights already */
-    int64_t                    across, down; /* tiles of a row, rows of tiles of an image */
-    int64_t                    group;        /* rows of tiles that are multiplied at once */
-    bool                       shared;       /* one group at a time, by all threads; else each thread has its own */
-    float                     *u;            /* [36] packed right sides */
+    int64_t                    w_co, w_ci;   /* distances between channels */
+    bool                       turned;       /* weights are reversed along all axes */
+    bool                       ready;        /* u already holds the weights */
+    int64_t                    across, down; /* tiles per row, rows of tiles per image */
+    int64_t                    group;        /* rows of tiles multiplied together */
+    bool                       shared;       /* all threads share one group at a time; otherwise each thread has its own */
+    float                     *u;            /* [36] packed right operands */
     float                     *v;            /* [36][tile][depth], followed by the products, or A dy A', [36][tile][co] */
-    float                     *du, *panels;  /* of the weight's gradient: [36][depth][co]; right sides, per thread */
+    float                     *du, *panels;  /* for the gradient of the weight: [36][depth][co]; right operands, per thread */
     const float               *dy;           /* [n][co][od][oh][ow] */
     float                     *dweight;      /* [co][ci][kd][tap] */
     bool                       add;
@@ -749,9 +753,9 @@ typedef struct gpunn__winograd {
     int64_t                    u_plane, v_group, strip; /* floats of one u, of a group's v, of pixels */
 } gpunn__winograd;
 
-#define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels that are transformed at once */
+#define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels transformed together */
 
-/* u = G w G', for vectors of output channels. */
+/* u = G w G', with vectors of output channels. */
 static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int threads)
 {
     float         taps[16 * 9 * 16]; /* [ci][tap][co] */
@@ -779,8 +783,9 @@ static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int thr
     }
 }
 
-/* What the transforms of a side read: planes [n][channels][d][h][w]; a tile's first cell lies at (4 ty - ph, 4 tx - pw) of plane
- * z - pd and of kd - 1 further ones, cells outside are 0. size x size cells: 6 (B' x B) or 4 (A dy A'). */
+/* Source of a transform: planes [n][channels][d][h][w]. A tile's first cell is (4 ty - ph, 4 tx - pw) of
+ * planes z - pd .. z - pd + kd - 1. Cells outside are 0. A tile has size x size cells: 6 for B' x B, 4 for A
+ * dy A'. */
 typedef struct gpunn__winograd_side {
     const float *src;
     int64_t      channels, d, h, w, kd, pd, ph, pw, size;
@@ -798,8 +803,9 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
         int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, kz = unit / strips % s->kd,
                 count = s->channels - c < GPUNN__WINOGRAD_STRIP ? s->channels - c : GPUNN__WINOGRAD_STRIP;
         t = first + unit / strips / s->kd;
-        int64_t      y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
-        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w; /* cells of a row, after pw zeros and before zeros */
+        int64_t y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
+        /* cells of a row, after pw zeros and before the rest, also zeros */
+        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w;
         const float *from = s->src + ((image * s->channels + c) * s->d + z) * cells;
         for (int64_t i = 0; i < s->size; i++) {
             float  *to = pixels + i * row * count;
@@ -827,7 +833,7 @@ GPUNN__INLINE gpunn__winograd_side gpunn__winograd_input(const gpunn__winograd *
     return side;
 }
 
-/* y = A' m A of rows of tiles [t, t_end), m [36][tile][co]. */
+/* Stores y = A' m A for rows of tiles [t, t_end). m is [36][tile][co]. */
 static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane, int index,
                                     int threads, float *pixels)
 {
@@ -847,7 +853,7 @@ static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t
             int64_t       image = t / w->down / w->od, z = t / w->down % w->od;
             int64_t       at = (((image * w->co + c) * w->od + z) * w->oh + y) * w->ow;
             gpunn__planes to = gpunn__planes_from(w->to, c, at);
-            bool          whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are one run */
+            bool          whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are contiguous */
             gpunn__from_pixels(pixels + i * row * count, count, count, whole ? 4 * row : w->ow, &to);
             if (whole) break;
         }
@@ -887,7 +893,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     }
 }
 
-/* dw = G' du G with du = v' (A dy A'), group by group of tiles; the threads share out the 36 products. */
+/* dw = G' du G with du = v' (A dy A'), one group of tiles after another. Threads share the 36 products. */
 GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
@@ -927,13 +933,13 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
         gpunn__planes planes;
         memset(&planes, 0, sizeof planes);
         planes.dst = w->dweight + ((j * w->ci + p) * w->kd + z) * 9, planes.plane = w->depth * 9, planes.add = w->add;
-        const int64_t run = w->kd == 1 ? count : 1; /* channels whose taps are neighbours */
+        const int64_t run = w->kd == 1 ? count : 1; /* channels with adjacent taps */
         for (int64_t i = 0; i < count; i += run, planes.dst += w->kd * 9)
             gpunn__from_pixels(taps + i * 9 * lanes, lanes, columns, run * 9, &planes);
     }
 }
 
-/* Where cached, u lies in the cache, else in the workspace. */
+/* With cached, u is stored in the cache, otherwise in the workspace. */
 static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, bool cached, float *cache,
                                             gpunn__space *space)
 {
@@ -941,7 +947,7 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
     memset(&w, 0, sizeof w);
     w.kernels = gpunn__gemm_choose();
     w.n = v->n;
-    if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights turned by 180 degrees */
+    if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights rotated by 180 degrees */
         w.ci = v->oc, w.d = v->od, w.h = v->oh, w.w = v->ow, w.co = v->c, w.od = v->d, w.oh = v->h, w.ow = v->w;
         w.pd = v->kd - 1 - v->pd, w.ph = 2 - v->ph, w.pw = 2 - v->pw;
         w.src = v->dy, w.weight = v->weight, w.w_co = v->taps, w.w_ci = v->k, w.turned = true;
@@ -980,14 +986,14 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
     return w;
 }
 
-/* One convolution of few channels: src [n][groups * ci][d][h][w], with zeros between the cells when up > 1, to
- * [n][groups * co][od][oh][ow]. Also a backward pass to dx: dy, spread out by the stride, is convolved with the turned weights.
- * It goes plane by plane of the result, large ones in bands of rows; planes of src that one reads, kd of each channel, count as
- * so many channels. */
+/* One convolution of few channels: src [n][groups * ci][d][h][w] to [n][groups * co][od][oh][ow]. If up > 1,
+ * zeros are inserted between the cells of src. That also serves the backward pass to dx: dy, spread by the
+ * stride, is convolved with the reversed weights. Work proceeds by planes of the result, in bands of rows for
+ * large planes. The kd planes of src that one plane reads count as channels. */
 typedef struct gpunn__direct {
     const gpunn__conv_kernels *kernels;
     int64_t                    n, groups, ci, co, d, h, w, od, oh, ow, up_d, up_h, up_w;
-    int64_t                    front, top, left;                         /* padding before, may be negative: cells cut off */
+    int64_t                    front, top, left;                         /* padding before; negative: cells cut off */
     int64_t                    kd, kh, kw, sd, sh, sw, dd, dh, dw, taps; /* taps: ci * kd * kh * kw */
     const float               *src, *dy;
     gpunn__planes              to;
@@ -995,18 +1001,19 @@ typedef struct gpunn__direct {
     bool                       turned;
     float                     *dweight;
     bool                       add;
-    int                        rows;         /* results at once: 1, 6 or 8 */
-    int64_t                    lines, bands; /* of the result in a band; bands of a plane */
-    int64_t                    blocks;       /* of so many rows in a group */
-    int64_t  qh, qw, plane, pixels;          /* a phase of the copy, all phases of a channel; pixels computed, in whole tiles */
-    int64_t *offset;                         /* [taps, and 3 more] */
-    float   *packed, *copies, *out;          /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
-    int64_t  copy;                           /* floats of one */
-    int64_t  batch, parts;                   /* dweight: planes at once; sums that are added up at the end */
-    float   *sums;                           /* [part][group * blocks][row][taps up to a multiple of 4] */
+    int                        rows;         /* output channels computed together: 1, 6 or 8 */
+    int64_t                    lines, bands; /* rows of the result per band; bands per plane */
+    int64_t                    blocks;       /* per group, of `rows` channels each */
+    /* plane: a channel's copy, all phases of qh x qw; pixels: computed pixels, in whole tiles */
+    int64_t  qh, qw, plane, pixels;
+    int64_t *offset;                /* [taps + 3] */
+    float   *packed, *copies, *out; /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
+    int64_t  copy;                  /* floats per thread */
+    int64_t  batch, parts;          /* dweight: planes copied together; partial sums that are added at the end */
+    float   *sums;                  /* [part][group * blocks][row][taps rounded up to a multiple of 4] */
 } gpunn__direct;
 
-/* src[0], src[2], .. to even and src[1], src[3], .. to odd, n in all. */
+/* Splits n floats: src[0], src[2], .. to even and src[1], src[3], .. to odd. */
 GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__RESTRICT even, float *GPUNN__RESTRICT odd)
 {
     int64_t i = 0;
@@ -1021,9 +1028,10 @@ GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__
     if (2 * i < n) even[i] = src[2 * i];
 }
 
-/* Copies what one group of plane `at` of the result (counted through all images) reads, from line `from` on, into the padded
- * layout: [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are
- * neighbours. to holds zeros where no cell ever comes, and what an earlier band left. */
+/* Copies the input of one group of plane `at` of the result (numbered through all images), from line `from`
+ * on, into the padded layout [channel][kd][phase][qh][qw]. The phases of a stride are separate, so the taps
+ * of neighbouring outputs are neighbours. On entry, `to` holds zeros where no cell is ever stored; elsewhere
+ * it may hold an earlier band. */
 static void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, int64_t from, float *to)
 {
     const int64_t top = d->top - from * d->sh, above = top < 0 ? (-top + d->up_h - 1) / d->up_h : 0;
@@ -1062,7 +1070,7 @@ static void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at
     }
 }
 
-/* Where that plane of a channel of the result, or of dy, begins. */
+/* Offset of plane `at` of a channel, in the result or in dy. */
 GPUNN__INLINE int64_t gpunn__direct_plane(const gpunn__direct *d, int64_t channel, int64_t at)
 {
     return ((at / d->od * d->groups * d->co + channel) * d->od + at % d->od) * d->oh * d->ow;
@@ -1127,7 +1135,8 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
     }
 }
 
-/* The weight's gradient. Each part sums over its own planes; the parts do not depend on the number of threads. */
+/* The gradient of the weight. Each part sums over its own planes. The parts do not depend on the number of
+ * threads. */
 GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
@@ -1180,8 +1189,9 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
     }
 }
 
-/* How many of the oh lines of a plane of the result go at once, so that a core's cache holds what they read: of each channel as
- * many lines of `pitch` cells, and `halo` beyond, for each phase of a stride; 0 or less where none fits. */
+/* Number of the oh lines of a plane of the result to compute together so that their input fits the cache of
+ * one core. The input per channel and phase of a stride is as many lines of `pitch` cells, plus `halo` lines.
+ * 0 or less if none fits. */
 static double gpunn__direct_lines(double channels, double oh, double pitch, double phases, double halo)
 {
     const double most = 65536 / (channels * pitch);
@@ -1249,7 +1259,7 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
 
 /* ---- the op ----------------------------------------------------------------------------------------------------------- */
 
-/* The gradient of a bias: dy [n][channels][cells] summed by channels. */
+/* The gradient of a bias: dy [n][channels][cells] summed per channel. */
 typedef struct gpunn__conv_bias {
     const float *dy;
     float       *dbias;
@@ -1276,7 +1286,8 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
     }
 }
 
-/* Any convolution as one of three axes; a transposed one by the convolution whose dx it is: its operand is dy. */
+/* Describes any convolution with three axes. A transposed convolution is described by the convolution whose
+ * dx it computes: its operand is that one's dy. */
 static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
@@ -1292,7 +1303,7 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
                                  {&v.h, &v.oh, &v.kh, &v.sh, &v.ph, &v.dh},
                                  {&v.w, &v.ow, &v.kw, &v.sw, &v.pw, &v.dw}};
     for (int i = 0; i < 3; i++) {
-        const int  from = i - 3 + axes; /* the first ones may be missing */
+        const int  from = i - 3 + axes; /* the first axes may be missing */
         const bool there = from >= 0;
         *axis[i][0] = there ? x->dim[2 + from] : 1, *axis[i][1] = there ? y->dim[2 + from] : 1;
         *axis[i][2] = there ? attr->kernel[from] : 1, *axis[i][3] = there ? attr->stride[from] : 1;
@@ -1314,7 +1325,7 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
     return v;
 }
 
-/* scale and shift per channel that bias and a merged batch norm come to. */
+/* Combines the bias and a fused batch norm into scale and shift per channel. */
 static void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
 {
     const float  *bias = (const float *)step->in[2].data;
@@ -1333,8 +1344,9 @@ static void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__
         memcpy(v->shift, bias, (size_t)channels * sizeof *bias);
 }
 
-/* Winograd where its tiles fit (and, of several planes, its chunks of 16 channels); else the smaller of two estimates, in
- * multiplications of a vector's lane: doubles, as sizes that nobody can compute are asked about too. */
+/* Selects Winograd where its tiles fit (and, with kd > 1, its chunks of 16 channels). Otherwise it selects
+ * the smaller of two cost estimates, in multiplications of one vector lane. They are doubles because the
+ * function is also called for sizes too large to compute. */
 static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
 {
     const bool    dx = use == GPUNN__CONV_DX;
@@ -1360,8 +1372,8 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
     return (whole && direct < lowered) || (banded && 1.5 * direct < lowered) ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
 }
 
-/* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
- * workspace; what is lowered of dx and dweight goes together. */
+/* A step needs y or dx as its result, or one or two of y, dx and dweight as its gradients. They are computed
+ * one after the other in the same workspace. Lowered dx and dweight are computed together. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__conv  v = gpunn__conv_shape(cpu, step);

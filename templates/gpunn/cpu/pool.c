@@ -2,13 +2,13 @@
 #include "cpu/context.h"
 
 /* ==== >>cpu/pool =================================================================================================== *
- * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1. Windows wholly inside go by eight
- * neighbours of a row, the others one by one. */
+ * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1.
+ * Windows that lie wholly inside are computed eight neighbours of a row at a time, the others one by one. */
 typedef struct gpunn__pool {
     int64_t          volumes;
     gpunn__pool_axis z, y, x;
-    bool             average, global, count_exclude_pad, accumulate; /* global: one window, the whole volume */
-    int              at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
+    bool             average, global, count_exclude_pad, accumulate; /* global: one window that covers the whole volume */
+    int              at_bytes; /* bytes per saved maximum: its index in the largest window; 0: not saved */
     void            *at;
     const float     *from; /* x, or the gradient of y */
     float           *to;   /* y, or the gradient of x */
@@ -36,7 +36,7 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     return p;
 }
 
-/* Where the window of output i begins, inside or in the padding. */
+/* Start of the window of output i, which may lie in the padding. */
 GPUNN__INLINE int64_t gpunn__pool_start(const gpunn__pool_axis *a, int64_t i)
 {
     int64_t begin, end;
@@ -55,8 +55,9 @@ GPUNN__INLINE void gpunn__pool_inner(const gpunn__pool_axis *a, int64_t *begin, 
     if (*begin > *end) *begin = *end;
 }
 
-/* The window of depth x rows x columns cells that begins at x; its result goes to element `to`. first: index in the whole window
- * of its first cell, not 0 where an edge cuts it. A NaN wins, over an earlier NaN too, as in torch. */
+/* Pools the depth x rows x columns cells that begin at x and stores the result to element `to`. first: index
+ * of the first cell within the whole window, nonzero if an edge cuts the window. As in torch, NaN wins, also
+ * over an earlier NaN. */
 GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t depth, int64_t rows,
                                    int64_t columns, int64_t first, float scale, int64_t to)
 {
@@ -80,10 +81,10 @@ typedef float   gpunn__f8 __attribute__((vector_size(32)));
 typedef int32_t gpunn__i8 __attribute__((vector_size(32)));
 typedef uint8_t gpunn__b8 __attribute__((vector_size(8)));
 
-/* Cells 0, 2, ... 14. */
+/* Loads cells 0, 2, ... 14. */
 GPUNN__INLINE void gpunn__pool_even(const float *cell, gpunn__f8 *even)
 {
-    gpunn__f8 low, high; /* cells 0 to 7 and 7 to 14 */
+    gpunn__f8 low, high; /* cells 0 .. 7 and 7 .. 14 */
     memcpy(&low, cell, sizeof low);
     memcpy(&high, cell + 7, sizeof high);
 #if defined(__clang__)
@@ -94,7 +95,8 @@ GPUNN__INLINE void gpunn__pool_even(const float *cell, gpunn__f8 *even)
 #endif
 }
 
-/* Eight neighbouring whole windows, `stride` apart, of which `count` are wanted. Reads up to 8 * stride cells a row. */
+/* Pools eight neighbouring whole windows, `stride` apart, and stores the first `count`. Reads up to 8 *
+ * stride cells per row. */
 GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t depth, int64_t rows,
                                      int64_t columns, int64_t stride, float scale, int64_t to, int64_t count)
 {
@@ -133,7 +135,8 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
 }
 #endif
 
-/* Output rows [row, row_end) of all volumes. depth, rows, columns, stride: of a whole window, constants where it pays. */
+/* Computes output rows [row, row_end) of all volumes. depth, rows, columns, stride: of a whole window;
+ * constants in common cases. */
 GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t depth, int64_t rows, int64_t columns,
                                     int64_t stride, int64_t row, int64_t row_end)
 {
@@ -149,7 +152,8 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
             if (stride <= 8 && ox == inner && y1 - y0 == rows && z1 - z0 == depth) {
                 for (; ox < inner_end; ox += 8) {
-                    int64_t from = inner_end - inner < 8 || ox <= inner_end - 8 ? ox : inner_end - 8; /* the last 8 may overlap */
+                    /* the last 8 may overlap */
+                    int64_t      from = inner_end - inner < 8 || ox <= inner_end - 8 ? ox : inner_end - 8;
                     const float *cell = x - p->x.padding + from * stride;
                     int64_t      count = inner_end - from < 8 ? inner_end - from : 8;
                     if (p->from + p->volumes * p->z.n * size - cell <
@@ -176,7 +180,7 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
     }
 }
 
-/* One window, the whole volume x, in 16 lanes. */
+/* Pools one window, the whole volume x, in 16 lanes. */
 GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const float *x, int64_t to)
 {
     int64_t cells = p->z.n * p->y.n * p->x.n, i = 0;
@@ -201,7 +205,7 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const f
             at[l] = take ? (int32_t)i + l : at[l];
         }
     }
-    for (int l = 1; l < 16; l++) { /* of equal cells the first, but of NaN the last */
+    for (int l = 1; l < 16; l++) { /* of equal cells the first wins, of NaN the last */
         bool earlier = at[l] < at[0], none = lane[0] == lane[0];
         if (lane[l] != lane[l] ? none || !earlier : lane[l] > lane[0] || (lane[l] == lane[0] && earlier))
             lane[0] = lane[l], at[0] = at[l];
@@ -241,7 +245,7 @@ GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg
     }
 }
 
-/* One row of the gradient of the maxima, whose windows begin in row `corner` of dx, to the cells of these. */
+/* Adds one row of gradients of maxima to the cells of these. The windows begin in row `corner` of dx. */
 GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, const float *dy, int64_t row, const int64_t *offset,
                                          float *corner)
 {
@@ -276,7 +280,9 @@ GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (ar
         if (!p->accumulate) memset(dx, 0, (size_t)cells * sizeof *dx);
         for (int64_t line = 0; line < p->z.out * p->y.out; line++, dy += p->x.out) {
             int64_t oz = line / p->y.out, oy = line % p->y.out;
-            if (!p->average) { /* from the window's first cell, in or out of the volume, to that of the maximum, which is in */
+            /* from the window's first cell, which may lie outside the volume, to the maximum, which lies
+             * inside */
+            if (!p->average) {
                 int64_t row = (volume * p->z.out * p->y.out + line) * p->x.out;
                 int64_t corner = (gpunn__pool_start(&p->z, oz) * p->y.n + gpunn__pool_start(&p->y, oy)) * p->x.n;
                 if (p->at_bytes == 1 && p->x.kernel)

@@ -4,30 +4,32 @@
 #include "cpu/gemm.h"
 
 /* ==== >>cpu/recurrent ============================================================================================== *
- * rnn, lstm, gru: one layer, x [length, n, in] -> y [length (+ 1 or 2 rows of states), n, directions * hidden]. Of each step of
- * each sequence a row of gates is kept: first a product for many steps fills it with x W_ih^T + the biases, then step by step
- * h W_hh^T is added and the gates are applied in place. Backward turns it into the gradients of what the gates were applied to,
- * in place again, and sums up those of the weights in one product over all steps. Rows, in units of hidden:
+ * rnn, lstm, gru: one layer, x [length, n, in] -> y [length (+ 1 or 2 rows of states), n, directions *
+ * hidden]. For each step of each sequence, one row of gates is kept. First, one product for many steps fills
+ * the rows with x W_ih^T + the biases. Then each step adds h W_hh^T and applies the gates in place. Backward
+ * overwrites each row with the gradients of the gates' inputs, also in place. It computes the gradients of
+ * the weights in one product over all steps. Rows, in units of hidden:
  *     rnn   h                     h = tanh(..) or relu(..)
  *     lstm  i f g o c             c = f c + i g, h = o tanh(c)
  *     gru   r z n q               n = tanh(.. + r q), q = W_hn h + b_hn, h = (1 - z) n + z h; backward q becomes dn r
- * Threads share the sequences of the batch, so that none waits for another before the end; where there are fewer sequences than
- * threads, they share the columns of each step instead. A sequence's state stands still at steps that lie behind its length. */
+ * Threads share the sequences of the batch, so none waits for another before the end. If there are fewer
+ * sequences than threads, threads share the columns of each step instead. A sequence's state does not change
+ * at steps beyond its length. */
 typedef struct gpunn__recurrent_job {
     const gpunn_step          *step;
     const gpunn__gemm_kernels *kernels;
-    int64_t                    length, batch, in, hidden, gates, width; /* width: floats of a row of gates */
+    int64_t                    length, batch, in, hidden, gates, width; /* width: floats in a row of gates */
     int64_t                    directions, direction;
     const float               *h_0, *c_0;           /* of this direction; NULL: 0 */
-    float                     *kept;                /* [time][batch][width] from time `origin` on */
+    float                     *kept;                /* [time][batch][width], starting at time `origin` */
     int64_t                    origin, first, last; /* first, last: steps, in the order of the direction */
     float                     *h, *c;               /* [batch][hidden]: the state, or its gradient */
-    const float               *zeros;               /* [hidden], backward */
-    gpunn__gemm                product[3];          /* of one step; forward, behind them, x W_ih^T of many steps */
+    const float               *zeros;               /* [hidden], in backward */
+    gpunn__gemm                product[3];          /* products of one step; in forward, followed by x W_ih^T for many steps */
     int                        products;
 } gpunn__recurrent_job;
 
-/* Where step s of this direction is in time. */
+/* Time index of step s of this direction. */
 GPUNN__INLINE int64_t gpunn__recurrent_time(const gpunn__recurrent_job *j, int64_t s)
 {
     return j->direction ? j->length - 1 - s : s;
@@ -39,13 +41,13 @@ GPUNN__INLINE int64_t gpunn__recurrent_length(const gpunn__recurrent_job *j, int
     return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, n) : j->length;
 }
 
-/* The row of y, or of its gradient, of sequence n at time t. */
+/* The row of y, or of its gradient, for sequence n at time t. */
 GPUNN__INLINE float *gpunn__recurrent_y(const gpunn__recurrent_job *j, const gpunn_value *y, int64_t t, int64_t n)
 {
     return (float *)y->data + ((t * j->batch + n) * j->directions + j->direction) * j->hidden;
 }
 
-/* The h that step s of sequence n starts from. */
+/* The h before step s of sequence n. */
 GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j, int64_t s, int64_t n)
 {
     const int64_t t = s > 0 ? gpunn__recurrent_time(j, s - 1) : j->length;
@@ -53,7 +55,7 @@ GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j
     return j->h_0 ? j->h_0 + n * j->hidden : j->zeros;
 }
 
-/* gcc takes half of AVX-512's vectors where it is not told. */
+/* gcc uses 256-bit vectors with AVX-512 unless told otherwise. */
 #if defined(__AVX512F__) && defined(GPUNN__VECTORS) && !defined(__clang__)
 #define GPUNN__CELL(function, parameters, arguments) \
     __attribute__((target("prefer-vector-width=512"))) GPUNN__NOINLINE void function parameters
@@ -147,7 +149,7 @@ GPUNN__CELL(gpunn__gru_slope,
     }
 }
 
-/* The units first .. first + count of a row, from its gates on. */
+/* Applies the gates to units first .. first + count - 1 of a row. */
 static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t t, int64_t n, int64_t first, int64_t count,
                                          float *gates)
 {
@@ -187,7 +189,7 @@ static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t
     }
 }
 
-/* The products of one step: gates += h W_hh^T; gru: q apart. Backward: dh += gates W_hh. */
+/* Sets up the products of one step: gates += h W_hh^T; for gru, q separately. Backward: dh += gates W_hh. */
 static void gpunn__recurrent_products(gpunn__recurrent_job *j)
 {
     const gpunn_step *step = j->step;
@@ -232,10 +234,10 @@ static void gpunn__recurrent_use_packed(gpunn__recurrent_job *j, float *packed, 
     }
 }
 
-/* What one thread does of each step: all of some sequences, or some columns of all. */
+/* One thread's share of each step: all columns of some sequences, or some columns of all sequences. */
 typedef struct gpunn__recurrent_share {
     int64_t row, rows_end;
-    int     threads, index; /* that share the columns */
+    int     threads, index; /* threads that share the columns, and this one's index */
 } gpunn__recurrent_share;
 
 static void gpunn__recurrent_multiply(const gpunn__recurrent_job *j, const gpunn__recurrent_share *share, float *gates)
@@ -264,8 +266,9 @@ static void gpunn__recurrent_cells(const gpunn__recurrent_job *j, const gpunn__r
     }
 }
 
-/* After each half of a step, where threads share it. When one of them does not run, the first goes on alone, rather than wait at
- * each step for as long as another program computes. Returns false when this thread is done. */
+/* Barrier after each half of a step if threads share it. If one of the threads is not running, the first one
+ * continues alone. Otherwise all would wait at every step for as long as another program computes. Returns
+ * false if this thread is done. */
 static bool gpunn__recurrent_meet(gpunn__recurrent_share *share)
 {
     if (share->threads == 1 || !gpunn__team_barrier()) return true;
@@ -284,11 +287,11 @@ static void gpunn__recurrent_task(void *arg, int index, int threads)
         share.threads = 1;
         share.index = 0;
     } else
-        (void)gpunn__team_barrier(); /* who slept until this task may come late */
+        (void)gpunn__team_barrier(); /* threads that slept before this task may come late */
     for (int64_t i = 0; i < j->last - j->first; i++) {
         const int64_t s = backward ? j->last - 1 - i : j->first + i;
         float        *gates = j->kept + (gpunn__recurrent_time(j, s) - j->origin) * j->batch * j->width;
-        /* Nothing to be multiplied with, and nobody to take the result. */
+        /* There is no state to multiply with, or no gradient to compute. */
         const bool idle = s == 0 && (backward ? j->step->grad_in[2].data == NULL : j->h_0 == NULL && j->products == 1);
         if (backward) gpunn__recurrent_cells(j, &share, s, gates);
         if (backward && !gpunn__recurrent_meet(&share)) return;
@@ -299,7 +302,7 @@ static void gpunn__recurrent_task(void *arg, int index, int threads)
     }
 }
 
-/* As rows of B in a product over steps: `in` columns of x, then the h that each step starts from. */
+/* Packs rows of B for a product over steps: `in` columns of x, then the h before each step. */
 static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc, int64_t column, int64_t count, int64_t width,
                                          float *packed)
 {
@@ -316,7 +319,8 @@ static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc
     }
 }
 
-/* What prepare measures and run does: products, which share the workspace. */
+/* Runs a product, or with PREPARE raises *bytes to the workspace that it needs. All products share the
+ * workspace. */
 static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, const gpunn__gemm *g, float *workspace, size_t *bytes)
 {
     const int    threads = gpunn__gemm_threads(cpu, g);
@@ -348,13 +352,13 @@ static float *gpunn__recurrent_take(gpunn__room *room, int64_t count)
     return (float *)gpunn__room_take(room, (size_t)count * sizeof(float));
 }
 
-/* This direction's part of a state, [directions, n, hidden]; NULL: none. */
+/* This direction's part of a state [directions, n, hidden]; NULL: none. */
 static float *gpunn__recurrent_state(const gpunn__recurrent_job *j, void *state)
 {
     return state ? (float *)state + j->direction * j->batch * j->hidden : NULL;
 }
 
-/* The final states in y, or their gradients: row 0 h_n, row 1 c_n. NULL: not wanted. */
+/* The final states in y, or their gradients: row 0 is h_n, row 1 is c_n. NULL: not requested. */
 static float *gpunn__recurrent_final(const gpunn__recurrent_job *j, const gpunn_value *y, int row)
 {
     const int64_t size = j->directions * j->batch * j->hidden;
@@ -370,7 +374,7 @@ static void gpunn__recurrent_copy(const gpunn__recurrent_job *j, float *to, cons
         memset(to, 0, bytes);
 }
 
-/* What every step starts from: the biases, summed up where the gate's two products are. */
+/* The biases that initialize the gates. Both biases are added up where a gate adds both products. */
 static void gpunn__recurrent_bias(const gpunn__recurrent_job *j, float *bias)
 {
     const gpunn_value *in = j->step->in + GPUNN__WEIGHTS + 4 * j->direction;
@@ -381,23 +385,23 @@ static void gpunn__recurrent_bias(const gpunn__recurrent_job *j, float *bias)
 
 #define GPUNN__RECURRENT_ROWS 256
 
-/* Threads for steps of so many products: one a sequence at most, or more that share each step's columns, where that is worth two
- * barriers. */
+/* Number of threads for `steps` steps. It is at most one per sequence, or more threads that share each step's
+ * columns where that outweighs two barriers. */
 static int gpunn__recurrent_threads(const gpunn__cpu *cpu, const gpunn__recurrent_job *j, int64_t steps)
 {
-    enum { COLUMNS_WORK = 1 << 15 }; /* products of a step for each thread */
+    enum { COLUMNS_WORK = 1 << 15 }; /* multiplications of a step per thread */
     const int64_t each = j->gates * j->hidden * j->hidden, shared = j->batch * each / COLUMNS_WORK;
     const int     threads = gpunn__cpu_threads(cpu, steps * j->batch * each / 8);
     return (int)gpunn__least(threads, shared > j->batch ? shared : j->batch);
 }
 
-/* Steps that pass from one product over their input or gates to the next: so many that their gates stay near. */
+/* Steps between two products over inputs or gates, so few that their gates stay in the cache. */
 static int64_t gpunn__recurrent_chunk(const gpunn__recurrent_job *j)
 {
     return gpunn__least((GPUNN__RECURRENT_ROWS + j->batch - 1) / j->batch, j->length);
 }
 
-/* Moves to steps first .. last. */
+/* Selects steps first .. last - 1. */
 static void gpunn__recurrent_move(gpunn__recurrent_job *j, int64_t first, int64_t last)
 {
     j->first = first;
@@ -466,8 +470,9 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
     return GPUNN_OK;
 }
 
-/* What these steps add to `rows` rows of the gradients of W_ih and W_hh, which lie side by side in sums: to the columns of x,
- * those of h, or both. gate: where the gates begin that the first of these rows made. */
+/* Adds the contribution of these steps to `rows` rows of the gradients of W_ih and W_hh, which lie side by
+ * side in sums. of_x, of_h: the columns of x and of h to compute. gate: offset of the gates that the first of
+ * these rows produced. */
 static void gpunn__recurrent_weights(gpunn__cpu *cpu, gpunn__action action, const gpunn__recurrent_job *j, int64_t gate,
                                      int64_t rows, bool of_x, bool of_h, float *sums, float *workspace, size_t *scratch)
 {
@@ -487,7 +492,7 @@ static void gpunn__recurrent_weights(gpunn__cpu *cpu, gpunn__action action, cons
     gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
 }
 
-/* to (=, +=) columns of from, whose rows lie from_row apart. */
+/* to (=, or += if add) the first columns of from, whose rows are from_row apart. */
 static void gpunn__recurrent_give(gpunn_value *to, bool add, const float *from, int64_t from_row)
 {
     float *GPUNN__RESTRICT y = (float *)to->data;
@@ -495,8 +500,8 @@ static void gpunn__recurrent_give(gpunn_value *to, bool add, const float *from, 
         for (int64_t k = 0; k < to->dim[1]; k++) y[k] = add ? y[k] + from[k] : from[k];
 }
 
-/* What these steps add to dx and, in sums, to the gradients of the direction's weights and biases, from those of their gates;
- * after the last of them, to these gradients. */
+/* Adds the contribution of these steps, from the gradients of their gates, to dx and, in sums, to the
+ * direction's weights and biases. After the last of them, the sums are stored to the gradients. */
 static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__recurrent_job *j,
                                        float *sums, float *weight_sums, float *workspace, size_t *scratch)
 {
@@ -516,7 +521,7 @@ static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     }
     if (of_x || of_h)
         gpunn__recurrent_weights(cpu, action, j, 0, gru ? 2 * hidden : rows, of_x, of_h, weight_sums, workspace, scratch);
-    for (int i = 0; i < 2 && gru; i++) { /* n of x, q of h */
+    for (int i = 0; i < 2 && gru; i++) { /* n for x, q for h */
         float *to = weight_sums ? weight_sums + 2 * hidden * wide : NULL;
         if (i ? of_h : of_x)
             gpunn__recurrent_weights(cpu, action, j, (2 + i) * hidden, hidden, i == 0, i == 1, to, workspace, scratch);

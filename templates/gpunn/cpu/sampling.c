@@ -2,39 +2,40 @@
 #include "cpu/context.h"
 
 /* ==== >>cpu/sampling =============================================================================================== *
- * grid_sample and affine_grid. A point lies between two cells along each axis; each has a weight, 0 outside. Images are volumes
- * of one slice, whose z axis is left out. Points are taken in chunks: first the cells and weights of a chunk along one axis after
- * another, then the values, channel by channel.
+ * grid_sample and affine_grid; also roi_align, hash_grid_encoding and interpolate. Along each axis a point
+ * lies between two cells, each with a weight that is 0 outside the image. A 2-d image is a volume of one
+ * slice, whose z axis is skipped. Points are processed in chunks: first the cells and weights of a chunk
+ * along each axis, then the values, channel by channel.
  *
- * The gradient of x: a thread owns some rows of cells and adds what falls into these, point after point, so that each cell sums
- * in the points' order, whatever the number of threads. Which rows a chunk touches is found first; threads pass over chunks that
- * touch none of theirs. */
+ * For the gradient of x, a thread owns some rows of cells and adds contributions to these, point after point.
+ * So each cell sums in the order of the points, whatever the number of threads. The rows that a chunk touches
+ * are found first; a thread skips chunks that touch none of its rows. */
 enum { GPUNN__POINTS = 64 };
 
 typedef struct gpunn__sampling {
     int                axes; /* 2 or 3 */
     int64_t            samples, channels;
-    int64_t            cells, points, chunks; /* of one sample and channel */
-    int32_t            size[3];               /* of x along x, y, z; 1 where there is no z */
+    int64_t            cells, points, chunks; /* per sample and channel */
+    int32_t            size[3];               /* of x along x, y, z; 1 if there is no z */
     gpunn_grid_mode    mode;
     gpunn_grid_padding padding;
-    bool               align_corners, add_x, add_grid; /* add: to the gradient that is there */
+    bool               align_corners, add_x, add_grid; /* add_x, add_grid: += instead of = for the gradient */
     const float       *x, *grid, *dy;
     float             *y, *dx, *dgrid;
-    int32_t           *touched; /* [samples][chunks][2]: first cells of the first and last row that a chunk touches */
+    int32_t           *touched; /* [samples][chunks][2]: first cells of the first and the last row that a chunk touches */
 } gpunn__sampling;
 
 typedef struct gpunn__places { /* of a chunk's points along one axis */
     int32_t cell[2][GPUNN__POINTS];
     float   weight[2][GPUNN__POINTS];
-    float   slope[2][GPUNN__POINTS]; /* derivative of weight for the coordinate */
+    float   slope[2][GPUNN__POINTS]; /* derivative of weight with respect to the coordinate */
 } gpunn__places;
 
-typedef struct gpunn__corners { /* of a chunk's points: two cells of each of up to four rows */
+typedef struct gpunn__corners { /* of a chunk's points: two cells in each of up to four rows */
     gpunn__places x, y, z;
     int32_t       row[4][GPUNN__POINTS]; /* its first cell */
     float         weight[4][GPUNN__POINTS], slope_y[4][GPUNN__POINTS], slope_z[4][GPUNN__POINTS];
-    int32_t       inside[GPUNN__POINTS]; /* 0: beside all cells, and whatever is in these */
+    int32_t       inside[GPUNN__POINTS]; /* 0: outside all cells; ignore the cells and weights */
 } gpunn__corners;
 
 static gpunn__sampling gpunn__sampling_of(const gpunn_step *step)
@@ -66,7 +67,7 @@ static gpunn__sampling gpunn__sampling_of(const gpunn_step *step)
     return s;
 }
 
-/* Mirrors coordinates at low and low + span until they lie between, and turns their slopes with them. */
+/* Reflects coordinates at low and low + span until they lie in between. Each reflection negates the slope. */
 static void gpunn__reflect(float low, float span, int count, float *at, float *slope)
 {
     GPUNN__IVDEP
@@ -78,7 +79,7 @@ static void gpunn__reflect(float low, float span, int count, float *at, float *s
     }
 }
 
-/* Coordinates are `stride` floats apart. */
+/* Finds the cells and weights of points along one axis. Coordinates are `stride` floats apart. */
 static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate, int stride, int count, int32_t size,
                                gpunn__places *p, int32_t *inside)
 {
@@ -94,9 +95,9 @@ static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate
     if (s->padding == GPUNN_GRID_REFLECTION) gpunn__reflect(-shift, span, count, at, slope);
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
-        float near = at[i] > low ? at[i] : low; /* NaN goes low */
+        float near = at[i] > low ? at[i] : low; /* NaN becomes low */
         near = near < high ? near : high;
-        float   turn = at[i] > low && at[i] < high ? slope[i] : 0; /* none at a border */
+        float   turn = at[i] > low && at[i] < high ? slope[i] : 0; /* 0 beyond a border */
         int32_t cell = (int32_t)near;
         cell -= (float)cell > near; /* floor */
         float   part = near - (float)cell;
@@ -119,7 +120,7 @@ static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate
     }
 }
 
-/* Points `first` to `first` + count - 1 of a sample. */
+/* Finds cells and weights of points first .. first + count - 1 of a sample. */
 static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_t first, int count, gpunn__corners *c)
 {
     const float *grid = s->grid + (sample * s->points + first) * s->axes;
@@ -137,7 +138,7 @@ static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_
     }
     if (s->axes == 2) return;
     int32_t slice = s->size[0] * s->size[1];
-    for (int r = 3; r >= 0; r--) { /* rows 0 and 1 last: the others are made of them */
+    for (int r = 3; r >= 0; r--) { /* rows 0 and 1 last: the others are computed from them */
         GPUNN__IVDEP
         for (int i = 0; i < count; i++) {
             float weight = c->weight[r & 1][i], z = c->z.weight[r >> 1][i];
@@ -149,13 +150,13 @@ static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_
     }
 }
 
-/* Rows whose cells count: one of nearest, else all. */
+/* Number of rows that contribute: one in mode nearest, else all. */
 static int gpunn__corner_rows(const gpunn__sampling *s)
 {
     return s->mode == GPUNN_GRID_NEAREST ? 1 : s->axes == 2 ? 2 : 4;
 }
 
-/* rows is a constant wherever these are called. */
+/* Values of one channel at the points of a chunk. Here and below, callers pass a constant for rows. */
 GPUNN__INLINE void gpunn__sample_chunk(const gpunn__corners *c, int rows, int count, const float *x, float *y)
 {
     GPUNN__IVDEP
@@ -171,7 +172,7 @@ GPUNN__INLINE void gpunn__sample_chunk(const gpunn__corners *c, int rows, int co
     }
 }
 
-/* Adds what one channel has of the gradient of coordinates x, y, z. */
+/* Adds the contribution of one channel to the gradients of the coordinates x, y, z. */
 GPUNN__INLINE void gpunn__sample_chunk_slopes(const gpunn__corners *c, int rows, int count, const float *x, const float *dy,
                                               float sum[3][GPUNN__POINTS])
 {
@@ -215,7 +216,7 @@ static int gpunn__chunk_points(const gpunn__sampling *s, int64_t chunk)
     return (int)gpunn__least(GPUNN__POINTS, s->points - chunk * GPUNN__POINTS);
 }
 
-/* Values, or the gradient of the grid. */
+/* Computes the values, or the gradient of the grid. */
 GPUNN__VECTORIZED(gpunn__sample_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__sampling *s = (const gpunn__sampling *)arg;
@@ -270,7 +271,7 @@ static void gpunn__sample_find_touched(const gpunn__sampling *s, int thread, int
     }
 }
 
-/* The gradient of x. */
+/* Computes the gradient of x. */
 GPUNN__VECTORIZED(gpunn__sample_back_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__sampling *s = (const gpunn__sampling *)arg;
@@ -310,7 +311,7 @@ GPUNN__VECTORIZED(gpunn__sample_back_task, (void *arg, int thread, int threads),
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__sampling s = gpunn__sampling_of(step);
-    const double    reads = (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2); /* of each point */
+    const double    reads = (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2); /* per point */
     int             threads = gpunn__cpu_threads_for(cpu, (double)s.samples * (double)s.points * reads);
     if (action == GPUNN__PREPARE) {
         if (step->backward && s.dx) step->workspace_bytes = (size_t)(2 * s.samples * s.chunks) * sizeof *s.touched;
@@ -321,19 +322,21 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step
     return GPUNN_OK;
 }
 
-/* ---- roi_align: of each bin first the weights of its cells along each axis, which its samples bring there, then the values,
- * ----- channel by channel. The gradient of x: a thread owns some channels and adds what falls into these, bin after bin. */
+/* ---- roi_align: for each bin, first the weights of its cells, then the values channel by channel ------------------------ *
+ * The weights along an axis are the sum over the bin's samples. For the gradient of x, a thread owns some
+ * channels and adds contributions to these, bin after bin. */
 
-enum { GPUNN__ROI_CHANNELS = 32 }; /* whose cells in a box fit a cache */
+enum { GPUNN__ROI_CHANNELS = 32 }; /* channels whose cells in a box fit the cache */
 typedef struct gpunn__rois {
     gpunn__roi_shape shape;
-    int64_t          cells; /* of one channel */
+    int64_t          cells; /* per channel */
     bool             add;
     const float     *x, *boxes, *dy;
     float           *y, *dx;
 } gpunn__rois;
 
-typedef struct gpunn__roi_cells { /* of a bin along one axis: `low` to `end` - 1, of which `first` on are at hand */
+/* of a bin along one axis: `low` .. `end` - 1; weight holds `count` of them, from `first` on */
+typedef struct gpunn__roi_cells {
     gpunn__roi_line line;
     int             low, end, first, count;
     float           weight[GPUNN__POINTS];
@@ -377,7 +380,7 @@ static void gpunn__roi_begin(const gpunn__rois *r, int64_t box, int bin, gpunn__
     c[1].first = c[1].end;
 }
 
-/* Weighs the next cells; false: there are none. */
+/* Computes the weights of the next cells. Returns false if there are none. */
 static bool gpunn__roi_next(gpunn__roi_cells c[2])
 {
     c[1].first += GPUNN__POINTS;
@@ -413,7 +416,7 @@ static void gpunn__roi_spread(const gpunn__roi_cells c[2], float g, float *dx)
     }
 }
 
-/* The bins of a box in channels `from` to `to` - 1 of its sample. */
+/* Processes the bins of a box in channels from .. to - 1 of its sample: values, or the gradient of x. */
 static void gpunn__roi_box(const gpunn__rois *r, int64_t box, int64_t from, int64_t to)
 {
     const gpunn__roi_shape *s = &r->shape;
@@ -495,11 +498,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *
 
 typedef struct gpunn__affine_points {
     int          axes;
-    int64_t      samples, lines; /* lines: of one sample */
-    int64_t      size[3];        /* along x, y, z; 1 where there is no z */
+    int64_t      samples, lines; /* lines: per sample */
+    int64_t      size[3];        /* along x, y, z; 1 if there is no z */
     bool         align_corners;
     const float *theta, *dgrid;
-    float       *grid, *sums; /* sums: [samples][lines][2][axes], of a line's gradients and of these times x */
+    float       *grid, *sums; /* sums: [samples][lines][2][axes], the sums of a line's gradients and of these times x */
 } gpunn__affine_points;
 
 GPUNN__VECTORIZED(gpunn__affine_task, (void *arg, int thread, int threads), (arg, thread, threads))
@@ -579,7 +582,7 @@ GPUNN__VECTORIZED(gpunn__hash_slopes_task, (void *arg, int index, int threads), 
     }
 }
 
-/* A level's rows are one thread's, which adds point after point. */
+/* One thread owns all rows of a level and adds point after point. */
 GPUNN__VECTORIZED(gpunn__hash_back_task, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
@@ -675,14 +678,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step
 }
 
 /* ---- interpolate ------------------------------------------------------------------------------------------------------- *
- * Volumes of one image and channel each; a plane has depth 1, a line height 1 too. Along an axis output o is cell first[o] of x,
- * or, linearly, a sum of it and the next, or, cubically, of these and one more on each side; beyond an end stands the cell at the
- * end. Tables of these come first. A row of outputs then is some rows of x, weighed, and from that row its cells; the gradient of
- * a row of x gathers the rows of outputs that saw it. */
+ * A volume is one image and channel. A plane has depth 1; a line also has height 1. Along an axis, output o
+ * is cell first[o] of x (nearest), a weighted sum of it and the next cell (linear), or of these and one more
+ * on each side (cubic). Positions beyond an end use the cell at the end. Tables of first cells and weights
+ * are computed up front. A row of outputs is computed from a weighted sum of rows of x, then along that row.
+ * The gradient of a row of x gathers the rows of outputs that read it. */
 
 typedef struct gpunn__resize_axis {
     int64_t  in, out;
-    int      taps;   /* cells that an output sees: 1, 2 or 4 */
+    int      taps;   /* cells that an output reads: 1, 2 or 4 */
     int32_t *first;  /* [out]; -1 before the first cell */
     int32_t *begin;  /* [in + 1]: the first output whose first cell is this one or a later one */
     float   *weight; /* [out][taps] */
@@ -697,7 +701,7 @@ typedef struct gpunn__resize {
     float             *row;  /* [threads][max of x.in and x.out] */
 } gpunn__resize;
 
-/* torch's rule for all of an axis. */
+/* Computes the tables of an axis by torch's rules. */
 static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *attr, float ratio)
 {
     int64_t o = 0;
@@ -721,14 +725,15 @@ static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *
     }
 }
 
-/* The cell that output o sees through a tap. */
+/* The cell that output o reads through a tap. */
 GPUNN__INLINE int64_t gpunn__resize_cell(const gpunn__resize_axis *a, int64_t o, int tap)
 {
     const int64_t i = a->first[o] - (a->taps - 1) / 2 + tap;
     return i < 0 ? 0 : gpunn__least(i, a->in - 1);
 }
 
-/* What cell i is of output o, of those that see it: gpunn__resize_from(a, i) to gpunn__resize_to(a, i) - 1. */
+/* The weight of cell i in output o. Only outputs gpunn__resize_from(a, i) .. gpunn__resize_to(a, i) - 1 read
+ * the cell. */
 GPUNN__INLINE float gpunn__resize_weight(const gpunn__resize_axis *a, int64_t o, int64_t i)
 {
     float sum = 0;
@@ -746,7 +751,7 @@ GPUNN__INLINE int64_t gpunn__resize_to(const gpunn__resize_axis *a, int64_t i)
     return a->begin[gpunn__least(i + 1 + a->taps / 4, a->in)];
 }
 
-/* row = or += weight * from */
+/* row = or += weight * from. */
 GPUNN__INLINE void gpunn__resize_add(float *row, const float *from, int64_t n, float weight, bool add)
 {
     GPUNN__IVDEP
