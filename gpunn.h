@@ -34983,66 +34983,69 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
 }
 
 /* ==== >>io/files =================================================================================================== *
- * One layer over POSIX and Windows, for everything that reads or writes a file. */
+ * File access: one layer over POSIX and Windows, used by everything that reads or writes a file. */
 #ifdef _WIN32
 typedef struct _stat64 gpunn__stat_result;
 #endif
+/* Moves the file position forward. Returns false on failure. */
 GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes);
 
 #ifndef _WIN32
 typedef struct stat gpunn__stat_result;
 #endif
 
-/* For messages: the end of a path that is too long for one. */
+/* The end of a path, for messages that cannot hold a longer one. */
 GPUNN__INTERNAL const char *gpunn__tail(const char *path);
 
-/* Where the file's own name begins. */
+/* The last component of a path. */
 GPUNN__INTERNAL const char *gpunn__file_name(const char *path);
 
-/* -- writing: into a new file beside the target that replaces it when complete. The first failure stays, so callers may write on
- * and look at the status of the commit only. What is no regular file (/dev/null, a pipe) is written directly. A symbolic link
- * stays: the file that it leads to is replaced. Mode, owner and group stay as far as this user may set them; of hard links only
- * the one that is named becomes the new file, as nothing can exchange a file under all its names at once. -- */
+/* -- writing: into a new file next to the target, which replaces the target when complete. The first failure
+ * is kept, so callers may go on writing and check only the status of the commit. Anything but a regular file
+ * (/dev/null, a pipe) is written directly. A symbolic link is kept: the file that it points to is replaced.
+ * Mode, owner and group are preserved as far as this user may set them. Of several hard links only the named
+ * one becomes the new file, because no system call replaces a file under all its names at once. -- */
 typedef struct gpunn__file {
     gpunn_device      *dev;
-    const char        *path;      /* the caller's; must live until commit or discard */
-    char              *target;    /* what that leads to */
-    char              *temporary; /* NULL: written directly */
+    const char        *path;      /* the caller's memory; must live until commit or discard */
+    char              *target;    /* path with symbolic links resolved */
+    char              *temporary; /* NULL: the file is written directly */
     size_t             target_size, temporary_size;
-    gpunn__stat_result there; /* the old file */
+    gpunn__stat_result there; /* status of the old file */
     bool               exists;
     int                fd;     /* -1: closed */
-    unsigned char     *memory; /* where the next byte goes instead, with room for all of them; NULL: into a file */
+    unsigned char     *memory; /* address of the next byte when writing into memory; NULL: a file */
     gpunn_status       status;
     size_t             used;
     unsigned char      buffer[8192];
 } gpunn__file;
 
-/* Forgets the file and leaves the target as it was. Harmless after a commit. */
+/* Closes and removes the temporary file and leaves the target unchanged. Harmless after a commit. */
 GPUNN__INTERNAL void gpunn__file_discard(gpunn__file *f);
 
-/* Writes into memory, which has room for all that will come. */
+/* Writes into the caller's memory, which must be large enough for everything that will be written. */
 GPUNN__INTERNAL void gpunn__file_to_memory(gpunn_device *dev, void *memory, gpunn__file *f);
 
-/* A failure here leaves nothing to discard. */
+/* On failure there is nothing to discard. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f);
 
+/* Returns the first failure so far. */
 GPUNN__INTERNAL gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes);
 
-/* The target is the new file, safely on the disk, or what it was before. */
+/* Completes the file. Afterwards the target is either the new file, synced to the disk, or unchanged. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f);
 
-/* -- reading: forward only; with gz, a file that gzip compressed is expanded on the way -- */
+/* -- reading: forward only. With gz, a file that was compressed by gzip is decompressed on the way -- */
 typedef struct gpunn__reader {
     gpunn_device   *dev;
-    const char     *path; /* the caller's; must live until the reader is closed */
-    const gpunn_io *io;   /* where the file is; NULL: the file system */
-    void           *file; /* what io has opened; NULL: nothing */
+    const char     *path; /* the caller's memory; must live until the reader is closed */
+    const gpunn_io *io;   /* the program's file access; NULL: the file system */
+    void           *file; /* the handle that io has opened; NULL: none */
     int             fd;
-    uint64_t        limit;   /* no more bytes than this can come, which bounds what a header may claim */
-    size_t          at, end; /* unread bytes of the buffer, as they are in the file */
+    uint64_t        limit;   /* upper bound of the bytes to come; limits the sizes that a header may claim */
+    size_t          at, end; /* unread bytes of the buffer, as stored in the file */
 #ifdef GPUNN_ZLIB
-    bool     compressed, member; /* member: inside one of the gzip members that make up the file */
+    bool     compressed, member; /* member: currently inside one of the gzip members of the file */
     z_stream zlib;
 #endif
     unsigned char buffer[16384];
@@ -35050,40 +35053,41 @@ typedef struct gpunn__reader {
 
 GPUNN__INTERNAL void gpunn__reader_close(gpunn__reader *r);
 
-/* A failure here leaves nothing to close. */
+/* On failure there is nothing to close. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz,
                                                  gpunn__reader *r);
 
-/* -- a file that lies in memory -- */
+/* -- a file in memory -- */
 typedef struct gpunn__memory {
     const char *at;
     size_t      left;
 } gpunn__memory;
 
+/* A gpunn_io that reads from memory. memory must outlive it. */
 GPUNN__INTERNAL gpunn_io gpunn__memory_io(gpunn__memory *memory);
 
-/* *got is smaller than bytes only at the end. */
+/* Reads up to `bytes` bytes. *got is smaller than bytes only at the end of the file. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got);
 
-/* Exactly that many bytes; fewer are an error. */
+/* Reads exactly `bytes` bytes; fails if there are fewer. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes);
 
-/* Nothing may follow; for compressed files this checks the last checksum too. */
+/* Fails if any data follows. For compressed files this also checks the last checksum. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_end(gpunn__reader *r);
 
 typedef struct gpunn__document {
-    gpunn__items items; /* which point into the text */
+    gpunn__items items; /* point into the text */
     char        *text;
     size_t       size;
 } gpunn__document;
 
 GPUNN__INTERNAL void gpunn__document_free(gpunn_device *dev, gpunn__document *document);
 
-/* To be freed after a failure, too. */
+/* Reads and parses a JSON file. The document must be freed even on failure. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__document_read(gpunn_device *dev, const gpunn_io *io, const char *path,
                                                    gpunn__document *document);
 
-/* The place of what an object has for a key; 0: nothing, or it is no object. */
+/* Index of the item that is the value of a key; 0 if there is none or `object` is not an object. */
 GPUNN__INTERNAL int gpunn__document_find(const gpunn__document *document, int object, const char *key);
 
 #ifdef _WIN32
@@ -35091,7 +35095,8 @@ GPUNN__INTERNAL int gpunn__document_find(const gpunn__document *document, int ob
 #define GPUNN__OS(name) _##name
 #define GPUNN__O_FLAGS (_O_BINARY | _O_NOINHERIT)
 
-/* Paths are UTF-8. What is none is taken for the system's code page, in which main has its arguments. */
+/* Paths are UTF-8. A path that is not valid UTF-8 is read in the system's code page, which is that of main's
+ * arguments. */
 enum { GPUNN__WIDE_PATH = 4096 };
 
 static bool gpunn__wide_path(const char *path, wchar_t wide[GPUNN__WIDE_PATH])
@@ -35124,7 +35129,7 @@ static bool gpunn__replace(const char *from, const char *to)
            MoveFileExW(wide[0], wide[1], MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH);
 }
 
-GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* onwards */
+GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* forward */
 {
     return _lseeki64(fd, bytes, SEEK_CUR) >= 0;
 }
@@ -35154,13 +35159,13 @@ static int gpunn__unlink(const char *path)
 {
     return unlink(path);
 }
-GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* onwards */
+GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* forward */
 {
     return (int64_t)(off_t)bytes == bytes && lseek(fd, (off_t)bytes, SEEK_CUR) >= 0;
 }
 static int gpunn__sync(int fd)
 {
-#ifdef F_FULLFSYNC /* macOS, whose fsync leaves the bytes in the disk's own memory; not every file system knows it */
+#ifdef F_FULLFSYNC /* macOS: its fsync leaves data in the disk's cache; not every file system supports F_FULLFSYNC */
     if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
 #endif
     return fsync(fd);
@@ -35212,9 +35217,10 @@ static GPUNN__STATUS gpunn__file_fail(gpunn_device *dev, bool writing, const cha
                        strerror(error), remedy);
 }
 
-enum { GPUNN__RECORDED = -1 }; /* in the place of an errno: memory failed, which the device's error says */
+enum { GPUNN__RECORDED = -1 }; /* instead of an errno: out of memory, already recorded as the device's error */
 
-/* The name of a new file: random, so that a killed process whose number comes again is no obstacle, and short. */
+/* The name of a temporary file. It is random, so leftovers of a killed process with the same process id do
+ * not collide, and short. */
 #define GPUNN__TEMPORARY ".gpunn-0123456789abcdef.tmp"
 enum { GPUNN__TEMPORARY_SIZE = sizeof GPUNN__TEMPORARY };
 
@@ -35244,7 +35250,8 @@ static void gpunn__remove_stale(const gpunn__file *f)
     (void)f;
 }
 #else
-/* Follows the symbolic links of the target, also to a file that is not there yet; an errno, or GPUNN__RECORDED. */
+/* Resolves symbolic links of the target, also to a file that does not exist yet. Returns 0, an errno, or
+ * GPUNN__RECORDED. */
 static int gpunn__follow(gpunn__file *f)
 {
     char link[4096];
@@ -35266,7 +35273,7 @@ static int gpunn__follow(gpunn__file *f)
     }
 }
 
-/* Locks a new file for as long as it is open; false: another process has just taken it for a stale one. */
+/* Locks a new file while it is open. Returns false if another process has just removed it as stale. */
 static bool gpunn__lock(int fd)
 {
     struct stat there;
@@ -35274,8 +35281,8 @@ static bool gpunn__lock(int fd)
     return fstat(fd, &there) != 0 || there.st_nlink > 0;
 }
 
-/* Removes what saves that were killed have left beside the target: this user's files of such a name that no process has
- * locked. */
+/* Removes temporary files that killed processes have left next to the target. It removes only files of this
+ * user, with such a name, that no process has locked. */
 static void gpunn__remove_stale(const gpunn__file *f)
 {
     char own[GPUNN__TEMPORARY_SIZE], *name = f->temporary + f->temporary_size - GPUNN__TEMPORARY_SIZE;
@@ -35313,7 +35320,7 @@ GPUNN__INTERNAL void gpunn__file_discard(gpunn__file *f)
     f->temporary = f->target = NULL;
 }
 
-/* Opens a new file beside the target; an errno, or GPUNN__RECORDED. */
+/* Opens a new file next to the target. Returns 0, an errno, or GPUNN__RECORDED. */
 static int gpunn__open_beside(gpunn__file *f, int flags)
 {
     int mode = f->exists ? 0600 : 0666, error = gpunn__follow(f);
@@ -35415,14 +35422,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
     if (f->status == GPUNN_OK) {
         int error = f->temporary && gpunn__sync(f->fd) != 0 ? errno : 0;
 #ifndef _WIN32
-        if (f->temporary && f->exists) { /* no more readable than the old one, also where this user cannot set the group */
+        if (f->temporary && f->exists) { /* no more readable than the old file, even if this user cannot set the group */
             bool same = chown(f->temporary, f->there.st_uid, f->there.st_gid) == 0 ||
                         chown(f->temporary, geteuid(), f->there.st_gid) == 0;
             (void)chmod(f->temporary, f->there.st_mode & (same ? 0777 : 0707));
         }
         if (f->temporary && error == 0 && rename(f->temporary, f->target) != 0) error = errno; /* while it is locked */
 #endif
-        if (GPUNN__OS(close)(f->fd) != 0 && f->temporary == NULL) error = errno; /* with one, it is on the disk already */
+        if (GPUNN__OS(close)(f->fd) != 0 && f->temporary == NULL) error = errno; /* a temporary file is already synced */
         f->fd = -1;
 #ifdef _WIN32
         if (f->temporary && error == 0 && !gpunn__replace(f->temporary, f->target)) error = EACCES;
@@ -35432,7 +35439,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
             f->status = gpunn__file_fail(f->dev, true, f->path, error);
         }
 #ifndef _WIN32
-        else if (f->temporary) { /* the new name is in its directory: sync that too, where the file system can */
+        else if (f->temporary) { /* sync the directory with the new name too, if the file system supports that */
             f->temporary[f->temporary_size - GPUNN__TEMPORARY_SIZE] = 0;
             int directory = open(*f->temporary ? f->temporary : ".", O_RDONLY | GPUNN__O_FLAGS);
             if (directory >= 0) {
@@ -35447,7 +35454,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
 }
 
 #ifdef GPUNN_ZLIB
-/* zlib allocates through the user's hook, which wants the size back: it is kept before the block. */
+/* zlib allocates through the program's realloc_fn, which needs the size on freeing. The size is stored in
+ * front of the block. */
 static void *gpunn__zlib_alloc(void *dev, unsigned count, unsigned size)
 {
     size_t bytes = (size_t)count * size + 16;
@@ -35478,7 +35486,7 @@ GPUNN__INTERNAL void gpunn__reader_close(gpunn__reader *r)
 #endif
 }
 
-/* What the file holds next: *got is smaller than bytes only at its end. */
+/* Reads the file's next bytes as stored. *got is smaller than bytes only at the end of the file. */
 static GPUNN__STATUS gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes, size_t *got)
 {
     *got = 0;
@@ -35553,10 +35561,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_
         r->zlib.zalloc = gpunn__zlib_alloc;
         r->zlib.zfree = gpunn__zlib_free;
         r->zlib.opaque = dev;
-        r->compressed = r->member = inflateInit2(&r->zlib, 15 + 16) == Z_OK; /* 16: gzip's header and checksum */
+        r->compressed = r->member = inflateInit2(&r->zlib, 15 + 16) == Z_OK; /* 16: expect gzip's header and checksum */
         if (!r->compressed)
             status = gpunn__fail(dev, GPUNN_ERR_MEMORY, "cannot read '%s': zlib did not start; free memory", gpunn__tail(path));
-        r->limit = r->limit < UINT64_MAX / 1032 ? r->limit * 1032 : UINT64_MAX; /* deflate's best ratio */
+        r->limit = r->limit < UINT64_MAX / 1032 ? r->limit * 1032 : UINT64_MAX; /* deflate's maximum ratio */
 #else
         status = gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
                              "'%s' is compressed: build with -DGPUNN_ZLIB and -lz, or gunzip it first", gpunn__tail(path));
@@ -35686,7 +35694,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
                              "'%s' goes on after the end of its data; it is damaged or of another format", gpunn__tail(r->path));
     return status;
 }
-/* -- a whole JSON text -- */
+/* -- a whole JSON document -- */
 enum { GPUNN__JSON_BYTES = 64 << 20 };
 
 GPUNN__INTERNAL void gpunn__document_free(gpunn_device *dev, gpunn__document *document)
@@ -36804,8 +36812,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int6
 #pragma GCC optimize("O1")
 #endif
 /* ==== >>io/elements ================================================================================================ *
- * X(id, bytes, the dtype that holds all its values, safetensors' name, NumPy's name, IDX's number). No dtype: none does. All
- * but C64 can also be read as floats. */
+ * Element types of files: X(id, bytes, dtype, safetensors' name, NumPy's name, IDX's number). dtype is the
+ * type that an element is read as by default; GPUNN_DTYPE_DEFAULT: none. All but C64 can also be read as
+ * floats. */
 #define GPUNN__ENCODINGS(X)                        \
     X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D)        \
     X(F64, 8, GPUNN_F32, "F64", "f8", 0x0E)        \
@@ -36849,11 +36858,12 @@ GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
 /* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
 
-/* The next count elements of the file as dtype, the encoding's or F32; swapped: they are big-endian. */
+/* Reads the next count elements of the file as dtype, which is encoding->dtype or F32. swapped: they are
+ * big-endian. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, gpunn_dtype dtype,
                                                    bool swapped, size_t count, void *out);
 
-/* The bits of an integer, sign-extended; the names of signed types begin with I. */
+/* The bits of an integer, sign-extended. The safetensors names of signed types begin with I. */
 static uint64_t gpunn__integer_bits(const gpunn__encoding *encoding, const unsigned char *raw)
 {
     const uint64_t sign = (uint64_t)(*encoding->safetensors == 'I') << (8 * encoding->bytes - 1);
@@ -36862,7 +36872,8 @@ static uint64_t gpunn__integer_bits(const gpunn__encoding *encoding, const unsig
     return encoding->id == GPUNN__BOOL ? bits != 0 : (bits ^ sign) - sign;
 }
 
-/* A sign, an exponent and a mantissa as in IEEE 754. E4M3 has no infinities, and only all ones are NaN (arXiv 2209.05433). */
+/* Sign, exponent and mantissa as in IEEE 754. E4M3 has no infinities, and only all ones are NaN (arXiv
+ * 2209.05433). */
 static float gpunn__float_of_f8(bool e5m2, unsigned char byte)
 {
     const uint32_t sign = (uint32_t)(byte & 0x80) << 24, bits = byte & 0x7F;
@@ -36873,13 +36884,14 @@ static float gpunn__float_of_f8(bool e5m2, unsigned char byte)
     return gpunn__float_of(sign | (bits < (e5m2 ? 4 : 8) ? gpunn__bits_of(subnormal) : normal));
 }
 
-/* The nearest float. Of more than 53 bits the last one tells whether any behind it was set, so that nothing rounds twice. */
+/* Rounds to the nearest float. Of more than 53 bits, the last one records whether any lower bit was set,
+ * which avoids double rounding. */
 static float gpunn__float_of_integer(uint64_t x)
 {
     return x >> 53 ? (float)(double)(x >> 11 | ((x & 0x7FF) != 0)) * 2048 : (float)(double)x;
 }
 
-/* An element as the nearest float. */
+/* Converts an element to the nearest float. */
 static float gpunn__element_float(const gpunn__encoding *encoding, const unsigned char *raw)
 {
     if (encoding->id == GPUNN__F64) {
@@ -36893,7 +36905,7 @@ static float gpunn__element_float(const gpunn__encoding *encoding, const unsigne
     return negative ? -gpunn__float_of_integer(0 - bits) : gpunn__float_of_integer(bits);
 }
 
-/* count elements of raw as dtype: the encoding's, or F32. */
+/* Converts count elements from raw to dtype, which is encoding->dtype or F32. */
 static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, const unsigned char *raw, size_t count,
                           unsigned char *out)
 {
@@ -36942,22 +36954,23 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn
 }
 
 /* ==== >>io/safetensors ============================================================================================= *
- * A file is: bytes of the header (8 bytes, little-endian), the header, the tensors. The header is JSON: {"name": {"dtype": "F32",
- * "shape": [2, 3], "data_offsets": [begin, end]}, ...} and "__metadata__", strings by name. The tensors fill the rest, no
- * gaps. */
+ * A safetensors file is the length of the header (8 bytes, little-endian), the header, and the tensors. The
+ * header is JSON:
+ * {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
+ * An optional "__metadata__" maps names to strings. The tensors fill the rest without gaps. */
 typedef struct gpunn__archive gpunn__archive;
 
 typedef struct gpunn__entry {
     gpunn__slice           name;
     gpunn__slice           text;     /* metadata: the value; tensors: the dtype */
-    const gpunn__encoding *encoding; /* NULL: a dtype unknown here */
+    const gpunn__encoding *encoding; /* NULL: unknown dtype */
     int                    rank;
-    int64_t                dim[GPUNN_MAX_RANK]; /* the first of them where there are more */
+    int64_t                dim[GPUNN_MAX_RANK]; /* the first dimensions if there are more */
     uint64_t               begin, end;
-    gpunn__archive        *file;    /* in which it is */
-    bool                   matched; /* somebody knows it */
-    void                  *to;      /* where to read it; NULL: skip it */
-    gpunn_dtype            as;      /* which it is there */
+    gpunn__archive        *file;    /* the file that contains it */
+    bool                   matched; /* a tensor of the model or an optimizer has this name */
+    void                  *to;      /* destination of the data; NULL: skip it */
+    gpunn_dtype            as;      /* dtype at the destination */
 } gpunn__entry;
 
 typedef struct gpunn__table {
@@ -36965,36 +36978,38 @@ typedef struct gpunn__table {
     int           count, capacity;
 } gpunn__table;
 
-/* A file, or all files that an index names, whose tensors stand in its table. */
+/* An open file, or all files that an index names, with their tensors in one table. */
 struct gpunn__archive {
-    gpunn__reader    reader;         /* of a file */
-    char            *header, *names; /* names: those that have been renamed */
+    gpunn__reader    reader;         /* of a single file */
+    char            *header, *names; /* names: memory of renamed tensors' names */
     size_t           header_bytes, names_bytes;
     gpunn__table     tensors, notes;
     gpunn__archive **shards; /* of an index */
     int              shard_count, shard_capacity;
-    int              number; /* among the shards */
-    char            *path;   /* of a shard; NULL: the caller has it */
+    int              number; /* index among the shards */
+    char            *path;   /* of a shard; NULL: the caller owns it */
 };
 
-/* The entry called prefix + name, or NULL. */
+/* The entry with the name prefix + name, or NULL. */
 GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix, const char *name);
 
+/* Also closes the shards and frees all memory of the archive. */
 GPUNN__INTERNAL void gpunn__archive_close(gpunn__archive *a);
 
-/* A failure here leaves nothing to close. */
+/* Opens a file, or an index (.json) and its shards, and checks the headers. On failure there is nothing to
+ * close. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__archive *a);
 
-/* Renames the tensors: first the room for all new names, then these. */
+/* Renames the tensors that match the map, in two passes: measure all new names, then write them. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpunn_rename *map);
 
-enum { GPUNN__CHUNK = 1 << 20 }; /* bytes on their way between a device and a file */
+enum { GPUNN__CHUNK = 1 << 20 }; /* bytes copied at a time between a device and a file */
 
-/* Reads every tensor that has a place: in host memory or, with a chunk to come through, in the device's. The tables are out of
- * order afterwards. */
+/* Reads every tensor that has a destination: in host memory, or, with a non-NULL chunk of GPUNN__CHUNK bytes,
+ * in device memory. Afterwards the table of tensors is no longer sorted by name. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk);
 
-enum { GPUNN__MAX_HEADER = 100000000 }; /* as the safetensors library has it */
+enum { GPUNN__MAX_HEADER = 100000000 }; /* as in the safetensors library */
 
 static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, const gpunn__slice *name)
 {
@@ -37007,7 +37022,7 @@ static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, co
     return item;
 }
 
-/* <0, 0, >0: name before, equal to, after the two parts in a row. */
+/* Compares name with the concatenation of the two parts. Returns a number < 0, 0 or > 0. */
 static int gpunn__compare_name(const gpunn__slice *name, const char *part, size_t part_length, const char *rest,
                                size_t rest_length)
 {
@@ -37053,7 +37068,7 @@ GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const
     return NULL;
 }
 
-/* Passes a value of any kind; false as gpunn__json_item. */
+/* Skips a value of any kind. Fails like gpunn__json_item. */
 static bool gpunn__json_pass(gpunn_device *dev, gpunn__json *j)
 {
     gpunn__items items = {NULL, 0, 0};
@@ -37062,8 +37077,8 @@ static bool gpunn__json_pass(gpunn_device *dev, gpunn__json *j)
     return passed;
 }
 
-/* {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} in any order, and other keys, as the safetensors library reads it.
- * False with j->problem NULL: out of memory. */
+/* Parses {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} with the keys in any order. Other keys
+ * are ignored, as in the safetensors library. If it returns false and j->problem is NULL, memory ran out. */
 static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry *item)
 {
     size_t elements = 1, bytes = 0;
@@ -37086,7 +37101,7 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
                     if (dim < 0) return gpunn__json_fail(j, "has a negative dimension");
                     fits = fits && (uint64_t)dim <= SIZE_MAX && gpunn__mul(elements, (size_t)dim, &elements);
                     if (item->rank < GPUNN_MAX_RANK) item->dim[item->rank] = dim;
-                    item->rank++; /* less than GPUNN__MAX_HEADER */
+                    item->rank++; /* stays below GPUNN__MAX_HEADER */
                 } while (gpunn__json_take(j, ','));
                 if (!gpunn__json_expect(j, ']', "has a shape without end")) return false;
             }
@@ -37111,12 +37126,12 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
     return true;
 }
 
-/* False with j->problem NULL: out of memory. */
+/* If it returns false and j->problem is NULL, memory ran out. */
 static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table *tensors, gpunn__table *notes)
 {
     bool         metadata = false;
     gpunn__slice name;
-    if (*j->at++ != '{') return gpunn__json_fail(j, "does not begin with {"); /* not even spaces may stand before */
+    if (*j->at++ != '{') return gpunn__json_fail(j, "does not begin with {"); /* not even spaces may precede it */
     if (!gpunn__json_take(j, '}')) {
         do {
             if (!gpunn__json_string(j, &name) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
@@ -37163,7 +37178,7 @@ GPUNN__INTERNAL void gpunn__archive_close(gpunn__archive *a)
     gpunn__reader_close(&a->reader);
 }
 
-/* An entry that another one of its table is called like, once it is sorted by name; NULL: there is none. */
+/* Sorts the table by name. Returns an entry whose name occurs twice; NULL if there is none. */
 static const gpunn__entry *gpunn__table_sort_names(gpunn__table *table)
 {
     gpunn__table_sort(table, gpunn__entry_by_name);
@@ -37172,7 +37187,7 @@ static const gpunn__entry *gpunn__table_sort_names(gpunn__table *table)
     return NULL;
 }
 
-/* What the header says, checked. */
+/* Reads and checks the header. */
 static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 {
     gpunn__reader *r = &a->reader;
@@ -37241,9 +37256,9 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 }
 
 /* ---- shards ---------------------------------------------------------------------------------------------------------- *
- * {"metadata": {...}, "weight_map": {"a tensor": "model-00001-of-00002.safetensors", ...}} */
+ * An index is {"metadata": {...}, "weight_map": {"a tensor": "model-00001-of-00002.safetensors", ...}}. */
 
-/* The path of a file beside another one. */
+/* The path of file `name` in the directory of `path`. */
 static char *gpunn__beside(gpunn_device *dev, const char *path, const char *name)
 {
     size_t head = (size_t)(gpunn__file_name(path) - path), tail = strlen(name) + 1;
@@ -37254,13 +37269,13 @@ static char *gpunn__beside(gpunn_device *dev, const char *path, const char *name
     return beside;
 }
 
-/* Whether it is the name of a file, not a way to another folder, nor to a device of Windows. */
+/* Whether text is a plain file name, not a path to another directory or to a Windows device. */
 static bool gpunn__is_file_name(const gpunn__slice *text)
 {
     return text->length > 0 && strlen(text->at) == text->length && *text->at != '.' && strpbrk(text->at, "/\\:") == NULL;
 }
 
-/* The shard of that name that is open; NULL: none. */
+/* The open shard of that name; NULL: none. */
 static gpunn__archive *gpunn__shard_find(const gpunn__archive *a, const gpunn__slice *name)
 {
     for (int i = a->shard_count - 1; i >= 0; i--)
@@ -37268,7 +37283,7 @@ static gpunn__archive *gpunn__shard_find(const gpunn__archive *a, const gpunn__s
     return NULL;
 }
 
-/* Opens a further shard, and takes its tensors over. */
+/* Opens one more shard and adds its tensors to the archive's table. */
 static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, const char *name)
 {
     gpunn_device    *dev = a->reader.dev;
@@ -37294,7 +37309,8 @@ static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, co
     return status;
 }
 
-/* Opens every shard that the weight_map names, and looks whether each tensor is where it says, and nowhere else. */
+/* Opens every shard that the weight_map names. Checks that each tensor is in the shard that the map says, and
+ * in no other. */
 static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io, const gpunn__document *document)
 {
     gpunn_device      *dev = a->reader.dev;
@@ -37362,10 +37378,11 @@ static int gpunn__count_stars(const char *pattern)
     return stars;
 }
 
-/* Whether the pattern is the name, and what its stars stand for. */
+/* Whether the pattern matches the name. star receives what each * stands for. */
 static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name, gpunn__slice star[GPUNN__STARS])
 {
-    const char   *at = name->at, *end = name->at + name->length, *behind = NULL; /* behind: the last star of the pattern */
+    /* behind: after the last star of the pattern */
+    const char   *at = name->at, *end = name->at + name->length, *behind = NULL;
     gpunn__slice *last = NULL;
     for (;;) {
         if (*pattern == '*') {
@@ -37377,7 +37394,7 @@ static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name, g
             pattern++, at++;
         else if (at == end && *pattern == 0)
             return true;
-        else if (last && last->at + last->length < end) { /* it takes one more */
+        else if (last && last->at + last->length < end) { /* it matches one more character */
             at = last->at + ++last->length;
             pattern = behind;
         } else
@@ -37385,7 +37402,7 @@ static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name, g
     }
 }
 
-/* Writes the name that `to` makes of the stars, unless out is NULL; its length. */
+/* Substitutes the stars in `to` and writes the new name to out, unless out is NULL. Returns its length. */
 static size_t gpunn__pattern_fill(const char *to, const gpunn__slice *star, char *out)
 {
     size_t length = 0;
@@ -37445,7 +37462,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpu
                  : GPUNN_OK;
 }
 
-/* Of a file that is not compressed. */
+/* Skips bytes of an uncompressed file. */
 static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
 {
     gpunn_status status = GPUNN_OK;
@@ -37462,7 +37479,7 @@ static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
     return status;
 }
 
-/* The next count elements of a tensor, where they go to, as item->as: the encoding's dtype or a float. */
+/* Reads the next count elements of a tensor to `to`, as item->as: the encoding's dtype or a float type. */
 static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, size_t count, void *to)
 {
     float      piece[2048];
@@ -37480,7 +37497,7 @@ static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, 
     return GPUNN_OK;
 }
 
-/* count elements of a tensor, to the device's memory through a chunk of the host's. */
+/* Reads count elements of a tensor into device memory, through a chunk of host memory. */
 static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *item, size_t count, void *chunk)
 {
     const size_t  bytes = gpunn_dtype_size(item->as);
@@ -37497,14 +37514,14 @@ static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *it
     return status;
 }
 
-/* Whether a tensor is read as floats from a type that weights seldom have: F8, integers or BOOL. */
+/* Whether a tensor is converted to floats from a type that is unusual for weights: F8, integers or BOOL. */
 static bool gpunn__is_converted(const gpunn__entry *item)
 {
     if (item->to == NULL) return false;
     return item->encoding->dtype == GPUNN_F32 ? item->encoding->bytes == 1 : item->as != item->encoding->dtype;
 }
 
-/* One warning for all converted tensors of a file, whose table is in order of offsets. */
+/* Emits one warning for all converted tensors of a file. The table must be sorted by offset. */
 static void gpunn__tell_conversions(const gpunn__archive *a)
 {
     const gpunn__entry *first = NULL;
@@ -37542,39 +37559,47 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk
 }
 
 /* ==== >>io/load ==================================================================================================== */
-/* The optimizers that a checkpoint of opt holds, one after another: itself and, where it has been told what to train, all
- * such. */
+/* Loads weights and checkpoints from safetensors files. Names, shapes and dtypes are checked before anything
+ * changes. */
+
+/* Iterates over the optimizers that a checkpoint of opt contains: opt itself, or, if opt trains a subset of
+ * the parameters, all such optimizers of the model. Returns the one after `before` (NULL: the first), or NULL
+ * at the end. */
 GPUNN__INTERNAL gpunn_optimizer *gpunn__partner(const gpunn_optimizer *opt, const gpunn_optimizer *before);
 
-/* What a file changes, put together in host memory before the first weight changes: the steps of the optimizers' parameters, then
- * copies of the model's weights and of each state that an optimizer uses. opt NULL: only the weights. */
+/* A stage is host memory that collects the contents of a file before the first weight changes. It holds the
+ * step counts of the optimizers' parameters, then copies of the model's weights and of each state that an
+ * optimizer uses. opt NULL: only the weights. This is the size of the first part. */
 GPUNN__INTERNAL size_t gpunn__stage_steps(const gpunn_optimizer *opt);
 
+/* Bytes of the whole stage. */
 GPUNN__INTERNAL size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_optimizer *opt);
 
-/* Copies between the stage and the device. */
+/* Copies weights and states from the stage to the device (upload) or back. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload);
 
-/* The names of an optimizer's tensors in a checkpoint are one of these and the parameter's. */
+/* Prefixes of the names of an optimizer's tensors in a checkpoint. The parameter's name follows. */
 GPUNN__PRIVATE const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1.", "optimizer.2.", "optimizer.average."};
 GPUNN__PRIVATE const char        gpunn__step_prefix[] = "optimizer.step.";
 
-/* What a checkpoint notes of its index-th optimizer; of all but the first with their number before it: "1:optimizer.lr". */
+/* The metadata entry `name` + `rest` of optimizer number `index`, or NULL. All but the first have their
+ * number in front: "1:optimizer.lr". */
 GPUNN__INTERNAL const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name, const char *rest);
 
-/* Whether a checkpoint was saved with averages. */
+/* Whether a checkpoint was saved with averages of the weights. */
 GPUNN__INTERNAL bool gpunn__has_averages(const gpunn__archive *a, int index);
 
 GPUNN__INTERNAL bool gpunn__is_checkpoint(const gpunn__archive *a);
 
-/* Fills a stage (NULL: nothing to load) with what the file has for model and optimizer, all of it read. */
+/* Allocates a stage (NULL if there is nothing to load) and fills it with the file's data for the model and
+ * the optimizers. The whole file is read. On failure *stage is NULL. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt,
                                                 const gpunn_load_args *args, const char *function, char **stage);
 
 typedef struct gpunn__mismatches {
     const gpunn_load_args *args;
     int                    count;
-    gpunn_status           status; /* of the first one */
+    gpunn_status           status; /* of the first mismatch */
     char                   first[448];
 } gpunn__mismatches;
 
@@ -37615,13 +37640,14 @@ static const char *gpunn__entry_shape(const gpunn__entry *item, char text[192])
     return text;
 }
 
-/* Whether a tensor of that encoding (NULL: unknown) can be read as dtype. Any number becomes a float. */
+/* Whether a tensor with that encoding (NULL: unknown) can be read as dtype. Any number can become a float. */
 static bool gpunn__reads_as(const gpunn__encoding *encoding, gpunn_dtype dtype)
 {
     return encoding && (encoding->dtype == dtype || (dtype == GPUNN_F32 && encoding->id != GPUNN__C64));
 }
 
-/* Finds the tensor prefix + t's name, which has t's shape (scalar: none) and can be read as dtype, and gives it its place. */
+/* Finds the tensor named prefix + t's name. If it has t's shape (scalar: rank 0) and can be read as dtype,
+ * sets its destination. Otherwise reports a mismatch. */
 static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *prefix, const gpunn_tensor *t, bool scalar,
                          gpunn_dtype dtype, void *to)
 {
@@ -37668,7 +37694,7 @@ GPUNN__INTERNAL size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_
     return gpunn__stage_steps(opt) + floats * sizeof(float);
 }
 
-/* Copies count floats between the stage, which goes on behind them, and the device. */
+/* Copies count floats between the device and *stage, and advances *stage. */
 static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t count, char **stage, bool upload)
 {
     size_t bytes = (size_t)count * sizeof *block;
@@ -37686,7 +37712,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimi
     if (status == GPUNN_OK) status = gpunn__stage_block(model->dev, model->weights, model->weight_count, &stage, upload);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
         for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++) {
-            char *own = stage + (size_t)o->states.begin * sizeof(float); /* all, or a rank's share */
+            char *own = stage + (size_t)o->states.begin * sizeof(float); /* all, or one rank's slice */
             if (!o->uses[k]) continue;
             status = gpunn__stage_block(model->dev, o->states.data[k], o->states.count, &own, upload);
             stage += (size_t)o->state_count * sizeof(float);
@@ -37707,7 +37733,8 @@ GPUNN__INTERNAL bool gpunn__has_averages(const gpunn__archive *a, int index)
     return gpunn__note(a, index, "average.decay", "") != NULL;
 }
 
-/* Gives every tensor of an optimizer its place: its steps, and its states, which *at leaves behind. */
+/* Sets destinations for an optimizer's tensors: its step counts at steps, its states at *at, which is
+ * advanced. */
 static void gpunn__match_optimizer(gpunn__archive *a, gpunn__mismatches *m, const gpunn_optimizer *opt, int index, char *steps,
                                    float **at)
 {
@@ -37721,7 +37748,7 @@ static void gpunn__match_optimizer(gpunn__archive *a, gpunn__mismatches *m, cons
     }
 }
 
-/* Gives every tensor of model and optimizers its place in the stage. */
+/* Sets destinations in the stage for all tensors of the model and the optimizers. */
 static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpunn_model *model, const gpunn_optimizer *opt,
                              char *stage)
 {
@@ -37740,8 +37767,8 @@ static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpun
     }
 }
 
-/* Reports what is in the file only. The optimizer's part of a checkpoint and torch's counters of batch_norm calls are left
- * out. */
+/* Reports tensors that are only in the file. A checkpoint's optimizer tensors and torch's counters of
+ * batch_norm calls are ignored. */
 static void gpunn__match_rest(gpunn__archive *a, gpunn__mismatches *m, bool checkpoint)
 {
     static const char counter[] = ".num_batches_tracked";
@@ -37763,7 +37790,8 @@ GPUNN__INTERNAL bool gpunn__is_checkpoint(const gpunn__archive *a)
     return format && gpunn__slice_is(&format->text, "gpunn-checkpoint");
 }
 
-/* Gives every tensor of model and optimizer its place in `stage`, and refuses what does not fit, unless args->partial. */
+/* Sets destinations in `stage` for all tensors of the model and the optimizers. Fails if anything does not
+ * match, unless args->partial. */
 static GPUNN__STATUS gpunn__match_file(gpunn__archive *a, const gpunn_model *model, const gpunn_optimizer *opt,
                                        const gpunn_load_args *args, const char *function, char *stage)
 {
@@ -37796,7 +37824,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *
     return status;
 }
 
-/* Loads into a model whose weights nobody has seen: a failure needs no copy of them. */
+/* Loads into a model without weights. On failure the new weights are dropped, so no copy is needed. */
 static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
 {
     gpunn_device *dev = model->dev;
@@ -37816,7 +37844,7 @@ static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, co
     return status;
 }
 
-/* Loads into a model that has weights: first all of the file is read. */
+/* Loads into a model that has weights. The whole file is read before any weight changes. */
 static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
 {
     char        *stage;
@@ -37854,25 +37882,28 @@ GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, 
 }
 
 /* ==== >>io/checkpoint ============================================================================================== */
+/* The metadata of a training checkpoint: a table of fields (gpunn__resume_fields) and the functions that read
+ * them. io/save writes them. */
+
 #define GPUNN__CHECKPOINT_VERSION "4"
 
-typedef struct gpunn__resume { /* of an optimizer; of all but the first of a checkpoint nothing else */
+typedef struct gpunn__resume { /* of one optimizer; only the first of a checkpoint also has the run's fields */
     gpunn_optimizer opt;       /* a copy */
     gpunn_run_state state;
     int             schedule_type;
-    bool            loader; /* there was one */
+    bool            loader; /* whether a loader was saved */
     int64_t         epoch, position;
-    int64_t         batch; /* samples of all ranks in one; 0: an earlier version has not told */
+    int64_t         batch; /* samples per batch, over all ranks; 0: saved by an earlier version */
     uint64_t        seed;
 } gpunn__resume;
 
-/* Each is a metadata string: the decimal integer that its bytes are, so that floats come back bit for bit. */
+/* One metadata string. It is the field's bytes as a decimal integer, so floats are restored bit for bit. */
 typedef struct gpunn__resume_field {
     const char *name;
     size_t      offset, size;
     int         count;   /* more than 1: an array */
-    int64_t     maximum; /* of 0 to ...; -1: any bits */
-    bool        late;    /* earlier versions do not have it: 0 */
+    int64_t     maximum; /* the value is 0 .. maximum; -1: any bits */
+    bool        late;    /* may be missing in files of earlier versions; then 0 */
 } gpunn__resume_field;
 
 #define GPUNN__ANY (-1)
@@ -37883,7 +37914,7 @@ typedef struct gpunn__resume_field {
 #define GPUNN__FIELDS(name, member, count, maximum) GPUNN__FIELD(name, member, count, maximum, false)
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
 #define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
-enum { GPUNN__RUN_FIELDS = 7 }; /* the first, which are not an optimizer's */
+enum { GPUNN__RUN_FIELDS = 7 }; /* the first fields, which belong to the run, not to an optimizer */
 static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("random.seed", state.seed, 1, GPUNN__ANY),
     GPUNN__FIELDS("random.step", state.step, 1, GPUNN__ANY),
@@ -37923,7 +37954,7 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("fit.best", opt.fit.best, 1, GPUNN__ANY),
     GPUNN__FIELDS("fit.best_epoch", opt.fit.best_epoch, 1, INT32_MAX / 2),
     GPUNN__FIELDS("fit.epochs", opt.fit.epochs, 1, INT32_MAX / 2),
-    GPUNN__FIELDS("average.decay", opt.average_decay, 1, GPUNN__ANY), /* these only where there are averages */
+    GPUNN__FIELDS("average.decay", opt.average_decay, 1, GPUNN__ANY), /* from here on: only if there are averages */
     GPUNN__FIELDS("average.count", opt.averaged, 1, GPUNN__COUNTER),
 };
 #undef GPUNN__ANY
@@ -37931,19 +37962,25 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
 #undef GPUNN__OPTIMIZER
 #undef GPUNN__SCHEDULE
 
-/* Behind them, of each epoch in the history, "fit.history." and a number: the bits of its values. */
+/* After these fields follow "fit.history." and a number, for each value of each epoch in the history: the
+ * bits of the value. */
 enum { GPUNN__EPOCH_NOTES = GPUNN__CURVES + 2 };
 
+/* The bits of value number i of an epoch. */
 GPUNN__INTERNAL int64_t gpunn__epoch_note(const gpunn__epoch *epoch, int i);
 
-/* As many epochs as the record says, in memory of their own. */
+/* Reads record->epochs epochs into newly allocated memory, which record->history owns. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index, gpunn__fit_record *record);
 
+/* Number of fields of an optimizer's record, with or without those of averages. */
 GPUNN__INTERNAL int gpunn__resume_field_count(bool averages);
 
-/* The rest of a field's name: its number in an array. */
+/* Writes the index of an array element, which follows the field's name, to text. For a single value, text
+ * becomes "". Returns text. */
 GPUNN__INTERNAL const char *gpunn__resume_index(const gpunn__resume_field *field, int i, char text[16]);
 
+/* Reads and checks the fields of optimizer `number`. On entry, resume->opt is a copy of the optimizer that
+ * will resume. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpunn__resume *resume);
 
 GPUNN__INTERNAL int64_t gpunn__epoch_note(const gpunn__epoch *epoch, int i)
@@ -37964,7 +38001,7 @@ static void gpunn__epoch_take(gpunn__epoch *epoch, int i, int64_t bits)
         memcpy(&epoch->seconds, &bits, sizeof(double));
 }
 
-/* Note number `at` of the history; false: it is not there or no integer. */
+/* Entry number `at` of the history. Returns false if it is missing or not an integer. */
 static bool gpunn__history_note(const gpunn__archive *a, int index, int64_t at, int64_t *bits)
 {
     char number[24];
@@ -37981,7 +38018,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int
     record->room = 0;
     if (count == 0) return GPUNN_OK;
     bool good = record->best_epoch <= record->epochs &&
-                gpunn__history_note(a, index, count - 1, &bits); /* before memory is taken */
+                gpunn__history_note(a, index, count - 1, &bits); /* before allocating memory */
     if (good) {
         record->history = (gpunn__epoch *)gpunn__realloc(dev, NULL, 0, (size_t)record->epochs * sizeof *record->history);
         if (record->history == NULL) return GPUNN_ERR_MEMORY;
@@ -38050,7 +38087,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
     if (!averages) gpunn__average_start(&resume->opt);
     gpunn_schedule_args checked = resume->opt.schedule;
     checked.type = resume->opt.schedule.type = (gpunn_schedule_type)resume->schedule_type;
-    for (int k = 0; k < GPUNN__AVERAGE; k++) { /* other state */
+    for (int k = 0; k < GPUNN__AVERAGE; k++) { /* reject a checkpoint with other states */
         const float *setting = resume->opt.rule.setting;
         const char  *key = gpunn__rules[rule.kind].state[k];
         if (gpunn__has_state(rule.kind, setting, k) == resume->opt.uses[k]) continue;
@@ -38061,39 +38098,43 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
     char place[320];
     (void)snprintf(place, sizeof place, "%s: '%s' is damaged: ", function, path);
     dev->place = place;
-    gpunn_status status = gpunn__schedule_check(dev, &checked); /* a copy: it puts defaults for zeros */
+    gpunn_status status = gpunn__schedule_check(dev, &checked); /* a copy, because it replaces zeros by defaults */
     dev->place = NULL;
     return status;
 }
 
 /* ==== >>io/save ==================================================================================================== *
- * One walk over everything that is saved, three times: to measure the header, to write it, to write the tensors. */
+ * Writes safetensors files. One walk over everything to save runs three times: to measure the header, to
+ * write it, and to write the tensors. */
 typedef enum gpunn__pass { GPUNN__MEASURE, GPUNN__HEADER, GPUNN__TENSORS } gpunn__pass;
 
 typedef struct gpunn__writer {
     gpunn_device *dev;
     gpunn__file  *file;
     gpunn__pass   pass;
-    uint64_t      length; /* of the header so far */
-    uint64_t      offset; /* of the next tensor */
+    uint64_t      length; /* bytes of the header so far */
+    uint64_t      offset; /* offset of the next tensor */
     char         *chunk;
     gpunn_status  status;
 } gpunn__writer;
 
+/* Adds text to the header: counts its bytes, and in pass GPUNN__HEADER writes it. */
 GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t length);
 
 GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...) GPUNN__PRINTF(2, 3);
 
-/* "prefix and name" */
+/* Emits prefix + name as a JSON string. A name that is not UTF-8 sets w->status. */
 GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name);
 
-/* A tensor in the header. */
+/* Emits the header's entry of a tensor. */
 GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name, gpunn_dtype dtype, int rank,
                                        const int64_t *dim, size_t bytes);
 
+/* Starts a pass and emits the metadata. count: number of optimizers in resume; 0: no checkpoint. */
 GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume, int count);
 
-/* emit walks over `what`. memory: receives the bytes of the file; NULL: they go to path. */
+/* Writes a file by calling emit for each pass over `what`. memory: receives the bytes in newly allocated
+ * memory; NULL: they go to path. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, gpunn_array *memory,
                                                    void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what),
                                                    const void *what);
@@ -38166,7 +38207,7 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
     w->offset += bytes;
 }
 
-/* Either floats in the device's memory, of t's shape, or one number. */
+/* Emits a tensor: either floats in device memory, with t's shape, or, if number is non-NULL, one number. */
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t, const float *floats,
                                const int64_t *number)
 {
@@ -38216,7 +38257,7 @@ GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const
 
 typedef struct gpunn__saved {
     const gpunn_model   *model;
-    const gpunn__resume *resume; /* of each optimizer */
+    const gpunn__resume *resume; /* one per optimizer */
     int                  count;  /* 0: weights only */
 } gpunn__saved;
 
@@ -38236,7 +38277,7 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
     for (int k = 0; k < saved->count; k++)
         for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
             gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL, &resume[k].opt.steps[i]);
-    for (int narrow = 0; narrow < 2; narrow++) /* last, so that the others stay aligned */
+    for (int narrow = 0; narrow < 2; narrow++) /* 16-bit weights last, so that the others stay aligned */
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
             if (gpunn__is_saved(t) && t->narrow == narrow) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
@@ -38245,7 +38286,7 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
 }
 
-/* Room for a file of so many bytes. */
+/* Allocates out for a file of that many bytes. */
 static GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out)
 {
     if (bytes > SIZE_MAX) return gpunn__fail(dev, GPUNN_ERR_MEMORY, "%llu bytes do not fit memory", (unsigned long long)bytes);
@@ -38311,7 +38352,8 @@ GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
     return status;
 }
 
-/* What a checkpoint of opt, prepared, holds beside tensors: of each optimizer; NULL: out of memory. */
+/* Collects a checkpoint's metadata, one record per optimizer. opt must be prepared. Returns NULL if memory
+ * runs out. */
 static gpunn__resume *gpunn__resume_make(gpunn_optimizer *opt, int *count)
 {
     gpunn__resume *list;
@@ -38330,7 +38372,7 @@ static gpunn__resume *gpunn__resume_make(gpunn_optimizer *opt, int *count)
     return list;
 }
 
-/* gpunn__counted_settle of all optimizers of a checkpoint, and the same of their model. */
+/* Calls gpunn__counted_settle for all optimizers of a checkpoint, and gpunn__keys_settle for their model. */
 static GPUNN__STATUS gpunn__partners_settle(gpunn_optimizer *opt, bool with_replays)
 {
     gpunn_status status = gpunn__keys_settle(opt->model, with_replays);
@@ -38339,7 +38381,7 @@ static GPUNN__STATUS gpunn__partners_settle(gpunn_optimizer *opt, bool with_repl
     return status;
 }
 
-/* Makes all optimizers of a checkpoint ready for it. */
+/* Prepares all optimizers of a checkpoint for saving. */
 static GPUNN__STATUS gpunn__partners_prepare(gpunn_optimizer *opt)
 {
     gpunn_status status = GPUNN_OK;
@@ -38375,7 +38417,7 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
         gpunn__loader_state(loader, &resume->epoch, &resume->position);
         resume->batch = gpunn__loader_batch(loader);
         resume->seed = loader->args.seed;
-        if (loader->args.group && resume->position == loader->batches) { /* which may be another number next time */
+        if (loader->args.group && resume->position == loader->batches) { /* the number of batches may differ next time */
             resume->epoch++;
             resume->position = 0;
         }
@@ -38399,7 +38441,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
     return gpunn__agree(opt->group, status, NULL, "%s after update %lld", function, (long long)opt->step_count);
 }
 
-/* What the file says of as many optimizers as there are. */
+/* Reads the metadata of all optimizers. Fails if the file has another number of them. */
 static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resume *list, int count)
 {
     gpunn_device       *dev = a->reader.dev;
@@ -38420,7 +38462,8 @@ static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resu
     return status;
 }
 
-/* Checks what a stage has as steps, and lets averages that the file does not have be the weights. */
+/* Checks the step counts in a stage. Averages that the file does not contain start as copies of the
+ * weights. */
 static GPUNN__STATUS gpunn__stage_settle(const gpunn__archive *a, const gpunn_optimizer *opt, char *stage)
 {
     const gpunn_model *model = opt->model;
@@ -38446,7 +38489,7 @@ static GPUNN__STATUS gpunn__stage_settle(const gpunn__archive *a, const gpunn_op
     return GPUNN_OK;
 }
 
-/* Puts what a file says in place. */
+/* Applies the loaded metadata and step counts to the model and the optimizers. */
 static void gpunn__resume_apply(gpunn_optimizer *opt, gpunn__resume *list, const char *stage)
 {
     gpunn_model *model = opt->model;
@@ -38515,11 +38558,12 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
 }
 
 /* ==== >>io/spec_writer ============================================================================================= *
- * A model as JSON: what gpunn_spec_save writes and gpunn_spec_load reads. */
-/* "adam" */
+ * Writes a model as JSON. gpunn_spec_save writes it and gpunn_spec_load reads it. */
+/* The name of an optimizer's kind, such as "adam". */
 GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind);
 
-/* Every value that no op reads, but for assignments, which runs make by themselves, into room for all tensors; their number. */
+/* Stores all values that no op reads to out, which must have room for all tensors, and returns their number.
+ * Assignments are omitted, since runs compute them anyway. */
 GPUNN__INTERNAL int gpunn__unread(const gpunn_model *model, gpunn_tensor **out);
 
 /* ---- saving ---------------------------------------------------------------------------------------------------------- */
@@ -38531,13 +38575,15 @@ GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind)
     return gpunn__rules[kind].function + sizeof "gpunn_" - 1;
 }
 
-/* The layer whose entry a value is. Those of recurrent layers, of which several may have one name, list their parameters. */
+/* The name of the layer whose entry contains this value. Recurrent layers return NULL: several may share a
+ * name, so their entries list their parameters. */
 static const char *gpunn__entry_layer(const gpunn_tensor *t)
 {
     return gpunn__op_is(t->op, GPUNN__RECURRENT) ? NULL : t->layer;
 }
 
-/* How the file calls a tensor: its name, or its layer's where no tensor has that one, or a new one from its number. */
+/* The id of a tensor in the file: its name, else its layer's name if no tensor has that, else a new one from
+ * its number. */
 static const char *gpunn__id_of(const gpunn_tensor *t, char text[GPUNN__NAME_SIZE])
 {
     gpunn_model *model = t->model;
@@ -38586,7 +38632,7 @@ static void gpunn__emit_shape(gpunn__writer *w, const gpunn_tensor *t)
     gpunn__emitf(w, "]");
 }
 
-/* The named sizes and their bounds. */
+/* Emits the named sizes and their bounds. */
 static void gpunn__emit_named_sizes(gpunn__writer *w, const gpunn_model *model)
 {
     int count = 0;
@@ -38609,7 +38655,7 @@ static void gpunn__emit_named_sizes(gpunn__writer *w, const gpunn_model *model)
     if (count) gpunn__emitf(w, "}");
 }
 
-/* The initial values that a builder gives to the parameter of its layer. */
+/* The initial values that a layer's builder gives to its parameter. */
 static gpunn_init gpunn__usual_init(const gpunn_tensor *layer, const gpunn_tensor *parameter)
 {
     gpunn_init init = {GPUNN_INIT_DEFAULT, 0, 0};
@@ -38635,7 +38681,8 @@ static bool gpunn__inits_differ(gpunn_init a, gpunn_init b)
     return a.kind != b.kind || a.a != b.a || a.b != b.b;
 }
 
-/* The settings of a parameter that are not the usual ones; separator: what stands before the first. */
+/* Emits the settings of a parameter that differ from the defaults. separator: the text before the first
+ * one. */
 static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const gpunn_tensor *layer, const gpunn_tensor *t,
                                  bool frozen)
 {
@@ -38658,7 +38705,7 @@ static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const 
     if (t->lr_scale != 1) gpunn__emit_float(w, separator, "lr_scale", t->lr_scale);
 }
 
-/* An attribute that is one number, to compare with a default; NAN: it is not. */
+/* An attribute as a number, for comparison with a default; NAN if it is not a single number. */
 static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
 {
     const void *from = (const char *)&t->attr + a->place;
@@ -38687,7 +38734,7 @@ static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
     }
 }
 
-/* Whether an entry need not name it, since its builder finds the same without. */
+/* Whether an entry may omit this attribute because its builder infers the same value. */
 static bool gpunn__told_is_usual(const gpunn_tensor *t, const gpunn__told *a, const gpunn__argument *key)
 {
     if (a->kind == GPUNN__A_AXES) return t->attr.axes == (1u << t->inputs[0]->rank) - 1;
@@ -38697,7 +38744,7 @@ static bool gpunn__told_is_usual(const gpunn_tensor *t, const gpunn__told *a, co
     return gpunn__told_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
 }
 
-/* The tensor that a key names; NULL: there is none, or it is the layer's own. */
+/* The tensor that a key refers to; NULL if there is none or it belongs to the layer itself. */
 static const gpunn_tensor *gpunn__told_operand(const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
 {
     const int           i = (int)key->otherwise;
@@ -38705,7 +38752,7 @@ static const gpunn_tensor *gpunn__told_operand(const gpunn_tensor *t, const gpun
     return x && (row->kind != GPUNN__LAYER || !gpunn__is_own(t, x)) ? x : NULL;
 }
 
-/* The factor from cells of x to those of the result that the sizes do not tell; 0: they do. */
+/* The scale factor of axis i if it cannot be computed from the sizes; 0 if it can. */
 static float gpunn__told_scale(const gpunn_tensor *t, int i)
 {
     const int64_t in = t->inputs[0]->dim[2 + i], out = t->dim[2 + i];
@@ -38714,7 +38761,7 @@ static float gpunn__told_scale(const gpunn_tensor *t, int i)
     return memcmp(&usual, &t->attr.ratio[i], sizeof usual) != 0 ? 1 / t->attr.ratio[i] : 0;
 }
 
-/* The sizes of an interpolation. */
+/* Emits the sizes of an interpolation. */
 static void gpunn__emit_sizes(gpunn__writer *w, const gpunn_tensor *t, const char *key)
 {
     const int64_t *size = t->dim + 2;
@@ -38726,7 +38773,7 @@ static void gpunn__emit_sizes(gpunn__writer *w, const gpunn_tensor *t, const cha
     gpunn__emitf(w, list ? "]" : "");
 }
 
-/* Its factors, where the sizes do not tell them. */
+/* Emits its scale factors if they cannot be computed from the sizes. */
 static void gpunn__emit_factors(gpunn__writer *w, const gpunn_tensor *t, const char *key)
 {
     const int axes = t->rank - 2;
@@ -38742,7 +38789,7 @@ static void gpunn__emit_factors(gpunn__writer *w, const gpunn_tensor *t, const c
     if (scaled) gpunn__emitf(w, "]");
 }
 
-/* A slice's end: where it is not the axis' end, the first place behind its last one. */
+/* Emits the end of a slice, exclusive, unless it is the end of the axis. */
 static void gpunn__emit_end(gpunn__writer *w, const gpunn_tensor *t, const char *key)
 {
     const int     axis = t->attr.axis;
@@ -38760,7 +38807,7 @@ static void gpunn__emit_list(gpunn__writer *w, const char *key, const int64_t *v
     gpunn__emitf(w, "]");
 }
 
-/* The numbers of a custom op, without zeros at the end. */
+/* Emits the numbers of a custom op, without trailing zeros. */
 static void gpunn__emit_numbers(gpunn__writer *w, const float *numbers, const char *key)
 {
     int count = GPUNN_CUSTOM_NUMBERS;
@@ -38772,7 +38819,7 @@ static void gpunn__emit_numbers(gpunn__writer *w, const float *numbers, const ch
     if (count) gpunn__emitf(w, "]");
 }
 
-/* The weights of a recurrent node. */
+/* Emits the references to the weights of a recurrent node. */
 static void gpunn__emit_weights(gpunn__writer *w, const gpunn_tensor *t, const char *key)
 {
     gpunn__emitf(w, ", \"%s\": [", key);
@@ -38784,7 +38831,7 @@ static void gpunn__emit_weights(gpunn__writer *w, const gpunn_tensor *t, const c
     gpunn__emitf(w, "]");
 }
 
-/* A key of which no attribute tells, as far as it is not the default. */
+/* Emits a key that corresponds to no attribute, unless it has its default. */
 static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
 {
     const char         *name = key->name, *word = NULL;
@@ -38796,7 +38843,7 @@ static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn
     case GPUNN__K_SHAPE:
     case GPUNN__K_RESULT: gpunn__emit_shape(w, t); break;
     case GPUNN__K_COUNTS: gpunn__emit_list(w, name, t->dim + 1, t->rank - 2); break;
-    case GPUNN__K_NUMBER: /* what prelu's weight starts at */
+    case GPUNN__K_NUMBER: /* initial value of prelu's weight */
         x = t->inputs[1]->kind == GPUNN__VALUE ? t->inputs[1]->inputs[0] : t->inputs[1];
         if (x->init.kind == GPUNN_INIT_CONSTANT && x->init.a != (float)key->otherwise)
             gpunn__emit_float(w, ", ", name, x->init.a);
@@ -38819,19 +38866,20 @@ static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn
     gpunn__emit_name(w, "", word);
 }
 
-/* What of a list tells of a key; else the list's end. */
+/* The list's element for a key; the list's end if there is none. */
 static const gpunn__told *gpunn__told_as(const gpunn__told *a, const gpunn__argument *key)
 {
     while (a->name && (key->kind == GPUNN__K_BIAS || strcmp(key->name, a->name) != 0)) a++;
     return a;
 }
 
-/* The attributes of an elementwise op, and the keys of any other's row, as far as they are not the default. */
+/* Emits the attributes of an elementwise op, or the keys of any other op's row, unless they have their
+ * defaults. */
 static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const gpunn__row *row)
 {
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         float usual = gpunn__op_attribute_default(t->op, i);
-        if (memcmp(&t->attr.value[i], &usual, sizeof usual) != 0) /* -0 is not 0 */
+        if (memcmp(&t->attr.value[i], &usual, sizeof usual) != 0) /* -0 differs from 0 */
             gpunn__emit_float(w, ", ", gpunn__op_infos[t->op].attribute[i], t->attr.value[i]);
     }
     for (const gpunn__argument *key = row ? row->arguments : NULL; key && key->name; key++) {
@@ -38849,7 +38897,7 @@ static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const
     }
 }
 
-/* The settings of a layer's own tensors, which are first .. t->id - 1. */
+/* Emits the settings of a layer's own tensors, first .. t->id - 1. */
 static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, int first)
 {
     gpunn_tensor *const *tensors = t->model->tensors;
@@ -38884,7 +38932,7 @@ static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, 
     if (shown) gpunn__emitf(w, "}");
 }
 
-/* The value that ends the layer whose first parameter or buffer t is; NULL: t belongs to none. */
+/* The last value of the layer to which parameter or buffer t belongs; NULL if it belongs to none. */
 static const gpunn_tensor *gpunn__layer_of(const gpunn_tensor *t)
 {
     const gpunn_model *model = t->model;
@@ -38895,7 +38943,8 @@ static const gpunn_tensor *gpunn__layer_of(const gpunn_tensor *t)
     return NULL;
 }
 
-/* One entry: tensor t with, if it is a layer's value, all that the layer has made: first .. t->id - 1. */
+/* Emits the entry of tensor t. If t is a layer's value, the entry covers everything that the layer created:
+ * first .. t->id - 1. */
 static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, int first)
 {
     static const char *const sources[] = {"", "input", "parameter", "state", "constant"};
@@ -38984,7 +39033,7 @@ static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
             gpunn__emitf(w, "]");
         } else if (setting->flag && value != 0)
             gpunn__emitf(w, ", \"%s\": true", setting->key);
-        else if (!setting->flag && (value != setting->usual || i == 0)) /* lr: always */
+        else if (!setting->flag && (value != setting->usual || i == 0)) /* lr is always written */
             gpunn__emit_float(w, ", ", setting->key, value);
     }
     gpunn__emitf(w, "}");
@@ -38993,7 +39042,7 @@ static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
     if (recipe->average_decay != 0) gpunn__emit_float(w, ",\n  ", "ema_decay", recipe->average_decay);
 }
 
-/* The last part of a path, without its ending. */
+/* Emits the last component of a path, without its extension. */
 static void gpunn__emit_file_name(gpunn__writer *w, const char *path)
 {
     char        name[GPUNN__NAME_SIZE];
@@ -39086,11 +39135,12 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
 }
 
 /* ==== >>io/spec_reader ============================================================================================= *
- * The text becomes items, the items become calls of the public builders. Errors stand where dev->place says. */
+ * Reads a model from JSON. The text is parsed into items, and the items become calls of the public builders.
+ * dev->place holds the position in the file that error messages start with. */
 enum { GPUNN__SPEC_TENSORS = 30000, GPUNN__SPEC_SIZES = 256 };
 
-typedef struct gpunn__word { /* an id or name */
-    const char   *text;      /* NULL: free */
+typedef struct gpunn__word { /* an id or a name */
+    const char   *text;      /* NULL: a free slot */
     gpunn_tensor *t;
 } gpunn__word;
 
@@ -39098,23 +39148,23 @@ typedef struct gpunn__loading {
     gpunn_device *dev;
     gpunn_model  *model;
     const char   *path;
-    gpunn__items  items; /* the document's */
+    gpunn__items  items; /* of the document */
     bool          inference;
-    gpunn__word  *words; /* a hash table, half of it free; the capacity is a power of 2 */
+    gpunn__word  *words; /* a hash table, at least half free; the capacity is a power of 2 */
     size_t        word_count, word_capacity;
     char          place[320];
 } gpunn__loading;
 
 static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...) GPUNN__PRINTF(3, 4);
 
-/* What fails from now on, fails at that item. */
+/* Errors from now on are reported at this item. */
 static void gpunn__stand_at(gpunn__loading *l, int item)
 {
     const gpunn__item *i = &l->items.at[item];
     (void)snprintf(l->place, sizeof l->place, "%s:%d:%d: ", gpunn__tail(l->path), i->line, i->column);
 }
 
-/* False, after recording what is wrong at that item. */
+/* Records an error at this item and returns false. */
 static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...)
 {
     char    text[GPUNN__ERROR_SIZE];
@@ -39127,7 +39177,7 @@ static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...)
     return false;
 }
 
-/* The value of an object's key, or 0. */
+/* Index of the value of an object's key; 0 if the key is missing. Marks the key as read. */
 static int gpunn__look(gpunn__loading *l, int object, const char *key)
 {
     gpunn__item *items = l->items.at;
@@ -39139,7 +39189,7 @@ static int gpunn__look(gpunn__loading *l, int object, const char *key)
     return 0;
 }
 
-/* The same; false: it is missing. */
+/* The same, but records an error and returns false if the key is missing. */
 static bool gpunn__need(gpunn__loading *l, int object, const char *key, const char *what, int *item)
 {
     *item = gpunn__look(l, object, key);
@@ -39151,7 +39201,7 @@ static bool gpunn__be(gpunn__loading *l, int item, const char *key, gpunn__item_
     return l->items.at[item].kind == kind || gpunn__wrong(l, item, "\"%s\" must be %s", key, what);
 }
 
-/* Every key of an object has been asked for, once. */
+/* Checks that every key of an object has been read and that none occurs twice. */
 static bool gpunn__all_read(gpunn__loading *l, int object, const char *of)
 {
     char               shown[128];
@@ -39174,7 +39224,7 @@ static int gpunn__item_count(const gpunn__loading *l, int list)
     return count;
 }
 
-/* ---- values: each leaves *value alone where the key is absent ---- */
+/* ---- values: if the key is missing, *value stays unchanged ------- */
 
 static bool gpunn__integer_at(gpunn__loading *l, int item, const char *key, int64_t low, int64_t high, int64_t *value)
 {
@@ -39187,7 +39237,7 @@ static bool gpunn__integer_at(gpunn__loading *l, int item, const char *key, int6
     return gpunn__wrong(l, item, "\"%s\" must be an integer from %lld to %lld", key, (long long)low, (long long)high);
 }
 
-/* A setting of a window of so many axes: one integer, or a list with one for each axis. */
+/* Reads a window setting for `axes` axes: one integer, or a list with one per axis. */
 static bool gpunn__window_at(gpunn__loading *l, int item, const char *key, int axes, int low, int *values)
 {
     static const char *const words[] = {"one", "two", "three"};
@@ -39237,7 +39287,7 @@ static bool gpunn__get_bool(gpunn__loading *l, int entry, const char *key, bool 
     return kind == GPUNN__J_TRUE || kind == GPUNN__J_FALSE || gpunn__wrong(l, item, "\"%s\" must be true or false", key);
 }
 
-/* A string without zeros, as all names are. */
+/* Reads a non-empty string without NUL characters, as all names are. */
 static bool gpunn__string_at(gpunn__loading *l, int item, const char *key, const char **value)
 {
     const gpunn__item *i = &l->items.at[item];
@@ -39253,7 +39303,7 @@ static bool gpunn__get_string(gpunn__loading *l, int entry, const char *key, con
     return item == 0 || gpunn__string_at(l, item, key, value);
 }
 
-/* One of several words: its number. */
+/* Reads one of several words and returns its index in *value. */
 static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, const char *const *words, int count, int *value)
 {
     char        all[160];
@@ -39272,7 +39322,7 @@ static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, con
 
 #define GPUNN__DIM_TEXT "an integer of 1 or more, \"N\" for the batch, \"4N\" for 4 times it, or a formula of \"sizes\""
 
-/* "N" or "4N". */
+/* Parses "N" or "4N". */
 static bool gpunn__batches_at(const gpunn__slice *text, int64_t *dim)
 {
     const size_t length = text->length;
@@ -39284,7 +39334,7 @@ static bool gpunn__batches_at(const gpunn__slice *text, int64_t *dim)
     return count >= 1 && count <= GPUNN__MAX_COUNT;
 }
 
-/* One size: a number or what varies. */
+/* Reads one size: a number, or a string for a size that varies. */
 static bool gpunn__dim_at(gpunn__loading *l, int item, const char *key, int64_t *dim)
 {
     const gpunn__item *i = &l->items.at[item];
@@ -39317,7 +39367,7 @@ static bool gpunn__need_shape(gpunn__loading *l, int entry, gpunn_shape *shape)
     return true;
 }
 
-/* Sizes of the spatial axes, of which one or each may vary. */
+/* Reads the sizes of the spatial axes: one for all, or a list. Each may vary. */
 static bool gpunn__sizes_at(gpunn__loading *l, int item, const char *key, int axes, int64_t *sizes)
 {
     const bool list = l->items.at[item].kind == GPUNN__J_LIST;
@@ -39328,14 +39378,14 @@ static bool gpunn__sizes_at(gpunn__loading *l, int item, const char *key, int ax
     return true;
 }
 
-/* Where a slice begins or ends. */
+/* Reads the start or the end of a slice. */
 static bool gpunn__index_at(gpunn__loading *l, int item, const char *key, int64_t *index)
 {
     return l->items.at[item].kind == GPUNN__J_STRING ? gpunn__dim_at(l, item, key, index)
                                                      : gpunn__integer_at(l, item, key, INT64_MIN, INT64_MAX, index);
 }
 
-/* A list of axes. */
+/* Reads a list of axes. */
 static bool gpunn__axes_at(gpunn__loading *l, int list, gpunn_axes *axes)
 {
     static const char what[] = "a list of up to 8 axes";
@@ -39352,7 +39402,7 @@ static bool gpunn__axes_at(gpunn__loading *l, int list, gpunn_axes *axes)
     return true;
 }
 
-/* Integers from `low` on. */
+/* Reads a list of integers, each at least `low`. */
 static bool gpunn__amounts_at(gpunn__loading *l, int list, const char *key, int64_t low, int64_t *amounts)
 {
     int count = 0;
@@ -39366,7 +39416,7 @@ static bool gpunn__amounts_at(gpunn__loading *l, int list, const char *key, int6
     return true;
 }
 
-/* Where a word stands, or would. */
+/* The slot of a word, or the free slot where it would go. */
 static gpunn__word *gpunn__word_at(const gpunn__loading *l, const char *text)
 {
     size_t at = gpunn__hash(text) & (l->word_capacity - 1);
@@ -39393,7 +39443,7 @@ static bool gpunn__get_reference(gpunn__loading *l, int entry, const char *key, 
     return item == 0 || (*t = gpunn__reference_at(l, item, key)) != NULL;
 }
 
-/* A list of references, as many as fit. */
+/* Reads a list of `low` to `high` references. */
 static bool gpunn__references_at(gpunn__loading *l, int list, const char *key, int low, int high, gpunn_tensor **tensors,
                                  int *count)
 {
@@ -39408,8 +39458,8 @@ static bool gpunn__references_at(gpunn__loading *l, int list, const char *key, i
     return true;
 }
 
-typedef struct gpunn__spec_entry { /* one of "tensors" */
-    int           item, count;     /* inputs */
+typedef struct gpunn__spec_entry { /* one element of "tensors" */
+    int           item, count;     /* count: number of inputs */
     gpunn_tensor *in[GPUNN_MAX_OPERANDS];
     const char   *op, *name;
 } gpunn__spec_entry;
@@ -39431,7 +39481,7 @@ static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
     return gpunn__all_read(l, item, "\"init\"");
 }
 
-/* "trainable", "decay", "lr_scale" of a parameter. */
+/* Reads "trainable", "decay" and "lr_scale" of a parameter. */
 static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t)
 {
     bool  trainable = t->trainable, decay = t->decay;
@@ -39441,7 +39491,7 @@ static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t
            gpunn_set_decay(t, decay) == GPUNN_OK && gpunn_set_lr_scale(t, lr_scale) == GPUNN_OK;
 }
 
-/* The settings of what a layer has appended from first on. */
+/* Reads the settings of the tensors that a layer has created, from index first on. */
 static bool gpunn__apply_layer_settings(gpunn__loading *l, const gpunn__spec_entry *e, int first)
 {
     gpunn_model *model = l->model;
@@ -39521,7 +39571,7 @@ static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_e
     return t;
 }
 
-/* One layer, with parameters that stand before it. */
+/* Builds one recurrent layer from parameters that already exist. */
 static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_rnn_args *a,
                                            const gpunn__operation *operation)
 {
@@ -39558,7 +39608,7 @@ static gpunn_tensor *gpunn__make_attention(gpunn__loading *l, const gpunn__spec_
     return gpunn_scaled_dot_product_attention_(in[0], in[1], in[2], *a);
 }
 
-/* One number, or a list with one for each spatial axis. */
+/* Reads one number, or a list with one per spatial axis. */
 static bool gpunn__scales_at(gpunn__loading *l, int item, int axes, double *scales)
 {
     bool list = l->items.at[item].kind == GPUNN__J_LIST;
@@ -39676,14 +39726,14 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
 GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
 
-/* What a spec's op takes, whichever. */
+/* The arguments of any op of a spec. */
 typedef union gpunn__any_args {
 #define GPUNN__X(kind, row, op, operands, axes, keys, struct_, ...) gpunn_##struct_##_args row;
     GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
 } gpunn__any_args;
 
-/* What a key that is missing should be. */
+/* What the value of a missing key must be, for messages. */
 static const char *gpunn__key_text(gpunn__key_kind kind)
 {
     switch (kind) {
@@ -39697,7 +39747,7 @@ static const char *gpunn__key_text(gpunn__key_kind kind)
     }
 }
 
-/* The argument of a key that is not there. */
+/* Sets the argument of a missing key to its default. */
 static void gpunn__key_default(const gpunn__argument *key, int axes, void *at)
 {
     const double usual = key->otherwise;
@@ -39716,7 +39766,7 @@ static void gpunn__key_default(const gpunn__argument *key, int axes, void *at)
         *(bool *)at = true;
 }
 
-/* A word of a choice, as its number. */
+/* Reads a word of a choice and stores its number. */
 static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__argument *key, void *at)
 {
     static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
@@ -39732,7 +39782,7 @@ static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, con
     return true;
 }
 
-/* One key of an entry, into its member of args. */
+/* Reads one key of an entry into its member of args. */
 static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row, const gpunn__argument *key,
                             void *args)
 {
@@ -39779,7 +39829,7 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
         if (!gpunn__float_at(l, item, name, false, (float *)at)) return false;
         if (*(float *)at == 0) *(float *)at = (float)zero;
         return true;
-    case GPUNN__K_BIAS: /* true and false are the key's before */
+    case GPUNN__K_BIAS: /* true and false belong to the key before */
         return l->items.at[item].kind != GPUNN__J_STRING || gpunn__get_reference(l, e->item, name, (gpunn_tensor **)at);
     case GPUNN__K_NO_BIAS:
         if (l->items.at[item].kind == GPUNN__J_STRING) return true;
@@ -39796,7 +39846,7 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
     }
 }
 
-/* The tensor of an entry whose row and operands are known; NULL after an error. */
+/* Builds the tensor of an entry whose row and operands are known. Returns NULL after an error. */
 static gpunn_tensor *gpunn__build(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row)
 {
 #define GPUNN__X(kind, row, ...) gpunn__build_##row,
@@ -39811,7 +39861,7 @@ static gpunn_tensor *gpunn__build(gpunn__loading *l, const gpunn__spec_entry *e,
     return builders[row - gpunn__rows](l, e, &args);
 }
 
-/* The tensor t is called that from now on; no other may be. */
+/* Registers text as an id or name of tensor t. Fails if another tensor has it. */
 static bool gpunn__register(gpunn__loading *l, int item, const char *text, gpunn_tensor *t)
 {
     if (2 * l->word_count >= l->word_capacity) {
@@ -39834,7 +39884,7 @@ static bool gpunn__register(gpunn__loading *l, int item, const char *text, gpunn
     return true;
 }
 
-/* One entry of "tensors". */
+/* Reads one element of "tensors". */
 static bool gpunn__spec_tensor(gpunn__loading *l, int item)
 {
     static const char what[] = "an op's name";
@@ -39885,7 +39935,7 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
     return gpunn__all_read(l, item, e.op);
 }
 
-/* "optimizer", "clip_grad_norm", "clip_grad_value", "ema_decay". */
+/* Reads "optimizer", "clip_grad_norm", "clip_grad_value" and "ema_decay". */
 static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
 {
     int item = gpunn__look(l, 0, "optimizer"), kind = 0, ignored;
@@ -39927,7 +39977,7 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
         }
         if (!gpunn__all_read(l, item, "\"optimizer\"")) return false;
         gpunn__stand_at(l, item);
-        gpunn_optimizer *opt = gpunn_spec_optimizer(l->model); /* whether its builder takes these */
+        gpunn_optimizer *opt = gpunn_spec_optimizer(l->model); /* checks that its builder accepts the settings */
         if (opt == NULL) return false;
         gpunn_optimizer_destroy(opt);
     }
@@ -39943,7 +39993,7 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
            gpunn__wrong(l, gpunn__look(l, 0, "ema_decay"), "\"ema_decay\" must be a number from 0 to below 1");
 }
 
-/* What is not about tensors. */
+/* Reads everything except the tensors. */
 static bool gpunn__spec_rest(gpunn__loading *l)
 {
     static const char *const maths[] = {"auto", "accurate", "fast"};
@@ -39979,7 +40029,7 @@ static bool gpunn__spec_rest(gpunn__loading *l)
     return true;
 }
 
-/* "sizes": what varies besides the batch. */
+/* Reads "sizes": the named sizes that vary, besides the batch. */
 static bool gpunn__spec_sizes(gpunn__loading *l)
 {
     static const char what[] = "an object of bounds by name: {\"T\": {\"max\": 512}}";
@@ -40033,7 +40083,7 @@ static bool gpunn__spec_build(gpunn__loading *l)
         if (!gpunn__spec_tensor(l, i)) return false;
     l->model->tensor_limit = GPUNN__MOST_TENSORS;
     bool ok = gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
-    l->model->inference = l->inference; /* from now on: the rest has tried the optimizer */
+    l->model->inference = l->inference; /* only now, because the code above creates an optimizer as a check */
     return ok;
 }
 
@@ -40092,11 +40142,13 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);
     gpunn_set_clip_value(opt, recipe->clip_value);
-    (void)gpunn_set_ema(opt, recipe->average_decay); /* a number that was looked at, and nothing to copy yet */
+    (void)gpunn_set_ema(opt, recipe->average_decay); /* the number has been checked, and there are no weights to copy yet */
     return opt;
 }
 
 /* ==== >>io/datasets ================================================================================================ */
+/* Reads and writes arrays: IDX (MNIST), .npy, CIFAR and safetensors files. */
+
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
 {
     if (dev == NULL || array == NULL) return;
@@ -40104,7 +40156,7 @@ GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
     memset(array, 0, sizeof *array);
 }
 
-/* The checks that all readers begin with; out is empty afterwards. */
+/* Argument checks that all readers share. Afterwards out is empty. */
 static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments, gpunn_array *out)
 {
     if (dev == NULL || out == NULL || !arguments)
@@ -40113,7 +40165,7 @@ static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function,
     return GPUNN_OK;
 }
 
-/* Allocates out for what a header claims, which the file must be able to hold. */
+/* Allocates out for the sizes that a header claims. Fails if the file cannot hold that many elements. */
 static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank, const int64_t *dim,
                                         gpunn_array *out)
 {
@@ -40149,7 +40201,8 @@ static size_t gpunn__array_count(const gpunn_array *array)
     return array->bytes / gpunn_dtype_size(array->dtype);
 }
 
-/* Bytes 0, 0, type, rank, then rank dimensions and the elements, all big-endian (yann.lecun.com/exdb/mnist). */
+/* IDX: bytes 0, 0, type, rank, then rank dimensions and the elements, all big-endian
+ * (yann.lecun.com/exdb/mnist). */
 static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
 {
     unsigned char          head[4], raw[4 * GPUNN_MAX_RANK];
@@ -40174,7 +40227,7 @@ static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
     return status == GPUNN_OK ? gpunn__read_elements(r, encoding, out->dtype, true, gpunn__array_count(out), out->data) : status;
 }
 
-/* Opens a file, lets body read it into out, and leaves out empty after a failure. */
+/* Opens a file and calls body to read it into out. After a failure out is empty. */
 static GPUNN__STATUS gpunn__array_read(gpunn_device *dev, const char *function, const char *path,
                                        gpunn_status (*body)(gpunn__reader *r, gpunn_array *out), gpunn_array *out)
 {
@@ -40194,7 +40247,7 @@ GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn
     return gpunn__array_read(dev, "gpunn_read_idx", path, gpunn__idx_body, out);
 }
 
-/* {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } in any order. */
+/* Parses {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } with the keys in any order. */
 static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran, int *rank, int64_t *dim)
 {
     int types = 0, orders = 0, shapes = 0;
@@ -40216,7 +40269,7 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
             while (!gpunn__json_peek(j, ')')) {
                 if (*rank == GPUNN_MAX_RANK) return gpunn__json_fail(j, "has more than 8 dimensions");
                 if (!gpunn__json_integer(j, &dim[(*rank)++])) return false;
-                (void)gpunn__json_take(j, 'L'); /* Python 2's */
+                (void)gpunn__json_take(j, 'L'); /* written by Python 2 */
                 if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, ')')) return gpunn__json_fail(j, "has a shape without end");
             }
             j->at++;
@@ -40230,7 +40283,7 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
     return (types && orders && shapes) || gpunn__json_fail(j, "lacks descr, fortran_order or shape");
 }
 
-/* The elements, whose first dimension varies fastest in the file, to their places in row-major order. */
+/* Reads elements whose first dimension varies fastest in the file, and stores them in row-major order. */
 static GPUNN__STATUS gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped, gpunn_array *out)
 {
     unsigned char chunk[8192];
@@ -40255,7 +40308,8 @@ static GPUNN__STATUS gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding 
     return GPUNN_OK;
 }
 
-/* "\x93NUMPY", version, length of the header (2 bytes, from version 2 on 4), the header (numpy.lib.format). */
+/* .npy: "\x93NUMPY", version, length of the header (2 bytes, from version 2 on 4), the header
+ * (numpy.lib.format). */
 static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
 {
     char          header[16384], shown[128];
@@ -40317,7 +40371,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
                            (int)array->dtype);
     if (array->rank < 0 || array->rank > GPUNN_MAX_RANK)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: the rank is %d; it must be 0 to 8", function, array->rank);
-    char text[320] = "\x93NUMPY\1"; /* 10 bytes, then the header: 8 dimensions of up to 20 characters, and the rest */
+    char text[320] = "\x93NUMPY\1"; /* 10 bytes, then the header, with up to 8 dimensions of up to 20 characters */
     int  room = (int)sizeof text,
         used = 10 + snprintf(text + 10, sizeof text - 10, "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
                              bytes > 1 ? '<' : '|', type);
@@ -40333,7 +40387,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
                            "%s: bytes is %zu, which is not what dtype %s and the dimensions take; correct it", function,
                            array->bytes, gpunn_dtype_name(array->dtype));
     used += snprintf(text + used, (size_t)(room - used), "), }");
-    int end = (used + 1 + 63) / 64 * 64; /* the elements begin at a multiple of 64, after spaces and a line's end */
+    int end = (used + 1 + 63) / 64 * 64; /* the elements begin at a multiple of 64, after spaces and a newline */
     memset(text + used, ' ', (size_t)(end - used));
     text[end - 1] = '\n';
     text[8] = (char)((end - 10) & 255);
@@ -40346,7 +40400,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
     return gpunn__file_commit(&file);
 }
 
-/* Makes room in an array of n items of that many bytes for one more. */
+/* Grows an array of n items, `item` bytes each, so that one more fits. */
 static GPUNN__STATUS gpunn__array_grow(gpunn_device *dev, gpunn_array *array, size_t n, size_t item)
 {
     size_t wanted = n ? 2 * n : 1024, bytes;
@@ -40359,7 +40413,8 @@ static GPUNN__STATUS gpunn__array_grow(gpunn_device *dev, gpunn_array *array, si
     return GPUNN_OK;
 }
 
-/* Appends the records of one file: for 100 classes a coarse label, which is skipped; a label; 3072 bytes of image. */
+/* Appends the records of one CIFAR file. A record is, for 100 classes, a coarse label, which is skipped; a
+ * label; 3072 bytes of image. */
 static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int classes, gpunn_array *images, gpunn_array *labels,
                                        size_t *n)
 {
@@ -40409,7 +40464,7 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
     for (int i = 0; i < path_count && status == GPUNN_OK; i++)
         status = gpunn__cifar_file(dev, paths[i], classes, images, labels, &n);
     gpunn_array *arrays[2] = {images, labels};
-    for (int i = 0; i < 2 && status == GPUNN_OK; i++) { /* to size */
+    for (int i = 0; i < 2 && status == GPUNN_OK; i++) { /* shrink the memory to the final size */
         static const int64_t dim[4] = {0, 3, 32, 32};
         gpunn_array         *a = arrays[i];
         size_t               bytes = n * (i ? 1 : 3 * 32 * 32);

@@ -23,7 +23,7 @@ static void gpunn__epoch_take(gpunn__epoch *epoch, int i, int64_t bits)
         memcpy(&epoch->seconds, &bits, sizeof(double));
 }
 
-/* Note number `at` of the history; false: it is not there or no integer. */
+/* Entry number `at` of the history. Returns false if it is missing or not an integer. */
 static bool gpunn__history_note(const gpunn__archive *a, int index, int64_t at, int64_t *bits)
 {
     char number[24];
@@ -40,7 +40,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int
     record->room = 0;
     if (count == 0) return GPUNN_OK;
     bool good = record->best_epoch <= record->epochs &&
-                gpunn__history_note(a, index, count - 1, &bits); /* before memory is taken */
+                gpunn__history_note(a, index, count - 1, &bits); /* before allocating memory */
     if (good) {
         record->history = (gpunn__epoch *)gpunn__realloc(dev, NULL, 0, (size_t)record->epochs * sizeof *record->history);
         if (record->history == NULL) return GPUNN_ERR_MEMORY;
@@ -109,7 +109,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
     if (!averages) gpunn__average_start(&resume->opt);
     gpunn_schedule_args checked = resume->opt.schedule;
     checked.type = resume->opt.schedule.type = (gpunn_schedule_type)resume->schedule_type;
-    for (int k = 0; k < GPUNN__AVERAGE; k++) { /* other state */
+    for (int k = 0; k < GPUNN__AVERAGE; k++) { /* reject a checkpoint with other states */
         const float *setting = resume->opt.rule.setting;
         const char  *key = gpunn__rules[rule.kind].state[k];
         if (gpunn__has_state(rule.kind, setting, k) == resume->opt.uses[k]) continue;
@@ -120,7 +120,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
     char place[320];
     (void)snprintf(place, sizeof place, "%s: '%s' is damaged: ", function, path);
     dev->place = place;
-    gpunn_status status = gpunn__schedule_check(dev, &checked); /* a copy: it puts defaults for zeros */
+    gpunn_status status = gpunn__schedule_check(dev, &checked); /* a copy, because it replaces zeros by defaults */
     dev->place = NULL;
     return status;
 }

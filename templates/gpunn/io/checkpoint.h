@@ -4,25 +4,28 @@
 #include "io/safetensors.h"
 
 /* ==== >>io/checkpoint ============================================================================================== */
+/* The metadata of a training checkpoint: a table of fields (gpunn__resume_fields) and the functions that read
+ * them. io/save writes them. */
+
 #define GPUNN__CHECKPOINT_VERSION "4"
 
-typedef struct gpunn__resume { /* of an optimizer; of all but the first of a checkpoint nothing else */
+typedef struct gpunn__resume { /* of one optimizer; only the first of a checkpoint also has the run's fields */
     gpunn_optimizer opt;       /* a copy */
     gpunn_run_state state;
     int             schedule_type;
-    bool            loader; /* there was one */
+    bool            loader; /* whether a loader was saved */
     int64_t         epoch, position;
-    int64_t         batch; /* samples of all ranks in one; 0: an earlier version has not told */
+    int64_t         batch; /* samples per batch, over all ranks; 0: saved by an earlier version */
     uint64_t        seed;
 } gpunn__resume;
 
-/* Each is a metadata string: the decimal integer that its bytes are, so that floats come back bit for bit. */
+/* One metadata string. It is the field's bytes as a decimal integer, so floats are restored bit for bit. */
 typedef struct gpunn__resume_field {
     const char *name;
     size_t      offset, size;
     int         count;   /* more than 1: an array */
-    int64_t     maximum; /* of 0 to ...; -1: any bits */
-    bool        late;    /* earlier versions do not have it: 0 */
+    int64_t     maximum; /* the value is 0 .. maximum; -1: any bits */
+    bool        late;    /* may be missing in files of earlier versions; then 0 */
 } gpunn__resume_field;
 
 #define GPUNN__ANY (-1)
@@ -33,7 +36,7 @@ typedef struct gpunn__resume_field {
 #define GPUNN__FIELDS(name, member, count, maximum) GPUNN__FIELD(name, member, count, maximum, false)
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
 #define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
-enum { GPUNN__RUN_FIELDS = 7 }; /* the first, which are not an optimizer's */
+enum { GPUNN__RUN_FIELDS = 7 }; /* the first fields, which belong to the run, not to an optimizer */
 static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("random.seed", state.seed, 1, GPUNN__ANY),
     GPUNN__FIELDS("random.step", state.step, 1, GPUNN__ANY),
@@ -73,7 +76,7 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("fit.best", opt.fit.best, 1, GPUNN__ANY),
     GPUNN__FIELDS("fit.best_epoch", opt.fit.best_epoch, 1, INT32_MAX / 2),
     GPUNN__FIELDS("fit.epochs", opt.fit.epochs, 1, INT32_MAX / 2),
-    GPUNN__FIELDS("average.decay", opt.average_decay, 1, GPUNN__ANY), /* these only where there are averages */
+    GPUNN__FIELDS("average.decay", opt.average_decay, 1, GPUNN__ANY), /* from here on: only if there are averages */
     GPUNN__FIELDS("average.count", opt.averaged, 1, GPUNN__COUNTER),
 };
 #undef GPUNN__ANY
@@ -81,19 +84,25 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
 #undef GPUNN__OPTIMIZER
 #undef GPUNN__SCHEDULE
 
-/* Behind them, of each epoch in the history, "fit.history." and a number: the bits of its values. */
+/* After these fields follow "fit.history." and a number, for each value of each epoch in the history: the
+ * bits of the value. */
 enum { GPUNN__EPOCH_NOTES = GPUNN__CURVES + 2 };
 
+/* The bits of value number i of an epoch. */
 GPUNN__INTERNAL int64_t gpunn__epoch_note(const gpunn__epoch *epoch, int i);
 
-/* As many epochs as the record says, in memory of their own. */
+/* Reads record->epochs epochs into newly allocated memory, which record->history owns. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index, gpunn__fit_record *record);
 
+/* Number of fields of an optimizer's record, with or without those of averages. */
 GPUNN__INTERNAL int gpunn__resume_field_count(bool averages);
 
-/* The rest of a field's name: its number in an array. */
+/* Writes the index of an array element, which follows the field's name, to text. For a single value, text
+ * becomes "". Returns text. */
 GPUNN__INTERNAL const char *gpunn__resume_index(const gpunn__resume_field *field, int i, char text[16]);
 
+/* Reads and checks the fields of optimizer `number`. On entry, resume->opt is a copy of the optimizer that
+ * will resume. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpunn__resume *resume);
 
 #endif /* GPUNN__IO_CHECKPOINT_H */

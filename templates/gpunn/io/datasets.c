@@ -4,6 +4,8 @@
 #include "io/save.h"
 
 /* ==== >>io/datasets ================================================================================================ */
+/* Reads and writes arrays: IDX (MNIST), .npy, CIFAR and safetensors files. */
+
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
 {
     if (dev == NULL || array == NULL) return;
@@ -11,7 +13,7 @@ GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
     memset(array, 0, sizeof *array);
 }
 
-/* The checks that all readers begin with; out is empty afterwards. */
+/* Argument checks that all readers share. Afterwards out is empty. */
 static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments, gpunn_array *out)
 {
     if (dev == NULL || out == NULL || !arguments)
@@ -20,7 +22,7 @@ static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function,
     return GPUNN_OK;
 }
 
-/* Allocates out for what a header claims, which the file must be able to hold. */
+/* Allocates out for the sizes that a header claims. Fails if the file cannot hold that many elements. */
 static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank, const int64_t *dim,
                                         gpunn_array *out)
 {
@@ -56,7 +58,8 @@ static size_t gpunn__array_count(const gpunn_array *array)
     return array->bytes / gpunn_dtype_size(array->dtype);
 }
 
-/* Bytes 0, 0, type, rank, then rank dimensions and the elements, all big-endian (yann.lecun.com/exdb/mnist). */
+/* IDX: bytes 0, 0, type, rank, then rank dimensions and the elements, all big-endian
+ * (yann.lecun.com/exdb/mnist). */
 static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
 {
     unsigned char          head[4], raw[4 * GPUNN_MAX_RANK];
@@ -81,7 +84,7 @@ static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
     return status == GPUNN_OK ? gpunn__read_elements(r, encoding, out->dtype, true, gpunn__array_count(out), out->data) : status;
 }
 
-/* Opens a file, lets body read it into out, and leaves out empty after a failure. */
+/* Opens a file and calls body to read it into out. After a failure out is empty. */
 static GPUNN__STATUS gpunn__array_read(gpunn_device *dev, const char *function, const char *path,
                                        gpunn_status (*body)(gpunn__reader *r, gpunn_array *out), gpunn_array *out)
 {
@@ -101,7 +104,7 @@ GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn
     return gpunn__array_read(dev, "gpunn_read_idx", path, gpunn__idx_body, out);
 }
 
-/* {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } in any order. */
+/* Parses {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } with the keys in any order. */
 static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran, int *rank, int64_t *dim)
 {
     int types = 0, orders = 0, shapes = 0;
@@ -123,7 +126,7 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
             while (!gpunn__json_peek(j, ')')) {
                 if (*rank == GPUNN_MAX_RANK) return gpunn__json_fail(j, "has more than 8 dimensions");
                 if (!gpunn__json_integer(j, &dim[(*rank)++])) return false;
-                (void)gpunn__json_take(j, 'L'); /* Python 2's */
+                (void)gpunn__json_take(j, 'L'); /* written by Python 2 */
                 if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, ')')) return gpunn__json_fail(j, "has a shape without end");
             }
             j->at++;
@@ -137,7 +140,7 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
     return (types && orders && shapes) || gpunn__json_fail(j, "lacks descr, fortran_order or shape");
 }
 
-/* The elements, whose first dimension varies fastest in the file, to their places in row-major order. */
+/* Reads elements whose first dimension varies fastest in the file, and stores them in row-major order. */
 static GPUNN__STATUS gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped, gpunn_array *out)
 {
     unsigned char chunk[8192];
@@ -162,7 +165,8 @@ static GPUNN__STATUS gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding 
     return GPUNN_OK;
 }
 
-/* "\x93NUMPY", version, length of the header (2 bytes, from version 2 on 4), the header (numpy.lib.format). */
+/* .npy: "\x93NUMPY", version, length of the header (2 bytes, from version 2 on 4), the header
+ * (numpy.lib.format). */
 static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
 {
     char          header[16384], shown[128];
@@ -224,7 +228,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
                            (int)array->dtype);
     if (array->rank < 0 || array->rank > GPUNN_MAX_RANK)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: the rank is %d; it must be 0 to 8", function, array->rank);
-    char text[320] = "\x93NUMPY\1"; /* 10 bytes, then the header: 8 dimensions of up to 20 characters, and the rest */
+    char text[320] = "\x93NUMPY\1"; /* 10 bytes, then the header, with up to 8 dimensions of up to 20 characters */
     int  room = (int)sizeof text,
         used = 10 + snprintf(text + 10, sizeof text - 10, "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
                              bytes > 1 ? '<' : '|', type);
@@ -240,7 +244,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
                            "%s: bytes is %zu, which is not what dtype %s and the dimensions take; correct it", function,
                            array->bytes, gpunn_dtype_name(array->dtype));
     used += snprintf(text + used, (size_t)(room - used), "), }");
-    int end = (used + 1 + 63) / 64 * 64; /* the elements begin at a multiple of 64, after spaces and a line's end */
+    int end = (used + 1 + 63) / 64 * 64; /* the elements begin at a multiple of 64, after spaces and a newline */
     memset(text + used, ' ', (size_t)(end - used));
     text[end - 1] = '\n';
     text[8] = (char)((end - 10) & 255);
@@ -253,7 +257,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
     return gpunn__file_commit(&file);
 }
 
-/* Makes room in an array of n items of that many bytes for one more. */
+/* Grows an array of n items, `item` bytes each, so that one more fits. */
 static GPUNN__STATUS gpunn__array_grow(gpunn_device *dev, gpunn_array *array, size_t n, size_t item)
 {
     size_t wanted = n ? 2 * n : 1024, bytes;
@@ -266,7 +270,8 @@ static GPUNN__STATUS gpunn__array_grow(gpunn_device *dev, gpunn_array *array, si
     return GPUNN_OK;
 }
 
-/* Appends the records of one file: for 100 classes a coarse label, which is skipped; a label; 3072 bytes of image. */
+/* Appends the records of one CIFAR file. A record is, for 100 classes, a coarse label, which is skipped; a
+ * label; 3072 bytes of image. */
 static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int classes, gpunn_array *images, gpunn_array *labels,
                                        size_t *n)
 {
@@ -316,7 +321,7 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
     for (int i = 0; i < path_count && status == GPUNN_OK; i++)
         status = gpunn__cifar_file(dev, paths[i], classes, images, labels, &n);
     gpunn_array *arrays[2] = {images, labels};
-    for (int i = 0; i < 2 && status == GPUNN_OK; i++) { /* to size */
+    for (int i = 0; i < 2 && status == GPUNN_OK; i++) { /* shrink the memory to the final size */
         static const int64_t dim[4] = {0, 3, 32, 32};
         gpunn_array         *a = arrays[i];
         size_t               bytes = n * (i ? 1 : 3 * 32 * 32);

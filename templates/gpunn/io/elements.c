@@ -1,7 +1,7 @@
 #include "io/elements.h"
 #include "base/math.h"
 
-/* The bits of an integer, sign-extended; the names of signed types begin with I. */
+/* The bits of an integer, sign-extended. The safetensors names of signed types begin with I. */
 static uint64_t gpunn__integer_bits(const gpunn__encoding *encoding, const unsigned char *raw)
 {
     const uint64_t sign = (uint64_t)(*encoding->safetensors == 'I') << (8 * encoding->bytes - 1);
@@ -10,7 +10,8 @@ static uint64_t gpunn__integer_bits(const gpunn__encoding *encoding, const unsig
     return encoding->id == GPUNN__BOOL ? bits != 0 : (bits ^ sign) - sign;
 }
 
-/* A sign, an exponent and a mantissa as in IEEE 754. E4M3 has no infinities, and only all ones are NaN (arXiv 2209.05433). */
+/* Sign, exponent and mantissa as in IEEE 754. E4M3 has no infinities, and only all ones are NaN (arXiv
+ * 2209.05433). */
 static float gpunn__float_of_f8(bool e5m2, unsigned char byte)
 {
     const uint32_t sign = (uint32_t)(byte & 0x80) << 24, bits = byte & 0x7F;
@@ -21,13 +22,14 @@ static float gpunn__float_of_f8(bool e5m2, unsigned char byte)
     return gpunn__float_of(sign | (bits < (e5m2 ? 4 : 8) ? gpunn__bits_of(subnormal) : normal));
 }
 
-/* The nearest float. Of more than 53 bits the last one tells whether any behind it was set, so that nothing rounds twice. */
+/* Rounds to the nearest float. Of more than 53 bits, the last one records whether any lower bit was set,
+ * which avoids double rounding. */
 static float gpunn__float_of_integer(uint64_t x)
 {
     return x >> 53 ? (float)(double)(x >> 11 | ((x & 0x7FF) != 0)) * 2048 : (float)(double)x;
 }
 
-/* An element as the nearest float. */
+/* Converts an element to the nearest float. */
 static float gpunn__element_float(const gpunn__encoding *encoding, const unsigned char *raw)
 {
     if (encoding->id == GPUNN__F64) {
@@ -41,7 +43,7 @@ static float gpunn__element_float(const gpunn__encoding *encoding, const unsigne
     return negative ? -gpunn__float_of_integer(0 - bits) : gpunn__float_of_integer(bits);
 }
 
-/* count elements of raw as dtype: the encoding's, or F32. */
+/* Converts count elements from raw to dtype, which is encoding->dtype or F32. */
 static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, const unsigned char *raw, size_t count,
                           unsigned char *out)
 {

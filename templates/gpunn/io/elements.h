@@ -3,8 +3,9 @@
 #include "io/files.h"
 
 /* ==== >>io/elements ================================================================================================ *
- * X(id, bytes, the dtype that holds all its values, safetensors' name, NumPy's name, IDX's number). No dtype: none does. All
- * but C64 can also be read as floats. */
+ * Element types of files: X(id, bytes, dtype, safetensors' name, NumPy's name, IDX's number). dtype is the
+ * type that an element is read as by default; GPUNN_DTYPE_DEFAULT: none. All but C64 can also be read as
+ * floats. */
 #define GPUNN__ENCODINGS(X)                        \
     X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D)        \
     X(F64, 8, GPUNN_F32, "F64", "f8", 0x0E)        \
@@ -48,7 +49,8 @@ GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
 /* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
 
-/* The next count elements of the file as dtype, the encoding's or F32; swapped: they are big-endian. */
+/* Reads the next count elements of the file as dtype, which is encoding->dtype or F32. swapped: they are
+ * big-endian. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, gpunn_dtype dtype,
                                                    bool swapped, size_t count, void *out);
 

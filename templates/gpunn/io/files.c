@@ -8,7 +8,8 @@
 #define GPUNN__OS(name) _##name
 #define GPUNN__O_FLAGS (_O_BINARY | _O_NOINHERIT)
 
-/* Paths are UTF-8. What is none is taken for the system's code page, in which main has its arguments. */
+/* Paths are UTF-8. A path that is not valid UTF-8 is read in the system's code page, which is that of main's
+ * arguments. */
 enum { GPUNN__WIDE_PATH = 4096 };
 
 static bool gpunn__wide_path(const char *path, wchar_t wide[GPUNN__WIDE_PATH])
@@ -41,7 +42,7 @@ static bool gpunn__replace(const char *from, const char *to)
            MoveFileExW(wide[0], wide[1], MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH);
 }
 
-GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* onwards */
+GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* forward */
 {
     return _lseeki64(fd, bytes, SEEK_CUR) >= 0;
 }
@@ -71,13 +72,13 @@ static int gpunn__unlink(const char *path)
 {
     return unlink(path);
 }
-GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* onwards */
+GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* forward */
 {
     return (int64_t)(off_t)bytes == bytes && lseek(fd, (off_t)bytes, SEEK_CUR) >= 0;
 }
 static int gpunn__sync(int fd)
 {
-#ifdef F_FULLFSYNC /* macOS, whose fsync leaves the bytes in the disk's own memory; not every file system knows it */
+#ifdef F_FULLFSYNC /* macOS: its fsync leaves data in the disk's cache; not every file system supports F_FULLFSYNC */
     if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
 #endif
     return fsync(fd);
@@ -129,9 +130,10 @@ static GPUNN__STATUS gpunn__file_fail(gpunn_device *dev, bool writing, const cha
                        strerror(error), remedy);
 }
 
-enum { GPUNN__RECORDED = -1 }; /* in the place of an errno: memory failed, which the device's error says */
+enum { GPUNN__RECORDED = -1 }; /* instead of an errno: out of memory, already recorded as the device's error */
 
-/* The name of a new file: random, so that a killed process whose number comes again is no obstacle, and short. */
+/* The name of a temporary file. It is random, so leftovers of a killed process with the same process id do
+ * not collide, and short. */
 #define GPUNN__TEMPORARY ".gpunn-0123456789abcdef.tmp"
 enum { GPUNN__TEMPORARY_SIZE = sizeof GPUNN__TEMPORARY };
 
@@ -161,7 +163,8 @@ static void gpunn__remove_stale(const gpunn__file *f)
     (void)f;
 }
 #else
-/* Follows the symbolic links of the target, also to a file that is not there yet; an errno, or GPUNN__RECORDED. */
+/* Resolves symbolic links of the target, also to a file that does not exist yet. Returns 0, an errno, or
+ * GPUNN__RECORDED. */
 static int gpunn__follow(gpunn__file *f)
 {
     char link[4096];
@@ -183,7 +186,7 @@ static int gpunn__follow(gpunn__file *f)
     }
 }
 
-/* Locks a new file for as long as it is open; false: another process has just taken it for a stale one. */
+/* Locks a new file while it is open. Returns false if another process has just removed it as stale. */
 static bool gpunn__lock(int fd)
 {
     struct stat there;
@@ -191,8 +194,8 @@ static bool gpunn__lock(int fd)
     return fstat(fd, &there) != 0 || there.st_nlink > 0;
 }
 
-/* Removes what saves that were killed have left beside the target: this user's files of such a name that no process has
- * locked. */
+/* Removes temporary files that killed processes have left next to the target. It removes only files of this
+ * user, with such a name, that no process has locked. */
 static void gpunn__remove_stale(const gpunn__file *f)
 {
     char own[GPUNN__TEMPORARY_SIZE], *name = f->temporary + f->temporary_size - GPUNN__TEMPORARY_SIZE;
@@ -230,7 +233,7 @@ GPUNN__INTERNAL void gpunn__file_discard(gpunn__file *f)
     f->temporary = f->target = NULL;
 }
 
-/* Opens a new file beside the target; an errno, or GPUNN__RECORDED. */
+/* Opens a new file next to the target. Returns 0, an errno, or GPUNN__RECORDED. */
 static int gpunn__open_beside(gpunn__file *f, int flags)
 {
     int mode = f->exists ? 0600 : 0666, error = gpunn__follow(f);
@@ -332,14 +335,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
     if (f->status == GPUNN_OK) {
         int error = f->temporary && gpunn__sync(f->fd) != 0 ? errno : 0;
 #ifndef _WIN32
-        if (f->temporary && f->exists) { /* no more readable than the old one, also where this user cannot set the group */
+        if (f->temporary && f->exists) { /* no more readable than the old file, even if this user cannot set the group */
             bool same = chown(f->temporary, f->there.st_uid, f->there.st_gid) == 0 ||
                         chown(f->temporary, geteuid(), f->there.st_gid) == 0;
             (void)chmod(f->temporary, f->there.st_mode & (same ? 0777 : 0707));
         }
         if (f->temporary && error == 0 && rename(f->temporary, f->target) != 0) error = errno; /* while it is locked */
 #endif
-        if (GPUNN__OS(close)(f->fd) != 0 && f->temporary == NULL) error = errno; /* with one, it is on the disk already */
+        if (GPUNN__OS(close)(f->fd) != 0 && f->temporary == NULL) error = errno; /* a temporary file is already synced */
         f->fd = -1;
 #ifdef _WIN32
         if (f->temporary && error == 0 && !gpunn__replace(f->temporary, f->target)) error = EACCES;
@@ -349,7 +352,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
             f->status = gpunn__file_fail(f->dev, true, f->path, error);
         }
 #ifndef _WIN32
-        else if (f->temporary) { /* the new name is in its directory: sync that too, where the file system can */
+        else if (f->temporary) { /* sync the directory with the new name too, if the file system supports that */
             f->temporary[f->temporary_size - GPUNN__TEMPORARY_SIZE] = 0;
             int directory = open(*f->temporary ? f->temporary : ".", O_RDONLY | GPUNN__O_FLAGS);
             if (directory >= 0) {
@@ -364,7 +367,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
 }
 
 #ifdef GPUNN_ZLIB
-/* zlib allocates through the user's hook, which wants the size back: it is kept before the block. */
+/* zlib allocates through the program's realloc_fn, which needs the size on freeing. The size is stored in
+ * front of the block. */
 static void *gpunn__zlib_alloc(void *dev, unsigned count, unsigned size)
 {
     size_t bytes = (size_t)count * size + 16;
@@ -395,7 +399,7 @@ GPUNN__INTERNAL void gpunn__reader_close(gpunn__reader *r)
 #endif
 }
 
-/* What the file holds next: *got is smaller than bytes only at its end. */
+/* Reads the file's next bytes as stored. *got is smaller than bytes only at the end of the file. */
 static GPUNN__STATUS gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes, size_t *got)
 {
     *got = 0;
@@ -470,10 +474,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_
         r->zlib.zalloc = gpunn__zlib_alloc;
         r->zlib.zfree = gpunn__zlib_free;
         r->zlib.opaque = dev;
-        r->compressed = r->member = inflateInit2(&r->zlib, 15 + 16) == Z_OK; /* 16: gzip's header and checksum */
+        r->compressed = r->member = inflateInit2(&r->zlib, 15 + 16) == Z_OK; /* 16: expect gzip's header and checksum */
         if (!r->compressed)
             status = gpunn__fail(dev, GPUNN_ERR_MEMORY, "cannot read '%s': zlib did not start; free memory", gpunn__tail(path));
-        r->limit = r->limit < UINT64_MAX / 1032 ? r->limit * 1032 : UINT64_MAX; /* deflate's best ratio */
+        r->limit = r->limit < UINT64_MAX / 1032 ? r->limit * 1032 : UINT64_MAX; /* deflate's maximum ratio */
 #else
         status = gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
                              "'%s' is compressed: build with -DGPUNN_ZLIB and -lz, or gunzip it first", gpunn__tail(path));
@@ -603,7 +607,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
                              "'%s' goes on after the end of its data; it is damaged or of another format", gpunn__tail(r->path));
     return status;
 }
-/* -- a whole JSON text -- */
+/* -- a whole JSON document -- */
 enum { GPUNN__JSON_BYTES = 64 << 20 };
 
 GPUNN__INTERNAL void gpunn__document_free(gpunn_device *dev, gpunn__document *document)

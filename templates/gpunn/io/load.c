@@ -8,7 +8,7 @@
 typedef struct gpunn__mismatches {
     const gpunn_load_args *args;
     int                    count;
-    gpunn_status           status; /* of the first one */
+    gpunn_status           status; /* of the first mismatch */
     char                   first[448];
 } gpunn__mismatches;
 
@@ -49,13 +49,14 @@ static const char *gpunn__entry_shape(const gpunn__entry *item, char text[192])
     return text;
 }
 
-/* Whether a tensor of that encoding (NULL: unknown) can be read as dtype. Any number becomes a float. */
+/* Whether a tensor with that encoding (NULL: unknown) can be read as dtype. Any number can become a float. */
 static bool gpunn__reads_as(const gpunn__encoding *encoding, gpunn_dtype dtype)
 {
     return encoding && (encoding->dtype == dtype || (dtype == GPUNN_F32 && encoding->id != GPUNN__C64));
 }
 
-/* Finds the tensor prefix + t's name, which has t's shape (scalar: none) and can be read as dtype, and gives it its place. */
+/* Finds the tensor named prefix + t's name. If it has t's shape (scalar: rank 0) and can be read as dtype,
+ * sets its destination. Otherwise reports a mismatch. */
 static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *prefix, const gpunn_tensor *t, bool scalar,
                          gpunn_dtype dtype, void *to)
 {
@@ -102,7 +103,7 @@ GPUNN__INTERNAL size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_
     return gpunn__stage_steps(opt) + floats * sizeof(float);
 }
 
-/* Copies count floats between the stage, which goes on behind them, and the device. */
+/* Copies count floats between the device and *stage, and advances *stage. */
 static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t count, char **stage, bool upload)
 {
     size_t bytes = (size_t)count * sizeof *block;
@@ -120,7 +121,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimi
     if (status == GPUNN_OK) status = gpunn__stage_block(model->dev, model->weights, model->weight_count, &stage, upload);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
         for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++) {
-            char *own = stage + (size_t)o->states.begin * sizeof(float); /* all, or a rank's share */
+            char *own = stage + (size_t)o->states.begin * sizeof(float); /* all, or one rank's slice */
             if (!o->uses[k]) continue;
             status = gpunn__stage_block(model->dev, o->states.data[k], o->states.count, &own, upload);
             stage += (size_t)o->state_count * sizeof(float);
@@ -141,7 +142,8 @@ GPUNN__INTERNAL bool gpunn__has_averages(const gpunn__archive *a, int index)
     return gpunn__note(a, index, "average.decay", "") != NULL;
 }
 
-/* Gives every tensor of an optimizer its place: its steps, and its states, which *at leaves behind. */
+/* Sets destinations for an optimizer's tensors: its step counts at steps, its states at *at, which is
+ * advanced. */
 static void gpunn__match_optimizer(gpunn__archive *a, gpunn__mismatches *m, const gpunn_optimizer *opt, int index, char *steps,
                                    float **at)
 {
@@ -155,7 +157,7 @@ static void gpunn__match_optimizer(gpunn__archive *a, gpunn__mismatches *m, cons
     }
 }
 
-/* Gives every tensor of model and optimizers its place in the stage. */
+/* Sets destinations in the stage for all tensors of the model and the optimizers. */
 static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpunn_model *model, const gpunn_optimizer *opt,
                              char *stage)
 {
@@ -174,8 +176,8 @@ static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpun
     }
 }
 
-/* Reports what is in the file only. The optimizer's part of a checkpoint and torch's counters of batch_norm calls are left
- * out. */
+/* Reports tensors that are only in the file. A checkpoint's optimizer tensors and torch's counters of
+ * batch_norm calls are ignored. */
 static void gpunn__match_rest(gpunn__archive *a, gpunn__mismatches *m, bool checkpoint)
 {
     static const char counter[] = ".num_batches_tracked";
@@ -197,7 +199,8 @@ GPUNN__INTERNAL bool gpunn__is_checkpoint(const gpunn__archive *a)
     return format && gpunn__slice_is(&format->text, "gpunn-checkpoint");
 }
 
-/* Gives every tensor of model and optimizer its place in `stage`, and refuses what does not fit, unless args->partial. */
+/* Sets destinations in `stage` for all tensors of the model and the optimizers. Fails if anything does not
+ * match, unless args->partial. */
 static GPUNN__STATUS gpunn__match_file(gpunn__archive *a, const gpunn_model *model, const gpunn_optimizer *opt,
                                        const gpunn_load_args *args, const char *function, char *stage)
 {
@@ -230,7 +233,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *
     return status;
 }
 
-/* Loads into a model whose weights nobody has seen: a failure needs no copy of them. */
+/* Loads into a model without weights. On failure the new weights are dropped, so no copy is needed. */
 static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
 {
     gpunn_device *dev = model->dev;
@@ -250,7 +253,7 @@ static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, co
     return status;
 }
 
-/* Loads into a model that has weights: first all of the file is read. */
+/* Loads into a model that has weights. The whole file is read before any weight changes. */
 static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
 {
     char        *stage;

@@ -4,7 +4,7 @@
 #include "base/math.h"
 #include "base/device.h"
 
-enum { GPUNN__MAX_HEADER = 100000000 }; /* as the safetensors library has it */
+enum { GPUNN__MAX_HEADER = 100000000 }; /* as in the safetensors library */
 
 static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, const gpunn__slice *name)
 {
@@ -17,7 +17,7 @@ static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, co
     return item;
 }
 
-/* <0, 0, >0: name before, equal to, after the two parts in a row. */
+/* Compares name with the concatenation of the two parts. Returns a number < 0, 0 or > 0. */
 static int gpunn__compare_name(const gpunn__slice *name, const char *part, size_t part_length, const char *rest,
                                size_t rest_length)
 {
@@ -63,7 +63,7 @@ GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const
     return NULL;
 }
 
-/* Passes a value of any kind; false as gpunn__json_item. */
+/* Skips a value of any kind. Fails like gpunn__json_item. */
 static bool gpunn__json_pass(gpunn_device *dev, gpunn__json *j)
 {
     gpunn__items items = {NULL, 0, 0};
@@ -72,8 +72,8 @@ static bool gpunn__json_pass(gpunn_device *dev, gpunn__json *j)
     return passed;
 }
 
-/* {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} in any order, and other keys, as the safetensors library reads it.
- * False with j->problem NULL: out of memory. */
+/* Parses {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} with the keys in any order. Other keys
+ * are ignored, as in the safetensors library. If it returns false and j->problem is NULL, memory ran out. */
 static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry *item)
 {
     size_t elements = 1, bytes = 0;
@@ -96,7 +96,7 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
                     if (dim < 0) return gpunn__json_fail(j, "has a negative dimension");
                     fits = fits && (uint64_t)dim <= SIZE_MAX && gpunn__mul(elements, (size_t)dim, &elements);
                     if (item->rank < GPUNN_MAX_RANK) item->dim[item->rank] = dim;
-                    item->rank++; /* less than GPUNN__MAX_HEADER */
+                    item->rank++; /* stays below GPUNN__MAX_HEADER */
                 } while (gpunn__json_take(j, ','));
                 if (!gpunn__json_expect(j, ']', "has a shape without end")) return false;
             }
@@ -121,12 +121,12 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
     return true;
 }
 
-/* False with j->problem NULL: out of memory. */
+/* If it returns false and j->problem is NULL, memory ran out. */
 static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table *tensors, gpunn__table *notes)
 {
     bool         metadata = false;
     gpunn__slice name;
-    if (*j->at++ != '{') return gpunn__json_fail(j, "does not begin with {"); /* not even spaces may stand before */
+    if (*j->at++ != '{') return gpunn__json_fail(j, "does not begin with {"); /* not even spaces may precede it */
     if (!gpunn__json_take(j, '}')) {
         do {
             if (!gpunn__json_string(j, &name) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
@@ -173,7 +173,7 @@ GPUNN__INTERNAL void gpunn__archive_close(gpunn__archive *a)
     gpunn__reader_close(&a->reader);
 }
 
-/* An entry that another one of its table is called like, once it is sorted by name; NULL: there is none. */
+/* Sorts the table by name. Returns an entry whose name occurs twice; NULL if there is none. */
 static const gpunn__entry *gpunn__table_sort_names(gpunn__table *table)
 {
     gpunn__table_sort(table, gpunn__entry_by_name);
@@ -182,7 +182,7 @@ static const gpunn__entry *gpunn__table_sort_names(gpunn__table *table)
     return NULL;
 }
 
-/* What the header says, checked. */
+/* Reads and checks the header. */
 static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 {
     gpunn__reader *r = &a->reader;
@@ -251,9 +251,9 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 }
 
 /* ---- shards ---------------------------------------------------------------------------------------------------------- *
- * {"metadata": {...}, "weight_map": {"a tensor": "model-00001-of-00002.safetensors", ...}} */
+ * An index is {"metadata": {...}, "weight_map": {"a tensor": "model-00001-of-00002.safetensors", ...}}. */
 
-/* The path of a file beside another one. */
+/* The path of file `name` in the directory of `path`. */
 static char *gpunn__beside(gpunn_device *dev, const char *path, const char *name)
 {
     size_t head = (size_t)(gpunn__file_name(path) - path), tail = strlen(name) + 1;
@@ -264,13 +264,13 @@ static char *gpunn__beside(gpunn_device *dev, const char *path, const char *name
     return beside;
 }
 
-/* Whether it is the name of a file, not a way to another folder, nor to a device of Windows. */
+/* Whether text is a plain file name, not a path to another directory or to a Windows device. */
 static bool gpunn__is_file_name(const gpunn__slice *text)
 {
     return text->length > 0 && strlen(text->at) == text->length && *text->at != '.' && strpbrk(text->at, "/\\:") == NULL;
 }
 
-/* The shard of that name that is open; NULL: none. */
+/* The open shard of that name; NULL: none. */
 static gpunn__archive *gpunn__shard_find(const gpunn__archive *a, const gpunn__slice *name)
 {
     for (int i = a->shard_count - 1; i >= 0; i--)
@@ -278,7 +278,7 @@ static gpunn__archive *gpunn__shard_find(const gpunn__archive *a, const gpunn__s
     return NULL;
 }
 
-/* Opens a further shard, and takes its tensors over. */
+/* Opens one more shard and adds its tensors to the archive's table. */
 static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, const char *name)
 {
     gpunn_device    *dev = a->reader.dev;
@@ -304,7 +304,8 @@ static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, co
     return status;
 }
 
-/* Opens every shard that the weight_map names, and looks whether each tensor is where it says, and nowhere else. */
+/* Opens every shard that the weight_map names. Checks that each tensor is in the shard that the map says, and
+ * in no other. */
 static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io, const gpunn__document *document)
 {
     gpunn_device      *dev = a->reader.dev;
@@ -372,10 +373,11 @@ static int gpunn__count_stars(const char *pattern)
     return stars;
 }
 
-/* Whether the pattern is the name, and what its stars stand for. */
+/* Whether the pattern matches the name. star receives what each * stands for. */
 static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name, gpunn__slice star[GPUNN__STARS])
 {
-    const char   *at = name->at, *end = name->at + name->length, *behind = NULL; /* behind: the last star of the pattern */
+    /* behind: after the last star of the pattern */
+    const char   *at = name->at, *end = name->at + name->length, *behind = NULL;
     gpunn__slice *last = NULL;
     for (;;) {
         if (*pattern == '*') {
@@ -387,7 +389,7 @@ static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name, g
             pattern++, at++;
         else if (at == end && *pattern == 0)
             return true;
-        else if (last && last->at + last->length < end) { /* it takes one more */
+        else if (last && last->at + last->length < end) { /* it matches one more character */
             at = last->at + ++last->length;
             pattern = behind;
         } else
@@ -395,7 +397,7 @@ static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name, g
     }
 }
 
-/* Writes the name that `to` makes of the stars, unless out is NULL; its length. */
+/* Substitutes the stars in `to` and writes the new name to out, unless out is NULL. Returns its length. */
 static size_t gpunn__pattern_fill(const char *to, const gpunn__slice *star, char *out)
 {
     size_t length = 0;
@@ -455,7 +457,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpu
                  : GPUNN_OK;
 }
 
-/* Of a file that is not compressed. */
+/* Skips bytes of an uncompressed file. */
 static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
 {
     gpunn_status status = GPUNN_OK;
@@ -472,7 +474,7 @@ static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
     return status;
 }
 
-/* The next count elements of a tensor, where they go to, as item->as: the encoding's dtype or a float. */
+/* Reads the next count elements of a tensor to `to`, as item->as: the encoding's dtype or a float type. */
 static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, size_t count, void *to)
 {
     float      piece[2048];
@@ -490,7 +492,7 @@ static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, 
     return GPUNN_OK;
 }
 
-/* count elements of a tensor, to the device's memory through a chunk of the host's. */
+/* Reads count elements of a tensor into device memory, through a chunk of host memory. */
 static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *item, size_t count, void *chunk)
 {
     const size_t  bytes = gpunn_dtype_size(item->as);
@@ -507,14 +509,14 @@ static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *it
     return status;
 }
 
-/* Whether a tensor is read as floats from a type that weights seldom have: F8, integers or BOOL. */
+/* Whether a tensor is converted to floats from a type that is unusual for weights: F8, integers or BOOL. */
 static bool gpunn__is_converted(const gpunn__entry *item)
 {
     if (item->to == NULL) return false;
     return item->encoding->dtype == GPUNN_F32 ? item->encoding->bytes == 1 : item->as != item->encoding->dtype;
 }
 
-/* One warning for all converted tensors of a file, whose table is in order of offsets. */
+/* Emits one warning for all converted tensors of a file. The table must be sorted by offset. */
 static void gpunn__tell_conversions(const gpunn__archive *a)
 {
     const gpunn__entry *first = NULL;

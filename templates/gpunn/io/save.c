@@ -78,7 +78,7 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
     w->offset += bytes;
 }
 
-/* Either floats in the device's memory, of t's shape, or one number. */
+/* Emits a tensor: either floats in device memory, with t's shape, or, if number is non-NULL, one number. */
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t, const float *floats,
                                const int64_t *number)
 {
@@ -128,7 +128,7 @@ GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const
 
 typedef struct gpunn__saved {
     const gpunn_model   *model;
-    const gpunn__resume *resume; /* of each optimizer */
+    const gpunn__resume *resume; /* one per optimizer */
     int                  count;  /* 0: weights only */
 } gpunn__saved;
 
@@ -148,7 +148,7 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
     for (int k = 0; k < saved->count; k++)
         for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
             gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL, &resume[k].opt.steps[i]);
-    for (int narrow = 0; narrow < 2; narrow++) /* last, so that the others stay aligned */
+    for (int narrow = 0; narrow < 2; narrow++) /* 16-bit weights last, so that the others stay aligned */
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
             if (gpunn__is_saved(t) && t->narrow == narrow) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
@@ -157,7 +157,7 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
 }
 
-/* Room for a file of so many bytes. */
+/* Allocates out for a file of that many bytes. */
 static GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out)
 {
     if (bytes > SIZE_MAX) return gpunn__fail(dev, GPUNN_ERR_MEMORY, "%llu bytes do not fit memory", (unsigned long long)bytes);
@@ -223,7 +223,8 @@ GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
     return status;
 }
 
-/* What a checkpoint of opt, prepared, holds beside tensors: of each optimizer; NULL: out of memory. */
+/* Collects a checkpoint's metadata, one record per optimizer. opt must be prepared. Returns NULL if memory
+ * runs out. */
 static gpunn__resume *gpunn__resume_make(gpunn_optimizer *opt, int *count)
 {
     gpunn__resume *list;
@@ -242,7 +243,7 @@ static gpunn__resume *gpunn__resume_make(gpunn_optimizer *opt, int *count)
     return list;
 }
 
-/* gpunn__counted_settle of all optimizers of a checkpoint, and the same of their model. */
+/* Calls gpunn__counted_settle for all optimizers of a checkpoint, and gpunn__keys_settle for their model. */
 static GPUNN__STATUS gpunn__partners_settle(gpunn_optimizer *opt, bool with_replays)
 {
     gpunn_status status = gpunn__keys_settle(opt->model, with_replays);
@@ -251,7 +252,7 @@ static GPUNN__STATUS gpunn__partners_settle(gpunn_optimizer *opt, bool with_repl
     return status;
 }
 
-/* Makes all optimizers of a checkpoint ready for it. */
+/* Prepares all optimizers of a checkpoint for saving. */
 static GPUNN__STATUS gpunn__partners_prepare(gpunn_optimizer *opt)
 {
     gpunn_status status = GPUNN_OK;
@@ -287,7 +288,7 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
         gpunn__loader_state(loader, &resume->epoch, &resume->position);
         resume->batch = gpunn__loader_batch(loader);
         resume->seed = loader->args.seed;
-        if (loader->args.group && resume->position == loader->batches) { /* which may be another number next time */
+        if (loader->args.group && resume->position == loader->batches) { /* the number of batches may differ next time */
             resume->epoch++;
             resume->position = 0;
         }
@@ -311,7 +312,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
     return gpunn__agree(opt->group, status, NULL, "%s after update %lld", function, (long long)opt->step_count);
 }
 
-/* What the file says of as many optimizers as there are. */
+/* Reads the metadata of all optimizers. Fails if the file has another number of them. */
 static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resume *list, int count)
 {
     gpunn_device       *dev = a->reader.dev;
@@ -332,7 +333,8 @@ static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resu
     return status;
 }
 
-/* Checks what a stage has as steps, and lets averages that the file does not have be the weights. */
+/* Checks the step counts in a stage. Averages that the file does not contain start as copies of the
+ * weights. */
 static GPUNN__STATUS gpunn__stage_settle(const gpunn__archive *a, const gpunn_optimizer *opt, char *stage)
 {
     const gpunn_model *model = opt->model;
@@ -358,7 +360,7 @@ static GPUNN__STATUS gpunn__stage_settle(const gpunn__archive *a, const gpunn_op
     return GPUNN_OK;
 }
 
-/* Puts what a file says in place. */
+/* Applies the loaded metadata and step counts to the model and the optimizers. */
 static void gpunn__resume_apply(gpunn_optimizer *opt, gpunn__resume *list, const char *stage)
 {
     gpunn_model *model = opt->model;

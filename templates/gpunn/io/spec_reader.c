@@ -16,11 +16,12 @@
 #include "io/spec_writer.h"
 
 /* ==== >>io/spec_reader ============================================================================================= *
- * The text becomes items, the items become calls of the public builders. Errors stand where dev->place says. */
+ * Reads a model from JSON. The text is parsed into items, and the items become calls of the public builders.
+ * dev->place holds the position in the file that error messages start with. */
 enum { GPUNN__SPEC_TENSORS = 30000, GPUNN__SPEC_SIZES = 256 };
 
-typedef struct gpunn__word { /* an id or name */
-    const char   *text;      /* NULL: free */
+typedef struct gpunn__word { /* an id or a name */
+    const char   *text;      /* NULL: a free slot */
     gpunn_tensor *t;
 } gpunn__word;
 
@@ -28,23 +29,23 @@ typedef struct gpunn__loading {
     gpunn_device *dev;
     gpunn_model  *model;
     const char   *path;
-    gpunn__items  items; /* the document's */
+    gpunn__items  items; /* of the document */
     bool          inference;
-    gpunn__word  *words; /* a hash table, half of it free; the capacity is a power of 2 */
+    gpunn__word  *words; /* a hash table, at least half free; the capacity is a power of 2 */
     size_t        word_count, word_capacity;
     char          place[320];
 } gpunn__loading;
 
 static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...) GPUNN__PRINTF(3, 4);
 
-/* What fails from now on, fails at that item. */
+/* Errors from now on are reported at this item. */
 static void gpunn__stand_at(gpunn__loading *l, int item)
 {
     const gpunn__item *i = &l->items.at[item];
     (void)snprintf(l->place, sizeof l->place, "%s:%d:%d: ", gpunn__tail(l->path), i->line, i->column);
 }
 
-/* False, after recording what is wrong at that item. */
+/* Records an error at this item and returns false. */
 static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...)
 {
     char    text[GPUNN__ERROR_SIZE];
@@ -57,7 +58,7 @@ static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...)
     return false;
 }
 
-/* The value of an object's key, or 0. */
+/* Index of the value of an object's key; 0 if the key is missing. Marks the key as read. */
 static int gpunn__look(gpunn__loading *l, int object, const char *key)
 {
     gpunn__item *items = l->items.at;
@@ -69,7 +70,7 @@ static int gpunn__look(gpunn__loading *l, int object, const char *key)
     return 0;
 }
 
-/* The same; false: it is missing. */
+/* The same, but records an error and returns false if the key is missing. */
 static bool gpunn__need(gpunn__loading *l, int object, const char *key, const char *what, int *item)
 {
     *item = gpunn__look(l, object, key);
@@ -81,7 +82,7 @@ static bool gpunn__be(gpunn__loading *l, int item, const char *key, gpunn__item_
     return l->items.at[item].kind == kind || gpunn__wrong(l, item, "\"%s\" must be %s", key, what);
 }
 
-/* Every key of an object has been asked for, once. */
+/* Checks that every key of an object has been read and that none occurs twice. */
 static bool gpunn__all_read(gpunn__loading *l, int object, const char *of)
 {
     char               shown[128];
@@ -104,7 +105,7 @@ static int gpunn__item_count(const gpunn__loading *l, int list)
     return count;
 }
 
-/* ---- values: each leaves *value alone where the key is absent ---- */
+/* ---- values: if the key is missing, *value stays unchanged ------- */
 
 static bool gpunn__integer_at(gpunn__loading *l, int item, const char *key, int64_t low, int64_t high, int64_t *value)
 {
@@ -117,7 +118,7 @@ static bool gpunn__integer_at(gpunn__loading *l, int item, const char *key, int6
     return gpunn__wrong(l, item, "\"%s\" must be an integer from %lld to %lld", key, (long long)low, (long long)high);
 }
 
-/* A setting of a window of so many axes: one integer, or a list with one for each axis. */
+/* Reads a window setting for `axes` axes: one integer, or a list with one per axis. */
 static bool gpunn__window_at(gpunn__loading *l, int item, const char *key, int axes, int low, int *values)
 {
     static const char *const words[] = {"one", "two", "three"};
@@ -167,7 +168,7 @@ static bool gpunn__get_bool(gpunn__loading *l, int entry, const char *key, bool 
     return kind == GPUNN__J_TRUE || kind == GPUNN__J_FALSE || gpunn__wrong(l, item, "\"%s\" must be true or false", key);
 }
 
-/* A string without zeros, as all names are. */
+/* Reads a non-empty string without NUL characters, as all names are. */
 static bool gpunn__string_at(gpunn__loading *l, int item, const char *key, const char **value)
 {
     const gpunn__item *i = &l->items.at[item];
@@ -183,7 +184,7 @@ static bool gpunn__get_string(gpunn__loading *l, int entry, const char *key, con
     return item == 0 || gpunn__string_at(l, item, key, value);
 }
 
-/* One of several words: its number. */
+/* Reads one of several words and returns its index in *value. */
 static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, const char *const *words, int count, int *value)
 {
     char        all[160];
@@ -202,7 +203,7 @@ static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, con
 
 #define GPUNN__DIM_TEXT "an integer of 1 or more, \"N\" for the batch, \"4N\" for 4 times it, or a formula of \"sizes\""
 
-/* "N" or "4N". */
+/* Parses "N" or "4N". */
 static bool gpunn__batches_at(const gpunn__slice *text, int64_t *dim)
 {
     const size_t length = text->length;
@@ -214,7 +215,7 @@ static bool gpunn__batches_at(const gpunn__slice *text, int64_t *dim)
     return count >= 1 && count <= GPUNN__MAX_COUNT;
 }
 
-/* One size: a number or what varies. */
+/* Reads one size: a number, or a string for a size that varies. */
 static bool gpunn__dim_at(gpunn__loading *l, int item, const char *key, int64_t *dim)
 {
     const gpunn__item *i = &l->items.at[item];
@@ -247,7 +248,7 @@ static bool gpunn__need_shape(gpunn__loading *l, int entry, gpunn_shape *shape)
     return true;
 }
 
-/* Sizes of the spatial axes, of which one or each may vary. */
+/* Reads the sizes of the spatial axes: one for all, or a list. Each may vary. */
 static bool gpunn__sizes_at(gpunn__loading *l, int item, const char *key, int axes, int64_t *sizes)
 {
     const bool list = l->items.at[item].kind == GPUNN__J_LIST;
@@ -258,14 +259,14 @@ static bool gpunn__sizes_at(gpunn__loading *l, int item, const char *key, int ax
     return true;
 }
 
-/* Where a slice begins or ends. */
+/* Reads the start or the end of a slice. */
 static bool gpunn__index_at(gpunn__loading *l, int item, const char *key, int64_t *index)
 {
     return l->items.at[item].kind == GPUNN__J_STRING ? gpunn__dim_at(l, item, key, index)
                                                      : gpunn__integer_at(l, item, key, INT64_MIN, INT64_MAX, index);
 }
 
-/* A list of axes. */
+/* Reads a list of axes. */
 static bool gpunn__axes_at(gpunn__loading *l, int list, gpunn_axes *axes)
 {
     static const char what[] = "a list of up to 8 axes";
@@ -282,7 +283,7 @@ static bool gpunn__axes_at(gpunn__loading *l, int list, gpunn_axes *axes)
     return true;
 }
 
-/* Integers from `low` on. */
+/* Reads a list of integers, each at least `low`. */
 static bool gpunn__amounts_at(gpunn__loading *l, int list, const char *key, int64_t low, int64_t *amounts)
 {
     int count = 0;
@@ -296,7 +297,7 @@ static bool gpunn__amounts_at(gpunn__loading *l, int list, const char *key, int6
     return true;
 }
 
-/* Where a word stands, or would. */
+/* The slot of a word, or the free slot where it would go. */
 static gpunn__word *gpunn__word_at(const gpunn__loading *l, const char *text)
 {
     size_t at = gpunn__hash(text) & (l->word_capacity - 1);
@@ -323,7 +324,7 @@ static bool gpunn__get_reference(gpunn__loading *l, int entry, const char *key, 
     return item == 0 || (*t = gpunn__reference_at(l, item, key)) != NULL;
 }
 
-/* A list of references, as many as fit. */
+/* Reads a list of `low` to `high` references. */
 static bool gpunn__references_at(gpunn__loading *l, int list, const char *key, int low, int high, gpunn_tensor **tensors,
                                  int *count)
 {
@@ -338,8 +339,8 @@ static bool gpunn__references_at(gpunn__loading *l, int list, const char *key, i
     return true;
 }
 
-typedef struct gpunn__spec_entry { /* one of "tensors" */
-    int           item, count;     /* inputs */
+typedef struct gpunn__spec_entry { /* one element of "tensors" */
+    int           item, count;     /* count: number of inputs */
     gpunn_tensor *in[GPUNN_MAX_OPERANDS];
     const char   *op, *name;
 } gpunn__spec_entry;
@@ -361,7 +362,7 @@ static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
     return gpunn__all_read(l, item, "\"init\"");
 }
 
-/* "trainable", "decay", "lr_scale" of a parameter. */
+/* Reads "trainable", "decay" and "lr_scale" of a parameter. */
 static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t)
 {
     bool  trainable = t->trainable, decay = t->decay;
@@ -371,7 +372,7 @@ static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t
            gpunn_set_decay(t, decay) == GPUNN_OK && gpunn_set_lr_scale(t, lr_scale) == GPUNN_OK;
 }
 
-/* The settings of what a layer has appended from first on. */
+/* Reads the settings of the tensors that a layer has created, from index first on. */
 static bool gpunn__apply_layer_settings(gpunn__loading *l, const gpunn__spec_entry *e, int first)
 {
     gpunn_model *model = l->model;
@@ -451,7 +452,7 @@ static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_e
     return t;
 }
 
-/* One layer, with parameters that stand before it. */
+/* Builds one recurrent layer from parameters that already exist. */
 static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_rnn_args *a,
                                            const gpunn__operation *operation)
 {
@@ -488,7 +489,7 @@ static gpunn_tensor *gpunn__make_attention(gpunn__loading *l, const gpunn__spec_
     return gpunn_scaled_dot_product_attention_(in[0], in[1], in[2], *a);
 }
 
-/* One number, or a list with one for each spatial axis. */
+/* Reads one number, or a list with one per spatial axis. */
 static bool gpunn__scales_at(gpunn__loading *l, int item, int axes, double *scales)
 {
     bool list = l->items.at[item].kind == GPUNN__J_LIST;
@@ -606,14 +607,14 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
 GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
 
-/* What a spec's op takes, whichever. */
+/* The arguments of any op of a spec. */
 typedef union gpunn__any_args {
 #define GPUNN__X(kind, row, op, operands, axes, keys, struct_, ...) gpunn_##struct_##_args row;
     GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
 } gpunn__any_args;
 
-/* What a key that is missing should be. */
+/* What the value of a missing key must be, for messages. */
 static const char *gpunn__key_text(gpunn__key_kind kind)
 {
     switch (kind) {
@@ -627,7 +628,7 @@ static const char *gpunn__key_text(gpunn__key_kind kind)
     }
 }
 
-/* The argument of a key that is not there. */
+/* Sets the argument of a missing key to its default. */
 static void gpunn__key_default(const gpunn__argument *key, int axes, void *at)
 {
     const double usual = key->otherwise;
@@ -646,7 +647,7 @@ static void gpunn__key_default(const gpunn__argument *key, int axes, void *at)
         *(bool *)at = true;
 }
 
-/* A word of a choice, as its number. */
+/* Reads a word of a choice and stores its number. */
 static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__argument *key, void *at)
 {
     static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
@@ -662,7 +663,7 @@ static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, con
     return true;
 }
 
-/* One key of an entry, into its member of args. */
+/* Reads one key of an entry into its member of args. */
 static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row, const gpunn__argument *key,
                             void *args)
 {
@@ -709,7 +710,7 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
         if (!gpunn__float_at(l, item, name, false, (float *)at)) return false;
         if (*(float *)at == 0) *(float *)at = (float)zero;
         return true;
-    case GPUNN__K_BIAS: /* true and false are the key's before */
+    case GPUNN__K_BIAS: /* true and false belong to the key before */
         return l->items.at[item].kind != GPUNN__J_STRING || gpunn__get_reference(l, e->item, name, (gpunn_tensor **)at);
     case GPUNN__K_NO_BIAS:
         if (l->items.at[item].kind == GPUNN__J_STRING) return true;
@@ -726,7 +727,7 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
     }
 }
 
-/* The tensor of an entry whose row and operands are known; NULL after an error. */
+/* Builds the tensor of an entry whose row and operands are known. Returns NULL after an error. */
 static gpunn_tensor *gpunn__build(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row)
 {
 #define GPUNN__X(kind, row, ...) gpunn__build_##row,
@@ -741,7 +742,7 @@ static gpunn_tensor *gpunn__build(gpunn__loading *l, const gpunn__spec_entry *e,
     return builders[row - gpunn__rows](l, e, &args);
 }
 
-/* The tensor t is called that from now on; no other may be. */
+/* Registers text as an id or name of tensor t. Fails if another tensor has it. */
 static bool gpunn__register(gpunn__loading *l, int item, const char *text, gpunn_tensor *t)
 {
     if (2 * l->word_count >= l->word_capacity) {
@@ -764,7 +765,7 @@ static bool gpunn__register(gpunn__loading *l, int item, const char *text, gpunn
     return true;
 }
 
-/* One entry of "tensors". */
+/* Reads one element of "tensors". */
 static bool gpunn__spec_tensor(gpunn__loading *l, int item)
 {
     static const char what[] = "an op's name";
@@ -815,7 +816,7 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
     return gpunn__all_read(l, item, e.op);
 }
 
-/* "optimizer", "clip_grad_norm", "clip_grad_value", "ema_decay". */
+/* Reads "optimizer", "clip_grad_norm", "clip_grad_value" and "ema_decay". */
 static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
 {
     int item = gpunn__look(l, 0, "optimizer"), kind = 0, ignored;
@@ -857,7 +858,7 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
         }
         if (!gpunn__all_read(l, item, "\"optimizer\"")) return false;
         gpunn__stand_at(l, item);
-        gpunn_optimizer *opt = gpunn_spec_optimizer(l->model); /* whether its builder takes these */
+        gpunn_optimizer *opt = gpunn_spec_optimizer(l->model); /* checks that its builder accepts the settings */
         if (opt == NULL) return false;
         gpunn_optimizer_destroy(opt);
     }
@@ -873,7 +874,7 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
            gpunn__wrong(l, gpunn__look(l, 0, "ema_decay"), "\"ema_decay\" must be a number from 0 to below 1");
 }
 
-/* What is not about tensors. */
+/* Reads everything except the tensors. */
 static bool gpunn__spec_rest(gpunn__loading *l)
 {
     static const char *const maths[] = {"auto", "accurate", "fast"};
@@ -909,7 +910,7 @@ static bool gpunn__spec_rest(gpunn__loading *l)
     return true;
 }
 
-/* "sizes": what varies besides the batch. */
+/* Reads "sizes": the named sizes that vary, besides the batch. */
 static bool gpunn__spec_sizes(gpunn__loading *l)
 {
     static const char what[] = "an object of bounds by name: {\"T\": {\"max\": 512}}";
@@ -963,7 +964,7 @@ static bool gpunn__spec_build(gpunn__loading *l)
         if (!gpunn__spec_tensor(l, i)) return false;
     l->model->tensor_limit = GPUNN__MOST_TENSORS;
     bool ok = gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
-    l->model->inference = l->inference; /* from now on: the rest has tried the optimizer */
+    l->model->inference = l->inference; /* only now, because the code above creates an optimizer as a check */
     return ok;
 }
 
@@ -1022,6 +1023,6 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);
     gpunn_set_clip_value(opt, recipe->clip_value);
-    (void)gpunn_set_ema(opt, recipe->average_decay); /* a number that was looked at, and nothing to copy yet */
+    (void)gpunn_set_ema(opt, recipe->average_decay); /* the number has been checked, and there are no weights to copy yet */
     return opt;
 }

@@ -19,13 +19,15 @@ GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind)
     return gpunn__rules[kind].function + sizeof "gpunn_" - 1;
 }
 
-/* The layer whose entry a value is. Those of recurrent layers, of which several may have one name, list their parameters. */
+/* The name of the layer whose entry contains this value. Recurrent layers return NULL: several may share a
+ * name, so their entries list their parameters. */
 static const char *gpunn__entry_layer(const gpunn_tensor *t)
 {
     return gpunn__op_is(t->op, GPUNN__RECURRENT) ? NULL : t->layer;
 }
 
-/* How the file calls a tensor: its name, or its layer's where no tensor has that one, or a new one from its number. */
+/* The id of a tensor in the file: its name, else its layer's name if no tensor has that, else a new one from
+ * its number. */
 static const char *gpunn__id_of(const gpunn_tensor *t, char text[GPUNN__NAME_SIZE])
 {
     gpunn_model *model = t->model;
@@ -74,7 +76,7 @@ static void gpunn__emit_shape(gpunn__writer *w, const gpunn_tensor *t)
     gpunn__emitf(w, "]");
 }
 
-/* The named sizes and their bounds. */
+/* Emits the named sizes and their bounds. */
 static void gpunn__emit_named_sizes(gpunn__writer *w, const gpunn_model *model)
 {
     int count = 0;
@@ -97,7 +99,7 @@ static void gpunn__emit_named_sizes(gpunn__writer *w, const gpunn_model *model)
     if (count) gpunn__emitf(w, "}");
 }
 
-/* The initial values that a builder gives to the parameter of its layer. */
+/* The initial values that a layer's builder gives to its parameter. */
 static gpunn_init gpunn__usual_init(const gpunn_tensor *layer, const gpunn_tensor *parameter)
 {
     gpunn_init init = {GPUNN_INIT_DEFAULT, 0, 0};
@@ -123,7 +125,8 @@ static bool gpunn__inits_differ(gpunn_init a, gpunn_init b)
     return a.kind != b.kind || a.a != b.a || a.b != b.b;
 }
 
-/* The settings of a parameter that are not the usual ones; separator: what stands before the first. */
+/* Emits the settings of a parameter that differ from the defaults. separator: the text before the first
+ * one. */
 static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const gpunn_tensor *layer, const gpunn_tensor *t,
                                  bool frozen)
 {
@@ -146,7 +149,7 @@ static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const 
     if (t->lr_scale != 1) gpunn__emit_float(w, separator, "lr_scale", t->lr_scale);
 }
 
-/* An attribute that is one number, to compare with a default; NAN: it is not. */
+/* An attribute as a number, for comparison with a default; NAN if it is not a single number. */
 static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
 {
     const void *from = (const char *)&t->attr + a->place;
@@ -175,7 +178,7 @@ static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
     }
 }
 
-/* Whether an entry need not name it, since its builder finds the same without. */
+/* Whether an entry may omit this attribute because its builder infers the same value. */
 static bool gpunn__told_is_usual(const gpunn_tensor *t, const gpunn__told *a, const gpunn__argument *key)
 {
     if (a->kind == GPUNN__A_AXES) return t->attr.axes == (1u << t->inputs[0]->rank) - 1;
@@ -185,7 +188,7 @@ static bool gpunn__told_is_usual(const gpunn_tensor *t, const gpunn__told *a, co
     return gpunn__told_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
 }
 
-/* The tensor that a key names; NULL: there is none, or it is the layer's own. */
+/* The tensor that a key refers to; NULL if there is none or it belongs to the layer itself. */
 static const gpunn_tensor *gpunn__told_operand(const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
 {
     const int           i = (int)key->otherwise;
@@ -193,7 +196,7 @@ static const gpunn_tensor *gpunn__told_operand(const gpunn_tensor *t, const gpun
     return x && (row->kind != GPUNN__LAYER || !gpunn__is_own(t, x)) ? x : NULL;
 }
 
-/* The factor from cells of x to those of the result that the sizes do not tell; 0: they do. */
+/* The scale factor of axis i if it cannot be computed from the sizes; 0 if it can. */
 static float gpunn__told_scale(const gpunn_tensor *t, int i)
 {
     const int64_t in = t->inputs[0]->dim[2 + i], out = t->dim[2 + i];
@@ -202,7 +205,7 @@ static float gpunn__told_scale(const gpunn_tensor *t, int i)
     return memcmp(&usual, &t->attr.ratio[i], sizeof usual) != 0 ? 1 / t->attr.ratio[i] : 0;
 }
 
-/* The sizes of an interpolation. */
+/* Emits the sizes of an interpolation. */
 static void gpunn__emit_sizes(gpunn__writer *w, const gpunn_tensor *t, const char *key)
 {
     const int64_t *size = t->dim + 2;
@@ -214,7 +217,7 @@ static void gpunn__emit_sizes(gpunn__writer *w, const gpunn_tensor *t, const cha
     gpunn__emitf(w, list ? "]" : "");
 }
 
-/* Its factors, where the sizes do not tell them. */
+/* Emits its scale factors if they cannot be computed from the sizes. */
 static void gpunn__emit_factors(gpunn__writer *w, const gpunn_tensor *t, const char *key)
 {
     const int axes = t->rank - 2;
@@ -230,7 +233,7 @@ static void gpunn__emit_factors(gpunn__writer *w, const gpunn_tensor *t, const c
     if (scaled) gpunn__emitf(w, "]");
 }
 
-/* A slice's end: where it is not the axis' end, the first place behind its last one. */
+/* Emits the end of a slice, exclusive, unless it is the end of the axis. */
 static void gpunn__emit_end(gpunn__writer *w, const gpunn_tensor *t, const char *key)
 {
     const int     axis = t->attr.axis;
@@ -248,7 +251,7 @@ static void gpunn__emit_list(gpunn__writer *w, const char *key, const int64_t *v
     gpunn__emitf(w, "]");
 }
 
-/* The numbers of a custom op, without zeros at the end. */
+/* Emits the numbers of a custom op, without trailing zeros. */
 static void gpunn__emit_numbers(gpunn__writer *w, const float *numbers, const char *key)
 {
     int count = GPUNN_CUSTOM_NUMBERS;
@@ -260,7 +263,7 @@ static void gpunn__emit_numbers(gpunn__writer *w, const float *numbers, const ch
     if (count) gpunn__emitf(w, "]");
 }
 
-/* The weights of a recurrent node. */
+/* Emits the references to the weights of a recurrent node. */
 static void gpunn__emit_weights(gpunn__writer *w, const gpunn_tensor *t, const char *key)
 {
     gpunn__emitf(w, ", \"%s\": [", key);
@@ -272,7 +275,7 @@ static void gpunn__emit_weights(gpunn__writer *w, const gpunn_tensor *t, const c
     gpunn__emitf(w, "]");
 }
 
-/* A key of which no attribute tells, as far as it is not the default. */
+/* Emits a key that corresponds to no attribute, unless it has its default. */
 static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
 {
     const char         *name = key->name, *word = NULL;
@@ -284,7 +287,7 @@ static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn
     case GPUNN__K_SHAPE:
     case GPUNN__K_RESULT: gpunn__emit_shape(w, t); break;
     case GPUNN__K_COUNTS: gpunn__emit_list(w, name, t->dim + 1, t->rank - 2); break;
-    case GPUNN__K_NUMBER: /* what prelu's weight starts at */
+    case GPUNN__K_NUMBER: /* initial value of prelu's weight */
         x = t->inputs[1]->kind == GPUNN__VALUE ? t->inputs[1]->inputs[0] : t->inputs[1];
         if (x->init.kind == GPUNN_INIT_CONSTANT && x->init.a != (float)key->otherwise)
             gpunn__emit_float(w, ", ", name, x->init.a);
@@ -307,19 +310,20 @@ static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn
     gpunn__emit_name(w, "", word);
 }
 
-/* What of a list tells of a key; else the list's end. */
+/* The list's element for a key; the list's end if there is none. */
 static const gpunn__told *gpunn__told_as(const gpunn__told *a, const gpunn__argument *key)
 {
     while (a->name && (key->kind == GPUNN__K_BIAS || strcmp(key->name, a->name) != 0)) a++;
     return a;
 }
 
-/* The attributes of an elementwise op, and the keys of any other's row, as far as they are not the default. */
+/* Emits the attributes of an elementwise op, or the keys of any other op's row, unless they have their
+ * defaults. */
 static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const gpunn__row *row)
 {
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         float usual = gpunn__op_attribute_default(t->op, i);
-        if (memcmp(&t->attr.value[i], &usual, sizeof usual) != 0) /* -0 is not 0 */
+        if (memcmp(&t->attr.value[i], &usual, sizeof usual) != 0) /* -0 differs from 0 */
             gpunn__emit_float(w, ", ", gpunn__op_infos[t->op].attribute[i], t->attr.value[i]);
     }
     for (const gpunn__argument *key = row ? row->arguments : NULL; key && key->name; key++) {
@@ -337,7 +341,7 @@ static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const
     }
 }
 
-/* The settings of a layer's own tensors, which are first .. t->id - 1. */
+/* Emits the settings of a layer's own tensors, first .. t->id - 1. */
 static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, int first)
 {
     gpunn_tensor *const *tensors = t->model->tensors;
@@ -372,7 +376,7 @@ static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, 
     if (shown) gpunn__emitf(w, "}");
 }
 
-/* The value that ends the layer whose first parameter or buffer t is; NULL: t belongs to none. */
+/* The last value of the layer to which parameter or buffer t belongs; NULL if it belongs to none. */
 static const gpunn_tensor *gpunn__layer_of(const gpunn_tensor *t)
 {
     const gpunn_model *model = t->model;
@@ -383,7 +387,8 @@ static const gpunn_tensor *gpunn__layer_of(const gpunn_tensor *t)
     return NULL;
 }
 
-/* One entry: tensor t with, if it is a layer's value, all that the layer has made: first .. t->id - 1. */
+/* Emits the entry of tensor t. If t is a layer's value, the entry covers everything that the layer created:
+ * first .. t->id - 1. */
 static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, int first)
 {
     static const char *const sources[] = {"", "input", "parameter", "state", "constant"};
@@ -472,7 +477,7 @@ static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
             gpunn__emitf(w, "]");
         } else if (setting->flag && value != 0)
             gpunn__emitf(w, ", \"%s\": true", setting->key);
-        else if (!setting->flag && (value != setting->usual || i == 0)) /* lr: always */
+        else if (!setting->flag && (value != setting->usual || i == 0)) /* lr is always written */
             gpunn__emit_float(w, ", ", setting->key, value);
     }
     gpunn__emitf(w, "}");
@@ -481,7 +486,7 @@ static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
     if (recipe->average_decay != 0) gpunn__emit_float(w, ",\n  ", "ema_decay", recipe->average_decay);
 }
 
-/* The last part of a path, without its ending. */
+/* Emits the last component of a path, without its extension. */
 static void gpunn__emit_file_name(gpunn__writer *w, const char *path)
 {
     char        name[GPUNN__NAME_SIZE];

@@ -3,11 +3,12 @@
 #include "base/structs.h"
 
 /* ==== >>io/spec_writer ============================================================================================= *
- * A model as JSON: what gpunn_spec_save writes and gpunn_spec_load reads. */
-/* "adam" */
+ * Writes a model as JSON. gpunn_spec_save writes it and gpunn_spec_load reads it. */
+/* The name of an optimizer's kind, such as "adam". */
 GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind);
 
-/* Every value that no op reads, but for assignments, which runs make by themselves, into room for all tensors; their number. */
+/* Stores all values that no op reads to out, which must have room for all tensors, and returns their number.
+ * Assignments are omitted, since runs compute them anyway. */
 GPUNN__INTERNAL int gpunn__unread(const gpunn_model *model, gpunn_tensor **out);
 
 #endif /* GPUNN__IO_SPEC_WRITER_H */
