@@ -25417,13 +25417,12 @@ enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
 typedef struct gpunn__pick {
     const gpunn_value *index;
     int64_t            outer, m, n, inner;
-    int64_t            padding;   /* a row whose gradient stays unchanged; -1: none */
-    const float       *from;      /* x, or the gradient of out */
-    gpunn_dtype        dtype;     /* of x; rows of an embedding may be in 16-bit storage */
-    float             *to;        /* out, or the gradient of x */
-    bool               rows, add; /* rows: rows of an embedding; add: += instead of = */
-    /* bad: position of the first out-of-range index in each part; -1: none */
-    int64_t part_size, bad[GPUNN__PICK_PARTS];
+    int64_t            padding;                           /* a row whose gradient stays unchanged; -1: none */
+    const float       *from;                              /* x, or the gradient of out */
+    gpunn_dtype        dtype;                             /* of x; rows of an embedding may be in 16-bit storage */
+    float             *to;                                /* out, or the gradient of x */
+    bool               rows, add;                         /* rows: rows of an embedding; add: += instead of = */
+    int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* bad: first position out of range per part; -1: none */
 } gpunn__pick;
 
 /* The index at position `at`. */
@@ -26051,9 +26050,7 @@ GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
  * `pair` builds words from pairs of rows of `width` floats, `line` from one line of floats. An odd count is
  * padded with 0. */
 typedef struct gpunn__word_kernels {
-    /* 1, or 16 with tiles: in scratch, both words along k and rows of A are rounded up to a multiple of it,
-     * and a row's words are contiguous */
-    int64_t tile;
+    int64_t tile; /* 1, or 16 with tiles: in scratch, words along k and rows of A are rounded up to a multiple */
     int64_t rows; /* replaces `rows` of gpunn__gemm_kernels */
     void (*panel)(const gpunn__panel *t);
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
@@ -28071,9 +28068,8 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
         int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, kz = unit / strips % s->kd,
                 count = s->channels - c < GPUNN__WINOGRAD_STRIP ? s->channels - c : GPUNN__WINOGRAD_STRIP;
         t = first + unit / strips / s->kd;
-        int64_t y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
-        /* cells of a row, after pw zeros and before the rest, also zeros */
-        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w;
+        int64_t      y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
+        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w; /* cells of a row; zeros before and after */
         const float *from = s->src + ((image * s->channels + c) * s->d + z) * cells;
         for (int64_t i = 0; i < s->size; i++) {
             float  *to = pixels + i * row * count;
@@ -28272,8 +28268,7 @@ typedef struct gpunn__direct {
     int                        rows;         /* output channels computed together: 1, 6 or 8 */
     int64_t                    lines, bands; /* rows of the result per band; bands per plane */
     int64_t                    blocks;       /* per group, of `rows` channels each */
-    /* plane: a channel's copy, all phases of qh x qw; pixels: computed pixels, in whole tiles */
-    int64_t  qh, qw, plane, pixels;
+    int64_t  qh, qw, plane, pixels; /* plane: a channel's copy, all phases of qh x qw; pixels: computed, in whole tiles */
     int64_t *offset;                /* [taps + 3] */
     float   *packed, *copies, *out; /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
     int64_t  copy;                  /* floats per thread */

@@ -1,50 +1,56 @@
 /* gpunn_cuda.cu - v0.1 - the CUDA backend of gpunn.h.                                     MIT or public domain (end of gpunn.h)
  *
- * Do this: put it beside gpunn.h and name it on the compile line of a program that uses gpunn.h, whose source does not change:
+ * To use it, put it next to gpunn.h and add it to the compile line. The program's source does not change:
  *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app                          no -l: cuBLASLt and cuDNN are opened at run time
- * -arch=native builds for the GPU of this machine, -arch=all-major for any; with neither the driver compiles the kernels anew
- * when the program first starts, which takes seconds. CUDA 12.0 or later; cuDNN 9 for fast convolutions, attention and recurrent
- * layers (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header). After a fault of the GPU, GPUNN_PLAIN=1 in the
- * environment finds the step: nothing is captured, and each step is waited for and checked. NVIDIA's profilers show a range for
- * each step that is launched by itself (those of a graph are launched at once) where nvtx3 is there, unless GPUNN_NO_NVTX is
- * defined.
+ * -arch=native builds for the GPU of this machine, -arch=all-major for any. With neither, the driver compiles
+ * the kernels when the program first starts, which takes seconds. CUDA 12.0 or later is required. cuDNN 9
+ * provides fast convolutions, attention and recurrent layers. It is left out if the toolkit lacks its header
+ * or if GPUNN_NO_CUDNN is defined.
  *
- * >>toc        grep -n '>>' gpunn_cuda.cu lists every section. Each uses those before it. Each is a file of templates/gpunn_cuda,
- *              from which this one is written (python3 -m generator.amalgamate).
+ * To find the step that causes a GPU fault, set GPUNN_PLAIN=1 in the environment. Then nothing is captured,
+ * and each step is waited for and checked. In NVIDIA's profilers each step that is launched by itself appears
+ * as a range; the steps of a graph are launched together. Ranges need nvtx3 and are disabled by
+ * GPUNN_NO_NVTX.
+ *
+ * >>toc        grep -n '>>' gpunn_cuda.cu lists all sections. Each section uses only those before it. Each is a
+ *              file of templates/gpunn_cuda; `python3 -m generator.amalgamate` writes this file from them.
  *     base/config      includes, constants, launching
- *     base/context     what a device holds
+ *     base/context     state of an open device
  *     base/values      loads and stores of 8 elements, reductions over a block, random numbers
- *     base/errors      sentences, checks of every call
+ *     base/errors      error messages, checks of every call
  *     base/memory      the pool, copies through pinned memory, the cache of descriptors
  *     base/libraries   finding and opening cuBLASLt and cuDNN
- *     base/ranks       GPUs of several processes, by NCCL
- *     base/shared      what one section offers the ops of others
+ *     base/ranks       GPUs of several processes, through NCCL
+ *     base/shared      interfaces between sections
  *     cuda/formulas    gpunn.h's tables of elementwise ops as device functions
  *     cuda/elementwise their kernels; copies; cast; dropout
  *     cuda/move        permute, concat, slice, pad, expand; filters with their channels last
  *     cuda/reduce      sum, max, gradient_energy, argmax, cumsum
  *     cuda/indexing    topk_indices, embedding, gather, assign
  *     cuda/gemm        linear and matmul: cuBLASLt with its epilogues
- *     cuda/conv        convolutions: cuDNN's graphs, or windows laid out for products, or depthwise kernels
+ *     cuda/conv        convolutions: cuDNN's graphs, im2col and products, or depthwise kernels
  *     cuda/pool        max, average and adaptive average pooling
- *     cuda/finish      what follows a product or convolution, in one pass
+ *     cuda/finish      epilogue of a product or convolution, in one pass
  *     cuda/sampling    grid_sample, roi_align, affine_grid, hash_grid_encoding, interpolate
  *     cuda/norm        batch_norm, layer_norm, rms_norm, group_norm, instance_norm
  *     cuda/softmax     softmax, log_softmax
  *     cuda/loss        cross_entropy, nll, ctc_loss
- *     cuda/attention   scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
+ *     cuda/attention   scaled_dot_product_attention: cuDNN's, or products and a separate kernel
  *     cuda/recurrent   rnn, lstm, gru: cuDNN's, or products and a kernel for each step
- *     cuda/short       steps in a row that are too short for a launch each
+ *     cuda/short       consecutive steps that share a launch because each is too short for its own
  *     cuda/optimizers  updates, norms of gradients, the loss scale
  *     run/run          whole runs: plain, captured, replayed
  *     run/backend      opening, closing, the table
  *
- * Every op is one function gpunn__cuda_<name>(cuda, step, action), its forward and backward beside each other. Kernels compute in
- * F32; a value's storage may be F32, F16 or BF16, each operand by itself, parameters and statistics F32. All sums are made in two
- * stages in a fixed order: the same inputs give the same bits. Nothing here allocates or waits while a run is captured. */
+ * Each op is one function gpunn__cuda_<name>(cuda, step, action), which holds both its forward and its
+ * backward. Kernels compute in F32. Each operand may be stored as F32, F16 or BF16 independently; parameters
+ * and statistics are F32. All sums take two stages in a fixed order, so the same inputs give the same bits.
+ * Nothing here allocates or waits while a run is captured. */
 
 /* ==== >>base/config ================================================================================================ */
-#define GPUNN__COMPANION /* gpunn.h's >>common is wanted */
+/* Includes, constants and the macros for launching kernels and passing on failures. */
+
+#define GPUNN__COMPANION /* includes the >>common parts of gpunn.h */
 #include "gpunn.h"
 
 #include <chrono>
@@ -74,7 +80,8 @@
 #else
 #define GPUNN__UNUSED
 #endif
-/* What parts of templates/gpunn_cuda share: private to this file, or to a library whose parts are compiled apart. */
+/* Marks functions shared between the parts of templates/gpunn_cuda. They are private to this file, or to a
+ * library whose parts are compiled separately. */
 #if defined(GPUNN__PARTS)
 #define GPUNN__INTERNAL __attribute__((visibility("hidden")))
 #else
@@ -82,43 +89,48 @@
 #endif
 
 enum {
-    GPUNN__THREADS = 256,      /* of a block, unless a kernel says otherwise */
+    GPUNN__THREADS = 256,      /* threads per block, unless a kernel says otherwise */
     GPUNN__PACK = 8,           /* elements that a thread loads at once */
-    GPUNN__MAX_UPDATES = 1024, /* ranges of parameters with numbers of their own in one run */
-    GPUNN__PARTIALS = 1024,    /* sums of the first stage of a norm */
-    GPUNN__TRUST_BLOCKS = 256, /* of the first stage of a trust ratio's norms: two sums each */
+    GPUNN__MAX_UPDATES = 1024, /* maximum ranges of parameters with their own settings in one run */
+    GPUNN__PARTIALS = 1024,    /* partial sums in the first stage of a norm */
+    GPUNN__TRUST_BLOCKS = 256, /* blocks in the first stage of a trust ratio's norms, two sums each */
     GPUNN__PARTIALS_BYTES = (GPUNN__PARTIALS + 2 * GPUNN__TRUST_BLOCKS) * (int)sizeof(double),
 };
 
-/* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...): a status. kernel may be a template's instance in parentheses. */
+/* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...) launches a kernel and returns a status. kernel
+ * may be a template instance in parentheses. */
 #ifndef GPUNN__LAUNCH
 #define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
     gpunn__cuda_launched((cuda), gpunn__launch((cuda), (kernel), (blocks), (threads), __VA_ARGS__), #kernel)
 #endif
-/* The first statement of each kernel: from Hopper on, its blocks are set up while what was launched before still ends
- * (programmatic dependent launch), and wait here until all of that is done and to be seen. */
+/* The first statement of each kernel (programmatic dependent launch). From Hopper on, a kernel's blocks are
+ * set up while the previous kernel is still ending. They wait here until it has finished and its writes are
+ * visible. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define GPUNN__FOLLOW() cudaGridDependencySynchronize()
 #else
 #define GPUNN__FOLLOW() ((void)0)
 #endif
-/* return TRY(...): hands on a failure. */
+/* Returns the status of call from the current function if it is a failure. */
 #define GPUNN__TRY(call)                         \
     do {                                         \
         gpunn_status status_ = (call);           \
         if (status_ != GPUNN_OK) return status_; \
     } while (0)
-/* The same for a call of the CUDA runtime, whose code and text go into the sentence. */
+/* The same for a call of the CUDA runtime. The error message contains the call's name and CUDA's text. */
 #define GPUNN__CUDA(cuda, call) GPUNN__TRY(gpunn__cuda_check((cuda), (call), #call))
 
 /* ==== >>base/context =============================================================================================== */
-/* What changes from run to run, in device memory, so that a captured graph finds it there. */
+/* The state of an open device, and functions that all parts use. */
+
+/* Values that change from run to run. They are in device memory, so that a captured graph reads the current
+ * ones. */
 typedef struct gpunn__device_state {
-    uint64_t             seed, step, draw;                /* key dropout and random numbers */
-    unsigned long long   bad_place;                       /* ~ of the lowest address of a gradient that is not finite; 0: none */
+    uint64_t             seed, step, draw;                /* keys of dropout and random numbers */
+    unsigned long long   bad_place;                       /* ~ of the lowest address of a non-finite gradient; 0: none */
     float                lr[GPUNN__MAX_UPDATES];          /* of each update */
-    int64_t              update_step[GPUNN__MAX_UPDATES]; /* 1 for the first, updates that were skipped counted in */
-    gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];     /* for updates that are decided apart */
+    int64_t              update_step[GPUNN__MAX_UPDATES]; /* 1 for the first; skipped updates are counted */
+    gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];     /* for updates whose numbers are computed by a kernel of their own */
 } gpunn__device_state;
 
 typedef struct gpunn__mark_at {
@@ -131,56 +143,57 @@ typedef struct gpunn__cached    gpunn__cached;    /* >>base/memory */
 typedef struct gpunn__staging   gpunn__staging;   /* >>base/memory */
 typedef struct gpunn__nccl      gpunn__nccl;      /* >>base/ranks */
 
-/* A GPU's primary context, by the driver's calls, whose results are cudaError_t's numbers. */
+/* A GPU's primary context, with functions of the driver. Their results have the numbers of cudaError_t. */
 typedef struct gpunn__context {
     void *handle;  /* NULL: none */
-    int   process; /* that retained it; in one forked from that, no call of CUDA is made */
+    int   process; /* id of the process that retained it; a forked child makes no CUDA calls */
     int (*push)(void *handle);
     int (*pop)(void **handle);
 } gpunn__context;
 
 typedef struct gpunn__cuda {
-    int               device;
-    gpunn__context    context;
-    cudaStream_t      stream;                      /* in whose order all work is: the program's, or our own */
-    cudaStream_t      own, copy_stream;            /* own: on which runs are captured, too */
-    int               multiprocessors, capability; /* capability: 10 * major + minor */
-    int               architecture; /* that the kernels' code was compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
-    int               integrated, pageable; /* whether it has no memory of its own; reads all of the host's by its page tables */
-    char              name[160];
-    uint64_t          identity;  /* a hash of the GPU's UUID */
-    gpunn_device_args args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (default in place) */
-    bool              plain;     /* GPUNN_PLAIN: nothing is captured, and each step is waited for */
-    gpunn__mark_at   *marks;     /* gpunn_profile: [steps + 2]; NULL: nobody asks */
-    bool              overlaps;  /* kernels are set up while those before them end */
-    gpunn_status      dead;      /* sticky: after a fault of the device every call gives this */
-    char              text[512]; /* the last failure's sentence */
-    cudaMemPool_t     pool;
+    int                  device;
+    gpunn__context       context;
+    cudaStream_t         stream;                      /* orders all work: the program's stream, or `own` */
+    cudaStream_t         own, copy_stream;            /* own: also the stream on which runs are captured */
+    int                  multiprocessors, capability; /* capability: 10 * major + minor */
+    int                  architecture;         /* that the kernels were compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
+    int                  integrated, pageable; /* no memory of its own; uses the host's page tables for host memory */
+    char                 name[160];
+    uint64_t             identity;  /* a hash of the GPU's UUID */
+    gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (with its default filled in) */
+    bool                 plain;     /* GPUNN_PLAIN: no capture; wait after each step */
+    gpunn__mark_at      *marks;     /* gpunn_profile: [steps + 2]; NULL: not profiling */
+    bool                 overlaps;  /* kernels are launched with programmatic dependent launch */
+    gpunn_status         dead;      /* sticky: after a device fault every call returns this */
+    char                 text[512]; /* message of the last failure */
+    cudaMemPool_t        pool;
     gpunn__device_state *state;    /* device memory; written at the start of each run */
     double              *partials; /* device memory, [GPUNN__PARTIALS + 2 * GPUNN__TRUST_BLOCKS] */
-    unsigned            *counters; /* device memory, see gpunn__counters_bytes, for gpunn__is_last_block */
+    unsigned            *counters; /* device memory for gpunn__is_last_block; size: gpunn__counters_bytes */
     gpunn__libraries    *libraries;
-    unsigned             slower; /* kinds of ops of which was said that cuDNN does not do one: a bit for each gpunn__dnn_kind */
+    unsigned             slower; /* kinds of ops logged as not done by cuDNN: one bit per gpunn__dnn_kind */
     gpunn__cached       *cached;
     gpunn__staging      *staging;
-    gpunn_step        *next, *end; /* of the run that is being launched: what follows the step at work, which may take it over */
-    const gpunn_step  *summed;     /* the convolution whose gradient of the bias is there before its own step */
-    volatile uint64_t *bad; /* pinned: [0] a training step with a bad loss (GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
-    uint64_t          *bad_device; /* the same memory, as kernels see it */
-    gpunn__nccl       *nccl;       /* NULL: no group has asked for it */
+    gpunn_step          *next, *end; /* steps of the current launch after the one at work, which may fuse with them */
+    const gpunn_step    *summed;     /* the convolution whose bias gradient was computed before its own step */
+    volatile uint64_t   *bad;        /* pinned: [0] step with a bad loss (| GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
+    uint64_t            *bad_device; /* the same memory at its device address */
+    gpunn__nccl         *nccl;       /* NULL: no group has needed it yet */
 } gpunn__cuda;
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel);
-/* The host waits, for what the stream has by now or has recorded; of ranks that have joined, no longer than for the others. */
+/* Make the host wait for all work that the stream has so far, or for an event. If ranks have joined, waiting
+ * fails after their timeout. */
 GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda);
 GPUNN__INTERNAL gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event);
-/* to = or += from, any of F32, F16, BF16. */
+/* to = or += from; each of them F32, F16 or BF16. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from,
                                               gpunn_dtype from_dtype, int64_t count, bool accumulate);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale,
-                                               float limit); /* gpunn_backend */
+                                               float limit); /* see gpunn_backend */
 
 #ifndef GPUNN__EMULATOR
 template <typename... P, typename... A>
@@ -199,15 +212,18 @@ static cudaError_t gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), 
 }
 #endif
 
-/* Host memory that lives until the device is closed, found again by its key: descriptors and chosen algorithms. The first time
- * it comes zeroed and *fresh is true. destroy (may be NULL) is called at closing. NULL: out of memory. key's first bytes tell
- * one use from another; it must have no unset padding. */
+/* Returns host memory that lives until the device is closed and is found again by its key: descriptors and
+ * chosen algorithms. On the first call for a key, it is zeroed and *fresh is true. destroy (may be NULL) is
+ * called on closing. Returns NULL if memory runs out. The first bytes of the key identify its use. The key
+ * must have no uninitialized padding. */
 GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
                                          void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh);
 
-/* Blocks for n items when each thread takes `each` of them: enough to fill the device, and no more than that many times. */
+/* Number of blocks for n items if each thread takes `each` at a time, limited to 16 blocks per
+ * multiprocessor. */
 GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each);
 
+/* Bytes of cuda->counters. */
 GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda);
 
 GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
@@ -223,12 +239,14 @@ GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
 }
 
 /* ==== >>base/values ================================================================================================ */
+/* Device functions for values: loads and stores of 8 elements, reductions over a block, random numbers. */
+
 __device__ __forceinline__ float gpunn__from_half(unsigned short bits, gpunn_dtype dtype)
 {
     return dtype == GPUNN_BF16 ? __uint_as_float((unsigned)bits << 16) : __half2float(__ushort_as_half(bits));
 }
 
-/* To the nearest, ties to even. */
+/* Rounds to the nearest, ties to even. */
 __device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dtype)
 {
     if (dtype != GPUNN_BF16) return __half_as_ushort(__float2half_rn(x));
@@ -236,10 +254,10 @@ __device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dt
     return x != x ? (unsigned short)0x7FFF : (unsigned short)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
 
-/* Of numbers in F32 or 16 bits. */
+/* Bytes of count numbers in F32 or 16-bit storage. */
 GPUNN__INTERNAL size_t gpunn__bytes(gpunn_dtype dtype, int64_t count);
 
-/* x + n; NULL, which nothing may be added to, stays NULL. */
+/* x + n; NULL stays NULL, because adding to NULL is undefined. */
 template <class T, class N> __host__ __device__ __forceinline__ T *gpunn__beyond(T *x, N n)
 {
     return x ? x + n : NULL;
@@ -259,14 +277,14 @@ __device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int6
         ((unsigned short *)data)[i] = gpunn__to_half(x, dtype);
 }
 
-/* What x becomes when it is stored. */
+/* The value of x after storing it as dtype. */
 __device__ __forceinline__ float gpunn__rounded(float x, gpunn_dtype dtype)
 {
     return dtype == GPUNN_F32 ? x : gpunn__from_half(gpunn__to_half(x, dtype), dtype);
 }
 
-/* Eight elements from i on, a multiple of 8; data aligned to 32 bytes (F32) or 16: one or two accesses of 128 bits, one of 256
- * where the device has them. */
+/* Loads and stores eight elements from i on, a multiple of 8. data is aligned to 32 bytes (F32) or 16. Takes
+ * one or two accesses of 128 bits, or one of 256 bits on devices that have them. */
 typedef struct gpunn__floats8 {
     alignas(32) float v[8];
 } gpunn__floats8;
@@ -305,8 +323,8 @@ __device__ __forceinline__ int gpunn__pack_size(int64_t count, int64_t i)
     return count - i < GPUNN__PACK ? (int)(count - i) : GPUNN__PACK;
 }
 
-/* Elements i .. i + n - 1 of contiguous storage, i a multiple of 8. The loops of the last pack turn v around, so that it stays
- * in registers while they need not be unrolled. */
+/* Loads elements i .. i + n - 1 of contiguous storage; i is a multiple of 8. The loop for a partial pack
+ * rotates v. So v stays in registers although the loop is not unrolled. */
 __device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype dtype, int64_t i, int n, float v[8])
 {
     if (n == GPUNN__PACK) {
@@ -321,7 +339,7 @@ __device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype d
     }
 }
 
-/* Stores them (v is lost), or adds them to what is there. */
+/* Stores them, or with add adds them to the stored values. v is overwritten. */
 __device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype, int64_t i, int n, bool add, float v[8])
 {
     if (n == GPUNN__PACK) {
@@ -342,8 +360,8 @@ __device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype,
     }
 }
 
-/* Whether this block is the last of `count` to come here; then it sees what the others wrote before. All threads call it. counter
- * is 0 before the first block and after the last. */
+/* Whether this block is the last of `count` blocks to arrive here. That block then sees what the others wrote
+ * before. All threads must call it. counter is 0 before the first block and after the last. */
 __device__ __forceinline__ bool gpunn__is_last_block(unsigned *counter, unsigned count)
 {
     __shared__ bool last;
@@ -357,8 +375,8 @@ __device__ __forceinline__ bool gpunn__is_last_block(unsigned *counter, unsigned
     return last;
 }
 
-/* Reductions over all threads of a block of whole warps; every thread gets the result. The order is fixed. Several calls may
- * follow each other. */
+/* Reductions over all threads of a block of whole warps. Every thread gets the result. The order is fixed.
+ * Calls may follow each other directly. */
 typedef struct gpunn__add {
     template <typename T> __device__ T operator()(T a, T b) const
     {
@@ -377,7 +395,7 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
     unsigned     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
-    __syncthreads(); /* of an earlier call: everybody has read part */
+    __syncthreads(); /* all threads have read part in an earlier call */
     if (lane == 0) part[warp] = value;
     __syncthreads();
     T result = part[0];
@@ -385,14 +403,14 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
     return result;
 }
 
-/* What is drawn for a pack in a run. */
+/* The random words of a pack in a run. */
 __device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned site, uint64_t pack, uint32_t word[4])
 {
     const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run, (uint32_t)(run >> 32)};
     gpunn__philox(seed, counter, word);
 }
 
-/* Two of dropout's draws in each word. */
+/* Each word holds two 16-bit draws for dropout. */
 __device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site, uint64_t pack, uint32_t word[4])
 {
     gpunn__draw_pack(state->seed, state->step, site, pack, word);
@@ -403,7 +421,7 @@ __device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int 
     return (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
 }
 
-/* Every op's function. */
+/* One function per op. */
 #define GPUNN__X(ENUM, name, ...) \
     GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
 GPUNN_OTHER_OPS(GPUNN__X)
@@ -415,6 +433,8 @@ GPUNN__INTERNAL size_t gpunn__bytes(gpunn_dtype dtype, int64_t count)
 }
 
 /* ==== >>base/errors ================================================================================================ */
+/* Error messages, and checks at the entry of every call. */
+
 GPUNN__INTERNAL void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, const char *text);
 
 /* Whether this process was forked from the one that retained the context. */
@@ -422,14 +442,15 @@ GPUNN__INTERNAL bool gpunn__is_forked(const gpunn__context *context);
 
 GPUNN__INTERNAL bool gpunn__cuda_is_forked(const gpunn__cuda *cuda);
 
-/* While one lives, the context is current, if one is given. At its end the program's context, and with it the program's device,
- * is current again, and its pending CUDA error is as it was; but CUDA keeps one error only, so a call of ours that fails takes
- * the program's with it. cudaSetDevice would not do: it makes the primary context of a device that the program never used,
- * which takes about 0.5 GB there. */
+/* While an object of this type lives, the context is current (if its handle is non-NULL). Its destructor
+ * makes the program's context, and so the program's device, current again. It also restores whether a CUDA
+ * error was pending. But CUDA keeps only one error, so a failing call of ours replaces the program's.
+ * cudaSetDevice is no alternative: it would create the primary context of a device that the program never
+ * used, which takes about 0.5 GB there. */
 struct gpunn__current {
     gpunn__context context;
-    bool           is_forked;      /* from the process that retained the context: nothing is done */
-    cudaError_t    pending, error; /* error: the context could not be made current */
+    bool           is_forked;      /* forked from the process that retained the context: does nothing */
+    cudaError_t    pending, error; /* error: why the context could not be made current */
     explicit gpunn__current(const gpunn__context &given = {})
         : context(given), is_forked(gpunn__is_forked(&given)), pending(cudaSuccess), error(cudaSuccess)
     {
@@ -448,34 +469,37 @@ struct gpunn__current {
     gpunn__current &operator=(const gpunn__current &) = delete;
 };
 
-/* Makes the device's primary context, or takes a share in the one that there is. */
+/* Retains the device's primary context, creating it if necessary. */
 GPUNN__INTERNAL cudaError_t gpunn__context_retain(gpunn__context *context, int device);
 
-/* Gives the share back. The context ends with the last one. */
+/* Releases the primary context. It is destroyed with its last reference. */
 GPUNN__INTERNAL void gpunn__context_release(gpunn__context *context, int device);
 
+/* Fails if the device is dead, the context could not be made current, or this process is a fork. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn__current *current);
 
 /* Whether the program is capturing its stream. */
 GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context);
 
-/* For what waits or allocates, before it would end the program's capture. */
+/* Fails if the program is capturing its stream. For functions that wait or allocate, which would invalidate
+ * the capture. */
 GPUNN__INTERNAL gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what);
 
-/* The first statement of every entry of the backend that gives a status. */
+/* The first statement of every backend function that returns a status. */
 #define GPUNN__ENTER(cuda)                          \
     const gpunn__current current_((cuda)->context); \
     GPUNN__TRY(gpunn__cuda_entered((cuda), &current_))
 
-/* Before functions that return cudaGetLastError(): what is pending already is not theirs. */
+/* Clears CUDA's last error. Call it before functions that return cudaGetLastError(), so that earlier errors
+ * are not attributed to them. */
 GPUNN__INTERNAL void gpunn__cuda_clear(void);
 
-/* Host memory, zeroed; NULL after a failure. */
+/* Zeroed host memory; NULL if memory runs out, after recording the failure. */
 GPUNN__INTERNAL void *gpunn__host_alloc(gpunn__cuda *cuda, size_t bytes);
 
 GPUNN__INTERNAL void gpunn__host_free(gpunn__cuda *cuda, void *ptr, size_t bytes);
 
-/* The first fault of the device stays: what comes after it is only its echo. */
+/* The first fault of the device is kept, since later errors only follow from it. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...)
 {
     if (cuda->dead) return cuda->dead;
@@ -486,8 +510,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status st
     return status;
 }
 
-/* Faults after which the driver answers every call of the process on this device with the same error. The numbers are those of
- * cudaErrorContained and cudaErrorTensorMemoryLeak, which headers of CUDA 12.0 lack. */
+/* Faults after which the driver returns the same error to every call of the process on this device. The
+ * numbers are those of cudaErrorContained and cudaErrorTensorMemoryLeak, which the headers of CUDA 12.0 lack. */
 static bool gpunn__cuda_is_fatal(cudaError_t error)
 {
     switch ((int)error) {
@@ -514,7 +538,7 @@ static bool gpunn__cuda_is_fatal(cudaError_t error)
 static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, const char *what, int length)
 {
     if (error == cudaSuccess) return GPUNN_OK;
-    (void)cudaGetLastError(); /* not to be blamed on the next launch */
+    (void)cudaGetLastError(); /* so that the next launch does not report it */
     const char *name = cudaGetErrorName(error), *text = cudaGetErrorString(error);
     if (error == cudaErrorMemoryAllocation)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
@@ -557,7 +581,8 @@ GPUNN__INTERNAL bool gpunn__cuda_is_forked(const gpunn__cuda *cuda)
     return gpunn__is_forked(&cuda->context);
 }
 
-/* A function of the driver as CUDA 12.0 has it, for the driver's library is not linked; NULL: there is none. */
+/* A function of the driver, in its CUDA 12.0 version; NULL if there is none. The driver's library is not
+ * linked. */
 static void *gpunn__driver_function(const char *name)
 {
     void *function = NULL;
@@ -631,22 +656,24 @@ GPUNN__INTERNAL void gpunn__host_free(gpunn__cuda *cuda, void *ptr, size_t bytes
 }
 
 /* ==== >>base/memory ================================================================================================ *
- * One stream-ordered pool a device, from which nothing goes back to the system unless asked, and pinned memory through which
- * uploads travel: the host's memory is free again on return, and the copy runs beside the step that computes. */
+ * Device memory comes from one stream-ordered pool per device, which returns memory to the system only on
+ * request. Uploads go through pinned memory: the host's memory may be reused on return, and the copy overlaps
+ * the step that is running. */
 enum {
-    GPUNN__PACKET = 4000,     /* bytes that travel in a kernel's arguments */
-    GPUNN__SMALL = 64 << 10,  /* bytes that travel through the ring */
+    GPUNN__PACKET = 4000,     /* bytes of the largest upload passed in a kernel's arguments */
+    GPUNN__SMALL = 64 << 10,  /* bytes of the largest upload through the ring */
     GPUNN__RING = 16,         /* uploads in the ring */
-    GPUNN__CHUNK = 1 << 20,   /* bytes copied to pinned memory before they start to travel on */
-    GPUNN__STAGED = 64 << 20, /* bytes of the largest upload, or piece of a larger one, that is staged */
+    GPUNN__CHUNK = 1 << 20,   /* bytes copied to pinned memory before their transfer starts */
+    GPUNN__STAGED = 64 << 20, /* bytes of the largest staged upload; larger ones are split */
     GPUNN__CUDA_ALIGN = 256,  /* bytes */
 };
 
-/* An upload on its way: host, to device beside the step, to its target behind it. */
+/* A staged upload: to pinned host memory, from there to device memory while a step runs, then to its target
+ * after the step. */
 typedef struct gpunn__slot {
     char       *host, *device;
     size_t      host_bytes, device_bytes;
-    cudaEvent_t sent, used; /* host may be written again, device may be written again */
+    cudaEvent_t sent, used; /* sent: host may be overwritten; used: device may be overwritten */
 } gpunn__slot;
 
 struct gpunn__staging {
@@ -654,29 +681,31 @@ struct gpunn__staging {
     cudaEvent_t ring_sent[GPUNN__RING];
     unsigned    ring_next, slot_next;
     gpunn__slot slot[2];
-    size_t      held, peak; /* bytes taken from elsewhere than the pool */
+    size_t      held, peak; /* bytes allocated outside the pool */
 };
 
 struct gpunn__cached {
     gpunn__cached *next;
     size_t         key_bytes, value_bytes;
     void (*destroy)(gpunn__cuda *cuda, void *value);
-    /* key, then value, each at a multiple of 16 bytes */
+    /* followed by key and value, each aligned to 16 bytes */
 };
 
 #define GPUNN__UP(bytes, unit) (((bytes) + (unit)-1) / (unit) * (unit))
 
-/* What the pool keeps for later goes back to the system before the answer is no. */
+/* Before it fails, the pool's unused memory is returned to the system. */
 GPUNN__INTERNAL void *gpunn__cuda_alloc(void *context, size_t bytes);
 
 GPUNN__INTERNAL void gpunn__cuda_free(void *context, void *ptr, size_t bytes);
 
-/* Pinned, for whatever GPU. Before it lies the context that is to be current when it is freed. */
+/* Pinned host memory, portable across GPUs. In front of the block is the context that must be current to free
+ * it. */
 GPUNN__INTERNAL void *gpunn__cuda_host_alloc(void *context, size_t bytes);
 
 GPUNN__INTERNAL void gpunn__cuda_host_free(void *ptr);
 
-/* After work of the streams has ended, what only speeds up later uploads is given back too. */
+/* Waits for the stream, then returns unused memory to the system, including buffers that only speed up
+ * uploads. */
 GPUNN__INTERNAL void gpunn__cuda_trim(void *context);
 
 GPUNN__INTERNAL void gpunn__cuda_reserved(void *context, size_t *now, size_t *peak);
@@ -693,10 +722,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fill(void *context, void *ptr, int byte
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_synchronize(void *context);
 
-/* On a device with its streams. */
+/* Needs an open device with its streams. */
 GPUNN__INTERNAL gpunn_status gpunn__memory_open(gpunn__cuda *cuda);
 
-/* After everything else has been freed. */
+/* Called after everything else has been freed. */
 GPUNN__INTERNAL void gpunn__memory_close(gpunn__cuda *cuda);
 
 GPUNN__INTERNAL void gpunn__cached_close(gpunn__cuda *cuda);
@@ -814,7 +843,7 @@ GPUNN__INTERNAL void gpunn__cuda_reserved(void *context, size_t *now, size_t *pe
 typedef struct gpunn__packet {
     unsigned word[GPUNN__PACKET / 4];
 } gpunn__packet;
-/* to[0 .. bytes) = packet: each block 128 words of it. */
+/* to[0 .. bytes) = packet; each block copies 128 words. */
 static __global__ void gpunn__unpack_kernel(char *to, unsigned bytes, const gpunn__packet packet)
 {
     GPUNN__FOLLOW();
@@ -827,7 +856,7 @@ static __global__ void gpunn__unpack_kernel(char *to, unsigned bytes, const gpun
         for (unsigned j = 4 * i; j < bytes; j++) to[j] = (char)(word >> 8 * (j % 4));
 }
 
-/* Grows a slot, once it is free for the host to write. */
+/* Waits until the host may write the slot, then grows it. */
 static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, size_t on_host, size_t on_device)
 {
     size_t whole = GPUNN__UP(on_host, GPUNN__CHUNK);
@@ -852,7 +881,8 @@ static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, si
     return GPUNN_OK;
 }
 
-/* Whether the stream has work. The answer is an error of CUDA's: where the program has one pending, it is not asked for. */
+/* Whether the stream has work. The query reports that as a CUDA error. If the program has an error pending,
+ * *busy is left unchanged. */
 static gpunn_status gpunn__cuda_busy(gpunn__cuda *cuda, bool *busy)
 {
     if (cudaPeekAtLastError() != cudaSuccess) return GPUNN_OK;
@@ -863,9 +893,9 @@ static gpunn_status gpunn__cuda_busy(gpunn__cuda *cuda, bool *busy)
     return GPUNN_OK;
 }
 
-/* Straight to the target where the device is idle; beside the step that it computes where it is not. What the program has pinned
- * travels from where it lies, and is waited for. GPUNN_ERR_MEMORY: nothing has been done, for lack of memory to travel
- * through. */
+/* Copies straight to the target if the device is idle, otherwise through the slot, overlapping the step that
+ * is running. Memory that the program has pinned is transferred from where it is, and the call waits for
+ * that. GPUNN_ERR_MEMORY: nothing was done, for lack of staging memory. */
 static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes, bool pinned)
 {
     gpunn__slot *slot = &cuda->staging->slot[cuda->staging->slot_next++ % 2];
@@ -894,7 +924,8 @@ static bool gpunn__is_on_device(const cudaPointerAttributes *where)
     return where->type == cudaMemoryTypeDevice || where->type == cudaMemoryTypeManaged;
 }
 
-/* Where memory of the program's is, at its first and at its last byte; another GPU's is an error. */
+/* Finds where the program's memory is, at its first and at its last byte. Memory of another GPU is an
+ * error. */
 static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, size_t bytes, cudaPointerAttributes *where)
 {
     cudaPointerAttributes last;
@@ -908,8 +939,8 @@ static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, si
     return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %llu bytes", (unsigned long long)bytes);
 }
 
-/* Whether kernels get at the host's memory as fast as at the GPU's: that of a GPU without memory of its own where it is pinned,
- * any where the hardware follows the host's page tables. */
+/* Whether kernels access this host memory as fast as GPU memory. On a GPU without memory of its own, that
+ * holds for pinned memory. If the hardware uses the host's page tables, it holds for any. */
 static bool gpunn__reads_host(const gpunn__cuda *cuda, const void *memory, const cudaPointerAttributes *where)
 {
     return cuda->pageable || (cuda->integrated && where->type == cudaMemoryTypeHost && where->devicePointer == memory);
@@ -937,8 +968,8 @@ GPUNN__INTERNAL bool gpunn__cuda_on_device(void *context, const void *memory)
     return !current.is_forked && cudaPointerGetAttributes(&where, memory) == cudaSuccess && where.type == cudaMemoryTypeDevice;
 }
 
-/* Of any length, in pieces of which one is copied to pinned memory while the one before travels on. Where there is no memory for
- * that the driver copies the rest, which waits for all work. */
+/* Uploads any length in pieces. One piece is copied to pinned memory while the one before is transferred. If
+ * staging memory runs out, the driver copies the rest, which waits for all work. */
 static gpunn_status gpunn__cuda_send(gpunn__cuda *cuda, char *to, const char *host, size_t bytes, bool pinned)
 {
     for (size_t done = 0, part; done < bytes; done += part) {
@@ -992,7 +1023,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_download(void *context, void *host, con
     if (gpunn__cuda_on_device(cuda, host)) return gpunn__cuda_upload(cuda, host, from, bytes);
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
-    if (!small && cuda->nccl) GPUNN__TRY(gpunn__stream_wait(cuda)); /* the driver waits in the copy */
+    /* otherwise the driver would wait inside the copy, without a timeout */
+    if (!small && cuda->nccl) GPUNN__TRY(gpunn__stream_wait(cuda));
     GPUNN__CUDA(cuda, cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__TRY(gpunn__stream_wait(cuda));
     if (small) memcpy(host, pinned, bytes);
@@ -1059,7 +1091,7 @@ GPUNN__INTERNAL void gpunn__memory_close(gpunn__cuda *cuda)
     if (cuda->pool) (void)cudaMemPoolDestroy(cuda->pool);
 }
 
-/* ---- descriptors and chosen algorithms ------------------------------------------------------------------------------- */
+/* ---- cache of descriptors and chosen algorithms ---------------------------------------------------------------------- */
 
 static char *gpunn__cached_key(gpunn__cached *entry)
 {
@@ -1102,8 +1134,8 @@ GPUNN__INTERNAL void gpunn__cached_close(gpunn__cuda *cuda)
 }
 
 /* ==== >>base/libraries ============================================================================================= *
- * cuBLASLt and cuDNN, opened once a GPU is known to be there, so that a program costs nothing on a machine without one. They stay
- * loaded when the device closes: unloading them while the process lives is not safe. */
+ * cuBLASLt and cuDNN are opened only after a GPU was found, so a program pays nothing on a machine without
+ * one. They stay loaded when the device closes, because unloading them in a living process is not safe. */
 #ifndef GPUNN__EMULATOR
 
 #include <cublasLt.h>
@@ -1113,7 +1145,7 @@ GPUNN__INTERNAL void gpunn__cached_close(gpunn__cuda *cuda)
 #if defined(CUDNN_MAJOR) && CUDNN_MAJOR == 9
 #define GPUNN__CUDNN 1
 #else
-#define GPUNN__CUDNN 0 /* convolutions are products */
+#define GPUNN__CUDNN 0 /* convolutions are computed as products */
 #endif
 #ifdef _WIN32
 #ifndef NOMINMAX
@@ -1150,16 +1182,16 @@ GPUNN__INTERNAL void gpunn__cached_close(gpunn__cuda *cuda)
 typedef struct gpunn__module {
     void  *handle; /* NULL: not open */
     char   path[512];
-    size_t version; /* as the library tells it */
+    size_t version; /* as reported by the library */
 } gpunn__module;
 
 struct gpunn__libraries {
     gpunn__module    lt_module, dnn_module;
     cublasLtHandle_t lt;
-    void            *lt_workspace; /* of all products */
+    void            *lt_workspace; /* shared by all products */
     size_t           lt_workspace_bytes;
     bool             dnn_sought;
-    gpunn_status     dnn_status; /* of the search */
+    gpunn_status     dnn_status; /* result of the search */
 #define GPUNN__X(name) decltype(&::name) name;
     GPUNN__LT_FUNCTIONS(GPUNN__X)
 #if GPUNN__CUDNN
@@ -1182,21 +1214,23 @@ struct gpunn__libraries {
 
 GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const char *name);
 
-/* By name, then in the folder that the environment names, beside the toolkit, beside the program, in Python's wheels. */
+/* Opens a library. It is searched by name, then in the folder that the environment variable names, next to
+ * the toolkit, next to the program, and in Python's wheels. */
 GPUNN__INTERNAL bool gpunn__module_find(gpunn__module *module, const char *file, const char *variable);
 
-/* The path under which the loader has really found it. */
+/* Sets module->path to the path from which the loader has actually loaded it. */
 GPUNN__INTERNAL void gpunn__module_locate(gpunn__module *module, const char *function);
+/* Loads the files next to the module that match the pattern. */
 GPUNN__INTERNAL void gpunn__module_beside(const gpunn__module *module, const char *pattern);
 
-/* At the first op that asks; later calls give the first one's answer. */
+/* Opens cuDNN on the first call; later calls return the first one's result. */
 GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda);
 #endif
 
-/* Points the libraries at cuda->stream. */
+/* Makes the libraries use cuda->stream. */
 GPUNN__INTERNAL gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda);
 
-/* ---- finding --------------------------------------------------------------------------------------------------------- */
+/* ---- finding the libraries ------------------------------------------------------------------------------------------- */
 
 #ifndef GPUNN__EMULATOR
 
@@ -1222,7 +1256,8 @@ static bool gpunn__module_load(gpunn__module *module, const char *path)
 }
 
 #ifndef _WIN32
-/* The files root/rest; rest may have wildcards, root is meant literally. To be given to globfree. */
+/* Lists the files root/rest. rest may contain wildcards; root is taken literally. The caller calls
+ * globfree. */
 static void gpunn__files(glob_t *found, const char *root, size_t root_length, const char *rest)
 {
     char   pattern[1024];
@@ -1257,7 +1292,7 @@ static bool gpunn__module_seek(gpunn__module *module, const char *root, const ch
 }
 
 #ifndef _WIN32
-/* In the wheels of every Python on the PATH. */
+/* Searches the wheels of every Python on the PATH. */
 static bool gpunn__module_beside_python(gpunn__module *module, const char *file)
 {
     char python[600];
@@ -1330,7 +1365,7 @@ GPUNN__INTERNAL void gpunn__module_locate(gpunn__module *module, const char *fun
 #endif
 }
 
-/* That, and what it says of itself. */
+/* Determines its path and version. */
 static void gpunn__module_describe(gpunn__module *module, const char *version_function)
 {
     size_t (*version)(void) = (size_t(*)(void))gpunn__module_symbol(module, version_function);
@@ -1338,7 +1373,7 @@ static void gpunn__module_describe(gpunn__module *module, const char *version_fu
     gpunn__module_locate(module, version_function);
 }
 
-/* Opens one library of the major version in `built`, the version of the header. Where it fails, text says why. */
+/* Opens one library of the same major version as the header (`built`). On failure, text says why. */
 static bool gpunn__module_open(gpunn__module *module, const char *title, const char *file_format, const char *variable,
                                const char *version_function, size_t built, char *text, size_t text_size)
 {
@@ -1380,7 +1415,8 @@ static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
 }
 
 #if GPUNN__CUDNN
-/* Opens what fits the pattern beside the module, for others that will ask for it by name: the loader takes what is open. */
+/* Loads the files next to the module that match the pattern. Code that later opens them by name gets the
+ * loaded ones. */
 GPUNN__INTERNAL void gpunn__module_beside(const gpunn__module *module, const char *pattern)
 {
 #ifdef _WIN32
@@ -1396,9 +1432,9 @@ GPUNN__INTERNAL void gpunn__module_beside(const gpunn__module *module, const cha
 #endif
 }
 
-/* cuDNN compiles attention at run time, by NVRTC, which opens its builtins by name in no folder but the loader's: those of wheels
- * and of toolkits that the loader does not know must be open by then. Without NVRTC attention has no plan, which the log
- * hears. */
+/* cuDNN compiles attention at run time with NVRTC, which opens its builtins by name and only on the loader's
+ * path. Those in wheels, or in toolkits that the loader does not know, must be loaded before. Without NVRTC
+ * attention has no plan, which is logged. */
 static void gpunn__nvrtc_open(void)
 {
 #ifndef _WIN32
@@ -1425,18 +1461,18 @@ static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
         return false;
     }
     gpunn__nvrtc_open();
-    /* all of its parts from the folder of the first; libcudnn_adv: with the first recurrent layer */
+    /* all parts from the folder of the first one; libcudnn_adv is loaded with the first recurrent layer */
     gpunn__module_beside(module, "libcudnn_[!a]*.so.9");
     return true;
 }
 #endif
 #endif
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening the libraries ------------------------------------------------------------------------------------------- */
 
 #ifndef GPUNN__EMULATOR
 
-/* Each finds a library's functions, and returns the first that it lacks; NULL: none. */
+/* Each function resolves a library's functions and returns the name of the first missing one; NULL: none. */
 #define GPUNN__X(function)                                                                        \
     libraries->function = (decltype(libraries->function))gpunn__module_symbol(module, #function); \
     if (libraries->function == NULL) return #function;
@@ -1565,13 +1601,13 @@ GPUNN__INTERNAL void gpunn__libraries_report(void (*write)(void *user, const cha
 #endif
 
 /* ==== >>base/ranks ================================================================================================= *
- * NCCL, opened when the first group asks for it. The few functions are declared here, in words of our own, so that no header of
- * its is needed (tests/compile/nccl.cpp compares them with it). The communicator is one whose calls do not block, so that
- * whatever waits for other ranks can end. */
+ * NCCL is opened when the first group needs it. The few functions used are declared here, so NCCL's header is
+ * not needed (tests/compile/nccl.cpp compares them with it). The communicator is nonblocking, so waiting for
+ * other ranks can time out. */
 typedef struct gpunn__nccl_id {
     char bytes[GPUNN_RANKS_ID];
 } gpunn__nccl_id;
-typedef struct gpunn__nccl_config { /* as of 2.14, which `version` says; later ones have more members behind */
+typedef struct gpunn__nccl_config { /* the layout of version 2.14, as `version` says; later versions append members */
     size_t   size;
     unsigned magic, version;
     int      blocking;
@@ -1597,12 +1633,12 @@ typedef struct gpunn__nccl_config { /* as of 2.14, which `version` says; later o
 /* clang-format on */
 
 struct gpunn__nccl {
-    gpunn_status found;                                   /* of the search */
-    char         text[sizeof((gpunn__cuda *)NULL)->text]; /* why not */
-    void        *comm;                                    /* NULL: none, or given up */
+    gpunn_status found;                                   /* result of the search */
+    char         text[sizeof((gpunn__cuda *)NULL)->text]; /* why it was not found, or its version and path */
+    void        *comm;                                    /* NULL: none, or aborted */
     double       timeout;
     int          rank, size;
-    cudaStream_t stream; /* of all exchanges */
+    cudaStream_t stream; /* for all exchanges */
     cudaEvent_t  now, begun, done;
 #define GPUNN__X(result, name, arguments) result(*name) arguments;
     GPUNN__NCCL_FUNCTIONS(GPUNN__X)
@@ -1617,19 +1653,21 @@ GPUNN__INTERNAL void gpunn__cuda_ranks_leave(void *context, bool waits);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size,
                                                     double timeout);
 
-/* Whether so many exchanges could be. */
+/* Fails if count > 0 and there is no communicator any more. */
 GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count);
 
-/* The stream goes on behind those that have begun. */
+/* Makes cuda->stream wait for the exchanges that have begun. */
 GPUNN__INTERNAL gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count);
 
-/* Parts of `count` floats each, [ranks->size], of which this rank has its own: all have all of them when the stream goes on. */
+/* All-gather: parts [ranks->size] of `count` floats each, of which this rank has its own. All ranks have all
+ * parts when the stream continues. */
 GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count);
 
-/* The same through the host's memory, where the ranks' parts are doubles: those of CPUs are among them. */
+/* The same through host memory, where the ranks' parts are doubles. Used if ranks on CPUs take part. */
 GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count);
 
-/* Those of the run, from the first on that has not begun, that need no more than so many steps. */
+/* Begins the exchanges of the run that are complete after `steps` steps, starting with the first that has not
+ * begun. */
 GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun);
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exchange *exchanges, int count);
@@ -1646,7 +1684,7 @@ enum {
         sizeof(gpunn__nccl_config), 0xcafebeef, 21400, 0 \
     }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening NCCL ---------------------------------------------------------------------------------------------------- */
 
 #ifdef GPUNN__EMULATOR /* tests/emulator/nccl.cpp */
 
@@ -1663,7 +1701,7 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     return emulator_nccl() != 0;
 }
 #else
-#define GPUNN__NCCL_FILE "libnccl.so.2" /* there is none for Windows */
+#define GPUNN__NCCL_FILE "libnccl.so.2" /* NCCL does not exist for Windows */
 GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
 {
     gpunn__module module;
@@ -1693,10 +1731,11 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
 }
 #endif
 
-/* A rank captures a run or not by itself: its memory may have moved, or its capture failed. NCCL registers the buffers of
- * captured calls, for which all ranks of a node meet on the host (ncclNvlsGraphRegisterBuffer), and gives those calls other
- * channels. Without that they meet calls that are not captured. Memory of our pool has no handle that NVLink's registration
- * takes. */
+/* Each rank decides by itself whether a run is captured: its memory may have moved, or its capture may have
+ * failed. For captured calls, NCCL registers the buffers, for which all ranks of a node synchronize on the
+ * host (ncclNvlsGraphRegisterBuffer). It also gives these calls other channels. Without registration,
+ * captured and uncaptured calls match. Memory of our pool has no handle that NVLink's registration accepts
+ * anyway. */
 static void gpunn__nccl_uniform(void)
 {
 #ifndef _WIN32
@@ -1704,7 +1743,7 @@ static void gpunn__nccl_uniform(void)
 #endif
 }
 
-/* At the first call; later ones give the first one's answer. */
+/* Opens NCCL on the first call; later calls return the first one's result. */
 static gpunn_status gpunn__nccl_open(gpunn__cuda *cuda)
 {
     if (cuda->nccl == NULL) {
@@ -1725,8 +1764,8 @@ static double gpunn__seconds_since(gpunn__instant began)
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-/* Gives the communicator up, whose kernels end then. ncclCommAbort returns when no graph holds an exchange any more, neither one
- * of ours nor one that the program has captured. So a thread calls it for which nobody waits. */
+/* Aborts the communicator, which ends its kernels. ncclCommAbort returns only when no graph holds an exchange
+ * any more, neither one of ours nor one that the program has captured. So it is called by a detached thread. */
 static void gpunn__nccl_abort(gpunn__cuda *cuda)
 {
     const auto give_up = [end = cuda->nccl->ncclCommAbort, comm = cuda->nccl->comm, device = cuda->device] {
@@ -1736,12 +1775,12 @@ static void gpunn__nccl_abort(gpunn__cuda *cuda)
     cuda->nccl->comm = NULL;
     try {
         std::thread(give_up).detach();
-    } catch (const std::system_error &) { /* the system has no thread left */
+    } catch (const std::system_error &) { /* no more threads available */
         give_up();
     }
 }
 
-/* result: NCCL's, or that it is still at work. */
+/* result: NCCL's error, or GPUNN__NCCL_IN_PROGRESS after a timeout. */
 static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int result)
 {
     gpunn__nccl *nccl = cuda->nccl;
@@ -1755,7 +1794,7 @@ static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int re
                             nccl->ncclGetErrorString(result));
 }
 
-/* Until NCCL has done what a call of `result` began on the host. */
+/* Waits until NCCL has finished, on the host, what a call with this result has begun. */
 static gpunn_status gpunn__nccl_done(gpunn__cuda *cuda, const char *what, int result)
 {
     gpunn__nccl         *nccl = cuda->nccl;
@@ -1795,7 +1834,7 @@ GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda)
     return gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize");
 }
 
-/* ---- the calls of the backend ---------------------------------------------------------------------------------------- */
+/* ---- functions of the backend ---------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
 {
@@ -1862,7 +1901,7 @@ GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
     return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "NCCL has failed before; begin anew from the last checkpoint");
 }
 
-/* One, of `count` values of that type: its own or what travels instead. */
+/* Starts one exchange of `count` values of that type: the exchange's own values, or BF16 copies of them. */
 static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange, void *values, size_t count, int type,
                                int operation)
 {
@@ -1873,8 +1912,8 @@ static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange
     return nccl->ncclBroadcast(values, values, count, type, exchange->root, nccl->comm, nccl->stream);
 }
 
-/* As BF16, in pieces, each rounded, exchanged, and divided by the number of ranks where it is wanted; on the exchanges' stream,
- * which is the context's meanwhile. */
+/* Exchanges values as BF16, in pieces. Each piece is rounded, exchanged, and, where the result is needed,
+ * divided by the number of ranks. Meanwhile cuda->stream is the stream of the exchanges. */
 static gpunn_status gpunn__exchange_bf16(gpunn__cuda *cuda, const gpunn_exchange *exchange)
 {
     gpunn__nccl *nccl = cuda->nccl;
@@ -1892,7 +1931,7 @@ static gpunn_status gpunn__exchange_bf16(gpunn__cuda *cuda, const gpunn_exchange
     return GPUNN_OK;
 }
 
-/* Beside what the stream does from now on. */
+/* Begins exchanges on their own stream. They overlap what cuda->stream does from now on. */
 static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchange *exchanges, int count)
 {
     gpunn__nccl *nccl = cuda->nccl;
@@ -1974,7 +2013,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exc
 }
 
 /* ==== >>base/shared ================================================================================================ */
-/* From here to the end of the block, by layer and op, in what NVIDIA's profilers show of the host. */
+/* Interfaces that one part offers to the ops of others: matrix products, cuDNN, sums and the steps'
+ * epilogue. */
+
+/* Marks a range, from here to the end of the block, in NVIDIA's profilers. Its name consists of layer and
+ * op. */
 struct gpunn__range {
 #if defined(GPUNN__NVTX)
     explicit gpunn__range(const gpunn_step *step)
@@ -1999,7 +2042,7 @@ struct gpunn__range {
 #endif
 };
 
-/* Row-major d[batch][m][n] = act(op(a)[m][k] op(b)[k][n] + bias[n] + residual), sums in F32. */
+/* Row-major d[batch][m][n] = act(op(a)[m][k] op(b)[k][n] + bias[n] + residual), accumulated in F32. */
 typedef enum gpunn__activation {
     GPUNN__NO_ACTIVATION = 0,
     GPUNN__RELU,
@@ -2010,37 +2053,40 @@ typedef enum gpunn__activation {
 typedef struct gpunn__product {
     int64_t           m, n, k, batch;
     bool              transpose_a, transpose_b;     /* a is stored [k][m]; b is stored [n][k] */
-    int64_t           lda, ldb, ldd;                /* elements from row to row as stored; residual has d's */
-    int64_t           stride_a, stride_b, stride_d; /* from one of the batch to the next; 0: the same for all */
+    int64_t           lda, ldb, ldd;                /* elements between stored rows; residual has the stride of d */
+    int64_t           stride_a, stride_b, stride_d; /* elements between products of the batch; 0: shared by all */
     gpunn_dtype       dtype, d_dtype;               /* of a and b; of d, residual and aux */
-    gpunn_precision   precision;                    /* F32: exact products; TF32: rounded operands where dtype is F32 */
+    gpunn_precision   precision;                    /* F32: exact products; TF32: rounds the operands if dtype is F32 */
     bool              accumulate;                   /* d += */
     gpunn__activation activation;
-    bool              keep_nan; /* relu makes NaN of NaN, which the library does not promise */
+    bool              keep_nan; /* relu must propagate NaN, which the library does not guarantee */
     const void       *a, *b;
     void             *d;
-    const void       *bias; /* F32 or d_dtype, see bias_dtype; NULL: none */
+    const void       *bias; /* F32 or d_dtype (bias_dtype); NULL: none */
     gpunn_dtype       bias_dtype;
-    const void       *residual;  /* NULL: none; never with accumulate */
-    void             *aux;       /* as d, batch 1. GELU_TANH: receives its argument, if wanted; its derivative: that argument;
-                                   RELU_DERIVATIVE: relu's result */
-    float            *row_sums;  /* [m], batch 1, transpose_a: receives op(a) summed over k; NULL: not wanted; never with bias */
-    void             *workspace; /* with row_sums: as gpunn__cuda_channel_sums wants it for [k][m] */
+    const void       *residual; /* NULL: none; never together with accumulate */
+    /* layout of d, batch 1. GELU_TANH: receives its argument, if non-NULL. GELU_TANH_DERIVATIVE: that
+     * argument. RELU_DERIVATIVE: relu's result. */
+    void  *aux;
+    float *row_sums;  /* [m], with batch 1 and transpose_a: op(a) summed over k; NULL: not needed; never with bias */
+    void  *workspace; /* only with row_sums: what gpunn__cuda_channel_sums needs for [k][m] */
 } gpunn__product;
-/* The seam to cuBLASLt. prepare: whether there is an algorithm (pointers are only compared with NULL). */
+/* The interface to cuBLASLt. prepare checks whether there is an algorithm; it only compares pointers with
+ * NULL. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p);
 
-/* The seam to cuDNN. All tensors contiguous and of one dtype, bias and residual too: x [n][c][d][h][w], y [n][k][o][p][q] and
- * filters [k][c / groups][kd][kh][kw], or, channels_last, [n][d][h][w][c], [n][o][p][q][k] and [k][kd][kh][kw][c / groups]. */
+/* The interface to cuDNN. All tensors are contiguous and of one dtype, including bias and residual. Shapes
+ * are x [n][c][d][h][w], y [n][k][o][p][q] and filters [k][c / groups][kd][kh][kw]. With channels_last they
+ * are [n][d][h][w][c], [n][o][p][q][k] and [k][kd][kh][kw][c / groups]. */
 enum { GPUNN__CONV_TAG = 0x636F6E76 };
 typedef enum gpunn__conv_kind { GPUNN__CONV_FORWARD, GPUNN__CONV_DATA, GPUNN__CONV_FILTER } gpunn__conv_kind;
-typedef struct gpunn__convolution { /* all fields are set, no padding: it is the key of the plan's cache entry */
-    int64_t tag;                    /* of the cache: GPUNN__CONV_TAG */
+typedef struct gpunn__convolution { /* all fields must be set and there is no padding: the key of the plan in the cache */
+    int64_t tag;                    /* identifies this use of the cache: GPUNN__CONV_TAG */
     int64_t kind;                   /* gpunn__conv_kind */
     int64_t dtype;                  /* gpunn_dtype of x, w, y */
     int64_t precision;              /* gpunn_precision */
-    int64_t axes;                   /* 3, or 2: what goes along d is 1, as along h where there is but one axis */
+    int64_t axes;                   /* 3, or 2: d, and with a single axis also h, has size 1 */
     int64_t n, c, d, h, w;          /* x */
     int64_t k, kd, kh, kw;          /* filters */
     int64_t o, p, q;                /* y along d, h and w */
@@ -2049,89 +2095,95 @@ typedef struct gpunn__convolution { /* all fields are set, no padding: it is the
     int64_t bias, residual, relu; /* 0 or 1, forward only: y = relu(conv + residual + bias[k]) */
     int64_t channels_last;        /* 0 or 1 */
 } gpunn__convolution;
-/* FORWARD x, w -> y; DATA w, y -> x; FILTER x, y -> w: what is computed is written, never added to. */
+/* FORWARD: x, w -> y. DATA: w, y -> x. FILTER: x, y -> w. Results are overwritten, never accumulated. */
 typedef struct gpunn__conv_data {
     void       *x, *w, *y;
     const void *bias, *residual;
     void       *workspace;
 } gpunn__conv_data;
 
-/* cuDNN's fused attention, of 16-bit values whose rows lie together: steps in elements from sample to sample, head to head and
- * row to row. What a mask adds to the scores is an F32 matrix of s columns: bias is how many samples, heads and rows it has (1:
- * the same one for all), and the step from row to row; 0: there is none. */
+/* cuDNN's fused attention, for 16-bit values with contiguous rows. Strides are in elements: between samples,
+ * heads and rows. A mask that is added to the scores is an F32 matrix with s columns. bias holds its number
+ * of samples, heads and rows (1: shared by all) and its row stride; 0: no mask. */
 enum { GPUNN__ATTENTION_TAG = 0x61747465 };
-typedef struct gpunn__dnn_attention { /* all fields are set, no padding: a key of the cache */
+typedef struct gpunn__dnn_attention { /* all fields must be set and there is no padding: a key of the cache */
     int64_t tag, backward, dtype, n, heads, kv_heads, l, s, e, ev, causal;
-    int64_t padded; /* it is told how many rows and keys there are, though all samples have l and s */
-    int64_t adds;   /* backward: dq is summed in F32 in memory, in no order, instead of from matrices of l x s that are kept */
+    int64_t padded; /* actual numbers of rows and keys are passed, although all samples have l and s */
+    int64_t adds;   /* backward: sums dq in F32 in memory, in no fixed order, rather than keeping l x s matrices */
     int64_t bias[4];
-    int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3]; /* gradients: 0 of a forward pass */
+    int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3]; /* strides of gradients are 0 in a forward pass */
 } gpunn__dnn_attention;
-/* Forward: q, k, v -> y, lse (F32 [n, heads, l]); backward: all these and dy -> dq, dk, dv. What is computed is written. */
+/* Forward: q, k, v -> y, lse (F32 [n, heads, l]). Backward: all these and dy -> dq, dk, dv. Results are
+ * overwritten. */
 typedef struct gpunn__dnn_attention_data {
     void  *q, *k, *v, *y, *lse, *dy, *dq, *dk, *dv;
-    void  *sums;    /* backward: room as lse's */
-    void  *dq_sums; /* adds: room for F32 [n, heads, l, e] */
+    void  *sums;    /* backward: buffer of lse's size */
+    void  *dq_sums; /* with adds: buffer for F32 [n, heads, l, e] */
     float *bias;
     int   *lengths; /* [2][n]: rows, keys */
     float  scale;
     void  *workspace;
 } gpunn__dnn_attention_data;
-/* As gpunn__dnn_prepare and gpunn__dnn_run. */
+/* Like gpunn__dnn_prepare and gpunn__dnn_run. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
                                                           size_t *workspace_bytes);
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
                                                       const gpunn__dnn_attention_data *data);
 
-/* cuDNN's rnn, lstm and gru: one layer of sequences that are all as long, in F32. */
+/* cuDNN's rnn, lstm and gru: one layer, sequences of equal length, in F32. */
 enum { GPUNN__RNN_TAG = 0x726E6E };
-typedef struct gpunn__dnn_rnn { /* all fields are set, no padding: a key of the cache */
+typedef struct gpunn__dnn_rnn { /* all fields must be set and there is no padding: a key of the cache */
     int64_t tag, op, relu, precision, training, length, batch, in, hidden, directions, bias;
 } gpunn__dnn_rnn;
 typedef struct gpunn__dnn_rnn_room {
-    size_t  weights, workspace, reserve; /* bytes; reserve: from the forward pass of training to the backward pass */
-    int64_t part[2][4]; /* of each direction, where in the weights weight_ih, weight_hh, bias_ih and bias_hh begin, in floats */
+    size_t  weights, workspace, reserve; /* bytes; reserve: kept from the forward pass of training to the backward pass */
+    int64_t part[2][4]; /* offsets of weight_ih, weight_hh, bias_ih and bias_hh in the weights, per direction, in floats */
 } gpunn__dnn_rnn_room;
-/* Forward: x, h_0, c_0, weights -> y, h_n, c_n, reserve. Backward: these and dy, dh_n, dc_n -> dx, dh_0, dc_0; dweights are added
- * to. x [length, batch, in], y [length, batch, directions, hidden], states [directions, batch, hidden]. NULL: a state of 0, and
- * what is not wanted, of which dx and reserve never are. */
+/* Forward: x, h_0, c_0, weights -> y, h_n, c_n, reserve. Backward: these and dy, dh_n, dc_n -> dx, dh_0,
+ * dc_0; dweights are accumulated. x [length, batch, in], y [length, batch, directions, hidden], states
+ * [directions, batch, hidden]. NULL means a zero state or an output that is not needed; dx and reserve are
+ * always needed. */
 typedef struct gpunn__dnn_rnn_data {
     bool         backward;
     const float *x, *h_0, *c_0, *weights, *dy;
     float       *y, *h_n, *c_n, *dh_n, *dc_n, *dx, *dh_0, *dc_0, *dweights;
     void        *reserve, *workspace;
 } gpunn__dnn_rnn_data;
-/* As gpunn__dnn_prepare and gpunn__dnn_run. */
+/* Like gpunn__dnn_prepare and gpunn__dnn_run. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room);
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
 
 GPUNN__INTERNAL bool   gpunn__dnn_available(gpunn__cuda *cuda);
-GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* where it is available: 92400 is 9.24.0 */
-/* Chooses the plan. workspace_bytes: what the run will get. GPUNN_ERR_UNSUPPORTED: there is no plan, take another way. */
+GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* if available: 92400 is 9.24.0 */
+/* Chooses the plan. workspace_bytes: receives the size that a run needs. GPUNN_ERR_UNSUPPORTED: there is no
+ * plan; use another algorithm. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
 GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data);
 
-GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; cuDNN is opened by the first op that asks */
+GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; the first op that needs cuDNN opens it */
 GPUNN__INTERNAL void         gpunn__libraries_close(gpunn__cuda *cuda);
 GPUNN__INTERNAL void         gpunn__libraries_report(void (*write)(void *user, const char *text), void *user);
 
-/* out[channels] (F32) = or += the sums of x[n][channels][inner] over n and inner. */
+/* out[channels] (F32) = or += x[n][channels][inner] summed over n and inner. */
 GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n,
                                                       int64_t channels, int64_t inner, float *out, bool accumulate,
                                                       void *workspace);
-/* The gradient of a broadcast operand: to = or += from summed over the axes along which `to` was broadcast to from's shape. */
+/* The gradient of a broadcast operand: to = or += from, summed over the axes along which `to` was broadcast
+ * to from's shape. */
 GPUNN__INTERNAL size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to,
                                                 bool accumulate, void *workspace);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action); /* all elementwise ops */
-/* What is left of the forward step of LINEAR or a convolution after the bare product stands in y (step->out's shape, channels on
- * axis 1, of LINEAR the last one): y = act(norm(y + bias) + residual), in one pass, from y (y_dtype) into step->out.data; each
- * part only if its flag is set (bias: step->in[2], the others as step->fused says). */
+/* Completes the forward step of LINEAR or a convolution in one pass, after the bare product was stored to y.
+ * y (y_dtype) has the shape of step->out, with channels on axis 1, or on the last axis for LINEAR.
+ * step->out.data = act(norm(y + bias) + residual). Each part is applied only if its flag is set; bias is
+ * step->in[2], the others are in step->fused. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype,
                                                 bool bias, bool norm, bool residual, bool relu);
-/* After a run's steps: norm, clipping, finite check, updates, loss scale (>>cuda/optimizers). Launches only: kernels
- * read the numbers that vary from run to run, lr and step of update i, from cuda->state->lr[i] and ->update_step[i]. */
+/* What follows a run's steps: gradient norm, clipping, finite check, updates, loss scale (>>cuda/optimizers).
+ * It only launches kernels. They read the values that vary from run to run from cuda->state: lr[i] and
+ * update_step[i] for update i. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun);
 
 /* ==== >>cuda/formulas ============================================================================================== *
@@ -12720,35 +12772,36 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int
 }
 
 /* ==== >>run/run ==================================================================================================== *
- * A run that comes back unchanged is captured the second time and replayed as one graph from then on. What varies between its
- * runs goes into cuda->state before it, in the arguments of a kernel. */
-enum { GPUNN__NUMBERS = 180 }; /* updates whose numbers fit a kernel's arguments */
+ * Executes runs. A run that comes back unchanged is captured the second time and replayed as one graph from
+ * then on. Values that vary between its runs are passed in the arguments of a kernel, which stores them to
+ * cuda->state before the run. */
+enum { GPUNN__NUMBERS = 180 }; /* maximum updates whose numbers fit a kernel's arguments */
 
 typedef struct gpunn__numbers {
     uint64_t     seed, step, draw;
     const float *loss_scale;    /* NULL: 1 */
-    float       *loss_gradient; /* NULL: not wanted */
-    int          first, count;  /* of the updates */
-    gpunn_count *run_counts;    /* of seed, step and draw; NULL: as the host says */
-    gpunn_count *counts;        /* of the updates; NULL: as the host says */
-    int          counted;       /* they end before this one */
-    int64_t      update;        /* this one's number in counts[0] */
-    bool         replayed;      /* by the program: the counts go on by themselves */
-    bool         runs, trains;  /* steps; as a training step */
+    float       *loss_gradient; /* NULL: not needed */
+    int          first, count;  /* of the updates in these arguments */
+    gpunn_count *run_counts;    /* counts of seed, step and draw; NULL: use the host's */
+    gpunn_count *counts;        /* counts of the updates; NULL: use the host's */
+    int          counted;       /* end of the range of counts used */
+    int64_t      update;        /* number of this update in counts[0] */
+    bool         replayed;      /* replayed by the program: the counts advance by themselves */
+    bool         runs, trains;  /* runs: has steps; trains: they are a training step */
     float        lr[GPUNN__NUMBERS];
     int64_t      update_step[GPUNN__NUMBERS];
-    int          from[GPUNN__NUMBERS], to[GPUNN__NUMBERS]; /* the counts of an update */
-    const void  *wide; /* what the run's first step rounds to 16 bits, when it does no more than that */
+    int          from[GPUNN__NUMBERS], to[GPUNN__NUMBERS]; /* the range of counts of an update */
+    const void  *wide;                                     /* the input of the run's first step if that only rounds to 16 bits */
     void        *half;
     gpunn_dtype  half_dtype;
     int64_t      half_count;
 
-    unsigned          rounding; /* blocks of that */
-    const gpunn_kept *kept;     /* as of gpunn_run, for the blocks behind those */
+    unsigned          rounding; /* number of blocks for that rounding */
+    const gpunn_kept *kept;     /* as in gpunn_run, for the blocks after those */
     int               kept_count;
 } gpunn__numbers;
 
-/* What a count is in this run: told, with the replays before, or in a replay `by` more than before. */
+/* The value of a count in this run: the host's plus earlier replays, or in a replay `by` more than before. */
 __device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t told, bool replayed, uint64_t by)
 {
     count->now += replayed ? by : told - count->told;
@@ -12756,7 +12809,7 @@ __device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t 
     return count->now;
 }
 
-/* By one thread. */
+/* Called by one thread. */
 __device__ __forceinline__ void gpunn__count_run(gpunn__device_state *state, const gpunn__numbers &numbers)
 {
     gpunn_count *counts = numbers.run_counts;
@@ -12771,7 +12824,8 @@ __device__ __forceinline__ void gpunn__count_run(gpunn__device_state *state, con
     if (numbers.trains) state->draw = counts[GPUNN_COUNT_DRAW].now = state->step << 24;
 }
 
-/* By a block: each count by one of its threads. The updates' counts rise. */
+/* Called by a whole block; each count is handled by one of its threads. The ranges of counts of the updates
+ * are ascending. */
 __device__ __forceinline__ void gpunn__count_updates(const gpunn__numbers &numbers)
 {
     if (threadIdx.x == 0 && numbers.first == 0)
@@ -12810,11 +12864,13 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
     }
 }
 
+/* Launches the kernel that stores the run's numbers to cuda->state. */
 GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, bool replayed);
 
+/* Calls the function of the step's op. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
 
-/* Everything of a run but its numbers. */
+/* Launches everything of a run except its numbers. */
 GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run);
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seconds);
@@ -12823,7 +12879,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run);
 
 GPUNN__INTERNAL void gpunn__cuda_forget(void *context, void *kept);
 
-/* Whether the run begins by rounding an F32 input for products: the kernel that brings its numbers does that by the way. */
+/* Whether the run begins with rounding an F32 input to 16 bits for products. Then the kernel that stores the
+ * run's numbers does that as well. */
 static bool gpunn__rounds_first(const gpunn__cuda *cuda, const gpunn_run *run)
 {
     const gpunn_step *step = run->steps;
@@ -12886,8 +12943,8 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
     return GPUNN_OK;
 }
 
-/* Hands over what kernels have noted, once, instead of running; false: nothing. Ranks run all the same: others wait for them, and
- * some may not know yet. Waits for nothing. */
+/* Reports a bad loss or gradient that kernels have recorded, once, instead of running; false: there is none.
+ * If ranks have joined, the run executes anyway: others wait for it, and some may not know yet. Never waits. */
 static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
 {
     uint64_t   noted = cuda->bad[0];
@@ -12902,7 +12959,7 @@ static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
     return true;
 }
 
-/* A fused kernel of the generator's. */
+/* Runs a fused kernel that the generator has written. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_kernel_operand *operands = step->group.kernel->program[step->group.direction].operands;
@@ -12941,8 +12998,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *st
     return gpunn__cuda_check(cuda, (cudaError_t)-launch->run(&call), step->name);
 }
 
-/* An op of the program's, whose values are F32: what is stored in 16 bits is converted to and fro in the workspace, where
- * gradients that add up are made, too. */
+/* Runs a custom op of the program. Its values are F32. Values in 16-bit storage are converted in the
+ * workspace before and after. Gradients to be accumulated are computed in the workspace too. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_custom_op *op = step->attr->custom;
@@ -13016,13 +13073,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step 
     }
 }
 
-/* GPUNN_PLAIN: a fault of `what`, the last to be launched, is found here and nowhere later. */
+/* With GPUNN_PLAIN, waits, so that a fault of `what`, launched last, is reported here and not later. */
 static gpunn_status gpunn__plain_wait(gpunn__cuda *cuda, const char *what)
 {
     return cuda->plain ? gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), what) : GPUNN_OK;
 }
 
-/* gpunn_profile: the time at which this step, or what is behind the last, begins. */
+/* gpunn_profile: records the time at which this step, or what follows the last step, begins. */
 static gpunn_status gpunn__mark(gpunn__cuda *cuda, int step)
 {
     if (cuda->marks == NULL) return GPUNN_OK;
@@ -13060,7 +13117,7 @@ GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run
     return gpunn__plain_wait(cuda, "the optimizer's kernels");
 }
 
-/* Each launch's time goes to the first of its steps. */
+/* The time of each launch is attributed to the first of its steps. */
 static gpunn_status gpunn__times(gpunn__cuda *cuda, int count, double *seconds)
 {
     int last = -1;
@@ -13080,7 +13137,7 @@ static gpunn_status gpunn__times(gpunn__cuda *cuda, int count, double *seconds)
 GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seconds)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
-    const int    count = run->step_count + 2; /* before each step, before the updates, behind them */
+    const int    count = run->step_count + 2; /* before each step, before the updates, after them */
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "timing"));
     if (gpunn__takes_bad(cuda, run)) return GPUNN_OK;
@@ -13101,18 +13158,18 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, dou
 
 /* ---- capture and replay ---------------------------------------------------------------------------------------------- */
 
-enum { GPUNN__MAX_CAPTURED = 8 }; /* graphs of one plan: first and later gradients, or buffers that the program alternates */
+enum { GPUNN__MAX_CAPTURED = 8 }; /* graphs per plan: first and later gradients, or buffers that the program alternates */
 
 typedef struct gpunn__captured gpunn__captured;
 struct gpunn__captured {
-    gpunn__captured *next;  /* the one used before */
-    gpunn_run        run;   /* which this is; its updates follow this struct */
-    bool             warm;  /* has run once, kernel by kernel, which loads what it needs */
-    bool             plain; /* cannot be captured, or shall not */
+    gpunn__captured *next;  /* the one used before this */
+    gpunn_run        run;   /* the run that this entry belongs to; its updates follow this struct */
+    bool             warm;  /* has run once, kernel by kernel, which loads the kernels */
+    bool             plain; /* cannot or must not be captured */
     cudaGraphExec_t  graph; /* NULL: not captured */
 };
 
-/* Whether all is the same that a captured kernel has in its arguments. */
+/* Whether all arguments of a captured update kernel are the same. */
 static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
 {
     return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter && a->state[0] == b->state[0] &&
@@ -13135,7 +13192,7 @@ static size_t gpunn__captured_bytes(const gpunn_run *run)
     return sizeof(gpunn__captured) + (size_t)run->update_count * sizeof *run->updates;
 }
 
-/* Frees one and returns the next. */
+/* Frees an entry and returns the next. */
 static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured *captured)
 {
     gpunn__captured *next = captured->next;
@@ -13145,7 +13202,7 @@ static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured 
     return next;
 }
 
-/* Whether the host has to do with a run while it goes on. */
+/* Whether the host takes part in the run while it executes. */
 static bool gpunn__meets_on_host(const gpunn_run *run)
 {
     bool meets = false;
@@ -13153,7 +13210,8 @@ static bool gpunn__meets_on_host(const gpunn_run *run)
     return meets;
 }
 
-/* The entry of this run, made if it is new, and now the first of the list. NULL: out of memory. */
+/* Finds or creates the entry of this run and moves it to the front of the list. Returns NULL if memory runs
+ * out. */
 static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
 {
     gpunn__captured *first = (gpunn__captured *)run->captured, **link = &first, *captured;
@@ -13190,7 +13248,7 @@ static gpunn_status gpunn__use_stream(gpunn__cuda *cuda, cudaStream_t stream)
 static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
 {
     cudaGraph_t  graph = NULL;
-    cudaStream_t stream = cuda->stream; /* the program's may be used by it meanwhile, or be one that cannot be captured */
+    cudaStream_t stream = cuda->stream; /* the program may use its stream meanwhile, or it may not support capture */
     GPUNN__CUDA(cuda, cudaStreamBeginCapture(cuda->own, cudaStreamCaptureModeThreadLocal));
     gpunn_status status = gpunn__use_stream(cuda, cuda->own);
     if (status == GPUNN_OK) status = gpunn__run_launch(cuda, run);
@@ -13198,7 +13256,7 @@ static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captu
     const gpunn_status back = gpunn__use_stream(cuda, stream);
     if (status == GPUNN_OK) status = back;
     if (status != GPUNN_OK)
-        (void)cudaGetLastError(); /* what ended the capture is known */
+        (void)cudaGetLastError(); /* the reason for the failure is already recorded */
     else
         status = gpunn__cuda_check(cuda, ended, "cudaStreamEndCapture");
     if (status == GPUNN_OK)
@@ -13207,7 +13265,7 @@ static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captu
     return status;
 }
 
-/* Where a driver captures no overlapping kernels, they follow one another whole. */
+/* Captures the run. If a driver cannot capture overlapping kernels, captures it again without overlap. */
 static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
 {
     gpunn_status status = gpunn__run_capture(cuda, captured, run);
@@ -13228,7 +13286,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
         GPUNN__TRY(gpunn__run_numbers(cuda, run, true));
         return gpunn__run_launch(cuda, run);
     }
-    GPUNN__TRY(gpunn__ranks_there(cuda, run->exchange_count)); /* a graph would not notice */
+    GPUNN__TRY(gpunn__ranks_there(cuda, run->exchange_count)); /* a replayed graph would not notice */
     gpunn__captured *captured = gpunn__captured_of(cuda, run);
     if (captured == NULL) return GPUNN_ERR_MEMORY;
     GPUNN__TRY(gpunn__run_numbers(cuda, run, false));
@@ -13259,6 +13317,8 @@ GPUNN__INTERNAL void gpunn__cuda_forget(void *context, void *kept)
 }
 
 /* ==== >>run/backend ================================================================================================ */
+/* The gpunn_backend table of CUDA, and opening, closing and describing devices. */
+
 static int gpunn__cuda_device_count(void)
 {
     int                  count = 0;
@@ -13266,9 +13326,9 @@ static int gpunn__cuda_device_count(void)
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening a device ------------------------------------------------------------------------------------------------ */
 
-/* How many GPUs there are, and if none, why. */
+/* Counts the GPUs. If there are none, the failure says why. */
 static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
 {
     int driver = 0, runtime = 0;
@@ -13297,7 +13357,8 @@ static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
     return gpunn__cuda_check(cuda, error, "cudaGetDeviceCount");
 }
 
-/* The device's context. It is never given back, for memory that outlives the device may be in it. */
+/* Retains the device's context. It is never released, because memory that outlives the device may belong to
+ * it. */
 static gpunn_status gpunn__cuda_reach(gpunn__cuda *cuda)
 {
     const cudaError_t error = gpunn__context_retain(&cuda->context, cuda->device);
@@ -13310,7 +13371,7 @@ static gpunn_status gpunn__cuda_reach(gpunn__cuda *cuda)
     return gpunn__cuda_check(cuda, error, "cuDevicePrimaryCtxRetain");
 }
 
-/* What the device is like, and code for it in this binary. */
+/* Queries the device's properties and checks that this binary contains code for it. */
 static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
 {
     int index = cuda->device, major = 0, minor = 0, driver = 0;
@@ -13331,12 +13392,14 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
                                 index, major, minor, cuda->capability);
     GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes"));
     cuda->architecture = code.ptxVersion;
-    /* GPUNN__FOLLOW. Drivers before CUDA 12.3 capture no such launch, and one that fails ends the program's own capture. */
+    /* See GPUNN__FOLLOW. Drivers before CUDA 12.3 cannot capture such launches, and a failing launch ends the
+     * program's own capture. */
     cuda->overlaps = cuda->architecture >= 90 && driver >= 12030 && !cuda->plain;
     return GPUNN_OK;
 }
 
-/* "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared" of one in the host's memory */
+/* Writes "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared" for a GPU that
+ * uses host memory. */
 static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability, uint64_t *identity)
 {
     cudaDeviceProp properties;
@@ -13352,7 +13415,8 @@ static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int 
     return cudaSuccess;
 }
 
-/* Takes the program's stream, if it is of this device: events of others cannot be recorded there. */
+/* Uses the program's stream, after checking that it belongs to this device. (Events of one device cannot be
+ * recorded on another's stream.) */
 static gpunn_status gpunn__cuda_adopt(gpunn__cuda *cuda, cudaStream_t stream)
 {
     cudaStreamCaptureStatus capturing;
@@ -13399,7 +13463,7 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     return gpunn__libraries_open(cuda);
 }
 
-/* What CUDA has for the device. */
+/* Frees the device's CUDA resources. */
 static void gpunn__cuda_release(gpunn__cuda *cuda)
 {
     if (cuda->state) gpunn__cuda_free(cuda, cuda->state, sizeof *cuda->state);
@@ -13411,7 +13475,7 @@ static void gpunn__cuda_release(gpunn__cuda *cuda)
     if (cuda->own) (void)cudaStreamDestroy(cuda->own);
 }
 
-/* Takes what a half-open or dead device has, too. In a forked process only the host's memory is freed. */
+/* Also closes a partly opened or dead device. In a forked process it frees only host memory. */
 static void gpunn__cuda_close(void *context)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
@@ -13459,7 +13523,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
     (void)snprintf(info->name, sizeof info->name, "%s", cuda->name);
 }
 
-/* ---- steps and updates one by one ------------------------------------------------------------------------------------ */
+/* ---- single steps and updates ---------------------------------------------------------------------------------------- */
 
 static gpunn_status gpunn__cuda_prepare(void *context, gpunn_step *step)
 {
@@ -13493,7 +13557,7 @@ static gpunn_status gpunn__cuda_update(void *context, const gpunn_update *update
     return gpunn__run_launch(cuda, &run);
 }
 
-/* As fast as bytes arrive, and many times over. */
+/* Normalizes bytes to floats. This is many times faster than uploading the bytes, so the kernel is kept simple. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__normalize_kernel(float *to, const uint8_t *from, int64_t count, const gpunn_pixels pixels)
 {
@@ -13503,7 +13567,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         int   c = (int)(gpunn__quotient(i, pixels.plane) % pixels.channels);
         float mean = pixels.mean[0], std = pixels.std[0];
 #pragma unroll
-        for (int k = 1; k < 4; k++) { /* an index would put them into memory */
+        for (int k = 1; k < 4; k++) { /* indexing by c would put the arrays into local memory */
             mean = k == c ? pixels.mean[k] : mean;
             std = k == c ? pixels.std[k] : std;
         }
@@ -13527,7 +13591,8 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
     return gpunn__cuda_copy(cuda, to, to_dtype, from, from_dtype, count, false);
 }
 
-/* The tensor cores take their operands so, and only cuDNN has kernels for it. Small images are not worth the extra launches. */
+/* Whether images should be stored channels last. Tensor cores need this layout, and only cuDNN has kernels
+ * for it. For small images the extra launches do not pay off. */
 #ifndef GPUNN__CHANNELS_LAST_FROM
 #define GPUNN__CHANNELS_LAST_FROM (1 << 18)
 #endif
@@ -13565,7 +13630,7 @@ static void gpunn__report_line(void (*write)(void *user, const char *text), void
     write(user, line);
 }
 
-/* Of the kernels' code for a GPU; the context that this takes is given back. */
+/* Attributes of the kernels' code for a GPU. The context that this needs is released again. */
 static cudaError_t gpunn__code_attributes(cudaFuncAttributes *code, int index)
 {
     gpunn__context context = {};
@@ -13603,7 +13668,7 @@ static void gpunn__cuda_report(void (*write)(void *user, const char *text), void
 {
     const gpunn__current current;
     int                  driver = 0, runtime = 0, count = 0;
-    gpunn__cuda          probe; /* for the sentence alone */
+    gpunn__cuda          probe; /* only holds an error message */
     memset(&probe, 0, sizeof probe);
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);

@@ -803,9 +803,8 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
         int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, kz = unit / strips % s->kd,
                 count = s->channels - c < GPUNN__WINOGRAD_STRIP ? s->channels - c : GPUNN__WINOGRAD_STRIP;
         t = first + unit / strips / s->kd;
-        int64_t y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
-        /* cells of a row, after pw zeros and before the rest, also zeros */
-        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w;
+        int64_t      y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
+        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w; /* cells of a row; zeros before and after */
         const float *from = s->src + ((image * s->channels + c) * s->d + z) * cells;
         for (int64_t i = 0; i < s->size; i++) {
             float  *to = pixels + i * row * count;
@@ -1004,8 +1003,7 @@ typedef struct gpunn__direct {
     int                        rows;         /* output channels computed together: 1, 6 or 8 */
     int64_t                    lines, bands; /* rows of the result per band; bands per plane */
     int64_t                    blocks;       /* per group, of `rows` channels each */
-    /* plane: a channel's copy, all phases of qh x qw; pixels: computed pixels, in whole tiles */
-    int64_t  qh, qw, plane, pixels;
+    int64_t  qh, qw, plane, pixels; /* plane: a channel's copy, all phases of qh x qw; pixels: computed, in whole tiles */
     int64_t *offset;                /* [taps + 3] */
     float   *packed, *copies, *out; /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
     int64_t  copy;                  /* floats per thread */

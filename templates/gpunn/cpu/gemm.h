@@ -53,9 +53,7 @@ GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
  * `pair` builds words from pairs of rows of `width` floats, `line` from one line of floats. An odd count is
  * padded with 0. */
 typedef struct gpunn__word_kernels {
-    /* 1, or 16 with tiles: in scratch, both words along k and rows of A are rounded up to a multiple of it,
-     * and a row's words are contiguous */
-    int64_t tile;
+    int64_t tile; /* 1, or 16 with tiles: in scratch, words along k and rows of A are rounded up to a multiple */
     int64_t rows; /* replaces `rows` of gpunn__gemm_kernels */
     void (*panel)(const gpunn__panel *t);
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,

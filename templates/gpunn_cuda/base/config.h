@@ -2,7 +2,9 @@
 #define GPUNN__CUDA_BASE_CONFIG_H
 
 /* ==== >>base/config ================================================================================================ */
-#define GPUNN__COMPANION /* gpunn.h's >>common is wanted */
+/* Includes, constants and the macros for launching kernels and passing on failures. */
+
+#define GPUNN__COMPANION /* includes the >>common parts of gpunn.h */
 #include "gpunn.h"
 
 #include <chrono>
@@ -32,7 +34,8 @@
 #else
 #define GPUNN__UNUSED
 #endif
-/* What parts of templates/gpunn_cuda share: private to this file, or to a library whose parts are compiled apart. */
+/* Marks functions shared between the parts of templates/gpunn_cuda. They are private to this file, or to a
+ * library whose parts are compiled separately. */
 #if defined(GPUNN__PARTS)
 #define GPUNN__INTERNAL __attribute__((visibility("hidden")))
 #else
@@ -40,33 +43,35 @@
 #endif
 
 enum {
-    GPUNN__THREADS = 256,      /* of a block, unless a kernel says otherwise */
+    GPUNN__THREADS = 256,      /* threads per block, unless a kernel says otherwise */
     GPUNN__PACK = 8,           /* elements that a thread loads at once */
-    GPUNN__MAX_UPDATES = 1024, /* ranges of parameters with numbers of their own in one run */
-    GPUNN__PARTIALS = 1024,    /* sums of the first stage of a norm */
-    GPUNN__TRUST_BLOCKS = 256, /* of the first stage of a trust ratio's norms: two sums each */
+    GPUNN__MAX_UPDATES = 1024, /* maximum ranges of parameters with their own settings in one run */
+    GPUNN__PARTIALS = 1024,    /* partial sums in the first stage of a norm */
+    GPUNN__TRUST_BLOCKS = 256, /* blocks in the first stage of a trust ratio's norms, two sums each */
     GPUNN__PARTIALS_BYTES = (GPUNN__PARTIALS + 2 * GPUNN__TRUST_BLOCKS) * (int)sizeof(double),
 };
 
-/* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...): a status. kernel may be a template's instance in parentheses. */
+/* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...) launches a kernel and returns a status. kernel
+ * may be a template instance in parentheses. */
 #ifndef GPUNN__LAUNCH
 #define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
     gpunn__cuda_launched((cuda), gpunn__launch((cuda), (kernel), (blocks), (threads), __VA_ARGS__), #kernel)
 #endif
-/* The first statement of each kernel: from Hopper on, its blocks are set up while what was launched before still ends
- * (programmatic dependent launch), and wait here until all of that is done and to be seen. */
+/* The first statement of each kernel (programmatic dependent launch). From Hopper on, a kernel's blocks are
+ * set up while the previous kernel is still ending. They wait here until it has finished and its writes are
+ * visible. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define GPUNN__FOLLOW() cudaGridDependencySynchronize()
 #else
 #define GPUNN__FOLLOW() ((void)0)
 #endif
-/* return TRY(...): hands on a failure. */
+/* Returns the status of call from the current function if it is a failure. */
 #define GPUNN__TRY(call)                         \
     do {                                         \
         gpunn_status status_ = (call);           \
         if (status_ != GPUNN_OK) return status_; \
     } while (0)
-/* The same for a call of the CUDA runtime, whose code and text go into the sentence. */
+/* The same for a call of the CUDA runtime. The error message contains the call's name and CUDA's text. */
 #define GPUNN__CUDA(cuda, call) GPUNN__TRY(gpunn__cuda_check((cuda), (call), #call))
 
 #endif /* GPUNN__CUDA_BASE_CONFIG_H */

@@ -1,6 +1,6 @@
 #include "base/errors.h"
 
-/* The first fault of the device stays: what comes after it is only its echo. */
+/* The first fault of the device is kept, since later errors only follow from it. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...)
 {
     if (cuda->dead) return cuda->dead;
@@ -11,8 +11,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status st
     return status;
 }
 
-/* Faults after which the driver answers every call of the process on this device with the same error. The numbers are those of
- * cudaErrorContained and cudaErrorTensorMemoryLeak, which headers of CUDA 12.0 lack. */
+/* Faults after which the driver returns the same error to every call of the process on this device. The
+ * numbers are those of cudaErrorContained and cudaErrorTensorMemoryLeak, which the headers of CUDA 12.0 lack. */
 static bool gpunn__cuda_is_fatal(cudaError_t error)
 {
     switch ((int)error) {
@@ -39,7 +39,7 @@ static bool gpunn__cuda_is_fatal(cudaError_t error)
 static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, const char *what, int length)
 {
     if (error == cudaSuccess) return GPUNN_OK;
-    (void)cudaGetLastError(); /* not to be blamed on the next launch */
+    (void)cudaGetLastError(); /* so that the next launch does not report it */
     const char *name = cudaGetErrorName(error), *text = cudaGetErrorString(error);
     if (error == cudaErrorMemoryAllocation)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
@@ -82,7 +82,8 @@ GPUNN__INTERNAL bool gpunn__cuda_is_forked(const gpunn__cuda *cuda)
     return gpunn__is_forked(&cuda->context);
 }
 
-/* A function of the driver as CUDA 12.0 has it, for the driver's library is not linked; NULL: there is none. */
+/* A function of the driver, in its CUDA 12.0 version; NULL if there is none. The driver's library is not
+ * linked. */
 static void *gpunn__driver_function(const char *name)
 {
     void *function = NULL;

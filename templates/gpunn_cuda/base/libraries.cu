@@ -2,7 +2,7 @@
 #include "base/errors.h"
 #include "base/memory.h"
 
-/* ---- finding --------------------------------------------------------------------------------------------------------- */
+/* ---- finding the libraries ------------------------------------------------------------------------------------------- */
 
 #ifndef GPUNN__EMULATOR
 
@@ -28,7 +28,8 @@ static bool gpunn__module_load(gpunn__module *module, const char *path)
 }
 
 #ifndef _WIN32
-/* The files root/rest; rest may have wildcards, root is meant literally. To be given to globfree. */
+/* Lists the files root/rest. rest may contain wildcards; root is taken literally. The caller calls
+ * globfree. */
 static void gpunn__files(glob_t *found, const char *root, size_t root_length, const char *rest)
 {
     char   pattern[1024];
@@ -63,7 +64,7 @@ static bool gpunn__module_seek(gpunn__module *module, const char *root, const ch
 }
 
 #ifndef _WIN32
-/* In the wheels of every Python on the PATH. */
+/* Searches the wheels of every Python on the PATH. */
 static bool gpunn__module_beside_python(gpunn__module *module, const char *file)
 {
     char python[600];
@@ -136,7 +137,7 @@ GPUNN__INTERNAL void gpunn__module_locate(gpunn__module *module, const char *fun
 #endif
 }
 
-/* That, and what it says of itself. */
+/* Determines its path and version. */
 static void gpunn__module_describe(gpunn__module *module, const char *version_function)
 {
     size_t (*version)(void) = (size_t(*)(void))gpunn__module_symbol(module, version_function);
@@ -144,7 +145,7 @@ static void gpunn__module_describe(gpunn__module *module, const char *version_fu
     gpunn__module_locate(module, version_function);
 }
 
-/* Opens one library of the major version in `built`, the version of the header. Where it fails, text says why. */
+/* Opens one library of the same major version as the header (`built`). On failure, text says why. */
 static bool gpunn__module_open(gpunn__module *module, const char *title, const char *file_format, const char *variable,
                                const char *version_function, size_t built, char *text, size_t text_size)
 {
@@ -186,7 +187,8 @@ static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
 }
 
 #if GPUNN__CUDNN
-/* Opens what fits the pattern beside the module, for others that will ask for it by name: the loader takes what is open. */
+/* Loads the files next to the module that match the pattern. Code that later opens them by name gets the
+ * loaded ones. */
 GPUNN__INTERNAL void gpunn__module_beside(const gpunn__module *module, const char *pattern)
 {
 #ifdef _WIN32
@@ -202,9 +204,9 @@ GPUNN__INTERNAL void gpunn__module_beside(const gpunn__module *module, const cha
 #endif
 }
 
-/* cuDNN compiles attention at run time, by NVRTC, which opens its builtins by name in no folder but the loader's: those of wheels
- * and of toolkits that the loader does not know must be open by then. Without NVRTC attention has no plan, which the log
- * hears. */
+/* cuDNN compiles attention at run time with NVRTC, which opens its builtins by name and only on the loader's
+ * path. Those in wheels, or in toolkits that the loader does not know, must be loaded before. Without NVRTC
+ * attention has no plan, which is logged. */
 static void gpunn__nvrtc_open(void)
 {
 #ifndef _WIN32
@@ -231,18 +233,18 @@ static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
         return false;
     }
     gpunn__nvrtc_open();
-    /* all of its parts from the folder of the first; libcudnn_adv: with the first recurrent layer */
+    /* all parts from the folder of the first one; libcudnn_adv is loaded with the first recurrent layer */
     gpunn__module_beside(module, "libcudnn_[!a]*.so.9");
     return true;
 }
 #endif
 #endif
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening the libraries ------------------------------------------------------------------------------------------- */
 
 #ifndef GPUNN__EMULATOR
 
-/* Each finds a library's functions, and returns the first that it lacks; NULL: none. */
+/* Each function resolves a library's functions and returns the name of the first missing one; NULL: none. */
 #define GPUNN__X(function)                                                                        \
     libraries->function = (decltype(libraries->function))gpunn__module_symbol(module, #function); \
     if (libraries->function == NULL) return #function;

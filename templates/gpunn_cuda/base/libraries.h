@@ -3,8 +3,8 @@
 #include "base/context.h"
 
 /* ==== >>base/libraries ============================================================================================= *
- * cuBLASLt and cuDNN, opened once a GPU is known to be there, so that a program costs nothing on a machine without one. They stay
- * loaded when the device closes: unloading them while the process lives is not safe. */
+ * cuBLASLt and cuDNN are opened only after a GPU was found, so a program pays nothing on a machine without
+ * one. They stay loaded when the device closes, because unloading them in a living process is not safe. */
 #ifndef GPUNN__EMULATOR
 
 #include <cublasLt.h>
@@ -14,7 +14,7 @@
 #if defined(CUDNN_MAJOR) && CUDNN_MAJOR == 9
 #define GPUNN__CUDNN 1
 #else
-#define GPUNN__CUDNN 0 /* convolutions are products */
+#define GPUNN__CUDNN 0 /* convolutions are computed as products */
 #endif
 #ifdef _WIN32
 #ifndef NOMINMAX
@@ -51,16 +51,16 @@
 typedef struct gpunn__module {
     void  *handle; /* NULL: not open */
     char   path[512];
-    size_t version; /* as the library tells it */
+    size_t version; /* as reported by the library */
 } gpunn__module;
 
 struct gpunn__libraries {
     gpunn__module    lt_module, dnn_module;
     cublasLtHandle_t lt;
-    void            *lt_workspace; /* of all products */
+    void            *lt_workspace; /* shared by all products */
     size_t           lt_workspace_bytes;
     bool             dnn_sought;
-    gpunn_status     dnn_status; /* of the search */
+    gpunn_status     dnn_status; /* result of the search */
 #define GPUNN__X(name) decltype(&::name) name;
     GPUNN__LT_FUNCTIONS(GPUNN__X)
 #if GPUNN__CUDNN
@@ -83,18 +83,20 @@ struct gpunn__libraries {
 
 GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const char *name);
 
-/* By name, then in the folder that the environment names, beside the toolkit, beside the program, in Python's wheels. */
+/* Opens a library. It is searched by name, then in the folder that the environment variable names, next to
+ * the toolkit, next to the program, and in Python's wheels. */
 GPUNN__INTERNAL bool gpunn__module_find(gpunn__module *module, const char *file, const char *variable);
 
-/* The path under which the loader has really found it. */
+/* Sets module->path to the path from which the loader has actually loaded it. */
 GPUNN__INTERNAL void gpunn__module_locate(gpunn__module *module, const char *function);
+/* Loads the files next to the module that match the pattern. */
 GPUNN__INTERNAL void gpunn__module_beside(const gpunn__module *module, const char *pattern);
 
-/* At the first op that asks; later calls give the first one's answer. */
+/* Opens cuDNN on the first call; later calls return the first one's result. */
 GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda);
 #endif
 
-/* Points the libraries at cuda->stream. */
+/* Makes the libraries use cuda->stream. */
 GPUNN__INTERNAL gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda);
 
 #endif /* GPUNN__CUDA_BASE_LIBRARIES_H */

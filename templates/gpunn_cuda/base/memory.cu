@@ -114,7 +114,7 @@ GPUNN__INTERNAL void gpunn__cuda_reserved(void *context, size_t *now, size_t *pe
 typedef struct gpunn__packet {
     unsigned word[GPUNN__PACKET / 4];
 } gpunn__packet;
-/* to[0 .. bytes) = packet: each block 128 words of it. */
+/* to[0 .. bytes) = packet; each block copies 128 words. */
 static __global__ void gpunn__unpack_kernel(char *to, unsigned bytes, const gpunn__packet packet)
 {
     GPUNN__FOLLOW();
@@ -127,7 +127,7 @@ static __global__ void gpunn__unpack_kernel(char *to, unsigned bytes, const gpun
         for (unsigned j = 4 * i; j < bytes; j++) to[j] = (char)(word >> 8 * (j % 4));
 }
 
-/* Grows a slot, once it is free for the host to write. */
+/* Waits until the host may write the slot, then grows it. */
 static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, size_t on_host, size_t on_device)
 {
     size_t whole = GPUNN__UP(on_host, GPUNN__CHUNK);
@@ -152,7 +152,8 @@ static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, si
     return GPUNN_OK;
 }
 
-/* Whether the stream has work. The answer is an error of CUDA's: where the program has one pending, it is not asked for. */
+/* Whether the stream has work. The query reports that as a CUDA error. If the program has an error pending,
+ * *busy is left unchanged. */
 static gpunn_status gpunn__cuda_busy(gpunn__cuda *cuda, bool *busy)
 {
     if (cudaPeekAtLastError() != cudaSuccess) return GPUNN_OK;
@@ -163,9 +164,9 @@ static gpunn_status gpunn__cuda_busy(gpunn__cuda *cuda, bool *busy)
     return GPUNN_OK;
 }
 
-/* Straight to the target where the device is idle; beside the step that it computes where it is not. What the program has pinned
- * travels from where it lies, and is waited for. GPUNN_ERR_MEMORY: nothing has been done, for lack of memory to travel
- * through. */
+/* Copies straight to the target if the device is idle, otherwise through the slot, overlapping the step that
+ * is running. Memory that the program has pinned is transferred from where it is, and the call waits for
+ * that. GPUNN_ERR_MEMORY: nothing was done, for lack of staging memory. */
 static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes, bool pinned)
 {
     gpunn__slot *slot = &cuda->staging->slot[cuda->staging->slot_next++ % 2];
@@ -194,7 +195,8 @@ static bool gpunn__is_on_device(const cudaPointerAttributes *where)
     return where->type == cudaMemoryTypeDevice || where->type == cudaMemoryTypeManaged;
 }
 
-/* Where memory of the program's is, at its first and at its last byte; another GPU's is an error. */
+/* Finds where the program's memory is, at its first and at its last byte. Memory of another GPU is an
+ * error. */
 static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, size_t bytes, cudaPointerAttributes *where)
 {
     cudaPointerAttributes last;
@@ -208,8 +210,8 @@ static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, si
     return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %llu bytes", (unsigned long long)bytes);
 }
 
-/* Whether kernels get at the host's memory as fast as at the GPU's: that of a GPU without memory of its own where it is pinned,
- * any where the hardware follows the host's page tables. */
+/* Whether kernels access this host memory as fast as GPU memory. On a GPU without memory of its own, that
+ * holds for pinned memory. If the hardware uses the host's page tables, it holds for any. */
 static bool gpunn__reads_host(const gpunn__cuda *cuda, const void *memory, const cudaPointerAttributes *where)
 {
     return cuda->pageable || (cuda->integrated && where->type == cudaMemoryTypeHost && where->devicePointer == memory);
@@ -237,8 +239,8 @@ GPUNN__INTERNAL bool gpunn__cuda_on_device(void *context, const void *memory)
     return !current.is_forked && cudaPointerGetAttributes(&where, memory) == cudaSuccess && where.type == cudaMemoryTypeDevice;
 }
 
-/* Of any length, in pieces of which one is copied to pinned memory while the one before travels on. Where there is no memory for
- * that the driver copies the rest, which waits for all work. */
+/* Uploads any length in pieces. One piece is copied to pinned memory while the one before is transferred. If
+ * staging memory runs out, the driver copies the rest, which waits for all work. */
 static gpunn_status gpunn__cuda_send(gpunn__cuda *cuda, char *to, const char *host, size_t bytes, bool pinned)
 {
     for (size_t done = 0, part; done < bytes; done += part) {
@@ -292,7 +294,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_download(void *context, void *host, con
     if (gpunn__cuda_on_device(cuda, host)) return gpunn__cuda_upload(cuda, host, from, bytes);
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
-    if (!small && cuda->nccl) GPUNN__TRY(gpunn__stream_wait(cuda)); /* the driver waits in the copy */
+    /* otherwise the driver would wait inside the copy, without a timeout */
+    if (!small && cuda->nccl) GPUNN__TRY(gpunn__stream_wait(cuda));
     GPUNN__CUDA(cuda, cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__TRY(gpunn__stream_wait(cuda));
     if (small) memcpy(host, pinned, bytes);
@@ -359,7 +362,7 @@ GPUNN__INTERNAL void gpunn__memory_close(gpunn__cuda *cuda)
     if (cuda->pool) (void)cudaMemPoolDestroy(cuda->pool);
 }
 
-/* ---- descriptors and chosen algorithms ------------------------------------------------------------------------------- */
+/* ---- cache of descriptors and chosen algorithms ---------------------------------------------------------------------- */
 
 static char *gpunn__cached_key(gpunn__cached *entry)
 {

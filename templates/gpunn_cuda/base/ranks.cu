@@ -15,7 +15,7 @@ enum {
         sizeof(gpunn__nccl_config), 0xcafebeef, 21400, 0 \
     }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening NCCL ---------------------------------------------------------------------------------------------------- */
 
 #ifdef GPUNN__EMULATOR /* tests/emulator/nccl.cpp */
 
@@ -32,7 +32,7 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     return emulator_nccl() != 0;
 }
 #else
-#define GPUNN__NCCL_FILE "libnccl.so.2" /* there is none for Windows */
+#define GPUNN__NCCL_FILE "libnccl.so.2" /* NCCL does not exist for Windows */
 GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
 {
     gpunn__module module;
@@ -62,10 +62,11 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
 }
 #endif
 
-/* A rank captures a run or not by itself: its memory may have moved, or its capture failed. NCCL registers the buffers of
- * captured calls, for which all ranks of a node meet on the host (ncclNvlsGraphRegisterBuffer), and gives those calls other
- * channels. Without that they meet calls that are not captured. Memory of our pool has no handle that NVLink's registration
- * takes. */
+/* Each rank decides by itself whether a run is captured: its memory may have moved, or its capture may have
+ * failed. For captured calls, NCCL registers the buffers, for which all ranks of a node synchronize on the
+ * host (ncclNvlsGraphRegisterBuffer). It also gives these calls other channels. Without registration,
+ * captured and uncaptured calls match. Memory of our pool has no handle that NVLink's registration accepts
+ * anyway. */
 static void gpunn__nccl_uniform(void)
 {
 #ifndef _WIN32
@@ -73,7 +74,7 @@ static void gpunn__nccl_uniform(void)
 #endif
 }
 
-/* At the first call; later ones give the first one's answer. */
+/* Opens NCCL on the first call; later calls return the first one's result. */
 static gpunn_status gpunn__nccl_open(gpunn__cuda *cuda)
 {
     if (cuda->nccl == NULL) {
@@ -94,8 +95,8 @@ static double gpunn__seconds_since(gpunn__instant began)
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-/* Gives the communicator up, whose kernels end then. ncclCommAbort returns when no graph holds an exchange any more, neither one
- * of ours nor one that the program has captured. So a thread calls it for which nobody waits. */
+/* Aborts the communicator, which ends its kernels. ncclCommAbort returns only when no graph holds an exchange
+ * any more, neither one of ours nor one that the program has captured. So it is called by a detached thread. */
 static void gpunn__nccl_abort(gpunn__cuda *cuda)
 {
     const auto give_up = [end = cuda->nccl->ncclCommAbort, comm = cuda->nccl->comm, device = cuda->device] {
@@ -105,12 +106,12 @@ static void gpunn__nccl_abort(gpunn__cuda *cuda)
     cuda->nccl->comm = NULL;
     try {
         std::thread(give_up).detach();
-    } catch (const std::system_error &) { /* the system has no thread left */
+    } catch (const std::system_error &) { /* no more threads available */
         give_up();
     }
 }
 
-/* result: NCCL's, or that it is still at work. */
+/* result: NCCL's error, or GPUNN__NCCL_IN_PROGRESS after a timeout. */
 static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int result)
 {
     gpunn__nccl *nccl = cuda->nccl;
@@ -124,7 +125,7 @@ static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int re
                             nccl->ncclGetErrorString(result));
 }
 
-/* Until NCCL has done what a call of `result` began on the host. */
+/* Waits until NCCL has finished, on the host, what a call with this result has begun. */
 static gpunn_status gpunn__nccl_done(gpunn__cuda *cuda, const char *what, int result)
 {
     gpunn__nccl         *nccl = cuda->nccl;
@@ -164,7 +165,7 @@ GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda)
     return gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize");
 }
 
-/* ---- the calls of the backend ---------------------------------------------------------------------------------------- */
+/* ---- functions of the backend ---------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
 {
@@ -231,7 +232,7 @@ GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
     return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "NCCL has failed before; begin anew from the last checkpoint");
 }
 
-/* One, of `count` values of that type: its own or what travels instead. */
+/* Starts one exchange of `count` values of that type: the exchange's own values, or BF16 copies of them. */
 static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange, void *values, size_t count, int type,
                                int operation)
 {
@@ -242,8 +243,8 @@ static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange
     return nccl->ncclBroadcast(values, values, count, type, exchange->root, nccl->comm, nccl->stream);
 }
 
-/* As BF16, in pieces, each rounded, exchanged, and divided by the number of ranks where it is wanted; on the exchanges' stream,
- * which is the context's meanwhile. */
+/* Exchanges values as BF16, in pieces. Each piece is rounded, exchanged, and, where the result is needed,
+ * divided by the number of ranks. Meanwhile cuda->stream is the stream of the exchanges. */
 static gpunn_status gpunn__exchange_bf16(gpunn__cuda *cuda, const gpunn_exchange *exchange)
 {
     gpunn__nccl *nccl = cuda->nccl;
@@ -261,7 +262,7 @@ static gpunn_status gpunn__exchange_bf16(gpunn__cuda *cuda, const gpunn_exchange
     return GPUNN_OK;
 }
 
-/* Beside what the stream does from now on. */
+/* Begins exchanges on their own stream. They overlap what cuda->stream does from now on. */
 static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchange *exchanges, int count)
 {
     gpunn__nccl *nccl = cuda->nccl;

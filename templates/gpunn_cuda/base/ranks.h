@@ -3,13 +3,13 @@
 #include "base/context.h"
 
 /* ==== >>base/ranks ================================================================================================= *
- * NCCL, opened when the first group asks for it. The few functions are declared here, in words of our own, so that no header of
- * its is needed (tests/compile/nccl.cpp compares them with it). The communicator is one whose calls do not block, so that
- * whatever waits for other ranks can end. */
+ * NCCL is opened when the first group needs it. The few functions used are declared here, so NCCL's header is
+ * not needed (tests/compile/nccl.cpp compares them with it). The communicator is nonblocking, so waiting for
+ * other ranks can time out. */
 typedef struct gpunn__nccl_id {
     char bytes[GPUNN_RANKS_ID];
 } gpunn__nccl_id;
-typedef struct gpunn__nccl_config { /* as of 2.14, which `version` says; later ones have more members behind */
+typedef struct gpunn__nccl_config { /* the layout of version 2.14, as `version` says; later versions append members */
     size_t   size;
     unsigned magic, version;
     int      blocking;
@@ -35,12 +35,12 @@ typedef struct gpunn__nccl_config { /* as of 2.14, which `version` says; later o
 /* clang-format on */
 
 struct gpunn__nccl {
-    gpunn_status found;                                   /* of the search */
-    char         text[sizeof((gpunn__cuda *)NULL)->text]; /* why not */
-    void        *comm;                                    /* NULL: none, or given up */
+    gpunn_status found;                                   /* result of the search */
+    char         text[sizeof((gpunn__cuda *)NULL)->text]; /* why it was not found, or its version and path */
+    void        *comm;                                    /* NULL: none, or aborted */
     double       timeout;
     int          rank, size;
-    cudaStream_t stream; /* of all exchanges */
+    cudaStream_t stream; /* for all exchanges */
     cudaEvent_t  now, begun, done;
 #define GPUNN__X(result, name, arguments) result(*name) arguments;
     GPUNN__NCCL_FUNCTIONS(GPUNN__X)
@@ -55,19 +55,21 @@ GPUNN__INTERNAL void gpunn__cuda_ranks_leave(void *context, bool waits);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size,
                                                     double timeout);
 
-/* Whether so many exchanges could be. */
+/* Fails if count > 0 and there is no communicator any more. */
 GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count);
 
-/* The stream goes on behind those that have begun. */
+/* Makes cuda->stream wait for the exchanges that have begun. */
 GPUNN__INTERNAL gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count);
 
-/* Parts of `count` floats each, [ranks->size], of which this rank has its own: all have all of them when the stream goes on. */
+/* All-gather: parts [ranks->size] of `count` floats each, of which this rank has its own. All ranks have all
+ * parts when the stream continues. */
 GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count);
 
-/* The same through the host's memory, where the ranks' parts are doubles: those of CPUs are among them. */
+/* The same through host memory, where the ranks' parts are doubles. Used if ranks on CPUs take part. */
 GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count);
 
-/* Those of the run, from the first on that has not begun, that need no more than so many steps. */
+/* Begins the exchanges of the run that are complete after `steps` steps, starting with the first that has not
+ * begun. */
 GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun);
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exchange *exchanges, int count);

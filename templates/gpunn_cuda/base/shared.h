@@ -3,7 +3,11 @@
 #include "base/context.h"
 
 /* ==== >>base/shared ================================================================================================ */
-/* From here to the end of the block, by layer and op, in what NVIDIA's profilers show of the host. */
+/* Interfaces that one part offers to the ops of others: matrix products, cuDNN, sums and the steps'
+ * epilogue. */
+
+/* Marks a range, from here to the end of the block, in NVIDIA's profilers. Its name consists of layer and
+ * op. */
 struct gpunn__range {
 #if defined(GPUNN__NVTX)
     explicit gpunn__range(const gpunn_step *step)
@@ -28,7 +32,7 @@ struct gpunn__range {
 #endif
 };
 
-/* Row-major d[batch][m][n] = act(op(a)[m][k] op(b)[k][n] + bias[n] + residual), sums in F32. */
+/* Row-major d[batch][m][n] = act(op(a)[m][k] op(b)[k][n] + bias[n] + residual), accumulated in F32. */
 typedef enum gpunn__activation {
     GPUNN__NO_ACTIVATION = 0,
     GPUNN__RELU,
@@ -39,37 +43,40 @@ typedef enum gpunn__activation {
 typedef struct gpunn__product {
     int64_t           m, n, k, batch;
     bool              transpose_a, transpose_b;     /* a is stored [k][m]; b is stored [n][k] */
-    int64_t           lda, ldb, ldd;                /* elements from row to row as stored; residual has d's */
-    int64_t           stride_a, stride_b, stride_d; /* from one of the batch to the next; 0: the same for all */
+    int64_t           lda, ldb, ldd;                /* elements between stored rows; residual has the stride of d */
+    int64_t           stride_a, stride_b, stride_d; /* elements between products of the batch; 0: shared by all */
     gpunn_dtype       dtype, d_dtype;               /* of a and b; of d, residual and aux */
-    gpunn_precision   precision;                    /* F32: exact products; TF32: rounded operands where dtype is F32 */
+    gpunn_precision   precision;                    /* F32: exact products; TF32: rounds the operands if dtype is F32 */
     bool              accumulate;                   /* d += */
     gpunn__activation activation;
-    bool              keep_nan; /* relu makes NaN of NaN, which the library does not promise */
+    bool              keep_nan; /* relu must propagate NaN, which the library does not guarantee */
     const void       *a, *b;
     void             *d;
-    const void       *bias; /* F32 or d_dtype, see bias_dtype; NULL: none */
+    const void       *bias; /* F32 or d_dtype (bias_dtype); NULL: none */
     gpunn_dtype       bias_dtype;
-    const void       *residual;  /* NULL: none; never with accumulate */
-    void             *aux;       /* as d, batch 1. GELU_TANH: receives its argument, if wanted; its derivative: that argument;
-                                   RELU_DERIVATIVE: relu's result */
-    float            *row_sums;  /* [m], batch 1, transpose_a: receives op(a) summed over k; NULL: not wanted; never with bias */
-    void             *workspace; /* with row_sums: as gpunn__cuda_channel_sums wants it for [k][m] */
+    const void       *residual; /* NULL: none; never together with accumulate */
+    /* layout of d, batch 1. GELU_TANH: receives its argument, if non-NULL. GELU_TANH_DERIVATIVE: that
+     * argument. RELU_DERIVATIVE: relu's result. */
+    void  *aux;
+    float *row_sums;  /* [m], with batch 1 and transpose_a: op(a) summed over k; NULL: not needed; never with bias */
+    void  *workspace; /* only with row_sums: what gpunn__cuda_channel_sums needs for [k][m] */
 } gpunn__product;
-/* The seam to cuBLASLt. prepare: whether there is an algorithm (pointers are only compared with NULL). */
+/* The interface to cuBLASLt. prepare checks whether there is an algorithm; it only compares pointers with
+ * NULL. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p);
 
-/* The seam to cuDNN. All tensors contiguous and of one dtype, bias and residual too: x [n][c][d][h][w], y [n][k][o][p][q] and
- * filters [k][c / groups][kd][kh][kw], or, channels_last, [n][d][h][w][c], [n][o][p][q][k] and [k][kd][kh][kw][c / groups]. */
+/* The interface to cuDNN. All tensors are contiguous and of one dtype, including bias and residual. Shapes
+ * are x [n][c][d][h][w], y [n][k][o][p][q] and filters [k][c / groups][kd][kh][kw]. With channels_last they
+ * are [n][d][h][w][c], [n][o][p][q][k] and [k][kd][kh][kw][c / groups]. */
 enum { GPUNN__CONV_TAG = 0x636F6E76 };
 typedef enum gpunn__conv_kind { GPUNN__CONV_FORWARD, GPUNN__CONV_DATA, GPUNN__CONV_FILTER } gpunn__conv_kind;
-typedef struct gpunn__convolution { /* all fields are set, no padding: it is the key of the plan's cache entry */
-    int64_t tag;                    /* of the cache: GPUNN__CONV_TAG */
+typedef struct gpunn__convolution { /* all fields must be set and there is no padding: the key of the plan in the cache */
+    int64_t tag;                    /* identifies this use of the cache: GPUNN__CONV_TAG */
     int64_t kind;                   /* gpunn__conv_kind */
     int64_t dtype;                  /* gpunn_dtype of x, w, y */
     int64_t precision;              /* gpunn_precision */
-    int64_t axes;                   /* 3, or 2: what goes along d is 1, as along h where there is but one axis */
+    int64_t axes;                   /* 3, or 2: d, and with a single axis also h, has size 1 */
     int64_t n, c, d, h, w;          /* x */
     int64_t k, kd, kh, kw;          /* filters */
     int64_t o, p, q;                /* y along d, h and w */
@@ -78,89 +85,95 @@ typedef struct gpunn__convolution { /* all fields are set, no padding: it is the
     int64_t bias, residual, relu; /* 0 or 1, forward only: y = relu(conv + residual + bias[k]) */
     int64_t channels_last;        /* 0 or 1 */
 } gpunn__convolution;
-/* FORWARD x, w -> y; DATA w, y -> x; FILTER x, y -> w: what is computed is written, never added to. */
+/* FORWARD: x, w -> y. DATA: w, y -> x. FILTER: x, y -> w. Results are overwritten, never accumulated. */
 typedef struct gpunn__conv_data {
     void       *x, *w, *y;
     const void *bias, *residual;
     void       *workspace;
 } gpunn__conv_data;
 
-/* cuDNN's fused attention, of 16-bit values whose rows lie together: steps in elements from sample to sample, head to head and
- * row to row. What a mask adds to the scores is an F32 matrix of s columns: bias is how many samples, heads and rows it has (1:
- * the same one for all), and the step from row to row; 0: there is none. */
+/* cuDNN's fused attention, for 16-bit values with contiguous rows. Strides are in elements: between samples,
+ * heads and rows. A mask that is added to the scores is an F32 matrix with s columns. bias holds its number
+ * of samples, heads and rows (1: shared by all) and its row stride; 0: no mask. */
 enum { GPUNN__ATTENTION_TAG = 0x61747465 };
-typedef struct gpunn__dnn_attention { /* all fields are set, no padding: a key of the cache */
+typedef struct gpunn__dnn_attention { /* all fields must be set and there is no padding: a key of the cache */
     int64_t tag, backward, dtype, n, heads, kv_heads, l, s, e, ev, causal;
-    int64_t padded; /* it is told how many rows and keys there are, though all samples have l and s */
-    int64_t adds;   /* backward: dq is summed in F32 in memory, in no order, instead of from matrices of l x s that are kept */
+    int64_t padded; /* actual numbers of rows and keys are passed, although all samples have l and s */
+    int64_t adds;   /* backward: sums dq in F32 in memory, in no fixed order, rather than keeping l x s matrices */
     int64_t bias[4];
-    int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3]; /* gradients: 0 of a forward pass */
+    int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3]; /* strides of gradients are 0 in a forward pass */
 } gpunn__dnn_attention;
-/* Forward: q, k, v -> y, lse (F32 [n, heads, l]); backward: all these and dy -> dq, dk, dv. What is computed is written. */
+/* Forward: q, k, v -> y, lse (F32 [n, heads, l]). Backward: all these and dy -> dq, dk, dv. Results are
+ * overwritten. */
 typedef struct gpunn__dnn_attention_data {
     void  *q, *k, *v, *y, *lse, *dy, *dq, *dk, *dv;
-    void  *sums;    /* backward: room as lse's */
-    void  *dq_sums; /* adds: room for F32 [n, heads, l, e] */
+    void  *sums;    /* backward: buffer of lse's size */
+    void  *dq_sums; /* with adds: buffer for F32 [n, heads, l, e] */
     float *bias;
     int   *lengths; /* [2][n]: rows, keys */
     float  scale;
     void  *workspace;
 } gpunn__dnn_attention_data;
-/* As gpunn__dnn_prepare and gpunn__dnn_run. */
+/* Like gpunn__dnn_prepare and gpunn__dnn_run. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
                                                           size_t *workspace_bytes);
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
                                                       const gpunn__dnn_attention_data *data);
 
-/* cuDNN's rnn, lstm and gru: one layer of sequences that are all as long, in F32. */
+/* cuDNN's rnn, lstm and gru: one layer, sequences of equal length, in F32. */
 enum { GPUNN__RNN_TAG = 0x726E6E };
-typedef struct gpunn__dnn_rnn { /* all fields are set, no padding: a key of the cache */
+typedef struct gpunn__dnn_rnn { /* all fields must be set and there is no padding: a key of the cache */
     int64_t tag, op, relu, precision, training, length, batch, in, hidden, directions, bias;
 } gpunn__dnn_rnn;
 typedef struct gpunn__dnn_rnn_room {
-    size_t  weights, workspace, reserve; /* bytes; reserve: from the forward pass of training to the backward pass */
-    int64_t part[2][4]; /* of each direction, where in the weights weight_ih, weight_hh, bias_ih and bias_hh begin, in floats */
+    size_t  weights, workspace, reserve; /* bytes; reserve: kept from the forward pass of training to the backward pass */
+    int64_t part[2][4]; /* offsets of weight_ih, weight_hh, bias_ih and bias_hh in the weights, per direction, in floats */
 } gpunn__dnn_rnn_room;
-/* Forward: x, h_0, c_0, weights -> y, h_n, c_n, reserve. Backward: these and dy, dh_n, dc_n -> dx, dh_0, dc_0; dweights are added
- * to. x [length, batch, in], y [length, batch, directions, hidden], states [directions, batch, hidden]. NULL: a state of 0, and
- * what is not wanted, of which dx and reserve never are. */
+/* Forward: x, h_0, c_0, weights -> y, h_n, c_n, reserve. Backward: these and dy, dh_n, dc_n -> dx, dh_0,
+ * dc_0; dweights are accumulated. x [length, batch, in], y [length, batch, directions, hidden], states
+ * [directions, batch, hidden]. NULL means a zero state or an output that is not needed; dx and reserve are
+ * always needed. */
 typedef struct gpunn__dnn_rnn_data {
     bool         backward;
     const float *x, *h_0, *c_0, *weights, *dy;
     float       *y, *h_n, *c_n, *dh_n, *dc_n, *dx, *dh_0, *dc_0, *dweights;
     void        *reserve, *workspace;
 } gpunn__dnn_rnn_data;
-/* As gpunn__dnn_prepare and gpunn__dnn_run. */
+/* Like gpunn__dnn_prepare and gpunn__dnn_run. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room);
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
 
 GPUNN__INTERNAL bool   gpunn__dnn_available(gpunn__cuda *cuda);
-GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* where it is available: 92400 is 9.24.0 */
-/* Chooses the plan. workspace_bytes: what the run will get. GPUNN_ERR_UNSUPPORTED: there is no plan, take another way. */
+GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* if available: 92400 is 9.24.0 */
+/* Chooses the plan. workspace_bytes: receives the size that a run needs. GPUNN_ERR_UNSUPPORTED: there is no
+ * plan; use another algorithm. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
 GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data);
 
-GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; cuDNN is opened by the first op that asks */
+GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; the first op that needs cuDNN opens it */
 GPUNN__INTERNAL void         gpunn__libraries_close(gpunn__cuda *cuda);
 GPUNN__INTERNAL void         gpunn__libraries_report(void (*write)(void *user, const char *text), void *user);
 
-/* out[channels] (F32) = or += the sums of x[n][channels][inner] over n and inner. */
+/* out[channels] (F32) = or += x[n][channels][inner] summed over n and inner. */
 GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n,
                                                       int64_t channels, int64_t inner, float *out, bool accumulate,
                                                       void *workspace);
-/* The gradient of a broadcast operand: to = or += from summed over the axes along which `to` was broadcast to from's shape. */
+/* The gradient of a broadcast operand: to = or += from, summed over the axes along which `to` was broadcast
+ * to from's shape. */
 GPUNN__INTERNAL size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to,
                                                 bool accumulate, void *workspace);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action); /* all elementwise ops */
-/* What is left of the forward step of LINEAR or a convolution after the bare product stands in y (step->out's shape, channels on
- * axis 1, of LINEAR the last one): y = act(norm(y + bias) + residual), in one pass, from y (y_dtype) into step->out.data; each
- * part only if its flag is set (bias: step->in[2], the others as step->fused says). */
+/* Completes the forward step of LINEAR or a convolution in one pass, after the bare product was stored to y.
+ * y (y_dtype) has the shape of step->out, with channels on axis 1, or on the last axis for LINEAR.
+ * step->out.data = act(norm(y + bias) + residual). Each part is applied only if its flag is set; bias is
+ * step->in[2], the others are in step->fused. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype,
                                                 bool bias, bool norm, bool residual, bool relu);
-/* After a run's steps: norm, clipping, finite check, updates, loss scale (>>cuda/optimizers). Launches only: kernels
- * read the numbers that vary from run to run, lr and step of update i, from cuda->state->lr[i] and ->update_step[i]. */
+/* What follows a run's steps: gradient norm, clipping, finite check, updates, loss scale (>>cuda/optimizers).
+ * It only launches kernels. They read the values that vary from run to run from cuda->state: lr[i] and
+ * update_step[i] for update i. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun);
 
 #endif /* GPUNN__CUDA_BASE_SHARED_H */

@@ -3,12 +3,14 @@
 #include "base/context.h"
 
 /* ==== >>base/values ================================================================================================ */
+/* Device functions for values: loads and stores of 8 elements, reductions over a block, random numbers. */
+
 __device__ __forceinline__ float gpunn__from_half(unsigned short bits, gpunn_dtype dtype)
 {
     return dtype == GPUNN_BF16 ? __uint_as_float((unsigned)bits << 16) : __half2float(__ushort_as_half(bits));
 }
 
-/* To the nearest, ties to even. */
+/* Rounds to the nearest, ties to even. */
 __device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dtype)
 {
     if (dtype != GPUNN_BF16) return __half_as_ushort(__float2half_rn(x));
@@ -16,10 +18,10 @@ __device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dt
     return x != x ? (unsigned short)0x7FFF : (unsigned short)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
 
-/* Of numbers in F32 or 16 bits. */
+/* Bytes of count numbers in F32 or 16-bit storage. */
 GPUNN__INTERNAL size_t gpunn__bytes(gpunn_dtype dtype, int64_t count);
 
-/* x + n; NULL, which nothing may be added to, stays NULL. */
+/* x + n; NULL stays NULL, because adding to NULL is undefined. */
 template <class T, class N> __host__ __device__ __forceinline__ T *gpunn__beyond(T *x, N n)
 {
     return x ? x + n : NULL;
@@ -39,14 +41,14 @@ __device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int6
         ((unsigned short *)data)[i] = gpunn__to_half(x, dtype);
 }
 
-/* What x becomes when it is stored. */
+/* The value of x after storing it as dtype. */
 __device__ __forceinline__ float gpunn__rounded(float x, gpunn_dtype dtype)
 {
     return dtype == GPUNN_F32 ? x : gpunn__from_half(gpunn__to_half(x, dtype), dtype);
 }
 
-/* Eight elements from i on, a multiple of 8; data aligned to 32 bytes (F32) or 16: one or two accesses of 128 bits, one of 256
- * where the device has them. */
+/* Loads and stores eight elements from i on, a multiple of 8. data is aligned to 32 bytes (F32) or 16. Takes
+ * one or two accesses of 128 bits, or one of 256 bits on devices that have them. */
 typedef struct gpunn__floats8 {
     alignas(32) float v[8];
 } gpunn__floats8;
@@ -85,8 +87,8 @@ __device__ __forceinline__ int gpunn__pack_size(int64_t count, int64_t i)
     return count - i < GPUNN__PACK ? (int)(count - i) : GPUNN__PACK;
 }
 
-/* Elements i .. i + n - 1 of contiguous storage, i a multiple of 8. The loops of the last pack turn v around, so that it stays
- * in registers while they need not be unrolled. */
+/* Loads elements i .. i + n - 1 of contiguous storage; i is a multiple of 8. The loop for a partial pack
+ * rotates v. So v stays in registers although the loop is not unrolled. */
 __device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype dtype, int64_t i, int n, float v[8])
 {
     if (n == GPUNN__PACK) {
@@ -101,7 +103,7 @@ __device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype d
     }
 }
 
-/* Stores them (v is lost), or adds them to what is there. */
+/* Stores them, or with add adds them to the stored values. v is overwritten. */
 __device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype, int64_t i, int n, bool add, float v[8])
 {
     if (n == GPUNN__PACK) {
@@ -122,8 +124,8 @@ __device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype,
     }
 }
 
-/* Whether this block is the last of `count` to come here; then it sees what the others wrote before. All threads call it. counter
- * is 0 before the first block and after the last. */
+/* Whether this block is the last of `count` blocks to arrive here. That block then sees what the others wrote
+ * before. All threads must call it. counter is 0 before the first block and after the last. */
 __device__ __forceinline__ bool gpunn__is_last_block(unsigned *counter, unsigned count)
 {
     __shared__ bool last;
@@ -137,8 +139,8 @@ __device__ __forceinline__ bool gpunn__is_last_block(unsigned *counter, unsigned
     return last;
 }
 
-/* Reductions over all threads of a block of whole warps; every thread gets the result. The order is fixed. Several calls may
- * follow each other. */
+/* Reductions over all threads of a block of whole warps. Every thread gets the result. The order is fixed.
+ * Calls may follow each other directly. */
 typedef struct gpunn__add {
     template <typename T> __device__ T operator()(T a, T b) const
     {
@@ -157,7 +159,7 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
     unsigned     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
-    __syncthreads(); /* of an earlier call: everybody has read part */
+    __syncthreads(); /* all threads have read part in an earlier call */
     if (lane == 0) part[warp] = value;
     __syncthreads();
     T result = part[0];
@@ -165,14 +167,14 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
     return result;
 }
 
-/* What is drawn for a pack in a run. */
+/* The random words of a pack in a run. */
 __device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned site, uint64_t pack, uint32_t word[4])
 {
     const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run, (uint32_t)(run >> 32)};
     gpunn__philox(seed, counter, word);
 }
 
-/* Two of dropout's draws in each word. */
+/* Each word holds two 16-bit draws for dropout. */
 __device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site, uint64_t pack, uint32_t word[4])
 {
     gpunn__draw_pack(state->seed, state->step, site, pack, word);
@@ -183,7 +185,7 @@ __device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int 
     return (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
 }
 
-/* Every op's function. */
+/* One function per op. */
 #define GPUNN__X(ENUM, name, ...) \
     GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
 GPUNN_OTHER_OPS(GPUNN__X)

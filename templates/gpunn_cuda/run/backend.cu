@@ -5,6 +5,8 @@
 #include "run/run.h"
 
 /* ==== >>run/backend ================================================================================================ */
+/* The gpunn_backend table of CUDA, and opening, closing and describing devices. */
+
 static int gpunn__cuda_device_count(void)
 {
     int                  count = 0;
@@ -12,9 +14,9 @@ static int gpunn__cuda_device_count(void)
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening a device ------------------------------------------------------------------------------------------------ */
 
-/* How many GPUs there are, and if none, why. */
+/* Counts the GPUs. If there are none, the failure says why. */
 static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
 {
     int driver = 0, runtime = 0;
@@ -43,7 +45,8 @@ static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
     return gpunn__cuda_check(cuda, error, "cudaGetDeviceCount");
 }
 
-/* The device's context. It is never given back, for memory that outlives the device may be in it. */
+/* Retains the device's context. It is never released, because memory that outlives the device may belong to
+ * it. */
 static gpunn_status gpunn__cuda_reach(gpunn__cuda *cuda)
 {
     const cudaError_t error = gpunn__context_retain(&cuda->context, cuda->device);
@@ -56,7 +59,7 @@ static gpunn_status gpunn__cuda_reach(gpunn__cuda *cuda)
     return gpunn__cuda_check(cuda, error, "cuDevicePrimaryCtxRetain");
 }
 
-/* What the device is like, and code for it in this binary. */
+/* Queries the device's properties and checks that this binary contains code for it. */
 static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
 {
     int index = cuda->device, major = 0, minor = 0, driver = 0;
@@ -77,12 +80,14 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
                                 index, major, minor, cuda->capability);
     GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes"));
     cuda->architecture = code.ptxVersion;
-    /* GPUNN__FOLLOW. Drivers before CUDA 12.3 capture no such launch, and one that fails ends the program's own capture. */
+    /* See GPUNN__FOLLOW. Drivers before CUDA 12.3 cannot capture such launches, and a failing launch ends the
+     * program's own capture. */
     cuda->overlaps = cuda->architecture >= 90 && driver >= 12030 && !cuda->plain;
     return GPUNN_OK;
 }
 
-/* "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared" of one in the host's memory */
+/* Writes "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared" for a GPU that
+ * uses host memory. */
 static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability, uint64_t *identity)
 {
     cudaDeviceProp properties;
@@ -98,7 +103,8 @@ static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int 
     return cudaSuccess;
 }
 
-/* Takes the program's stream, if it is of this device: events of others cannot be recorded there. */
+/* Uses the program's stream, after checking that it belongs to this device. (Events of one device cannot be
+ * recorded on another's stream.) */
 static gpunn_status gpunn__cuda_adopt(gpunn__cuda *cuda, cudaStream_t stream)
 {
     cudaStreamCaptureStatus capturing;
@@ -145,7 +151,7 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     return gpunn__libraries_open(cuda);
 }
 
-/* What CUDA has for the device. */
+/* Frees the device's CUDA resources. */
 static void gpunn__cuda_release(gpunn__cuda *cuda)
 {
     if (cuda->state) gpunn__cuda_free(cuda, cuda->state, sizeof *cuda->state);
@@ -157,7 +163,7 @@ static void gpunn__cuda_release(gpunn__cuda *cuda)
     if (cuda->own) (void)cudaStreamDestroy(cuda->own);
 }
 
-/* Takes what a half-open or dead device has, too. In a forked process only the host's memory is freed. */
+/* Also closes a partly opened or dead device. In a forked process it frees only host memory. */
 static void gpunn__cuda_close(void *context)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
@@ -205,7 +211,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
     (void)snprintf(info->name, sizeof info->name, "%s", cuda->name);
 }
 
-/* ---- steps and updates one by one ------------------------------------------------------------------------------------ */
+/* ---- single steps and updates ---------------------------------------------------------------------------------------- */
 
 static gpunn_status gpunn__cuda_prepare(void *context, gpunn_step *step)
 {
@@ -239,7 +245,7 @@ static gpunn_status gpunn__cuda_update(void *context, const gpunn_update *update
     return gpunn__run_launch(cuda, &run);
 }
 
-/* As fast as bytes arrive, and many times over. */
+/* Normalizes bytes to floats. This is many times faster than uploading the bytes, so the kernel is kept simple. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__normalize_kernel(float *to, const uint8_t *from, int64_t count, const gpunn_pixels pixels)
 {
@@ -249,7 +255,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         int   c = (int)(gpunn__quotient(i, pixels.plane) % pixels.channels);
         float mean = pixels.mean[0], std = pixels.std[0];
 #pragma unroll
-        for (int k = 1; k < 4; k++) { /* an index would put them into memory */
+        for (int k = 1; k < 4; k++) { /* indexing by c would put the arrays into local memory */
             mean = k == c ? pixels.mean[k] : mean;
             std = k == c ? pixels.std[k] : std;
         }
@@ -273,7 +279,8 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
     return gpunn__cuda_copy(cuda, to, to_dtype, from, from_dtype, count, false);
 }
 
-/* The tensor cores take their operands so, and only cuDNN has kernels for it. Small images are not worth the extra launches. */
+/* Whether images should be stored channels last. Tensor cores need this layout, and only cuDNN has kernels
+ * for it. For small images the extra launches do not pay off. */
 #ifndef GPUNN__CHANNELS_LAST_FROM
 #define GPUNN__CHANNELS_LAST_FROM (1 << 18)
 #endif
@@ -311,7 +318,7 @@ static void gpunn__report_line(void (*write)(void *user, const char *text), void
     write(user, line);
 }
 
-/* Of the kernels' code for a GPU; the context that this takes is given back. */
+/* Attributes of the kernels' code for a GPU. The context that this needs is released again. */
 static cudaError_t gpunn__code_attributes(cudaFuncAttributes *code, int index)
 {
     gpunn__context context = {};
@@ -349,7 +356,7 @@ static void gpunn__cuda_report(void (*write)(void *user, const char *text), void
 {
     const gpunn__current current;
     int                  driver = 0, runtime = 0, count = 0;
-    gpunn__cuda          probe; /* for the sentence alone */
+    gpunn__cuda          probe; /* only holds an error message */
     memset(&probe, 0, sizeof probe);
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);

@@ -4,7 +4,8 @@
 #include "base/ranks.h"
 #include "cuda/short.h"
 
-/* Whether the run begins by rounding an F32 input for products: the kernel that brings its numbers does that by the way. */
+/* Whether the run begins with rounding an F32 input to 16 bits for products. Then the kernel that stores the
+ * run's numbers does that as well. */
 static bool gpunn__rounds_first(const gpunn__cuda *cuda, const gpunn_run *run)
 {
     const gpunn_step *step = run->steps;
@@ -67,8 +68,8 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
     return GPUNN_OK;
 }
 
-/* Hands over what kernels have noted, once, instead of running; false: nothing. Ranks run all the same: others wait for them, and
- * some may not know yet. Waits for nothing. */
+/* Reports a bad loss or gradient that kernels have recorded, once, instead of running; false: there is none.
+ * If ranks have joined, the run executes anyway: others wait for it, and some may not know yet. Never waits. */
 static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
 {
     uint64_t   noted = cuda->bad[0];
@@ -83,7 +84,7 @@ static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
     return true;
 }
 
-/* A fused kernel of the generator's. */
+/* Runs a fused kernel that the generator has written. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_kernel_operand *operands = step->group.kernel->program[step->group.direction].operands;
@@ -122,8 +123,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *st
     return gpunn__cuda_check(cuda, (cudaError_t)-launch->run(&call), step->name);
 }
 
-/* An op of the program's, whose values are F32: what is stored in 16 bits is converted to and fro in the workspace, where
- * gradients that add up are made, too. */
+/* Runs a custom op of the program. Its values are F32. Values in 16-bit storage are converted in the
+ * workspace before and after. Gradients to be accumulated are computed in the workspace too. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_custom_op *op = step->attr->custom;
@@ -197,13 +198,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step 
     }
 }
 
-/* GPUNN_PLAIN: a fault of `what`, the last to be launched, is found here and nowhere later. */
+/* With GPUNN_PLAIN, waits, so that a fault of `what`, launched last, is reported here and not later. */
 static gpunn_status gpunn__plain_wait(gpunn__cuda *cuda, const char *what)
 {
     return cuda->plain ? gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), what) : GPUNN_OK;
 }
 
-/* gpunn_profile: the time at which this step, or what is behind the last, begins. */
+/* gpunn_profile: records the time at which this step, or what follows the last step, begins. */
 static gpunn_status gpunn__mark(gpunn__cuda *cuda, int step)
 {
     if (cuda->marks == NULL) return GPUNN_OK;
@@ -241,7 +242,7 @@ GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run
     return gpunn__plain_wait(cuda, "the optimizer's kernels");
 }
 
-/* Each launch's time goes to the first of its steps. */
+/* The time of each launch is attributed to the first of its steps. */
 static gpunn_status gpunn__times(gpunn__cuda *cuda, int count, double *seconds)
 {
     int last = -1;
@@ -261,7 +262,7 @@ static gpunn_status gpunn__times(gpunn__cuda *cuda, int count, double *seconds)
 GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seconds)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
-    const int    count = run->step_count + 2; /* before each step, before the updates, behind them */
+    const int    count = run->step_count + 2; /* before each step, before the updates, after them */
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "timing"));
     if (gpunn__takes_bad(cuda, run)) return GPUNN_OK;
@@ -282,18 +283,18 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, dou
 
 /* ---- capture and replay ---------------------------------------------------------------------------------------------- */
 
-enum { GPUNN__MAX_CAPTURED = 8 }; /* graphs of one plan: first and later gradients, or buffers that the program alternates */
+enum { GPUNN__MAX_CAPTURED = 8 }; /* graphs per plan: first and later gradients, or buffers that the program alternates */
 
 typedef struct gpunn__captured gpunn__captured;
 struct gpunn__captured {
-    gpunn__captured *next;  /* the one used before */
-    gpunn_run        run;   /* which this is; its updates follow this struct */
-    bool             warm;  /* has run once, kernel by kernel, which loads what it needs */
-    bool             plain; /* cannot be captured, or shall not */
+    gpunn__captured *next;  /* the one used before this */
+    gpunn_run        run;   /* the run that this entry belongs to; its updates follow this struct */
+    bool             warm;  /* has run once, kernel by kernel, which loads the kernels */
+    bool             plain; /* cannot or must not be captured */
     cudaGraphExec_t  graph; /* NULL: not captured */
 };
 
-/* Whether all is the same that a captured kernel has in its arguments. */
+/* Whether all arguments of a captured update kernel are the same. */
 static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
 {
     return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter && a->state[0] == b->state[0] &&
@@ -316,7 +317,7 @@ static size_t gpunn__captured_bytes(const gpunn_run *run)
     return sizeof(gpunn__captured) + (size_t)run->update_count * sizeof *run->updates;
 }
 
-/* Frees one and returns the next. */
+/* Frees an entry and returns the next. */
 static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured *captured)
 {
     gpunn__captured *next = captured->next;
@@ -326,7 +327,7 @@ static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured 
     return next;
 }
 
-/* Whether the host has to do with a run while it goes on. */
+/* Whether the host takes part in the run while it executes. */
 static bool gpunn__meets_on_host(const gpunn_run *run)
 {
     bool meets = false;
@@ -334,7 +335,8 @@ static bool gpunn__meets_on_host(const gpunn_run *run)
     return meets;
 }
 
-/* The entry of this run, made if it is new, and now the first of the list. NULL: out of memory. */
+/* Finds or creates the entry of this run and moves it to the front of the list. Returns NULL if memory runs
+ * out. */
 static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
 {
     gpunn__captured *first = (gpunn__captured *)run->captured, **link = &first, *captured;
@@ -371,7 +373,7 @@ static gpunn_status gpunn__use_stream(gpunn__cuda *cuda, cudaStream_t stream)
 static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
 {
     cudaGraph_t  graph = NULL;
-    cudaStream_t stream = cuda->stream; /* the program's may be used by it meanwhile, or be one that cannot be captured */
+    cudaStream_t stream = cuda->stream; /* the program may use its stream meanwhile, or it may not support capture */
     GPUNN__CUDA(cuda, cudaStreamBeginCapture(cuda->own, cudaStreamCaptureModeThreadLocal));
     gpunn_status status = gpunn__use_stream(cuda, cuda->own);
     if (status == GPUNN_OK) status = gpunn__run_launch(cuda, run);
@@ -379,7 +381,7 @@ static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captu
     const gpunn_status back = gpunn__use_stream(cuda, stream);
     if (status == GPUNN_OK) status = back;
     if (status != GPUNN_OK)
-        (void)cudaGetLastError(); /* what ended the capture is known */
+        (void)cudaGetLastError(); /* the reason for the failure is already recorded */
     else
         status = gpunn__cuda_check(cuda, ended, "cudaStreamEndCapture");
     if (status == GPUNN_OK)
@@ -388,7 +390,7 @@ static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captu
     return status;
 }
 
-/* Where a driver captures no overlapping kernels, they follow one another whole. */
+/* Captures the run. If a driver cannot capture overlapping kernels, captures it again without overlap. */
 static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
 {
     gpunn_status status = gpunn__run_capture(cuda, captured, run);
@@ -409,7 +411,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
         GPUNN__TRY(gpunn__run_numbers(cuda, run, true));
         return gpunn__run_launch(cuda, run);
     }
-    GPUNN__TRY(gpunn__ranks_there(cuda, run->exchange_count)); /* a graph would not notice */
+    GPUNN__TRY(gpunn__ranks_there(cuda, run->exchange_count)); /* a replayed graph would not notice */
     gpunn__captured *captured = gpunn__captured_of(cuda, run);
     if (captured == NULL) return GPUNN_ERR_MEMORY;
     GPUNN__TRY(gpunn__run_numbers(cuda, run, false));

@@ -4,35 +4,36 @@
 #include "cuda/optimizers.h"
 
 /* ==== >>run/run ==================================================================================================== *
- * A run that comes back unchanged is captured the second time and replayed as one graph from then on. What varies between its
- * runs goes into cuda->state before it, in the arguments of a kernel. */
-enum { GPUNN__NUMBERS = 180 }; /* updates whose numbers fit a kernel's arguments */
+ * Executes runs. A run that comes back unchanged is captured the second time and replayed as one graph from
+ * then on. Values that vary between its runs are passed in the arguments of a kernel, which stores them to
+ * cuda->state before the run. */
+enum { GPUNN__NUMBERS = 180 }; /* maximum updates whose numbers fit a kernel's arguments */
 
 typedef struct gpunn__numbers {
     uint64_t     seed, step, draw;
     const float *loss_scale;    /* NULL: 1 */
-    float       *loss_gradient; /* NULL: not wanted */
-    int          first, count;  /* of the updates */
-    gpunn_count *run_counts;    /* of seed, step and draw; NULL: as the host says */
-    gpunn_count *counts;        /* of the updates; NULL: as the host says */
-    int          counted;       /* they end before this one */
-    int64_t      update;        /* this one's number in counts[0] */
-    bool         replayed;      /* by the program: the counts go on by themselves */
-    bool         runs, trains;  /* steps; as a training step */
+    float       *loss_gradient; /* NULL: not needed */
+    int          first, count;  /* of the updates in these arguments */
+    gpunn_count *run_counts;    /* counts of seed, step and draw; NULL: use the host's */
+    gpunn_count *counts;        /* counts of the updates; NULL: use the host's */
+    int          counted;       /* end of the range of counts used */
+    int64_t      update;        /* number of this update in counts[0] */
+    bool         replayed;      /* replayed by the program: the counts advance by themselves */
+    bool         runs, trains;  /* runs: has steps; trains: they are a training step */
     float        lr[GPUNN__NUMBERS];
     int64_t      update_step[GPUNN__NUMBERS];
-    int          from[GPUNN__NUMBERS], to[GPUNN__NUMBERS]; /* the counts of an update */
-    const void  *wide; /* what the run's first step rounds to 16 bits, when it does no more than that */
+    int          from[GPUNN__NUMBERS], to[GPUNN__NUMBERS]; /* the range of counts of an update */
+    const void  *wide;                                     /* the input of the run's first step if that only rounds to 16 bits */
     void        *half;
     gpunn_dtype  half_dtype;
     int64_t      half_count;
 
-    unsigned          rounding; /* blocks of that */
-    const gpunn_kept *kept;     /* as of gpunn_run, for the blocks behind those */
+    unsigned          rounding; /* number of blocks for that rounding */
+    const gpunn_kept *kept;     /* as in gpunn_run, for the blocks after those */
     int               kept_count;
 } gpunn__numbers;
 
-/* What a count is in this run: told, with the replays before, or in a replay `by` more than before. */
+/* The value of a count in this run: the host's plus earlier replays, or in a replay `by` more than before. */
 __device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t told, bool replayed, uint64_t by)
 {
     count->now += replayed ? by : told - count->told;
@@ -40,7 +41,7 @@ __device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t 
     return count->now;
 }
 
-/* By one thread. */
+/* Called by one thread. */
 __device__ __forceinline__ void gpunn__count_run(gpunn__device_state *state, const gpunn__numbers &numbers)
 {
     gpunn_count *counts = numbers.run_counts;
@@ -55,7 +56,8 @@ __device__ __forceinline__ void gpunn__count_run(gpunn__device_state *state, con
     if (numbers.trains) state->draw = counts[GPUNN_COUNT_DRAW].now = state->step << 24;
 }
 
-/* By a block: each count by one of its threads. The updates' counts rise. */
+/* Called by a whole block; each count is handled by one of its threads. The ranges of counts of the updates
+ * are ascending. */
 __device__ __forceinline__ void gpunn__count_updates(const gpunn__numbers &numbers)
 {
     if (threadIdx.x == 0 && numbers.first == 0)
@@ -94,11 +96,13 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
     }
 }
 
+/* Launches the kernel that stores the run's numbers to cuda->state. */
 GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, bool replayed);
 
+/* Calls the function of the step's op. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
 
-/* Everything of a run but its numbers. */
+/* Launches everything of a run except its numbers. */
 GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run);
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seconds);
