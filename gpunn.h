@@ -23228,9 +23228,9 @@ struct gpunn__team {
  * The number is 0 outside a task. */
 GPUNN__DECLARE(GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here)
 GPUNN__DECLARE(GPUNN__THREAD_LOCAL int gpunn__team_members)
+
 /* members: memory for threads - 1 workers, owned by the caller. No worker starts before the first task that
  * needs it. */
-
 GPUNN__INTERNAL void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args);
 
 /* Ends the workers. The next task starts new ones. */
@@ -24857,6 +24857,7 @@ typedef struct gpunn__along {
     bool         add, log;
 } gpunn__along;
 
+/* Sets outer, n and inner for an axis of v. */
 GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis);
 
 #define GPUNN__TILE 256
@@ -24867,6 +24868,7 @@ typedef enum gpunn__reduce_kind {
     GPUNN__COUNT /* number of elements equal to the maximum */
 } gpunn__reduce_kind;
 
+/* The value that a reduction starts from. */
 GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
 {
     return kind == GPUNN__MAX || kind == GPUNN__TOP ? -INFINITY : 0;
@@ -24918,6 +24920,7 @@ GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GP
     return total;
 }
 
+/* Sum and maximum of n contiguous floats. The maximum is NaN if any of them is. */
 GPUNN__INTERNAL double gpunn__sum_line(const float *x, int64_t n);
 
 GPUNN__INTERNAL float gpunn__max_line(const float *x, int64_t n);
@@ -25824,6 +25827,7 @@ typedef int gpunn__quad_index __attribute__((vector_size(16)));
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
 #endif
 
+/* Transposes a 4 x 4 square. */
 GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 {
     gpunn__quad a = GPUNN__SHUFFLE(q[0], q[1], 0, 4, 1, 5), b = GPUNN__SHUFFLE(q[0], q[1], 2, 6, 3, 7);
@@ -25856,9 +25860,10 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         return s;                                                                                                \
     }
 
-/* What each vector type provides: unaligned memory, set, fma, load and store of the first `count` lanes (load
- * sets the others to 0), gather of groups of four floats that lie `stride` apart, conversion from F16, and
- * transposition of each 4 x 4 square in four vectors. */
+/* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
+ * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats,
+ * each group `stride` after the one before. half converts from F16. transpose transposes each 4 x 4 square
+ * in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float                          gpunn__v16 __attribute__((vector_size(64)));
 typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -26078,8 +26083,8 @@ typedef struct gpunn__gemm_kernels {
                  int64_t c_row, bool add);
     void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* like gpunn__widen_floats */
 } gpunn__gemm_kernels;
-/* The kernels for the widest vectors that this processor and GPUNN_VECTORS allow. */
 
+/* The kernels for the widest vectors that this processor and GPUNN_VECTORS allow. */
 GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void);
 /* Floats in the widest vector of this processor. Plain C builds return 1. */
 GPUNN__INTERNAL int gpunn__widest_vector(void);
@@ -26168,8 +26173,8 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
 /* Computes the whole product. With threads = 1 everything runs in the calling thread, so a task of a thread
  * pool may call it. workspace: gpunn__gemm_workspace bytes. */
 GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace);
-/* Name of the chosen kernels, for the device's name. */
 
+/* Name of the chosen kernels, for the device's name. */
 GPUNN__INTERNAL const char *gpunn__gemm_name(void);
 
 /* Number of threads worth using for a product. */
@@ -28550,7 +28555,7 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
 }
 
 /* Describes any convolution with three axes. A transposed convolution is described by the convolution whose
- * dx it computes: its operand is that one's dy. */
+ * dx it computes: its operand plays the role of dy. */
 static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
@@ -29904,7 +29909,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step
 }
 
 /* ==== >>cpu/norm =================================================================================================== */
-/* Columns, or partial sums, that the norms process side by side. */
+/* Normalization layers: batch_norm, layer_norm, rms_norm, group_norm and instance_norm. This is the number of
+ * columns, or of partial sums, that they process side by side. */
 #define GPUNN__NORM_WIDTH 64
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
@@ -31644,7 +31650,7 @@ GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j
     return j->h_0 ? j->h_0 + n * j->hidden : j->zeros;
 }
 
-/* gcc uses 256-bit vectors with AVX-512 unless told otherwise. */
+/* By default gcc uses 256-bit vectors with AVX-512. */
 #if defined(__AVX512F__) && defined(GPUNN__VECTORS) && !defined(__clang__)
 #define GPUNN__CELL(function, parameters, arguments) \
     __attribute__((target("prefer-vector-width=512"))) GPUNN__NOINLINE void function parameters
@@ -32237,6 +32243,7 @@ typedef struct gpunn__trust {
     float   rate; /* lr * trust ratio */
 } gpunn__trust;
 
+/* The functions below are entries of gpunn_backend, which >>backend describes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u);
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
@@ -38116,6 +38123,7 @@ typedef struct gpunn__writer {
 /* Adds text to the header: counts its bytes, and in pass GPUNN__HEADER writes it. */
 GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t length);
 
+/* The same for formatted text of less than 256 characters. */
 GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...) GPUNN__PRINTF(2, 3);
 
 /* Emits prefix + name as a JSON string. A name that is not UTF-8 sets w->status. */

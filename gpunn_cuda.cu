@@ -182,7 +182,10 @@ typedef struct gpunn__cuda {
     gpunn__nccl         *nccl;       /* NULL: no group has needed it yet */
 } gpunn__cuda;
 
+/* Records an error message and returns status. After a fault of the device it returns that fault and keeps
+ * its message. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
+/* Return GPUNN_OK, or record the error of a CUDA call, or of a kernel launch. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel);
 /* Make the host wait for all work that the stream has so far, or for an event. If ranks have joined, waiting
@@ -241,6 +244,7 @@ GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
 /* ==== >>base/values ================================================================================================ */
 /* Device functions for values: loads and stores of 8 elements, reductions over a block, random numbers. */
 
+/* Converts 16 bits of F16 or BF16. */
 __device__ __forceinline__ float gpunn__from_half(unsigned short bits, gpunn_dtype dtype)
 {
     return dtype == GPUNN_BF16 ? __uint_as_float((unsigned)bits << 16) : __half2float(__ushort_as_half(bits));
@@ -318,6 +322,7 @@ __device__ __forceinline__ void gpunn__store8(void *data, gpunn_dtype dtype, int
     *(uint4 *)((unsigned short *)data + i) = make_uint4(word[0], word[1], word[2], word[3]);
 }
 
+/* Elements in the pack that begins at i: GPUNN__PACK, or fewer at the end. */
 __device__ __forceinline__ int gpunn__pack_size(int64_t count, int64_t i)
 {
     return count - i < GPUNN__PACK ? (int)(count - i) : GPUNN__PACK;
@@ -416,6 +421,7 @@ __device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *stat
     gpunn__draw_pack(state->seed, state->step, site, pack, word);
 }
 
+/* Dropout's factor for element j of the pack. */
 __device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int j, unsigned keep, float scale)
 {
     return (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
@@ -657,7 +663,7 @@ GPUNN__INTERNAL void gpunn__host_free(gpunn__cuda *cuda, void *ptr, size_t bytes
 
 /* ==== >>base/memory ================================================================================================ *
  * Device memory comes from one stream-ordered pool per device, which returns memory to the system only on
- * request. Uploads go through pinned memory: the host's memory may be reused on return, and the copy overlaps
+ * request. Uploads go through pinned memory: the host's memory may be reused on return, and copies overlap
  * the step that is running. */
 enum {
     GPUNN__PACKET = 4000,     /* bytes of the largest upload passed in a kernel's arguments */
@@ -1212,6 +1218,7 @@ struct gpunn__libraries {
     "the loader's path, $%s, $CUDA_HOME, /usr/local/cuda, the program's folder and the nvidia folders of Python's site-packages"
 #endif
 
+/* Address of a function of the library; NULL if it lacks it. */
 GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const char *name);
 
 /* Opens a library. It is searched by name, then in the folder that the environment variable names, next to
@@ -1644,8 +1651,12 @@ struct gpunn__nccl {
     GPUNN__NCCL_FUNCTIONS(GPUNN__X)
 #undef GPUNN__X
 };
+/* Opens NCCL and resolves its functions. nccl->text receives its version and path, or, if it returns
+ * false, the reason. */
 GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl);
 
+/* The functions gpunn__cuda_* of this part are entries of gpunn_backend, which >>backend in gpunn.h
+ * describes. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID]);
 
 GPUNN__INTERNAL void gpunn__cuda_ranks_leave(void *context, bool waits);
@@ -1794,7 +1805,7 @@ static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int re
                             nccl->ncclGetErrorString(result));
 }
 
-/* Waits until NCCL has finished, on the host, what a call with this result has begun. */
+/* Waits until NCCL has finished the host's part of a call that returned `result`. */
 static gpunn_status gpunn__nccl_done(gpunn__cuda *cuda, const char *what, int result)
 {
     gpunn__nccl         *nccl = cuda->nccl;
@@ -2153,6 +2164,7 @@ typedef struct gpunn__dnn_rnn_data {
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room);
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
 
+/* Whether cuDNN can be used. */
 GPUNN__INTERNAL bool   gpunn__dnn_available(gpunn__cuda *cuda);
 GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* if available: 92400 is 9.24.0 */
 /* Chooses the plan. workspace_bytes: receives the size that a run needs. GPUNN_ERR_UNSUPPORTED: there is no
@@ -12873,6 +12885,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step 
 /* Launches everything of a run except its numbers. */
 GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run);
 
+/* The functions below are entries of gpunn_backend, which >>backend in gpunn.h describes. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seconds);
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run);

@@ -1285,7 +1285,7 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
 }
 
 /* Describes any convolution with three axes. A transposed convolution is described by the convolution whose
- * dx it computes: its operand is that one's dy. */
+ * dx it computes: its operand plays the role of dy. */
 static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;

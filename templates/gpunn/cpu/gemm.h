@@ -81,8 +81,8 @@ typedef struct gpunn__gemm_kernels {
                  int64_t c_row, bool add);
     void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* like gpunn__widen_floats */
 } gpunn__gemm_kernels;
-/* The kernels for the widest vectors that this processor and GPUNN_VECTORS allow. */
 
+/* The kernels for the widest vectors that this processor and GPUNN_VECTORS allow. */
 GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void);
 /* Floats in the widest vector of this processor. Plain C builds return 1. */
 GPUNN__INTERNAL int gpunn__widest_vector(void);
@@ -171,8 +171,8 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
 /* Computes the whole product. With threads = 1 everything runs in the calling thread, so a task of a thread
  * pool may call it. workspace: gpunn__gemm_workspace bytes. */
 GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace);
-/* Name of the chosen kernels, for the device's name. */
 
+/* Name of the chosen kernels, for the device's name. */
 GPUNN__INTERNAL const char *gpunn__gemm_name(void);
 
 /* Number of threads worth using for a product. */

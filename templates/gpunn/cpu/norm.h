@@ -3,7 +3,8 @@
 #include "base/structs.h"
 
 /* ==== >>cpu/norm =================================================================================================== */
-/* Columns, or partial sums, that the norms process side by side. */
+/* Normalization layers: batch_norm, layer_norm, rms_norm, group_norm and instance_norm. This is the number of
+ * columns, or of partial sums, that they process side by side. */
 #define GPUNN__NORM_WIDTH 64
 
 #endif /* GPUNN__CPU_NORM_H */

@@ -49,6 +49,7 @@ typedef struct gpunn__trust {
     float   rate; /* lr * trust ratio */
 } gpunn__trust;
 
+/* The functions below are entries of gpunn_backend, which >>backend describes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u);
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,

@@ -55,7 +55,7 @@ GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j
     return j->h_0 ? j->h_0 + n * j->hidden : j->zeros;
 }
 
-/* gcc uses 256-bit vectors with AVX-512 unless told otherwise. */
+/* By default gcc uses 256-bit vectors with AVX-512. */
 #if defined(__AVX512F__) && defined(GPUNN__VECTORS) && !defined(__clang__)
 #define GPUNN__CELL(function, parameters, arguments) \
     __attribute__((target("prefer-vector-width=512"))) GPUNN__NOINLINE void function parameters

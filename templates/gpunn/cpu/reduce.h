@@ -14,6 +14,7 @@ typedef struct gpunn__along {
     bool         add, log;
 } gpunn__along;
 
+/* Sets outer, n and inner for an axis of v. */
 GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis);
 
 #define GPUNN__TILE 256
@@ -24,6 +25,7 @@ typedef enum gpunn__reduce_kind {
     GPUNN__COUNT /* number of elements equal to the maximum */
 } gpunn__reduce_kind;
 
+/* The value that a reduction starts from. */
 GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
 {
     return kind == GPUNN__MAX || kind == GPUNN__TOP ? -INFINITY : 0;
@@ -75,6 +77,7 @@ GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GP
     return total;
 }
 
+/* Sum and maximum of n contiguous floats. The maximum is NaN if any of them is. */
 GPUNN__INTERNAL double gpunn__sum_line(const float *x, int64_t n);
 
 GPUNN__INTERNAL float gpunn__max_line(const float *x, int64_t n);

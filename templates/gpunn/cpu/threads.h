@@ -102,9 +102,9 @@ struct gpunn__team {
  * The number is 0 outside a task. */
 GPUNN__DECLARE(GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here)
 GPUNN__DECLARE(GPUNN__THREAD_LOCAL int gpunn__team_members)
+
 /* members: memory for threads - 1 workers, owned by the caller. No worker starts before the first task that
  * needs it. */
-
 GPUNN__INTERNAL void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args);
 
 /* Ends the workers. The next task starts new ones. */

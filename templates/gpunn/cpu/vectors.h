@@ -22,6 +22,7 @@ typedef int gpunn__quad_index __attribute__((vector_size(16)));
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
 #endif
 
+/* Transposes a 4 x 4 square. */
 GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 {
     gpunn__quad a = GPUNN__SHUFFLE(q[0], q[1], 0, 4, 1, 5), b = GPUNN__SHUFFLE(q[0], q[1], 2, 6, 3, 7);
@@ -54,9 +55,10 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         return s;                                                                                                \
     }
 
-/* What each vector type provides: unaligned memory, set, fma, load and store of the first `count` lanes (load
- * sets the others to 0), gather of groups of four floats that lie `stride` apart, conversion from F16, and
- * transposition of each 4 x 4 square in four vectors. */
+/* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
+ * store access the first `count` lanes; load sets the others to 0. gather loads groups of four floats,
+ * each group `stride` after the one before. half converts from F16. transpose transposes each 4 x 4 square
+ * in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float                          gpunn__v16 __attribute__((vector_size(64)));
 typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));

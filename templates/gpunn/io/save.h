@@ -20,6 +20,7 @@ typedef struct gpunn__writer {
 /* Adds text to the header: counts its bytes, and in pass GPUNN__HEADER writes it. */
 GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t length);
 
+/* The same for formatted text of less than 256 characters. */
 GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...) GPUNN__PRINTF(2, 3);
 
 /* Emits prefix + name as a JSON string. A name that is not UTF-8 sets w->status. */

@@ -64,7 +64,10 @@ typedef struct gpunn__cuda {
     gpunn__nccl         *nccl;       /* NULL: no group has needed it yet */
 } gpunn__cuda;
 
+/* Records an error message and returns status. After a fault of the device it returns that fault and keeps
+ * its message. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
+/* Return GPUNN_OK, or record the error of a CUDA call, or of a kernel launch. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel);
 /* Make the host wait for all work that the stream has so far, or for an event. If ranks have joined, waiting

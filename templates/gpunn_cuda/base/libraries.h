@@ -81,6 +81,7 @@ struct gpunn__libraries {
     "the loader's path, $%s, $CUDA_HOME, /usr/local/cuda, the program's folder and the nvidia folders of Python's site-packages"
 #endif
 
+/* Address of a function of the library; NULL if it lacks it. */
 GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const char *name);
 
 /* Opens a library. It is searched by name, then in the folder that the environment variable names, next to

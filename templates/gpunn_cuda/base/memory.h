@@ -4,7 +4,7 @@
 
 /* ==== >>base/memory ================================================================================================ *
  * Device memory comes from one stream-ordered pool per device, which returns memory to the system only on
- * request. Uploads go through pinned memory: the host's memory may be reused on return, and the copy overlaps
+ * request. Uploads go through pinned memory: the host's memory may be reused on return, and copies overlap
  * the step that is running. */
 enum {
     GPUNN__PACKET = 4000,     /* bytes of the largest upload passed in a kernel's arguments */

@@ -125,7 +125,7 @@ static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int re
                             nccl->ncclGetErrorString(result));
 }
 
-/* Waits until NCCL has finished, on the host, what a call with this result has begun. */
+/* Waits until NCCL has finished the host's part of a call that returned `result`. */
 static gpunn_status gpunn__nccl_done(gpunn__cuda *cuda, const char *what, int result)
 {
     gpunn__nccl         *nccl = cuda->nccl;

@@ -46,8 +46,12 @@ struct gpunn__nccl {
     GPUNN__NCCL_FUNCTIONS(GPUNN__X)
 #undef GPUNN__X
 };
+/* Opens NCCL and resolves its functions. nccl->text receives its version and path, or, if it returns
+ * false, the reason. */
 GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl);
 
+/* The functions gpunn__cuda_* of this part are entries of gpunn_backend, which >>backend in gpunn.h
+ * describes. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID]);
 
 GPUNN__INTERNAL void gpunn__cuda_ranks_leave(void *context, bool waits);

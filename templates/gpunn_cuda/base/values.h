@@ -5,6 +5,7 @@
 /* ==== >>base/values ================================================================================================ */
 /* Device functions for values: loads and stores of 8 elements, reductions over a block, random numbers. */
 
+/* Converts 16 bits of F16 or BF16. */
 __device__ __forceinline__ float gpunn__from_half(unsigned short bits, gpunn_dtype dtype)
 {
     return dtype == GPUNN_BF16 ? __uint_as_float((unsigned)bits << 16) : __half2float(__ushort_as_half(bits));
@@ -82,6 +83,7 @@ __device__ __forceinline__ void gpunn__store8(void *data, gpunn_dtype dtype, int
     *(uint4 *)((unsigned short *)data + i) = make_uint4(word[0], word[1], word[2], word[3]);
 }
 
+/* Elements in the pack that begins at i: GPUNN__PACK, or fewer at the end. */
 __device__ __forceinline__ int gpunn__pack_size(int64_t count, int64_t i)
 {
     return count - i < GPUNN__PACK ? (int)(count - i) : GPUNN__PACK;
@@ -180,6 +182,7 @@ __device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *stat
     gpunn__draw_pack(state->seed, state->step, site, pack, word);
 }
 
+/* Dropout's factor for element j of the pack. */
 __device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int j, unsigned keep, float scale)
 {
     return (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;

@@ -105,6 +105,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step 
 /* Launches everything of a run except its numbers. */
 GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run);
 
+/* The functions below are entries of gpunn_backend, which >>backend in gpunn.h describes. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seconds);
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run);
