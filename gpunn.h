@@ -23959,7 +23959,7 @@ typedef struct gpunn__map_job {
     const gpunn__loops *loops;
     int                 operands;
     bool                narrow[3]; /* operand i is broadcast */
-    bool                sums[3];   /* gradient of broadcast operand i is computed */
+    bool                sums[3];   /* the gradient of operand i is needed, and is a sum because of the broadcast */
     gpunn__walk         axes;      /* of the result, with each operand's strides */
     int64_t             period[3]; /* operand i, expanded to the result's shape, repeats after this many elements */
     int64_t             chunk;
@@ -31990,7 +31990,7 @@ static int gpunn__recurrent_threads(const gpunn__cpu *cpu, const gpunn__recurren
     return (int)gpunn__least(threads, shared > j->batch ? shared : j->batch);
 }
 
-/* Steps between two products over inputs or gates, so few that their gates stay in the cache. */
+/* Steps between two products over inputs or gates: as many as keep the gates in the cache. */
 static int64_t gpunn__recurrent_chunk(const gpunn__recurrent_job *j)
 {
     return gpunn__least((GPUNN__RECURRENT_ROWS + j->batch - 1) / j->batch, j->length);

@@ -144,7 +144,7 @@ typedef struct gpunn__map_job {
     const gpunn__loops *loops;
     int                 operands;
     bool                narrow[3]; /* operand i is broadcast */
-    bool                sums[3];   /* gradient of broadcast operand i is computed */
+    bool                sums[3];   /* the gradient of operand i is needed, and is a sum because of the broadcast */
     gpunn__walk         axes;      /* of the result, with each operand's strides */
     int64_t             period[3]; /* operand i, expanded to the result's shape, repeats after this many elements */
     int64_t             chunk;

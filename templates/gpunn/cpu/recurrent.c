@@ -395,7 +395,7 @@ static int gpunn__recurrent_threads(const gpunn__cpu *cpu, const gpunn__recurren
     return (int)gpunn__least(threads, shared > j->batch ? shared : j->batch);
 }
 
-/* Steps between two products over inputs or gates, so few that their gates stay in the cache. */
+/* Steps between two products over inputs or gates: as many as keep the gates in the cache. */
 static int64_t gpunn__recurrent_chunk(const gpunn__recurrent_job *j)
 {
     return gpunn__least((GPUNN__RECURRENT_ROWS + j->batch - 1) / j->batch, j->length);
