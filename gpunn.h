@@ -677,6 +677,7 @@
 #define GPUNN_H
 
 /* ==== >>config ======================================================================================================== */
+/* Version numbers, symbol visibility (GPUNN_STATIC) and the macros behind named arguments. */
 #define GPUNN_VERSION_MAJOR 0
 #define GPUNN_VERSION_MINOR 1
 #define GPUNN_VERSION "0.1"
@@ -703,7 +704,7 @@
 #endif
 
 #if defined(__GNUC__)
-/* What a function returns whose failure must not go unseen. */
+/* Return type of functions whose failure must not be ignored. */
 #define GPUNN__STATUS __attribute__((warn_unused_result)) gpunn_status
 #ifdef __MINGW32__
 #define GPUNN__PRINTF(text, first) __attribute__((format(gnu_printf, text, first)))
@@ -715,12 +716,13 @@
 #define GPUNN__PRINTF(text, first)
 #endif
 
-/* Named arguments. Each argument struct opens with args_, so that a call may name none; the macros set it to the version of the
- * header that the caller saw, other languages may leave it 0. If a compile error led you here: the fields are in the struct whose
- * name the error shows, and in C++ they keep the order of their declaration. */
+/* Named arguments. Each argument struct begins with args_, so a call may name no argument at all. The macros
+ * set args_ to the version of the header that the caller saw; other languages may leave it 0. If a compile
+ * error led you here: the fields are in the struct whose name the error shows. In C++ they must keep the
+ * order of their declaration. */
 #ifdef __cplusplus
 /* clang-format off */
-#if defined(__clang__) /* designators are an extension before C++20; a size_t is an error where g++ warns */
+#if defined(__clang__) /* designators are an extension before C++20; clang rejects a size_t where g++ warns */
 #define GPUNN_ARGS(type, ...)                                                                      \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wc++11-narrowing\"")     \
         __extension__ type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__} _Pragma("clang diagnostic pop")
@@ -738,17 +740,18 @@
 #define GPUNN_EXPAND(x) x
 #define GPUNN_FIRST(first, ...) first
 #define GPUNN_REST(first, ...) __VA_ARGS__
-/* A required argument followed by named ones, all in one variadic list: NAMED(type, x) and NAMED(type, x, .p = 1). */
+/* Expands one variadic list to a required argument and named ones: NAMED(type, x) or NAMED(type, x, .p = 1). */
 #define GPUNN_NAMED(type, ...) \
     GPUNN_EXPAND(GPUNN_FIRST(__VA_ARGS__, 0)), GPUNN_ARGS(type, GPUNN_EXPAND(GPUNN_REST(__VA_ARGS__, )))
 
-#define GPUNN_ZERO (-2147483647 - 1) /* a field's value where 0 is meant although 0 stands for the default */
+#define GPUNN_ZERO (-2147483647 - 1) /* sets a field to 0 where 0 would mean the default */
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* ==== >>status ======================================================================================================== */
+/* Return codes. */
 #define GPUNN_STATUS_LIST(X)                                           \
     X(GPUNN_OK, "ok")                                                  \
     X(GPUNN_ERR_ARGUMENT, "bad argument")                              \
@@ -772,87 +775,98 @@ typedef enum gpunn_status {
 } gpunn_status;
 /* clang-format on */
 
-/* GPUNN_VERSION_NUMBER of the implementation that is linked: 1 is 0.1, 2003 is 2.3. LIBRARY tells what that promises. */
+/* GPUNN_VERSION_NUMBER of the linked implementation: 1 is 0.1, 2003 is 2.3. The section LIBRARY says what it
+ * guarantees. */
 GPUNN_API int gpunn_version(void);
-/* "GPUNN_ERR_SHAPE: shapes do not fit"; any int is safe. */
+/* For example "GPUNN_ERR_SHAPE: shapes do not fit". Any int is safe. */
 GPUNN_API const char *gpunn_status_name(gpunn_status status);
 
 /* ==== >>device ======================================================================================================== *
- * torch.device and torch.cuda.*. Not thread-safe per device; different devices are independent. */
+ * Devices, like torch.device and torch.cuda.*. Not thread-safe per device; different devices are independent. */
 typedef struct gpunn_device  gpunn_device;
 typedef struct gpunn_backend gpunn_backend; /* >>backend */
 typedef enum gpunn_device_type { GPUNN_DEVICE_AUTO = 0, GPUNN_DEVICE_CPU, GPUNN_DEVICE_CUDA } gpunn_device_type;
-/* How a model computes. Parameters, gradients of parameters, statistics, sums and losses are F32 in all of them, and so is
- * everything that the program reads and writes. The CPU computes in F32, but for products of BF16 where it has them (AMX, or
- * AVX-512 BF16 of AMD). A GPU that has none, one of compute capability below 8.0, computes such a model in F32, and log_fn hears
- * of it. The first such product of a process asks Linux for AMX, after which an alternate signal stack needs 11 KB. */
+/* Precision of a model's computation. Parameters, their gradients, statistics, sums and losses are F32 in
+ * every precision, and so are all values the program reads and writes. The CPU computes in F32, except
+ * products of BF16 where it supports them (AMX, or AVX-512 BF16 of AMD). A GPU without 16-bit support
+ * (compute capability below 8.0) computes such a model in F32 and reports it to log_fn. The first BF16
+ * product of a process requests AMX from Linux; an alternate signal stack then needs 11 KB. */
 typedef enum gpunn_precision {
     GPUNN_PRECISION_F32 = 0,
     GPUNN_PRECISION_TF32, /* products round their operands to 10 bits of mantissa; values stay F32 */
-    GPUNN_PRECISION_BF16, /* values between layers and operands of products are BF16 */
+    GPUNN_PRECISION_BF16, /* values between layers, and operands of products, are BF16 */
     GPUNN_PRECISION_F16   /* the same in F16, trained with a dynamic loss scale */
 } gpunn_precision;
 typedef enum gpunn_log_level { GPUNN_LOG_ERROR = 0, GPUNN_LOG_WARNING, GPUNN_LOG_INFO } gpunn_log_level;
 
-enum { GPUNN_LOCAL_RANK = -1 }; /* an index: gpunn_local_rank(), modulo the GPUs that the process sees */
+enum { GPUNN_LOCAL_RANK = -1 }; /* value for index: gpunn_local_rank(), modulo the number of visible GPUs */
 typedef struct gpunn_device_args {
-    int               args_;
-    gpunn_device_type type;    /* AUTO: a GPU when its companion is linked and can use one, else the CPU; log_fn hears why */
-    int               index;   /* which GPU; GPUNN_LOCAL_RANK where several processes have one each */
-    uint64_t          seed;    /* initial weights, dropout; the same seed gives the same run */
-    int               threads; /* CPU threads; 0: OMP_NUM_THREADS, or the processors that the process may use (see RANKS) */
-    bool              deterministic; /* only algorithms whose result never varies; the CPU has no others */
-    bool              benchmark; /* GPU: time the algorithms of convolutions and products when a shape is new, keep the fastest */
-    size_t            memory_limit;    /* bytes this device may hold; 0 = no limit */
-    size_t            workspace_limit; /* GPU: bytes an algorithm may use; 0 = 256 MiB */
-    /* GPU: the program's cudaStream_t, of GPU index, in whose order all work is then done; it must live until the device is
-     * closed. NULL: one of our own. Default streams are cudaStreamLegacy and cudaStreamPerThread. With a stream, AUTO is CUDA. */
+    int args_;
+    /* AUTO: a GPU if gpunn_cuda.cu is linked and finds one, else the CPU; log_fn receives the reason */
+    gpunn_device_type type;
+    int               index;         /* GPU index; GPUNN_LOCAL_RANK if several processes use one GPU each */
+    uint64_t          seed;          /* for initial weights and dropout; the same seed gives the same run */
+    int               threads;       /* CPU threads; 0: OMP_NUM_THREADS, or the processors available to the process (see RANKS) */
+    bool              deterministic; /* use only algorithms with reproducible results; the CPU has no others */
+    /* GPU: time the algorithms of convolutions and products for each new shape, and use the fastest */
+    bool   benchmark;
+    size_t memory_limit;    /* most bytes this device may hold; 0: no limit */
+    size_t workspace_limit; /* GPU: most bytes of workspace for an algorithm; 0: 256 MiB */
+    /* GPU: a user-owned cudaStream_t of GPU `index`, in whose order all work runs. It must live until the
+     * device is closed. NULL: the library creates one. Default streams are cudaStreamLegacy and
+     * cudaStreamPerThread. With a stream, AUTO means CUDA. */
     void *stream;
-    /* GPU: memory in the order of a stream, the program's or one of ours, in place of our pool; both or neither. Results are at
-     * multiples of 256 bytes, as cudaMallocAsync gives them; NULL on failure. */
+    /* GPU: stream-ordered allocator, used instead of the library's pool; set both or neither. stream is the
+     * program's or the library's. Results are aligned to 256 bytes, as from cudaMallocAsync; NULL on failure. */
     void *(*cuda_malloc_fn)(void *user, size_t bytes, void *stream);
     void (*cuda_free_fn)(void *user, void *ptr, size_t bytes, void *stream);
-    /* Host memory. new_size 0 frees; NULL on failure; results are aligned as malloc's. NULL: realloc and free. */
+    /* Host allocator. new_size 0 frees; returns NULL on failure; results are aligned as malloc's. NULL:
+     * realloc and free. */
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
-    /* NULL: silence. */
+    /* NULL: no messages. */
     void (*log_fn)(void *user, gpunn_log_level level, const char *message);
-    /* The CPU's work on threads of the program's, .threads of them at most: calls run(arg) `count` times, best at once on as many
-     * threads, the calling one among them, and returns when all calls have. THREADS tells more. NULL: on threads of ours. */
+    /* Runs CPU work on the program's threads, at most .threads of them. It calls run(arg) `count` times, if
+     * possible in parallel and including the calling thread, and returns when all calls have returned. The
+     * section THREADS has details. NULL: the library's own threads. */
     void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg);
     void                *user;
-    const gpunn_backend *backend; /* a backend of your own; overrides type */
+    const gpunn_backend *backend; /* a custom backend; overrides type */
 } gpunn_device_args;
 
-/* NULL on failure: gpunn_error(NULL) says why. */
+/* Returns NULL on failure: see gpunn_error(NULL). */
 GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args);
 #define gpunn_device_open(...) gpunn_device_open_(GPUNN_ARGS(gpunn_device_args, __VA_ARGS__))
-/* A device that has models is freed with the last of them, which log_fn hears: objects may be closed in any order, each once.
- * NULL is fine. */
+/* Closes a device; NULL is allowed. A device with models is freed with the last of them, and log_fn is told
+ * so. Objects may thus be closed in any order, each once. */
 GPUNN_API void gpunn_device_close(gpunn_device *dev);
-/* The first failure in words, "" when there was none. Valid until the next call on the device. */
+/* Message of the first failure, "" if there was none. Valid until the next call on the device. */
 GPUNN_API const char  *gpunn_error(const gpunn_device *dev);
 GPUNN_API gpunn_status gpunn_last_status(const gpunn_device *dev);
 GPUNN_API void         gpunn_clear_error(gpunn_device *dev);
-/* GPUs that gpunn_device_open can use: 0 without gpunn_cuda.cu, without a driver or without a GPU. */
+/* Number of GPUs that gpunn_device_open can use. 0 without gpunn_cuda.cu, a driver or a GPU. */
 GPUNN_API int               gpunn_cuda_device_count(void);
 GPUNN_API gpunn_device_type gpunn_device_get_type(const gpunn_device *dev);
 GPUNN_API const char       *gpunn_device_name(const gpunn_device *dev); /* "Intel(R) Xeon(R) ..., 2 threads, AVX-512" */
 GPUNN_API int               gpunn_device_threads(const gpunn_device *dev);
 GPUNN_API size_t            gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
 GPUNN_API size_t            gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
-#define gpunn_device_type(dev) gpunn_device_get_type(dev) /* without a parenthesis behind it the name is the type's */
-/* Bytes taken from the system: on a GPU what the pool holds, in use or not; on the CPU the same as above. */
+#define gpunn_device_type(dev) gpunn_device_get_type(dev) /* when no parenthesis follows, the name means the type */
+/* Bytes taken from the system. On a GPU: all bytes of the pool, in use or not. On the CPU: the same as
+ * gpunn_memory_allocated. */
 GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev);
 GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev);
-/* Frees the arenas and plans of the device's models, gives the system back what the pool holds, and ends the threads of ours; the
- * next run of each model plans and allocates again. */
+/* Frees the arenas and plans of the device's models, returns the pool's memory to the system and ends the
+ * library's threads. The next run of each model plans and allocates again. */
 GPUNN_API void gpunn_empty_cache(gpunn_device *dev);
-/* Waits for all work. A training step on a GPU may report a loss or gradient that was not finite only here or in a later step. */
+/* Waits for all work. A training step on a GPU may report a loss or gradient that was not finite only here,
+ * or in a later step. */
 GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev);
-/* What gpunn_cuda.cu finds on this machine: driver, libraries, GPUs, and what is missing; line by line. */
+/* Reports, line by line, what gpunn_cuda.cu finds on this machine: driver, libraries, GPUs, and what is
+ * missing. */
 GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), void *user);
 
 /* ==== >>model ========================================================================================================= */
+/* Models, tensors, shapes, parameters and access to their values. */
 typedef struct gpunn_model     gpunn_model;
 typedef struct gpunn_tensor    gpunn_tensor;
 typedef struct gpunn_optimizer gpunn_optimizer;
@@ -879,19 +893,19 @@ typedef enum gpunn_dtype {
 /* clang-format on */
 
 #define GPUNN_MAX_RANK 8
-#define GPUNN_BATCH (-1) /* the batch, which varies between runs; GPUNN_BATCH * k is k times it; gpunn_size: what else varies */
-/* Ends at the first 0; GPUNN_SHAPE(0) is a scalar. */
+#define GPUNN_BATCH (-1) /* batch size, varies between runs; GPUNN_BATCH * k is k times it; see gpunn_size for other sizes */
+/* A shape ends at the first 0; GPUNN_SHAPE(0) is a scalar. */
 typedef struct gpunn_shape {
     int64_t dim[GPUNN_MAX_RANK];
 } gpunn_shape;
 
-#define GPUNN_END 127 /* of a list of axes */
-/* A list of axes; negative ones count from the end. GPUNN_ALL: every axis. */
+#define GPUNN_END 127 /* end of a list of axes */
+/* A list of axes. Negative axes count from the end. GPUNN_ALL: every axis. */
 typedef struct gpunn_axes {
     int axis[GPUNN_MAX_RANK + 1];
 } gpunn_axes;
 #define GPUNN_ALL (GPUNN_LITERAL(gpunn_axes){{GPUNN_END}})
-#ifdef __cplusplus /* of any integers, a size_t among them */
+#ifdef __cplusplus /* accepts any integers, including size_t */
 extern "C++" {
 template <typename... Numbers> constexpr gpunn_shape gpunn__shape(Numbers... dim)
 {
@@ -909,139 +923,152 @@ template <typename... Numbers> constexpr gpunn_axes gpunn__axes(Numbers... axis)
 #define GPUNN_AXES(...) ((gpunn_axes){{__VA_ARGS__, GPUNN_END}})
 #endif
 
-GPUNN_API size_t      gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for what is none */
+GPUNN_API size_t      gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for an invalid dtype */
 GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
 
 typedef struct gpunn_model_args {
     int             args_;
     gpunn_precision precision;
-    /* The model is only evaluated: linear layers compute from the weights as they are, where others (and a small network's one
-     * kernel, see FUSED KERNELS) keep a copy that is ordered for batches; optimizers and gradients are GPUNN_ERR_STATE. With
-     * precision BF16 or F16 weights that nothing but products and embeddings reads are in these 16 bits alone, from the first
-     * run, write or load on: gpunn_read gives them as F32, gpunn_save saves them so, gpunn_data has none of them, other ops that
-     * would read them later are GPUNN_ERR_UNSUPPORTED; one that is bound before stays F32. */
+    /* The model is only evaluated. Optimizers and gradients are then GPUNN_ERR_STATE. Linear layers read the
+     * weights in place; other models (and a small network's fused kernel, see FUSED KERNELS) keep a copy that
+     * is ordered for batches.
+     * With precision BF16 or F16, weights read only by products and embeddings are stored in 16 bits only,
+     * from the first run, write or load on. gpunn_read returns them as F32 and gpunn_save saves them so;
+     * gpunn_data is not available for them. Another op that reads such a weight later is
+     * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
 } gpunn_model_args;
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
 #define gpunn_model_create(...) gpunn_model_create_(GPUNN_NAMED(gpunn_model_args, __VA_ARGS__))
-/* torch's net.to(device): moves parameters, buffers, inputs, optimizers with their state, random state; training goes on as if
- * nothing had happened. Values of the last run and gradients stay behind. Loaders need nothing. Both devices must have the same
- * realloc_fn and user. After a failure the model is where it was. */
+/* torch's net.to(device): moves parameters, buffers, inputs, optimizers with their state, and random state.
+ * Training continues unchanged. Values of the last run and gradients are not moved. Loaders need no change.
+ * Both devices must have the same realloc_fn and user. After a failure the model stays where it was. */
 GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev);
-/* Of the plans that are kept, one for each (outputs, mode, sizes), the least recently used ones go where there would be more than
- * count (0: 32), or where they would hold more bytes, of the host and in caches of the device, than that (0: no limit). That of
- * the last run always stays. */
+/* Limits the cache of plans, of which there is one for each (outputs, mode, sizes). The least recently used
+ * plans are freed if there are more than count (0: 32), or if they hold more than `bytes` of host memory and
+ * device caches (0: no limit). The plan of the last run always stays. */
 GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_t bytes);
-/* Frees its tensors, at once or, where optimizers or loaders of the model live, with the last of them. NULL is fine. */
+/* Frees the model's tensors. If optimizers or loaders of the model exist, they are freed with the last of
+ * those. NULL is allowed. */
 GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 
-/* A dimension that varies between runs, for use in shapes of inputs, gpunn_reshape and gpunn_expand, in gpunn_slice, in the size
- * of gpunn_interpolate and in text of other sizes. text is a name, which the first call gives to a new size (not N, which specs
- * call the batch), or a formula of names, "batch" among them, and integers with + - * / and parentheses, where / rounds down:
- * "2 * T - 1"; 127 bytes at most. Equal formulas are one number. It is of this model only, and C's arithmetic does not work on
- * it. After a failure: a number that every shape refuses. */
+/* Creates or looks up a dimension that varies between runs. Use it in shapes of inputs, gpunn_reshape and
+ * gpunn_expand, in gpunn_slice, in the size of gpunn_interpolate and in formulas of other sizes.
+ * text is a name or a formula, at most 127 bytes. A name defines a new size at its first use (not N, the name
+ * of the batch in specs). A formula combines names, "batch" and integers with + - * / and parentheses, where
+ * / rounds down: "2 * T - 1". Equal formulas give the same number. The number belongs to this model only, and
+ * C arithmetic on it is not valid.
+ * On failure it returns a number that every shape rejects. */
 typedef struct gpunn_size_args {
     int     args_;
-    int64_t min, max; /* of a new name: runs with less or more are refused; default 1, and none */
+    int64_t min, max; /* new name: allowed range; other runs fail. Defaults: 1, and no limit */
     int64_t
-        multiple; /* of a new name: of what it is a multiple, so that halves and doubles of it are known to agree; default 1 */
+        multiple; /* new name: the size is a multiple of this, so that its halves and doubles are known to be equal; default 1 */
 } gpunn_size_args;
 GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_args args);
 #define gpunn_size(model, ...) gpunn_size_((model), GPUNN_NAMED(gpunn_size_args, __VA_ARGS__))
 
-/* A value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0: F32); at most one dimension of the shape
- * is GPUNN_BATCH, and then all inputs of a run hold the same batch; any may be gpunn_size's. */
+/* Creates an input: a value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0:
+ * F32). At most one dimension is GPUNN_BATCH; all such inputs of a run have the same batch size. Any
+ * dimension may be a gpunn_size. */
 GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype, gpunn_shape shape);
 
 typedef enum gpunn_init_kind {
     GPUNN_INIT_DEFAULT = 0, /* zeros */
     GPUNN_INIT_ZEROS,
-    GPUNN_INIT_CONSTANT,       /* a */
-    GPUNN_INIT_UNIFORM,        /* a to b */
+    GPUNN_INIT_CONSTANT,       /* value a */
+    GPUNN_INIT_UNIFORM,        /* from a to b */
     GPUNN_INIT_NORMAL,         /* mean a, standard deviation b */
-    GPUNN_INIT_KAIMING_UNIFORM /* U(+-1/sqrt(fan_in)), torch.nn's own for linear and conv; a: fan_in, 0 = from the shape */
+    GPUNN_INIT_KAIMING_UNIFORM /* U(+-1/sqrt(fan_in)), torch.nn's default for linear and conv; a: fan_in, 0: from the shape */
 } gpunn_init_kind;
 typedef struct gpunn_init {
     gpunn_init_kind kind;
     float           a, b;
 } gpunn_init;
 
-/* A parameter of the user's own; F32, no GPUNN_BATCH in its shape; names are unique in a model. */
+/* Creates a parameter. F32, without GPUNN_BATCH in its shape; names are unique within a model. */
 GPUNN_API gpunn_tensor *gpunn_parameter(gpunn_model *model, const char *name, gpunn_shape shape, gpunn_init init);
-/* A value that runs read and write (STATES): what one run leaves by gpunn_assign, the next one finds. F32, no GPUNN_BATCH in its
- * shape; init until it is first assigned or written. No optimizer trains it and no gradient goes through it. */
+/* Creates a state: a value that runs read and write (section STATES). What one run assigns by gpunn_assign is
+ * read by the next. F32, without GPUNN_BATCH in its shape; it holds init until it is assigned or written.
+ * Optimizers do not train it, and no gradient flows through it. */
 GPUNN_API gpunn_tensor *gpunn_state(gpunn_model *model, const char *name, gpunn_shape shape, gpunn_init init);
-/* Whether gpunn_save and checkpoints have a state, and loading asks for it; at first they do not. */
+/* Whether gpunn_save and checkpoints contain a state, and loading requires it. Default: false. */
 GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved);
-/* All states of a model as their init says. */
+/* Resets all states of a model to their init. */
 GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model);
-/* A further set of values for all states of a model, initial ones at first: several texts, sounds or users take turns with one
- * model and its weights. It takes the states' bytes. Create it when the model has all its states; NULL on failure. */
+/* Creates a further set of values for all states of a model, with their initial values. Several texts, sounds
+ * or users can then take turns with one model and its weights. It takes as many bytes as the states. Create
+ * it after all states of the model. Returns NULL on failure. */
 typedef struct gpunn_session gpunn_session;
 GPUNN_API gpunn_session     *gpunn_session_create(gpunn_model *model);
-/* From now on the states are the session's, for runs and for all calls on them, files too; NULL: the model's own again. Taking
- * turns copies nothing and plans nothing anew, but for the first time. The states cannot be bound, nor the model moved, from then
- * on. GPUNN_ERR_ARGUMENT: a session of another model; GPUNN_ERR_STATE: a state is newer than the session, or bound by the
- * program. */
+/* From now on the states are the session's, for runs and for all calls on them, including files. NULL: the
+ * model's own states again. Switching copies nothing and, except the first time, plans nothing. Afterwards
+ * the states cannot be bound, nor the model moved. GPUNN_ERR_ARGUMENT: a session of another model.
+ * GPUNN_ERR_STATE: a state is newer than the session, or bound by the program. */
 GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *session);
-/* NULL is fine; of the one that is in use, the model's own states are. */
+/* NULL is allowed. If the session is in use, the model's own states are used again. */
 GPUNN_API void gpunn_session_destroy(gpunn_session *session);
-/* Values that never change and are not saved; F32, copied. */
+/* Creates a constant, which is not saved. F32; the values are copied. */
 GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, const float *values);
 
-/* Initial values of parameters not yet run or written; later calls draw them anew. weight: of rank 2 and more. */
+/* Sets the initial values of a parameter that has not been run or written; later calls draw them anew. The
+ * parameter has rank 2 or more if its kind needs fan_in. */
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model,
                                    const char  *name); /* input, parameter, buffer or named value; NULL: none */
-GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name); /* returns t; NULL when the name is taken */
-GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t);          /* "" when it has none */
-GPUNN_API gpunn_shape   gpunn_tensor_shape(const gpunn_tensor *t);         /* GPUNN_BATCH and gpunn_size's where they are */
+GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name); /* returns t; NULL if the name is taken */
+GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t);          /* "" if it has none */
+GPUNN_API gpunn_shape   gpunn_tensor_shape(const gpunn_tensor *t);         /* with GPUNN_BATCH and gpunn_size numbers */
 GPUNN_API gpunn_shape
-gpunn_tensor_sizes(const gpunn_tensor *t); /* the same in numbers: of the last run, an input's of the last write */
+gpunn_tensor_sizes(const gpunn_tensor *t); /* the same with the actual sizes: of the last run; for an input, of the last write */
 GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t);
 GPUNN_API size_t      gpunn_tensor_bytes(const gpunn_tensor *t); /* at the batch size of the last run or write */
-/* Parameters, buffers (running statistics) and states of gpunn_set_saved in the order of their creation: what gpunn_save
- * writes. */
+/* Parameters, buffers (running statistics) and states with gpunn_set_saved, in the order of their creation:
+ * what gpunn_save writes. */
 GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
 GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index);
 GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index); /* NULL: there are no more */
 
-/* Host to device: inputs (their bytes tell the batch size), parameters, buffers, states. bytes must fit exactly. On a GPU the
- * memory may be that GPU's, here and in those that read: then it is copied in the stream's order, and nobody waits. */
+/* Copies host memory to an input, parameter, buffer or state. bytes must fit exactly; for an input they
+ * determine the batch size. On a GPU, `host` may also point to that GPU's memory, here and in the functions
+ * that read. The copy is then made in the stream's order without waiting. */
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes);
-/* The same for an input of which more than one dimension varies, which bytes cannot tell: shape is that of what host holds. */
+/* The same for an input with more than one varying dimension, where bytes would be ambiguous. shape is the
+ * shape of the data in host. */
 GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape);
-/* Device to host: parameters, buffers, states, inputs, outputs of the last run, kept values. */
+/* Copies a tensor to host memory: parameters, buffers, states, inputs, outputs of the last run, kept values. */
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes);
-/* The gradient of a parameter, or of a value named to gpunn_retain_grad, after gpunn_backward or gpunn_train_step. */
+/* Reads the gradient of a parameter, or of a value named by gpunn_retain_grad, after gpunn_backward or
+ * gpunn_train_step. */
 GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes);
-/* The value of a one-element F32 or I64 tensor; NaN on failure. */
+/* Value of a one-element F32 or I64 tensor; NaN on failure. */
 GPUNN_API float gpunn_item(gpunn_tensor *t);
 
-/* The program's memory in the place of ours, without a copy, until it is bound to other memory or, with NULL, to ours again. On a
- * GPU it is memory of that GPU, or shared with it, at a multiple of 64 bytes; on the CPU any that is aligned to its elements.
- * Row-major, in the tensor's dtype. It must stay until it is unbound or the model destroyed, hold nothing else that a run reads
- * or writes, and be touched only in the stream's order. Going round between a few buffers is cheap: nothing is planned or
- * captured anew.
- *     input      read by every run; bytes tell the batch, as those of gpunn_write do
- *     parameter, buffer, state   read and trained there, with the values that it holds; may be changed between runs. Unbinding
- *                                copies them
- *                back to our memory, so it must still be there.
- *     value      written by every run that computes it, as if by gpunn_keep; bytes: enough for the largest batch
- * GPUNN_ERR_ARGUMENT: memory of the host or of another GPU, or misaligned; GPUNN_ERR_SHAPE: too few or too many bytes;
- * GPUNN_ERR_STATE: a constant. */
+/* Uses user-owned memory for a tensor, without a copy, until it is bound to other memory or, with NULL, to
+ * the library's again. On a GPU the memory is that GPU's, or shared with it, aligned to 64 bytes; on the CPU
+ * it is aligned to its elements. It is row-major, in the tensor's dtype. It must exist until it is unbound or
+ * the model destroyed. It must hold nothing else that a run reads or writes, and may be accessed only in the
+ * stream's order. Alternating between a few buffers is cheap: nothing is planned or captured again.
+ *     input      read by every run; bytes determine the batch size, as in gpunn_write
+ *     parameter, buffer, state
+ *                read and trained in place, with the values it holds; may be changed between runs. Unbinding
+ *                copies the values to the library's memory, so the bound memory must still exist then
+ *     value      written by every run that computes it, as if by gpunn_keep; bytes suffice for the largest batch
+ * GPUNN_ERR_ARGUMENT: memory of the host or of another GPU, or misaligned. GPUNN_ERR_SHAPE: wrong number of
+ * bytes. GPUNN_ERR_STATE: a constant. */
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
-/* The same for the gradient, F32, of a parameter, which is set or, without gpunn_zero_grad, added to; or of an input or value, as
- * if by gpunn_retain_grad. */
+/* The same for the F32 gradient of a parameter, which is overwritten (`=`) or, without gpunn_zero_grad, added
+ * to (`+=`). For an input or value it acts as gpunn_retain_grad too. */
 GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t bytes);
-/* Where that lies which gpunn_read and gpunn_read_grad read, bound or not, to be read in the stream's order until the next call
- * on the model; NULL after a failure, also where a value is stored otherwise than in its dtype and row-major: bind it. */
+/* Address of the memory that gpunn_read (gpunn_read_grad) reads, bound or not. Read it in the stream's order,
+ * until the next call on the model. NULL on failure, also if a value is not stored in its dtype and
+ * row-major; in that case bind it. */
 GPUNN_API const void *gpunn_data(gpunn_tensor *t);
 GPUNN_API const void *gpunn_data_grad(gpunn_tensor *t);
 
-/* DLPack 1.x, by which frameworks hand tensors to each other. gpunn_dlpack is the layout of its DLManagedTensorVersioned, for
- * programs without dlpack.h, which may be included before or after. */
+/* DLPack 1.x, by which frameworks exchange tensors. gpunn_dlpack has the layout of DLManagedTensorVersioned,
+ * for programs without dlpack.h. That header may be included before or after this one. */
 struct DLManagedTensorVersioned;
 enum {
     GPUNN_DLPACK_CPU = 1,
@@ -1052,76 +1079,82 @@ enum {
 enum { GPUNN_DLPACK_INT, GPUNN_DLPACK_UINT, GPUNN_DLPACK_FLOAT, GPUNN_DLPACK_BFLOAT = 4, GPUNN_DLPACK_BOOL = 6 }; /* dtype_code */
 enum { GPUNN_DLPACK_READ_ONLY = 1 };                                                                              /* flags */
 typedef struct gpunn_dlpack {
-    uint32_t major, minor;                                  /* of the layout: 1 and any */
-    void    *context;                                       /* the deleter's */
-    void (*deleter)(struct DLManagedTensorVersioned *self); /* NULL: nothing to do */
+    uint32_t major, minor;                                  /* version of the layout: 1 and any */
+    void    *context;                                       /* for the deleter */
+    void (*deleter)(struct DLManagedTensorVersioned *self); /* NULL: nothing to free */
     uint64_t flags;
     void    *data;
     int32_t  device_type, device_id, rank;
     uint8_t  dtype_code, dtype_bits;
     uint16_t lanes;          /* 1 */
-    int64_t *shape, *stride; /* stride, in elements: NULL for row-major */
+    int64_t *shape, *stride; /* stride in elements; NULL: row-major */
     uint64_t byte_offset;    /* of the first element, from data */
 } gpunn_dlpack;
-/* What gpunn_data gives, not a copy: valid as long as that is. Call its deleter once; it may outlive the device, but its memory
- * does not. NULL after a failure. */
+/* Exports what gpunn_data returns, without a copy; valid as long as that. Call its deleter once. The object
+ * may outlive the device, but its memory does not. NULL on failure. */
 GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
-/* gpunn_bind to its memory, which must have the tensor's dtype, shape and device and be row-major; to be read only: an input.
- * When the tensor is bound otherwise, unbound or destroyed, work on it is waited for and the deleter called, once. After a
- * failure it is still the program's. */
+/* gpunn_bind to the object's memory, which must be row-major and have the tensor's dtype, shape and device.
+ * Read-only memory can be bound to an input only. When the tensor is bound otherwise, unbound or destroyed,
+ * the library waits for work on it and calls the deleter once. After a failure the object still belongs to
+ * the program. */
 GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
-/* Whether a batch_norm, or an instance_norm that has them, takes its running statistics in training too, and leaves them alone;
- * t: its result or its running_mean. Specs do not tell. */
+/* Whether a batch_norm, or an instance_norm with running statistics, uses these in training too and leaves
+ * them unchanged. t: its result or its running_mean. Specs do not contain this. */
 GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen);
-GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale); /* its learning rate, times scale */
+GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale); /* factor of its learning rate */
 GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);     /* false: no weight decay */
-/* The value stays readable after every run; training steps compute it too when it needs no input that the loss does not. */
+/* Keeps the value readable after every run. Training steps compute it too if it needs no input that the loss
+ * does not need. */
 GPUNN_API gpunn_tensor *gpunn_keep(gpunn_tensor *t);
-GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t); /* as torch's: also for inputs and values between */
-/* torch.utils.checkpoint: training does not hold what is computed from first on the way to last, neither included, but computes
- * it again when the backward pass gets there: less memory for more time, and the same gradients to the bit, dropout included.
- * Running statistics count once. Held as ever: values that gpunn_keep, gpunn_retain_grad or gpunn_bind name, and such as read a
- * state. Parts of a model may follow one another, last of one being first of the next, but not overlap (GPUNN_ERR_ARGUMENT).
- * Specs do not tell. */
+GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t); /* as torch's; also for inputs and intermediate values */
+/* torch.utils.checkpoint. Training does not store the values computed between first and last (both excluded),
+ * but recomputes them when the backward pass reaches them. This trades time for memory; the gradients are
+ * bit-identical, with dropout too. Running statistics are updated once. Values named by gpunn_keep,
+ * gpunn_retain_grad or gpunn_bind, and values that read a state, are stored as usual. Checkpoint segments of
+ * a model may adjoin, with the last of one as the first of the next, but not overlap (GPUNN_ERR_ARGUMENT).
+ * Specs do not contain this. */
 GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last);
-/* The same where you tell only how much there is: chooses parts, in the place of those that were named before, of which as little
- * as possible is computed again, so that a training step of loss with this batch holds no more than bytes, as gpunn_model_summary
- * counts them (optimizers' state stands beside; a gpunn_size counts as there); none where all fits. It plans some dozens of
- * times. Best before the first run: memory that runs hold already comes back by gpunn_empty_cache alone. GPUNN_ERR_MEMORY tells
- * the least that would do, and parts are what they were. */
+/* Chooses checkpoint segments from a memory limit, replacing those named before. It recomputes as little as
+ * possible such that a training step of loss with this batch size holds at most `bytes`. Bytes are those of
+ * gpunn_model_summary, where a gpunn_size counts as described there; optimizer states are not included. If
+ * everything fits it chooses none. It makes several dozen plans. Call it before the first run: memory already
+ * held by runs is released only by gpunn_empty_cache. GPUNN_ERR_MEMORY reports the smallest limit that would
+ * work; the segments are then unchanged. */
 GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_size, size_t bytes);
 
 typedef struct gpunn_summary_args {
     int           args_;
     int64_t       batch_size;                    /* default 1 */
-    gpunn_tensor *loss;                          /* a training step of it; NULL: evaluation of outputs */
+    gpunn_tensor *loss;                          /* for a training step of it; NULL: evaluation of outputs */
     gpunn_tensor *outputs[8];                    /* default: every value that no op reads */
-    void (*write)(void *user, const char *text); /* receives the text piece by piece; NULL: only bytes is wanted */
+    void (*write)(void *user, const char *text); /* receives the text piece by piece; NULL: only bytes are wanted */
     void   *user;
-    size_t *bytes; /* receives all device bytes that such a run holds: parameters, gradients, inputs, arena */
+    size_t *bytes; /* receives all device bytes of such a run: parameters, gradients, inputs, arena */
 } gpunn_summary_args;
-/* Layers, shapes, parameters and the exact bytes, before anything is allocated on the device. A gpunn_size counts as its .max, or
- * without one as in the last run, before it as its .min. */
+/* Lists layers, shapes, parameters and exact bytes, without allocating on the device. A gpunn_size counts as
+ * its .max or, without one, as in the last run, or else as its .min. */
 GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_args args);
 #define gpunn_model_summary(...) gpunn_model_summary_(GPUNN_NAMED(gpunn_summary_args, __VA_ARGS__))
 
 /* ==== >>ops =========================================================================================================== *
- * Every elementwise op, once. Adding one is adding a line here: enum, name, builder, gpunn_expr, CPU loops, CUDA kernels, fused
- * kernels and tests follow from it.
+ * The table of all elementwise ops. To add one, add a line here. Enum, name, builder, gpunn_expr, CPU loops,
+ * CUDA kernels, fused kernels and tests follow from it.
  *
- * Columns: enum GPUNN_OP_*, name (torch's), attributes with their defaults, forward, then the derivative for each operand.
- * Forward reads the operands (x, or a, b, c) and the attributes; a derivative also y, the result, and g, the gradient of y. A
- * derivative that is just 0 is none; K(0.0) is one: a parameter behind it gets zeros, and weight decay, as in PyTorch. What the
- * derivatives mention is what training keeps in memory: prefer y to x where that is as exact, since y often is kept anyway and x
- * may then be overwritten.
+ * Columns: enum GPUNN_OP_*, name (torch's), attributes with their defaults, forward, then the derivative for
+ * each operand. Forward reads the operands (x, or a, b, c) and the attributes. A derivative may also read y,
+ * the result, and g, the gradient of y. A derivative that is just 0 means no gradient. K(0.0) is a gradient:
+ * a parameter behind it gets zeros, and weight decay, as in PyTorch. Training keeps in memory what the
+ * derivatives mention. Prefer y to x where it is as exact, since y is often kept anyway and x may then be
+ * overwritten.
  *
- * Language: valid C and valid Python, and nothing but + - * /, comparisons, numbers (K(0.5) when not an integer) and calls of
+ * The language is valid C and valid Python. It has only + - * /, comparisons, numbers (K(0.5) if not an
+ * integer) and calls of
  *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow floordiv
  *     exp2 log2 log10 sinh cosh atan2 hypot fmod remainder.
- * min and max hand on NaN; sign(0) is 0; floordiv is Python's //, of the exact quotient, and remainder Python's %. Kinks and NaN
- * behave as PyTorch's: write comparisons so that NaN takes its branch. */
+ * min and max propagate NaN; sign(0) is 0. floordiv is Python's //, of the exact quotient, and remainder is
+ * Python's %. Kinks and NaN behave as in PyTorch: write comparisons so that NaN takes its branch. */
 /* >>ops begin */
 /* clang-format off */
 /* X(ENUM, name, forward, derivative) */
@@ -1221,7 +1254,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
       g / (1 + exp(b - a)), g / (1 + exp(a - b)))                                                                       \
     X(FMOD, fmod, fmod(a, b), g, -g * sign(a / b) * floor(abs(a / b)))                                                  \
     X(REMAINDER, remainder, remainder(a, b), g, -g * floordiv(a, b))
-/* The same for the terms of losses, which gpunn_expr and specs know; builders sum them up. */
+/* The same for the terms of losses, which gpunn_expr and specs also know. The loss builders reduce them. */
 #define GPUNN_LOSS_OPS(X)                                                                                 \
     X(SQUARED_ERROR, squared_error, (a - b) * (a - b), 2 * g * (a - b), 2 * g * (b - a))                  \
     X(ABSOLUTE_ERROR, absolute_error, abs(a - b), g * sign(a - b), g * sign(b - a))                       \
@@ -1249,10 +1282,11 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* clang-format on */
 /* >>ops end */
 
-/* The other ops: X(ENUM, name, the operands' names, operands that the backward pass reads (bit i: operand i), whether it reads
- * the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits), the rule of the result's shape, in
- * >>graph/infer). gpunn_attributes has their attributes (>>backend), and gpunn_step tells which operands may be missing. The last
- * two are no nodes of a model. Plans have them: RELAYOUT for filters of convolutions, GROUP for fused kernels. */
+/* The other ops: X(ENUM, name, operand names, operands that the backward pass reads (bit i: operand i),
+ * whether it reads the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits), the
+ * rule of the result's shape (>>graph/infer)). Their attributes are in gpunn_attributes (>>backend);
+ * gpunn_step says which operands may be missing. The last two, RELAYOUT and GROUP, occur only in plans:
+ * RELAYOUT for filters of convolutions, GROUP for fused kernels. */
 #define GPUNN_OTHER_OPS(X)                                                                                                    \
     X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                                     \
     X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                                                \
@@ -1314,7 +1348,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                                              \
     X(GROUP, group, (inputs), 0, 0, 0, 0, same)
 
-/* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
+/* An alias of its operand's memory. It takes part in shapes and gradients, but no backend runs it. */
 #define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, (x), 0, 0, 1, 0, reshape)
 
 /* clang-format off */
@@ -1329,8 +1363,8 @@ typedef enum gpunn_op {
 
 GPUNN_API const char *gpunn_op_name(gpunn_op op);
 
-/* Elementwise ops of integers, by the names that these have for floats. X(ENUM, name, operands, whether the result is BOOL, the
- * value of operands a, b, c in 64 bits). */
+/* Elementwise integer ops, under the names of the float ops. X(ENUM, name, operands, whether the result is
+ * BOOL, the value of operands a, b, c in 64 bits). */
 /* clang-format off */
 #define GPUNN_INTEGER_OPS(X)                                                                  \
     X(NEG, neg, 1, 0, (int64_t)(0 - (uint64_t)a))                                             \
@@ -1365,12 +1399,14 @@ typedef enum gpunn_integer_op {
 /* clang-format on */
 
 /* ==== >>builders ====================================================================================================== *
- * Each appends a node to its operands' model and returns it, or NULL after an error, or when an operand is NULL (then the first
- * error stays). Not thread-safe per device. Operands belong to one model; F32 unless stated. Values carry no name until
- * gpunn_set_name. */
+ * Builders append a node to the model of their operands and return its value. They return NULL on an error,
+ * or if an operand is NULL; in the second case the first error is kept. Operands belong to one model and are
+ * F32 unless stated otherwise. A value has no name until gpunn_set_name. Builders are not thread-safe per
+ * device. */
 
-/* Elementwise, from the tables of >>ops, which have the formulas. Operands broadcast; torch's defaults of attributes stand
- * there. (python3 -m generator.prototypes writes these lines, and those of the losses that are formulas.) */
+/* Elementwise, from the tables of >>ops, which have the formulas. Operands broadcast. Attributes have torch's
+ * defaults there. (python3 -m generator.prototypes writes these lines, and those of the losses that are
+ * formulas.) */
 GPUNN_API gpunn_tensor *gpunn_relu(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_relu6(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_sigmoid(gpunn_tensor *x);
@@ -1443,19 +1479,22 @@ GPUNN_API gpunn_tensor *gpunn_fmod(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_remainder(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c);
 
-/* Those above and below that GPUNN_INTEGER_OPS names take integers too, I64, I32, U8 and BOOL, where all operands are such
- * (where's condition may be of any dtype). Comparisons and logical ops of integers give BOOL, the others the largest of their
- * operands' dtypes, to whose bits the exact result wraps around; of BOOL, whether it is not 0. No gradient. A division by 0 is
- * GPUNN_ERR_ARGUMENT of the run; on a GPU, which does not stop, its quotient is 0 and its remainder the dividend.
- * gpunn_integer_scalar: op with a number in the place of its last operand, x // 4 or x < 10, in x's dtype, I64 where that is
- * BOOL; gpunn_where_scalar: x where the condition holds, else the number, in the same dtype. */
+/* Integer arithmetic. The elementwise builders listed in GPUNN_INTEGER_OPS also take integers: I64, I32, U8
+ * and BOOL. All operands must then be integers (the condition of gpunn_where may have any dtype). Comparisons
+ * and logical ops return BOOL. The other ops return the largest of their operands' dtypes; the exact result
+ * wraps around to its bits, and for BOOL it is whether the result is not 0. Integers have no gradient. A
+ * division by 0 fails the run with GPUNN_ERR_ARGUMENT. A GPU does not stop: there the quotient is 0 and the
+ * remainder is the dividend.
+ * gpunn_integer_scalar: op with a number as its last operand, such as x // 4 or x < 10. The number has x's
+ * dtype, or I64 if that is BOOL.
+ * gpunn_where_scalar: x where the condition holds, else the number, in the same dtype. */
 GPUNN_API gpunn_tensor *gpunn_integer_scalar(gpunn_integer_op op, gpunn_tensor *x, int64_t value);
 GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor *x, int64_t value);
 
-/* Formulas by torch's names, of ops above (GPUNN__FORMULAS in >>graph/arguments). */
+/* Formulas made of the ops above, with torch's names (GPUNN__FORMULAS in >>graph/arguments). */
 GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd);
 GPUNN_API gpunn_tensor *gpunn_threshold(gpunn_tensor *x, float threshold, float value);
-GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps); /* of x kept within eps and 1 - eps; below 0: of x */
+GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps); /* x is clamped to eps .. 1 - eps; eps < 0: not clamped */
 GPUNN_API gpunn_tensor *gpunn_tan(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_ceil(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_round(gpunn_tensor *x);
@@ -1472,29 +1511,33 @@ GPUNN_API gpunn_tensor *gpunn_isnan(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isinf(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isfinite(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_xlogy(gpunn_tensor *x, gpunn_tensor *y);
-GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y); /* x / y rounded towards 0, without gradient */
+GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y); /* x / y rounded towards 0; no gradient */
 
-/* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * / **, < <= > >= == != (which chain), and or
- * not, a if c else b, parentheses, numbers, the constant pi, and every elementwise op by name, its attributes as further
- * numbers ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(x, 0.2))"); max, min, floordiv, K(number), where. All mean what
- * they mean in Python. Values that are used again get names first: "t = max(x, 0); t ** 2 + t". Broadcasts.
- * Along axes: sum, mean, amax (gpunn_max) and norm(x, p, ...), of all axes or of those listed, where 2: is the third and all that
- * follow, with keepdim=True or without: "x - mean(x, 2:, keepdim=True)"; argmax, softmax, log_softmax and cumsum, along one axis;
- * window_mean(x, k), the mean of the k cells around each along every axis after the second. Operands of other dtypes are for
- * float(y), gpunn_cast to F32: "mean(float(argmax(x, 1)) == float(y))". Where a number decides, as in "x if 1 else y", the part
- * that is not taken adds no nodes. */
+/* Builds the nodes of a formula in the language of the op tables. The operands broadcast.
+ * Names: x, y, z (args 0 to 2) or x0 to x7, and the constant pi. Operators: + - * / **, < <= > >= == !=
+ * (which chain), and or not, a if c else b, and parentheses. All have Python's meaning.
+ * Functions: every elementwise op by name, with its attributes as further numbers, such as "x * sigmoid(1.702
+ * * x)" or "where(x > 0, x, leaky_relu(x, 0.2))"; also max, min, floordiv, K(number) and where. A value that
+ * is used again gets a name first: "t = max(x, 0); t ** 2 + t".
+ * Reductions: sum, mean, amax (gpunn_max) and norm(x, p, ...), over all axes or those listed. 2: means the
+ * third axis and all after it. keepdim=True keeps the axes: "x - mean(x, 2:, keepdim=True)".
+ * Along one axis: argmax, softmax, log_softmax and cumsum. window_mean(x, k) is the mean of the k cells
+ * around each cell, along every axis after the second.
+ * Operands of other dtypes need float(y), which is gpunn_cast to F32: "mean(float(argmax(x, 1)) ==
+ * float(y))". If a number decides a condition, as in "x if 1 else y", the branch not taken adds no nodes. */
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count);
 
-/* -- layers: parameters are called name.weight, name.bias, ... as torch.nn's; name must be unique; "" or NULL is an error -- */
+/* -- layers: parameters are named name.weight, name.bias, ... as in torch.nn; name must be unique, "" or NULL is an error -- */
 
 typedef struct gpunn_linear_args {
     int           args_;
     int           out_features;
     bool          no_bias;
-    gpunn_tensor *weight; /* a parameter [out, in], of another layer say, in place of one of its own; tells out_features too */
-    gpunn_tensor *bias;   /* the same, [out] */
+    gpunn_tensor *weight; /* existing parameter [out, in], e.g. of another layer, instead of a new one; also sets out_features */
+    gpunn_tensor *bias;   /* existing parameter [out], instead of a new one */
 } gpunn_linear_args;
-/* x [..., in] -> [..., out]; weight [out, in], bias [out]. A shared weight gathers the gradients of all that read it. */
+/* y = x weight^T + bias. x [..., in] -> [..., out]; weight [out, in], bias [out]. The gradient of a shared
+ * weight is the sum over all layers that read it. */
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args);
 #define gpunn_linear(x, ...) gpunn_linear_((x), GPUNN_NAMED(gpunn_linear_args, __VA_ARGS__))
 
@@ -1503,33 +1546,37 @@ typedef struct gpunn_bilinear_args {
     int  out_features;
     bool no_bias;
 } gpunn_bilinear_args;
-/* torch.nn.Bilinear: x1 [..., in1], x2 [..., in2] of as many rows -> [..., out], each output x1 W x2 with its own W of weight
- * [out, in1, in2], plus bias [out]. It holds the products of all pairs, rows * in1 * in2. */
+/* torch.nn.Bilinear: output o of each row is x1 W_o x2 + bias_o. x1 [..., in1] and x2 [..., in2] have the
+ * same number of rows -> [..., out]; weight [out, in1, in2], bias [out]. It stores the products of all pairs,
+ * rows * in1 * in2 values. */
 GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name, gpunn_bilinear_args args);
 #define gpunn_bilinear(x1, x2, ...) gpunn_bilinear_((x1), (x2), GPUNN_NAMED(gpunn_bilinear_args, __VA_ARGS__))
 
 typedef struct gpunn_conv_args {
     int args_;
     int out_channels, kernel_size, stride, padding, dilation, groups;               /* the same along all axes ... */
-    int output_padding;                                                             /* transposed only */
+    int output_padding;                                                             /* transposed convolutions only */
     int kernel_shape[3], strides[3], paddings[3], dilations[3], output_paddings[3]; /* ... or one per spatial axis, where not 0 */
     bool          no_bias;
-    gpunn_tensor *weight; /* a tensor of the weight's shape, computed or another layer's, in place of a parameter of its own */
-    gpunn_tensor *bias;   /* a parameter [out], the same */
-    int padding_end, paddings_end[3]; /* the padding behind each axis, by default as padding, which is the one before it: not of
-                                         transposed convolutions, and by a gpunn_pad where they differ */
+    gpunn_tensor *weight; /* tensor of the weight's shape, computed or another layer's, instead of a new parameter */
+    gpunn_tensor *bias;   /* existing parameter [out], instead of a new one */
+    /* Padding after each axis; default: the padding before it (padding, paddings). If they differ, a
+     * gpunn_pad comes first. Not for transposed convolutions. */
+    int padding_end, paddings_end[3];
 } gpunn_conv_args;
-/* x [n, in, length] (1d), [n, in, height, width] (2d), [n, in, depth, height, width] (3d) -> [n, out, ...], along each axis
- * (size + padding + padding_end - dilation (kernel - 1) - 1) / stride + 1; weight [out, in / groups, kernel ...], bias [out].
- * torch's padding="same" is .padding = dilation (kernel - 1) / 2, rounded down, and the rest as .padding_end. */
+/* Convolution. x [n, in, length] (1d), [n, in, height, width] (2d) or [n, in, depth, height, width] (3d) ->
+ * [n, out, ...]. The size along each axis becomes (size + padding + padding_end - dilation (kernel - 1) - 1)
+ * / stride + 1. weight [out, in / groups, kernel ...], bias [out]. For torch's padding="same", set .padding
+ * to dilation (kernel - 1) / 2, rounded down, and .padding_end to the rest. */
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 GPUNN_API gpunn_tensor *gpunn_conv3d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 #define gpunn_conv1d(x, ...) gpunn_conv1d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
 #define gpunn_conv2d(x, ...) gpunn_conv2d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
 #define gpunn_conv3d(x, ...) gpunn_conv3d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
-/* The gradient of such a convolution for its input, as a layer: along each axis (size - 1) stride - 2 padding + dilation (kernel
- * - 1) + output_padding + 1, where output_padding is less than stride or dilation; weight [in, out / groups, kernel ...]. */
+/* Transposed convolution: the gradient of such a convolution with respect to its input, as a layer. The size
+ * along each axis becomes (size - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
+ * output_padding is less than stride or dilation. weight [in, out / groups, kernel ...]. */
 GPUNN_API gpunn_tensor *gpunn_conv_transpose1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 GPUNN_API gpunn_tensor *gpunn_conv_transpose2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 GPUNN_API gpunn_tensor *gpunn_conv_transpose3d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
@@ -1539,16 +1586,17 @@ GPUNN_API gpunn_tensor *gpunn_conv_transpose3d_(gpunn_tensor *x, const char *nam
 
 typedef struct gpunn_pool_args {
     int  args_;
-    int  kernel_size, stride, padding;             /* stride defaults to the kernel */
+    int  kernel_size, stride, padding;             /* default of stride: the kernel size */
     int  kernel_shape[3], strides[3], paddings[3]; /* one per spatial axis, where not 0 */
-    bool ceil_mode, count_exclude_pad;             /* the latter: average over real elements only */
-    int  padding_end, paddings_end[3]; /* the padding behind each axis, by default as padding, which is the one before it */
-    int  dilation, dilations[3];       /* max_pool: from one cell of a window to the next, 1 */
+    bool ceil_mode, count_exclude_pad;             /* count_exclude_pad: average over real elements only */
+    int  padding_end, paddings_end[3]; /* Padding after each axis; default: the padding before it (padding, paddings). */
+    int  dilation, dilations[3];       /* max_pool: distance between the cells of a window, default 1 */
 } gpunn_pool_args;
-/* x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); the maximum pads with -inf and hands on NaN; the gradient goes to
- * the first maximum. With ceil_mode a window that starts in the padding behind does not count. Where padding_end differs a
- * gpunn_pad comes first; with dilation, for which sizes must be fixed, as many copies of x as a window has cells along an axis. A
- * global pool is an adaptive one to size 1. */
+/* Pooling. x [n, c, l] (1d), [n, c, h, w] (2d) or [n, c, d, h, w] (3d). The maximum pads with -inf and
+ * propagates NaN; its gradient goes to the first maximum. With ceil_mode, a window that starts in the padding
+ * after an axis does not count. If padding_end differs from padding, a gpunn_pad comes first. Dilation needs
+ * fixed sizes, and as many copies of x as a window has cells along an axis. For global pooling, use adaptive
+ * pooling to size 1. */
 GPUNN_API gpunn_tensor *gpunn_max_pool1d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool3d_(gpunn_tensor *x, gpunn_pool_args args);
@@ -1563,20 +1611,22 @@ GPUNN_API gpunn_tensor *gpunn_avg_pool3d_(gpunn_tensor *x, gpunn_pool_args args)
 #define gpunn_avg_pool3d(...) gpunn_avg_pool3d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
 typedef struct gpunn_lp_pool_args {
     int   args_;
-    float norm_type;                   /* p, above 0, 2 */
-    int   kernel_size, stride;         /* stride defaults to the kernel */
+    float norm_type;                   /* p > 0, default 2 */
+    int   kernel_size, stride;         /* default of stride: the kernel size */
     int   kernel_shape[3], strides[3]; /* one per spatial axis, where not 0 */
     bool  ceil_mode;
 } gpunn_lp_pool_args;
-/* torch.nn.LPPool1d and so on: of each window (sum of x^p)^(1/p), NaN where the sum is below 0; the gradient at 0 is 0. With
- * ceil_mode a window that ends outside x counts, as torch's does, by the mean of its cells. */
+/* torch.nn.LPPool1d, LPPool2d, LPPool3d: (sum of x^p)^(1/p) of each window. It is NaN where the sum is below
+ * 0; the gradient at 0 is 0. With ceil_mode, a window that ends outside x counts with the mean of its cells,
+ * as in torch. */
 GPUNN_API gpunn_tensor *gpunn_lp_pool1d_(gpunn_tensor *x, gpunn_lp_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_lp_pool2d_(gpunn_tensor *x, gpunn_lp_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_lp_pool3d_(gpunn_tensor *x, gpunn_lp_pool_args args);
 #define gpunn_lp_pool1d(...) gpunn_lp_pool1d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
 #define gpunn_lp_pool2d(...) gpunn_lp_pool2d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
 #define gpunn_lp_pool3d(...) gpunn_lp_pool3d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
-/* Window i of an axis of n cells is cells i n / out .. ((i + 1) n + out - 1) / out - 1. */
+/* Adaptive pooling to a given size. Window i of an axis of n cells is the cells i n / out .. ((i + 1) n + out
+ * - 1) / out - 1. */
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool1d(gpunn_tensor *x, int out);
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool2d(gpunn_tensor *x, int out_h, int out_w);
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w);
@@ -1590,68 +1640,79 @@ typedef struct gpunn_grid_args {
     int                args_;
     gpunn_grid_mode    mode; /* BILINEAR is trilinear in volumes */
     gpunn_grid_padding padding_mode;
-    bool               align_corners; /* -1 and 1 are the centres of the outermost cells, else their outer edges */
+    bool               align_corners; /* true: -1 and 1 are the centres of the outermost cells; false: their outer edges */
 } gpunn_grid_args;
-/* torch's: x [n, c, h, w] at the points of grid [n, oh, ow, 2] -> [n, c, oh, ow]; x [n, c, d, h, w], grid [n, od, oh, ow, 3] ->
- * [n, c, od, oh, ow]. A point is x, y (, z): -1 to 1 along the last axis of x, the one before (, and that before). Gradients for
- * both, x's as reproducible as all others. Coordinates that are not finite are what they are to torch's CUDA kernels, with or
- * without align_corners: outside with ZEROS, which makes 0; cell 0 with BORDER, but inf the last cell; cell 0 with REFLECTION; no
- * gradient for themselves. (torch on a CPU gives NaN for images with bilinear ZEROS, the last cell for NaN in volumes, and no
- * result for bilinear gradients of images with the other two: 2.15 crashes.) */
+/* torch.nn.functional.grid_sample: the values of x at the points of grid. x [n, c, h, w], grid [n, oh, ow, 2]
+ * -> [n, c, oh, ow]; x [n, c, d, h, w], grid [n, od, oh, ow, 3] -> [n, c, od, oh, ow]. A point is (x, y) or
+ * (x, y, z). Its coordinates run from -1 to 1 along the last axis of x, the one before, and the one before
+ * that. Both operands have gradients; that of x is as reproducible as all others.
+ * Coordinates that are not finite have no gradient and behave as in torch's CUDA kernels, with or without
+ * align_corners. With ZEROS they are outside, which gives 0. With BORDER they mean cell 0, but inf means the
+ * last cell. With REFLECTION they mean cell 0.
+ * (torch on a CPU differs. Images with bilinear ZEROS give NaN. In volumes NaN means the last cell. Bilinear
+ * gradients of images with the other two paddings have no result: 2.15 crashes.) */
 GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, gpunn_grid_args args);
 #define gpunn_grid_sample(x, ...) gpunn_grid_sample_((x), GPUNN_NAMED(gpunn_grid_args, __VA_ARGS__))
-/* torch's: the grid that samples through theta [n, 2, 3] (or [n, 3, 4]) for a result of size {h, w} (or {d, h, w}): [n, h, w, 2]
- * (or [n, d, h, w, 3]), F32 in every precision. */
+/* torch.nn.functional.affine_grid: the grid that samples through the affine matrices theta [n, 2, 3] (or [n,
+ * 3, 4]). size is the result's {h, w} (or {d, h, w}). Returns [n, h, w, 2] (or [n, d, h, w, 3]), F32 in every
+ * precision. */
 GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners);
 
 typedef struct gpunn_roi_args {
     int   args_;
     int   output_size;     /* bins along both axes ... */
     int   output_shape[3]; /* ... or along height, then width, where not 0 */
-    float spatial_scale;   /* cells of x for one unit of the boxes, 1 */
-    int   sampling_ratio;  /* samples along each axis of a bin; 0: as many as the cells that it covers, rounded up */
-    bool  aligned; /* a cell's centre is half a cell from its corner; else it is its corner, and no box less than a cell */
+    float spatial_scale;   /* cells of x per unit of the boxes, default 1 */
+    int   sampling_ratio;  /* samples along each axis of a bin; 0: the number of cells it covers, rounded up */
+    /* true: a cell's centre is half a cell from its corner; false: it is the corner, and a box is at least
+     * one cell */
+    bool aligned;
 } gpunn_roi_args;
-/* torchvision.ops.roi_align: x [n, c, h, w], boxes [k, 5] of a sample's number and x1, y1, x2, y2 -> [k, c, output_shape]: of
- * each bin the mean of bilinear samples. Up to one cell outside x a sample is what the nearest cell is, further away 0, as where
- * a coordinate is no number. Only x has a gradient, as reproducible as all others. A number of a sample that there is not is
- * GPUNN_ERR_ARGUMENT on a CPU; on a GPU the box's values are NaN. Without sampling_ratio a bin has 2^20 samples along an axis at
- * most. */
+/* torchvision.ops.roi_align: the mean of bilinear samples of each bin. x [n, c, h, w]; boxes [k, 5] rows of
+ * sample index, x1, y1, x2, y2 -> [k, c, output_shape]. A sample up to one cell outside x takes the nearest
+ * cell; further away, or where a coordinate is NaN, it is 0. Only x has a gradient; it is as reproducible as
+ * all others. Without sampling_ratio, a bin has at most 2^20 samples along an axis. A sample index out of
+ * range fails with GPUNN_ERR_ARGUMENT on a CPU; on a GPU the box's values are NaN. */
 GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, gpunn_roi_args args);
 #define gpunn_roi_align(x, ...) gpunn_roi_align_((x), GPUNN_NAMED(gpunn_roi_args, __VA_ARGS__))
 
 typedef enum gpunn_interpolate_mode {
     GPUNN_INTERPOLATE_NEAREST = 0,
     GPUNN_INTERPOLATE_NEAREST_EXACT,
-    GPUNN_INTERPOLATE_LINEAR, /* in images bilinear, in volumes trilinear */
+    GPUNN_INTERPOLATE_LINEAR, /* bilinear in images, trilinear in volumes */
     GPUNN_INTERPOLATE_AREA,   /* adaptive_avg_pool */
-    GPUNN_INTERPOLATE_CUBIC   /* torch's bicubic, of images alone: Keys's kernel with a = -0.75, not antialiased */
+    GPUNN_INTERPOLATE_CUBIC   /* torch's bicubic, images only: Keys's kernel with a = -0.75, not antialiased */
 } gpunn_interpolate_mode;
 typedef struct gpunn_interpolate_args {
-    int                    args_;
-    int64_t                size[3]; /* of the result, one per spatial axis; or what scale_factor makes of x's, rounded down */
+    int args_;
+    /* Size of the result, one per spatial axis. Default: the size of x times scale_factor, rounded down. */
+    int64_t                size[3];
     double                 scale_factor;     /* the same along all axes ... */
     double                 scale_factors[3]; /* ... or one per spatial axis, where not 0 */
     gpunn_interpolate_mode mode;
-    bool align_corners; /* LINEAR, CUBIC: the centres of the outermost cells stay where they are, else their outer edges */
+    bool align_corners; /* LINEAR, CUBIC: true keeps the centres of the outermost cells in place; false keeps their outer edges */
 } gpunn_interpolate_args;
-/* torch.nn.functional.interpolate, nn.Upsample: x [n, c, l], [n, c, h, w] or [n, c, d, h, w]. A scale_factor that is given tells
- * where results lie in x, even where size is given too; else the sizes do. */
+/* torch.nn.functional.interpolate, nn.Upsample. x [n, c, l], [n, c, h, w] or [n, c, d, h, w]. A non-zero
+ * scale_factor determines where results lie in x, even if size is set too; otherwise the sizes do. */
 GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_args args);
 #define gpunn_interpolate(...) gpunn_interpolate_(GPUNN_NAMED(gpunn_interpolate_args, __VA_ARGS__))
 
 typedef struct gpunn_batch_norm_args {
     int   args_;
     float eps;      /* 1e-5 */
-    float momentum; /* share of the new batch in the running statistics, 0.1 */
+    float momentum; /* weight of the new batch in the running statistics, default 0.1 */
     bool  no_affine;
-    bool  sync;             /* in training, over the batches of all ranks that the model is distributed to: gpunn_distribute */
-    bool  no_running_stats; /* torch's track_running_stats = False: by the batch's statistics in evaluation too; not with sync */
+    /* in training, statistics over the batches of all ranks the model is distributed to: gpunn_distribute */
+    bool sync;
+    bool no_running_stats; /* torch's track_running_stats = False: batch statistics in evaluation too; not with sync */
 } gpunn_batch_norm_args;
-/* x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); weight, bias, and the buffers running_mean, running_var
- * (unbiased) [c]. A training step over one value per channel is an error, as in PyTorch. sync is torch's SyncBatchNorm; runs in
- * training mode, gpunn_backward's too, are then common to all ranks. With no_running_stats it is the group_norm of channels that
- * have all samples, which are brought together and back: there are no buffers, and of one value per channel the bias is left. */
+/* Batch normalisation. x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d). Parameters
+ * weight, bias [c]; buffers running_mean, running_var (unbiased) [c]. A training step over one value per
+ * channel is an error, as in PyTorch.
+ * sync is torch's SyncBatchNorm. All ranks then take part in each run in training mode, including that of
+ * gpunn_backward.
+ * no_running_stats creates no buffers. It is computed as a group_norm over channels that hold all samples,
+ * with a permutation before and after. For one value per channel the result is the bias. */
 GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
 #define gpunn_batch_norm1d(x, ...) gpunn_batch_norm1d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
@@ -1665,20 +1726,22 @@ typedef struct gpunn_group_norm_args {
     float eps;        /* 1e-5 */
     bool  no_affine;
 } gpunn_group_norm_args;
-/* x [n, c, ...]: (x - mean) / sqrt(variance + eps) over the channels of each group together, times weight plus bias, both [c]. */
+/* Group normalisation. x [n, c, ...]: (x - mean) / sqrt(variance + eps) * weight + bias, where mean and
+ * variance are over each group of channels. weight, bias [c]. */
 GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpunn_group_norm_args args);
 #define gpunn_group_norm(x, ...) gpunn_group_norm_((x), GPUNN_NAMED(gpunn_group_norm_args, __VA_ARGS__))
 
 typedef struct gpunn_instance_norm_args {
     int   args_;
     float eps;    /* 1e-5 */
-    bool  affine; /* with weight and bias [c]; torch's default is without */
+    bool  affine; /* weight and bias [c]; default, as in torch: none */
     bool  track_running_stats;
-    float momentum; /* share of the new batch in the running statistics, 0.1 */
+    float momentum; /* weight of the new batch in the running statistics, default 0.1 */
 } gpunn_instance_norm_args;
-/* group_norm of as many groups as channels: x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d). With track_running_stats
- * it has batch_norm's buffers running_mean, running_var [c], which training moves towards the means over n of each sample's mean
- * and unbiased variance; evaluation takes them, as batch_norm does. */
+/* Instance normalisation: group_norm with one group per channel. x [n, c, l] (1d), [n, c, h, w] (2d), [n, c,
+ * d, h, w] (3d). With track_running_stats it has the buffers running_mean, running_var [c], as batch_norm.
+ * Training moves them towards the means over n of each sample's mean and unbiased variance; evaluation uses
+ * them. */
 GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
 #define gpunn_instance_norm1d(x, ...) gpunn_instance_norm1d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_instance_norm2d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
@@ -1688,12 +1751,12 @@ GPUNN_API gpunn_tensor *gpunn_instance_norm3d_(gpunn_tensor *x, const char *name
 
 typedef struct gpunn_layer_norm_args {
     int   args_;
-    int   dims; /* how many of the last axes are normalised together, 1; none may be GPUNN_BATCH */
+    int   dims; /* number of last axes normalised together, default 1; none may be GPUNN_BATCH */
     float eps;  /* layer_norm: 1e-5; rms_norm: 1.1920929e-7 */
     bool  no_affine, no_bias;
 } gpunn_layer_norm_args;
-/* (x - mean) / sqrt(variance + eps) * weight + bias over those axes, of whose shape weight and bias are; rms_norm, which has no
- * bias: x / sqrt(mean of x^2 + eps) * weight. */
+/* layer_norm: (x - mean) / sqrt(variance + eps) * weight + bias over the last `dims` axes. rms_norm: x /
+ * sqrt(mean of x^2 + eps) * weight, without bias. weight and bias have the shape of those axes. */
 GPUNN_API gpunn_tensor *gpunn_layer_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args);
 #define gpunn_layer_norm(x, ...) gpunn_layer_norm_((x), GPUNN_NAMED(gpunn_layer_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args);
@@ -1701,54 +1764,61 @@ GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn
 
 typedef struct gpunn_local_response_norm_args {
     int   args_;
-    int   size;           /* channels of a neighbourhood */
+    int   size;           /* channels in a neighbourhood */
     float alpha, beta, k; /* 1e-4, 0.75, 1 */
 } gpunn_local_response_norm_args;
-/* x [n, c, ...] / (k + alpha * m)^beta, m the mean of x^2 over the size channels around each (size / 2 of them before it), where
- * those that do not exist count as 0. No parameters. */
+/* x / (k + alpha * m)^beta. x [n, c, ...]; m is the mean of x^2 over the `size` channels around each one,
+ * size / 2 of them before it. Channels out of range count as 0. There are no parameters. */
 GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_response_norm_args args);
 #define gpunn_local_response_norm(...) gpunn_local_response_norm_(GPUNN_NAMED(gpunn_local_response_norm_args, __VA_ARGS__))
 
 typedef struct gpunn_embedding_args {
-    int           args_;
-    int           num_embeddings, embedding_dim;
-    int           padding_idx; /* a row that starts as 0 and gets no gradient, below 0 from the end; 0: none, GPUNN_ZERO: row 0 */
-    gpunn_tensor *weight;      /* a tensor [num_embeddings, embedding_dim] in place of a parameter of its own; tells both */
+    int args_;
+    int num_embeddings, embedding_dim;
+    /* Row that starts as 0 and gets no gradient; negative values count from the end. 0: none; GPUNN_ZERO: row
+     * 0. */
+    int padding_idx;
+    /* existing tensor [num_embeddings, embedding_dim] instead of a new parameter; also sets both numbers */
+    gpunn_tensor *weight;
 } gpunn_embedding_args;
-/* tokens, I64 or I32 of any shape [...] -> [..., embedding_dim], their rows of weight [num_embeddings, embedding_dim], which
- * starts as N(0, 1). A token outside 0 .. num_embeddings - 1: on the CPU the run fails with GPUNN_ERR_ARGUMENT, on a GPU its row
- * is NaN. */
+/* Looks up rows of weight. tokens, I64 or I32 of any shape [...] -> [..., embedding_dim]; weight
+ * [num_embeddings, embedding_dim] starts as N(0, 1). A token outside 0 .. num_embeddings - 1 fails the run
+ * with GPUNN_ERR_ARGUMENT on the CPU; on a GPU its row is NaN. */
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args);
 #define gpunn_embedding(tokens, ...) gpunn_embedding_((tokens), GPUNN_NAMED(gpunn_embedding_args, __VA_ARGS__))
 
 typedef struct gpunn_rnn_args {
     int  args_;
-    int  hidden_size, num_layers; /* num_layers: 1 */
+    int  hidden_size, num_layers; /* num_layers: default 1 */
     bool relu;                    /* rnn: relu instead of tanh */
     bool no_bias, batch_first, bidirectional;
-    /* lstm: h and the results have this width, below hidden_size, by a parameter weight_hr_l0 [proj_size, hidden_size],
-     * ..._reverse; c keeps hidden_size. 0: no such parameter. */
+    /* lstm: width of h and of the results, less than hidden_size. Adds a parameter weight_hr_l0 [proj_size,
+     * hidden_size], ..._reverse; c keeps hidden_size. 0: no projection. */
     int proj_size;
-    /* One layer, not batch_first: the result goes on with h_n and, of lstm, c_n, each in a row of the memory of [directions, n,
-     * hidden_size]. */
+    /* Appends h_n and, for lstm, c_n to the result, each as one row of the memory of [directions, n,
+     * hidden_size]. One layer only, not batch_first. */
     bool states;
-    /* Each run goes on where the one before ended, in training too, through which no gradient goes: h_0 and, of lstm, c_0 are
-     * states name.h and name.c; n must be fixed. */
-    bool                 stateful;
-    float                dropout;    /* between layers */
-    gpunn_tensor        *h_0, *c_0;  /* [num_layers * directions, n, hidden_size, or of h_0 proj_size]; NULL: 0. c_0: lstm */
-    gpunn_tensor        *lengths;    /* I64 or I32 [n]: how many steps of each sequence exist, 1 to length; NULL: all */
-    gpunn_tensor       **h_n, **c_n; /* receive the final states, of the shapes of h_0 and c_0. c_n: lstm */
-    gpunn_tensor *const *weights;    /* instead of parameters of its own those of another layer, as many: for each layer and each
-                                        direction weight_ih, weight_hh, without no_bias bias_ih, bias_hh, and with proj_size
-                                        weight_hr; name may be NULL. Values that follow from parameters alone serve as well */
+    /* Each run continues from the state in which the previous one ended, in training too. No gradient flows
+     * between runs. h_0 and, for lstm, c_0 are states name.h and name.c. n must be fixed. */
+    bool           stateful;
+    float          dropout;    /* between layers */
+    gpunn_tensor  *h_0, *c_0;  /* [num_layers * directions, n, hidden_size; h_0: or proj_size]; NULL: 0. c_0: lstm */
+    gpunn_tensor  *lengths;    /* I64 or I32 [n]: number of steps of each sequence, 1 to length; NULL: all */
+    gpunn_tensor **h_n, **c_n; /* receive the final states, in the shapes of h_0 and c_0. c_n: lstm */
+    /* Weights of another layer, instead of new parameters; name may be NULL. The order is, for each layer and
+     * each direction: weight_ih, weight_hh, without no_bias bias_ih, bias_hh, and with proj_size weight_hr.
+     * Values computed from parameters alone are allowed too. */
+    gpunn_tensor *const *weights;
 } gpunn_rnn_args;
-/* x [length, n, features] (batch_first: [n, length, features]) -> [length, n, directions * hidden_size], or of proj_size, as
- * torch.nn's, with its parameters weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., weight_ih_l1,
- * ...; gates in the order i, f, g, o and r, z, n. With lengths, as pack_padded_sequence and back: results behind a sequence's end
- * are 0, final states are those at its end, and the reverse direction starts there. A length outside 1 .. length fails with
- * GPUNN_ERR_ARGUMENT on the CPU; on a GPU that sequence's results are NaN. With proj_size a step still multiplies by
- * [4 hidden_size, hidden_size], the product of weight_hh and weight_hr, and the results are projected behind the last one. */
+/* Recurrent layers, as in torch.nn. x [length, n, features] (batch_first: [n, length, features]) -> [length,
+ * n, directions * hidden_size], or with proj_size in place of hidden_size. The parameters have torch's names
+ * weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., weight_ih_l1, .... Gates are
+ * in the order i, f, g, o (lstm) and r, z, n (gru).
+ * lengths has the effect of pack_padded_sequence and pad_packed_sequence. Results after a sequence's end are
+ * 0, final states are those at its end, and the reverse direction starts there. A length outside 1 .. length
+ * fails with GPUNN_ERR_ARGUMENT on the CPU; on a GPU that sequence's results are NaN.
+ * With proj_size a step still multiplies by [4 hidden_size, hidden_size], the product of weight_hh and
+ * weight_hr. The results are projected after the last step. */
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
 GPUNN_API gpunn_tensor *gpunn_lstm_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
 GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
@@ -1758,13 +1828,13 @@ GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_
 typedef struct gpunn_cell_args {
     int                  args_;
     int                  hidden_size;
-    bool                 relu, no_bias; /* relu: as gpunn_rnn_args' */
+    bool                 relu, no_bias; /* relu: as in gpunn_rnn_args */
     gpunn_tensor        *h, *c;         /* [n, hidden_size]; NULL: 0. c: lstm */
     gpunn_tensor       **c_n;           /* receives the new c: lstm */
-    gpunn_tensor *const *weights; /* instead of parameters of its own another cell's, in the order below; name may be NULL */
+    gpunn_tensor *const *weights; /* weights of another cell instead of new parameters, in the order below; name may be NULL */
 } gpunn_cell_args;
-/* One step of such a layer, x [n, features] -> the new h [n, hidden_size]; torch.nn.RNNCell and so on, with their parameters
- * weight_ih, weight_hh, bias_ih, bias_hh. */
+/* One step of a recurrent layer. x [n, features] -> the new h [n, hidden_size]. As torch.nn.RNNCell, LSTMCell
+ * and GRUCell, with their parameters weight_ih, weight_hh, bias_ih, bias_hh. */
 GPUNN_API gpunn_tensor *gpunn_rnn_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args);
 GPUNN_API gpunn_tensor *gpunn_lstm_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args);
 GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args);
@@ -1772,19 +1842,21 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
 #define gpunn_lstm_cell(x, ...) gpunn_lstm_cell_((x), GPUNN_NAMED(gpunn_cell_args, __VA_ARGS__))
 #define gpunn_gru_cell(x, ...) gpunn_gru_cell_((x), GPUNN_NAMED(gpunn_cell_args, __VA_ARGS__))
 
-/* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <=
- * 1, rounded to a multiple of 1/65536. */
+/* In training steps, zeroes each element with probability p and scales the rest by 1 / (1 - p). In evaluation
+ * it returns x. 0 <= p <= 1; p is rounded to a multiple of 1/65536. */
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p);
 
-/* The first half of x along an axis times sigmoid of the second: torch.nn.GLU, there of axis -1. */
+/* torch.nn.GLU: the first half of x along an axis times the sigmoid of the second half. torch's default axis
+ * is -1. */
 GPUNN_API gpunn_tensor *gpunn_glu(gpunn_tensor *x, int axis);
 
-/* x where it is above 0, elsewhere x times a slope: in training steps a random one for each element, from lower to upper, in
- * evaluation their mean. torch.nn.RReLU, there 1/8 and 1/3. */
+/* torch.nn.RReLU: x where x > 0, elsewhere x times a slope. In training steps the slope is random for each
+ * element, from lower to upper; in evaluation it is their mean. torch's defaults are 1/8 and 1/3. */
 GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper);
 
-/* max(x, 0) + weight min(x, 0); num_parameters 1 (0) or the channels of axis 1; weight starts at init (0: 0.25). With a weight
- * that there is, as torch.nn.functional.prelu's: gpunn_parametric_relu(x, weight). */
+/* max(x, 0) + weight * min(x, 0). num_parameters is 1 (also for 0) or the size of axis 1. weight starts at
+ * init (0: 0.25). For an existing weight, as in torch.nn.functional.prelu, use gpunn_parametric_relu(x,
+ * weight). */
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init);
 
 /* -- shapes -- */
@@ -1792,12 +1864,14 @@ GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape); /* GP
 GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x);                    /* [n, ...] -> [n, rest] */
 GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order);  /* y.dim[i] = x.dim[order[i]] */
 GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis);
-/* x[start:end:step] along one axis, as Python's, step >= 1; not along GPUNN_BATCH. end GPUNN_END_OF_AXIS: to the end. */
+/* x[start:end:step] along one axis, as in Python. step >= 1; the axis may not be GPUNN_BATCH. end
+ * GPUNN_END_OF_AXIS: to the end. */
 #define GPUNN_END_OF_AXIS INT64_MAX
 GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, int64_t end, int64_t step);
 
-/* An axis of n elements: REFLECT mirrors it at its ends, which are not repeated (up to n - 1 each side), REPLICATE repeats these,
- * CIRCULAR goes on at the other one (up to n). */
+/* What padding fills in on an axis of n elements. REFLECT mirrors the axis at its ends without repeating them
+ * (up to n - 1 on each side). REPLICATE repeats the end elements. CIRCULAR continues at the other end (up to
+ * n). */
 typedef enum gpunn_pad_mode { GPUNN_PAD_CONSTANT = 0, GPUNN_PAD_REFLECT, GPUNN_PAD_REPLICATE, GPUNN_PAD_CIRCULAR } gpunn_pad_mode;
 typedef struct gpunn_pad_args {
     int            args_;
@@ -1807,259 +1881,294 @@ typedef struct gpunn_pad_args {
 } gpunn_pad_args;
 GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args);
 #define gpunn_pad(...) gpunn_pad_(GPUNN_NAMED(gpunn_pad_args, __VA_ARGS__))
-/* Copies along axes where x is 1 and along new ones in front; shape may have GPUNN_BATCH. Ops that broadcast need none of it. */
+/* Copies x along its axes of size 1 and along new leading axes. shape may contain GPUNN_BATCH. Ops that
+ * broadcast do not need it. */
 GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape);
-/* Random numbers, other ones in every run, in evaluation too: torch.rand, uniform in [0, 1), and torch.randn, normal with mean 0
- * and deviation 1. F32, without gradient; shape may have GPUNN_BATCH, as that of gpunn_tensor_shape has. They follow from the
- * device's seed, their place among the model's random layers and the number of the run (RANDOM NUMBERS). */
+/* torch.rand (uniform in [0, 1)) and torch.randn (mean 0, standard deviation 1). The numbers differ in every
+ * run, in evaluation too. F32, without gradient; shape may contain GPUNN_BATCH, as a shape from
+ * gpunn_tensor_shape can. The numbers depend on the device's seed, the node's place among the model's random
+ * layers and the number of the run (RANDOM NUMBERS). */
 GPUNN_API gpunn_tensor *gpunn_rand(gpunn_model *model, gpunn_shape shape);
 GPUNN_API gpunn_tensor *gpunn_randn(gpunn_model *model, gpunn_shape shape);
-/* The same in the shape of x, F32, whose values do not matter. */
+/* The same, in the shape of x, F32. The values of x are not read. */
 GPUNN_API gpunn_tensor *gpunn_rand_like(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_randn_like(gpunn_tensor *x);
-/* x so many times along each axis, aligned at the last. */
+/* Repeats x repeats[i] times along axis i. The axes are aligned at the last one. */
 GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats);
-/* Tensors of one shape along a new axis. */
+/* Joins tensors of one shape along a new axis. */
 GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int axis);
-/* Slices of `size` along an axis, the last one smaller where it does not divide, or so many chunks, all but the last of one size;
- * into parts, which has room for `capacity`. Their number, 0 after an error. */
+/* Split into slices of `size` along an axis, where the last is smaller if `size` does not divide the axis; or
+ * into `chunks` parts, all but the last of one size. The results go to parts, which holds `capacity` entries.
+ * Returns their number, or 0 on an error. */
 GPUNN_API int gpunn_split(gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts, int capacity);
 GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **parts, int capacity);
 typedef enum gpunn_indexing { GPUNN_INDEXING_IJ = 0, GPUNN_INDEXING_XY } gpunn_indexing;
-/* torch.meshgrid: of count coordinates [n0], [n1], ..., 1 to 8 of them, F32, as many grids [n0, n1, ...], the values of
- * coordinates[i] along axis i of grids[i]; XY: [n1, n0, ...], axes 0 and 1 exchanged. After an error grids are NULL. */
+/* torch.meshgrid: expands 1 to 8 F32 coordinates [n0], [n1], ... to as many grids [n0, n1, ...]. grids[i] has
+ * the values of coordinates[i] along axis i. XY: [n1, n0, ...], axes 0 and 1 exchanged. On an error all grids
+ * are NULL. */
 GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int count, gpunn_indexing indexing, gpunn_tensor **grids);
-/* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere, all 0 for what is no class. */
+/* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere. An index that is no class
+ * gives all 0. */
 GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
-/* lengths I64 or I32 [n] -> F32 [n, size]: 1 in as many places as each length says, 0 behind them; size is a number or a
- * gpunn_size. It tells where a padded batch has values: a factor of what is averaged, of a loss with .reduction none or, by
- * gpunn_cast to BOOL, a mask of attention. Lengths above size count as size, those below 0 as 0. */
+/* Marks where a padded batch has values. lengths I64 or I32 [n] -> F32 [n, size]: row i is 1 in its first
+ * lengths[i] places, then 0. size is a number or a gpunn_size. Lengths above size count as size, those below
+ * 0 as 0. Use it as a factor before averaging, as a factor of a loss with .reduction none or, after
+ * gpunn_cast to BOOL, as an attention mask. */
 GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size);
-/* What neural fields read in place of coordinates x [..., d]; for each of them in turn,
- * frequency: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ...: [..., d * 2 * frequencies], 1 to 32 frequencies;
- * one_blob: exp(-(bins x - i - 0.5)^2 / 2), a bump over each of the bins of 0 to 1: [..., d * bins], 1 to 256 bins;
- * spherical_harmonics: of all three, a direction of length 1, the real ones of degrees below 1 to 4, with the constants and in
- * the order of tiny-cuda-nn: [..., degree * degree].
- * F32: where a GPU keeps values in 16 bits it rounds what sin and exp are taken of, high frequencies to noise. */
+/* Encodings of coordinates x [..., d] for neural fields, concatenated over the coordinates.
+ * frequency: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ...: [..., d * 2 * frequencies], 1
+ * to 32 frequencies.
+ * one_blob: exp(-(bins x - i - 0.5)^2 / 2), a bump over each of the bins of 0 to 1: [..., d * bins], 1 to 256
+ * bins.
+ * spherical_harmonics: x is a direction [..., 3] of length 1; the real harmonics of degrees below `degree` (1
+ * to 4), with tiny-cuda-nn's constants and order: [..., degree * degree].
+ * Use F32: with 16-bit storage a GPU rounds the arguments of sin and exp, which turns high frequencies to
+ * noise. */
 GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencies);
 GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins);
 GPUNN_API gpunn_tensor *gpunn_spherical_harmonics_encoding(gpunn_tensor *x, int degree);
 typedef struct gpunn_hash_grid_args {
     int   args_;
     int   n_levels, n_features_per_level; /* 16, at most 32; 2, at most 8 */
-    int   log2_hashmap_size;              /* rows of a level at most, 19; 4 to 28 */
-    int   base_resolution;                /* cells along each axis of the first level, 16 ... */
-    float per_level_scale;                /* ... and so many times as many from one to the next, 2; at least 1 */
+    int   log2_hashmap_size;              /* log2 of the most rows of a level, 4 to 28, default 19 */
+    int   base_resolution;                /* cells along each axis of the first level, default 16 */
+    float per_level_scale;                /* factor of the cells from one level to the next, at least 1, default 2 */
 } gpunn_hash_grid_args;
-/* Multi-resolution hash encoding (Mueller et al. 2022) of points x [..., d] in 0 to 1, d 2 or 3: in each level the rows of weight
- * that the corners of the point's cell have, interpolated: [..., n_levels * n_features_per_level]. weight [rows,
- * n_features_per_level] starts as U(-1e-4, 1e-4), level behind level; rows, hash and resolutions are tiny-cuda-nn's, so that its
- * weights fit. Points outside meet rows as the hash has them. Gradients of both are the same in every run. */
+/* Multi-resolution hash encoding (Mueller et al. 2022) of points x [..., d] in 0 to 1, d 2 or 3. In each
+ * level the rows of weight at the corners of the point's cell are interpolated: [..., n_levels *
+ * n_features_per_level]. weight [rows, n_features_per_level] starts as U(-1e-4, 1e-4) and holds the levels
+ * one after another. Rows, hash and resolutions equal tiny-cuda-nn's, so its weights fit. Points outside get
+ * the rows their hash gives. The gradients of both operands are the same in every run. */
 GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name, gpunn_hash_grid_args args);
 #define gpunn_hash_grid_encoding(x, ...) gpunn_hash_grid_encoding_((x), GPUNN_NAMED(gpunn_hash_grid_args, __VA_ARGS__))
-/* What only copies (reshape, permute, concat, slice, pad with a constant, expand, tile, stack, gather, ...) takes integers as
- * well. torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other
- * axes not larger than x. An index outside x's axis: as a token of gpunn_embedding. */
+/* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three. index is I64 or I32 of x's rank;
+ * along the other axes it is not larger than x. An index outside x's axis behaves like a bad token of
+ * gpunn_embedding. Ops that only copy (reshape, permute, concat, slice, pad with a constant, expand, tile,
+ * stack, gather, ...) also take integers. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
-/* torch.scatter_add: a copy of x with y[i][index[i][j][k]][k] += src[i][j][k] for axis 1 of three; index I64 or I32, of src's
- * shape, which is x's but for the axis. Sums in the order of the indices, on a GPU above 1024 of them along
- * the axis in an order that they determine; an index outside x's axis: as gpunn_gather's. */
+/* torch.scatter_add: a copy of x with y[i][index[i][j][k]][k] += src[i][j][k] for axis 1 of three. index is
+ * I64 or I32 and has src's shape, which is x's except along the axis. Sums run in the order of the indices;
+ * on a GPU, with more than 1024 indices along the axis, in an order that the indices determine. An index
+ * outside x's axis behaves as in gpunn_gather. */
 GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
-/* torch.scatter: the same with src in the place of what stands there, of several for one place the last along the axis, to which
- * alone the gradient goes (torch leaves both open). x and src may be integers of one dtype. */
+/* torch.scatter: the same, but src replaces the element. If several indices name one place, the last along
+ * the axis wins and alone gets the gradient (torch leaves both open). x and src may be integers of one dtype. */
 GPUNN_API gpunn_tensor *gpunn_scatter(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
 /* torch.index_select: the slices of x along an axis that index [count], I64 or I32, names. */
 GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tensor *index);
-/* torch.index_add: a copy of x to whose slices index[i] along an axis those of src are added. */
+/* torch.index_add: a copy of x in which slice i of src along an axis is added to slice index[i]. */
 GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
-/* ONNX's GatherND: x [b ..., d1, ..., dk, rest ...], with as many b as batch_dims, index [b ..., places ..., k], I64 or I32 ->
- * [b ..., places ..., rest ...]: what k numbers, from 0 on, pick of the k axes behind the b's; torch's x[i1, ..., ik] with such
- * indices stacked along a new last axis. Of d1 to dk only d1 may vary. An index outside its axis: as gpunn_gather's. */
+/* ONNX's GatherND. x [b ..., d1, ..., dk, rest ...] with batch_dims axes b; index [b ..., places ..., k], I64
+ * or I32 -> [b ..., places ..., rest ...]. Each k numbers of index, counted from 0, select along the k axes
+ * after the b's. It equals torch's x[i1, ..., ik] with such indices stacked along a new last axis. Of d1 to
+ * dk only d1 may vary between runs. An index outside its axis behaves as in gpunn_gather. */
 GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, int batch_dims);
-/* x with the order of the axes' elements reversed, and with each element `shift` places on along an axis, the last ones first. */
+/* gpunn_flip reverses the elements along the axes. gpunn_roll moves each element `shift` places on along an
+ * axis; the last ones come first. */
 GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes);
 GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis);
-/* Images [n, c * factor^2, h, w] -> [n, c, h * factor, w * factor], where each pixel's channels become a square of pixels, and
- * back. */
+/* Images [n, c * factor^2, h, w] -> [n, c, h * factor, w * factor]: the channels of each pixel become a
+ * square of pixels. unshuffle is the inverse. */
 GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor);
 GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor);
-/* The same with the places of a square before the channels, [n, factor^2 * c, h, w] -> [n, c, h * factor, w * factor]: ONNX's
- * DepthToSpace in its mode DCR, and SpaceToDepth. */
+/* The same with the places of a square before the channels: [n, factor^2 * c, h, w] -> [n, c, h * factor, w *
+ * factor]. ONNX's DepthToSpace in mode DCR, and SpaceToDepth. */
 GPUNN_API gpunn_tensor *gpunn_depth_to_space(gpunn_tensor *x, int factor);
 GPUNN_API gpunn_tensor *gpunn_space_to_depth(gpunn_tensor *x, int factor);
 typedef struct gpunn_unfold_args {
-    int     args_;
-    int     kernel_size, stride, padding, dilation;                 /* the same along both axes ... */
-    int     kernel_shape[3], strides[3], paddings[3], dilations[3]; /* ... or one for each, where not 0; the third stays 0 */
-    int64_t output_size[2];                                         /* fold: h and w */
+    int args_;
+    int kernel_size, stride, padding, dilation; /* the same along both axes ... */
+    /* ... or one for each axis, where not 0; the third entry stays 0 */
+    int     kernel_shape[3], strides[3], paddings[3], dilations[3];
+    int64_t output_size[2]; /* fold: h and w */
 } gpunn_unfold_args;
-/* torch.nn.Unfold: the windows that a convolution of x [n, c, h, w] would read, each as a column: [n, c kh kw, their number]; h
- * and w must be fixed. torch.nn.Fold: such columns added up where they came from, [n, c, h, w]. Each is the other's gradient.
- * They are made of kh + kw slices, and hold as many copies of x as a window has cells. */
+/* torch.nn.Unfold: each window that a convolution of x [n, c, h, w] would read, as a column: [n, c kh kw,
+ * windows]. h and w must be fixed. torch.nn.Fold: adds such columns up where they came from: [n, c, h, w].
+ * Each is the gradient of the other. They are made of kh + kw slices and store as many copies of x as a
+ * window has cells. */
 GPUNN_API gpunn_tensor *gpunn_unfold_(gpunn_tensor *x, gpunn_unfold_args args);
 GPUNN_API gpunn_tensor *gpunn_fold_(gpunn_tensor *x, gpunn_unfold_args args);
 #define gpunn_unfold(...) gpunn_unfold_(GPUNN_NAMED(gpunn_unfold_args, __VA_ARGS__))
 #define gpunn_fold(...) gpunn_fold_(GPUNN_NAMED(gpunn_unfold_args, __VA_ARGS__))
-/* Matrices [..., rows, columns] with zeros above (tril) or below (triu) the diagonal, or the one so many columns to its right. */
+/* Matrices [..., rows, columns] with zeros above (tril) or below (triu) a diagonal. `diagonal` counts columns
+ * to the right of the main one. */
 GPUNN_API gpunn_tensor *gpunn_tril(gpunn_tensor *x, int diagonal);
 GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal);
-/* Of these matrices the diagonal, or the one `offset` columns to its right (below 0: to its left): [..., its length]. */
+/* The diagonal of such matrices that is `offset` columns to the right of the main one (negative: to the
+ * left): [..., its length]. */
 GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset);
-/* x with `value` (any, infinite too) where mask, which broadcasts to it, is not 0. */
+/* x, but `value` where mask is not 0. mask broadcasts to x; value may be infinite. */
 GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value);
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
 
-/* -- reductions: keepdim leaves 1 in place of each axis; sums of integers are I64, extremes and products have their dtype -- */
+/* -- reductions: keepdim keeps each axis with size 1; sums of integers are I64, extremes and products keep their dtype -- */
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amax: ties share the gradient */
-GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amin, the same */
-/* Of squared distances from the mean the sum, by their number less correction (torch's default: 1; other than 0 where that number
- * does not vary), and its root, whose gradient at 0 is 0. */
+GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amin: ties share the gradient */
+/* Variance and standard deviation: the sum of squared distances from the mean, divided by count - correction,
+ * and its root. torch's default correction is 1. A correction other than 0 needs a count that does not vary.
+ * The gradient of the root at 0 is 0. */
 GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
-/* (sum of |x|^p)^(1/p), p above 0; INFINITY: the largest |x|. The gradient at 0 is 0. */
+/* (sum of |x|^p)^(1/p), p > 0. INFINITY gives the largest |x|. The gradient at 0 is 0. */
 GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bool keepdim);
-/* gpunn_norm of x1 - x2 + eps along their last axis; torch.nn.PairwiseDistance, whose eps is 1e-6. */
+/* torch.nn.PairwiseDistance: gpunn_norm of x1 - x2 + eps along the last axis. torch's eps is 1e-6. */
 GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *x2, float p, float eps);
-/* torch.cdist: of x1 [..., m, d] and x2 [..., n, d] the norms of all rows' differences, [..., m, n]. Takes memory for m n d of
- * these: a product of matrices would need less, and round what lies close together away. */
+/* torch.cdist: norms of the differences of all pairs of rows. x1 [..., m, d], x2 [..., n, d] -> [..., m, n].
+ * It stores all m n d differences. A matrix product would need less memory, but would round small distances
+ * away. */
 GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p);
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
-/* Products along an axis whose size does not vary, of all its elements and of those up to each. */
+/* Products along an axis whose size does not vary: of all its elements (prod), or of those up to each one
+ * (cumprod). */
 GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis);
-/* The largest and smallest of the elements up to each, as torch.cummax's values; ties share the gradient. */
+/* The largest (smallest) of the elements up to each one: the values of torch.cummax and torch.cummin. Ties
+ * share the gradient. */
 GPUNN_API gpunn_tensor *gpunn_cummax(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_cummin(gpunn_tensor *x, int axis);
-/* torch.cummax and torch.cummin: the same with their places, I64, of equals the last, to which the gradient goes. */
+/* torch.cummax and torch.cummin: the same, with their indices (I64). Among ties the last is chosen and gets
+ * the gradient. */
 GPUNN_API gpunn_tensor *gpunn_cummax_with_indices(gpunn_tensor *x, int axis, gpunn_tensor **indices);
 GPUNN_API gpunn_tensor *gpunn_cummin_with_indices(gpunn_tensor *x, int axis, gpunn_tensor **indices);
-/* How uneven a field is, a scalar: for each of the axes the mean of the squared differences of neighbours along it, summed. */
+/* Measures how uneven a field is. Scalar: the mean squared difference of neighbours along each axis, summed
+ * over the axes. */
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes);
 GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first maximum */
 GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first minimum */
-/* torch.max(x, dim) and torch.min(x, dim): values, and in *indices (may be NULL) their places as of gpunn_argmax and
- * gpunn_argmin, to which the gradient goes. */
+/* torch.max(x, dim) and torch.min(x, dim): returns the values. *indices (may be NULL) receives their places,
+ * as in gpunn_argmax and gpunn_argmin; the gradient goes there. */
 GPUNN_API gpunn_tensor *gpunn_max_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices);
 GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices);
-/* The k largest, falling, or smallest, rising; of equals the first, NaN above all. *indices (may be NULL): their places, I64. */
+/* The k largest in falling order, or the k smallest in rising order. Among ties the first come first; NaN is
+ * above all numbers. *indices (may be NULL) receives their places, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices);
-GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest); /* these alone */
-/* All of an axis whose size does not vary, in the order of gpunn_topk, so that equals keep theirs. */
+GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest); /* only the indices */
+/* Sorts an axis whose size does not vary, in the order of gpunn_topk; it is stable. */
 GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices);
-GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending); /* these alone */
+GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending); /* only the indices */
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis);
 
 typedef struct gpunn_matmul_args {
     int  args_;
-    bool transpose_a, transpose_b; /* of the last two axes */
+    bool transpose_a, transpose_b; /* transposes the last two axes */
 } gpunn_matmul_args;
 /* torch.matmul for rank >= 2: [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. */
 GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args);
 #define gpunn_matmul(a, ...) gpunn_matmul_((a), GPUNN_NAMED(gpunn_matmul_args, __VA_ARGS__))
-/* torch.einsum of one or two tensors, as products, sums and permutations: "...ij,jk->...ik". A letter names an axis, twice in
- * one tensor a diagonal, "..." all axes without a letter, which broadcast; without "->" the result has these, and then the
- * letters that occur once, in alphabetical order. */
+/* torch.einsum of one or two tensors, made of products, sums and permutations: "...ij,jk->...ik". A letter
+ * names an axis; twice in one tensor it means a diagonal. "..." stands for all axes without a letter, which
+ * broadcast. Without "->" the result has these axes first, then the letters that occur once, in alphabetical
+ * order. */
 GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count);
 
-/* How transforms are scaled: torch.fft's norm. */
+/* Scaling of Fourier transforms: torch.fft's norm. */
 typedef enum gpunn_fft_norm {
-    GPUNN_FFT_BACKWARD = 0, /* the inverse by 1 / n */
-    GPUNN_FFT_ORTHO,        /* both by 1 / sqrt(n) */
-    GPUNN_FFT_FORWARD       /* rfft by 1 / n */
+    GPUNN_FFT_BACKWARD = 0, /* scales irfft by 1 / n */
+    GPUNN_FFT_ORTHO,        /* scales both by 1 / sqrt(n) */
+    GPUNN_FFT_FORWARD       /* scales rfft by 1 / n */
 } gpunn_fft_norm;
-/* Fourier transforms of real numbers along an axis, whose size n is fixed; torch.view_as_real of torch.fft.rfft: real and
- * imaginary parts of frequencies 0 to n / 2 in the axis' place, of which a new last axis of 2 tells; and back, to n numbers. x
- * [..., n, ...] -> [..., n / 2 + 1, ..., 2]; axis counts those of the real tensor. Made of products by constant matrices: of one
- * up to n = 64, then of one for each factor of n, the largest p of them taking p steps a number, and 16 n bytes. */
+/* Real Fourier transforms along an axis of fixed size n: torch.view_as_real(torch.fft.rfft(x)), and its
+ * inverse to n real numbers. x [..., n, ...] -> [..., n / 2 + 1, ..., 2]: frequencies 0 to n / 2 replace the
+ * axis, and a new last axis holds real and imaginary part. `axis` counts the axes of the real tensor. They
+ * are products by constant matrices: one up to n = 64, above that one for each factor of n. The largest
+ * factor p costs p steps per number, and 16 n bytes. */
 GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm norm);
 GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_fft_norm norm);
 
 /* -- states (STATES) -- */
 typedef struct gpunn_assign_args {
     int  args_;
-    bool in_training; /* training steps, too, make the assignment, as their last act */
+    bool in_training; /* the assignment also happens in training steps, at their end */
 } gpunn_assign_args;
-/* The state gets the value, of its shape. Gives the state as it is from then on; the state itself is what it was before, and what
- * would read that too late is GPUNN_ERR_STATE. Without gradient. */
+/* Assigns the value, which has the state's shape, to the state. Returns the state as it is from then on;
+ * `state` itself still means the old value. An op that would read the old value too late is GPUNN_ERR_STATE.
+ * No gradient. */
 GPUNN_API gpunn_tensor *gpunn_assign_(gpunn_tensor *state, gpunn_tensor *value, gpunn_assign_args args);
 #define gpunn_assign(state, ...) gpunn_assign_((state), GPUNN_NAMED(gpunn_assign_args, __VA_ARGS__))
-/* The same for a part: the value, of the state's shape but along the axis, where it has any number m up to the state's
- * (GPUNN_BATCH, too), takes places position .. position + m - 1 there. position: I64 or I32, one number or, along another axis
- * than 0, one for each sample of axis 0; what does not fit is GPUNN_ERR_ARGUMENT on the CPU, and on a GPU leaves the sample as it
- * was. */
+/* Assigns a part of the state, at places position .. position + m - 1 of the axis. The value has the state's
+ * shape, except that its size m along the axis is at most the state's (GPUNN_BATCH is allowed). position is
+ * I64 or I32: one number or, along an axis other than 0, one for each sample of axis 0. A position that does
+ * not fit is GPUNN_ERR_ARGUMENT on the CPU; a GPU leaves that sample unchanged. */
 GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_tensor *position, gpunn_tensor *value,
                                          gpunn_assign_args args);
 #define gpunn_assign_at(state, axis, position, ...) \
     gpunn_assign_at_((state), (axis), (position), GPUNN_NAMED(gpunn_assign_args, __VA_ARGS__))
 
-/* -- drawing -- */
+/* -- sampling -- */
 typedef struct gpunn_sample_args {
     int   args_;
-    float temperature; /* 1; GPUNN_ZERO: always the likeliest class, and draw may be NULL */
-    int   top_k;       /* only so many likeliest classes; 0: all */
-    float top_p;       /* of these the fewest that together have this share of their probability; 1 */
+    float temperature; /* default 1; GPUNN_ZERO: always the likeliest class, and draw may be NULL */
+    int   top_k;       /* keeps the top_k likeliest classes; 0: all */
+    float top_p;       /* keeps the fewest of these that together have this share of their probability; default 1 */
 } gpunn_sample_args;
-/* A class for each row of logits [n, classes], I64 [n], with the probabilities softmax(logits / temperature). draw F32 [n], from
- * 0 to below 1, decides: 0 is the likeliest class, and the same number the same class on every device. No gradient. */
+/* Draws a class for each row of logits [n, classes] -> I64 [n], with probabilities softmax(logits /
+ * temperature). draw F32 [n], in [0, 1), decides: 0 gives the likeliest class. The same number gives the same
+ * class on every device. No gradient. */
 GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args);
 #define gpunn_sample(logits, ...) gpunn_sample_((logits), GPUNN_NAMED(gpunn_sample_args, __VA_ARGS__))
 
 /* -- attention -- */
 typedef struct gpunn_attention_args {
-    int           args_;
-    gpunn_tensor *mask;       /* [n, heads, l, s], axes of 1 or none for all. BOOL: true takes part; F32: added; no gradient */
-    bool          is_causal;  /* row i sees keys 0 .. i only; with a mask: and what that lets through */
-    float         dropout_p;  /* of the weights, in training */
-    float         scale;      /* 1 / sqrt(e) */
-    bool          enable_gqa; /* k and v have kv_heads, a divisor of heads: each serves heads / kv_heads neighbours */
+    int args_;
+    /* [n, heads, l, s], broadcast over axes of 1 or missing ones. BOOL: true takes part; F32: added; no
+     * gradient */
+    gpunn_tensor *mask;
+    bool          is_causal;  /* row i sees keys 0 .. i only; combined with mask if both are set */
+    float         dropout_p;  /* dropout of the attention weights, in training */
+    float         scale;      /* default 1 / sqrt(e) */
+    bool          enable_gqa; /* k and v have kv_heads, a divisor of heads; each serves heads / kv_heads neighbouring heads */
     bool          heads_last; /* all values are [n, l, heads, e] instead of [n, heads, l, e] */
-    gpunn_tensor *lengths;    /* I64 or I32, one for all or [n]: only so many of the s keys, 0 to s, are there, of which, with
-                                 is_causal, the rows of q are the last: row i sees keys 0 .. length - l + i; NULL: all, from row
-                                 0 */
+    /* Number of valid keys, 0 to s, I64 or I32, one for all samples or [n]. With is_causal the rows of q are
+     * the last of them: row i sees keys 0 .. length - l + i. NULL: all keys, and rows start at 0. */
+    gpunn_tensor *lengths;
 } gpunn_attention_args;
-/* torch's: softmax(q k^T scale + mask) v of q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev] -> [n, heads, l, ev]. Or
- * all three in one, as a linear layer makes them: q [n, l, 3, heads, e], k and v NULL -> [n, l, heads, e]. A row that sees no key
- * is 0 and gives no gradient. A length out of range is GPUNN_ERR_ARGUMENT on the CPU, whose work follows the lengths, and on a
- * GPU makes its sample NaN. No memory of l x s on the CPU, and on a GPU where cuDNN's fused attention serves, which it does not
- * with lengths. Linear layers of one value that make q, k and v, created in this order and equal, in multiples of 16 elements,
- * are computed as one. */
+/* torch's scaled_dot_product_attention: softmax(q k^T scale + mask) v. q [n, heads, l, e], k [n, heads, s,
+ * e], v [n, heads, s, ev] -> [n, heads, l, ev]. Or all three packed, as one linear layer makes them: q [n, l,
+ * 3, heads, e], k and v NULL -> [n, l, heads, e].
+ * A row that sees no key is 0 and gives no gradient. A length out of range is GPUNN_ERR_ARGUMENT on the CPU;
+ * on a GPU it makes its sample NaN. The CPU's work is proportional to the lengths.
+ * The CPU stores no l x s matrix; a GPU stores none where cuDNN's fused attention serves, which it does not
+ * with lengths. Three linear layers of one value that make q, k and v are computed as one if they are created
+ * in this order, are equal, and have multiples of 16 elements. */
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
                                                             gpunn_attention_args args);
 #define gpunn_scaled_dot_product_attention(q, k, ...) \
     gpunn_scaled_dot_product_attention_((q), (k), GPUNN_NAMED(gpunn_attention_args, __VA_ARGS__))
 
 typedef struct gpunn_rotary_args {
-    int   args_;
-    float theta;       /* 10000 */
-    int   dims;        /* the first so many features of each head turn, an even number; 0: all */
-    bool  interleaved; /* features 2 i and 2 i + 1 are a pair, as GPT-J's, instead of i and i + dims / 2, Llama's and NeoX's */
-    bool  heads_last;  /* x is [n, l, heads, e] instead of [n, heads, l, e] */
-    gpunn_tensor *frequencies; /* [dims / 2], in place of theta's: those of Llama 3.1 or of a longer context */
+    int           args_;
+    float         theta;       /* default 10000 */
+    int           dims;        /* number of first features of each head that rotate, even; 0: all */
+    bool          interleaved; /* pairs are features 2 i and 2 i + 1 (GPT-J) instead of i and i + dims / 2 (Llama, NeoX) */
+    bool          heads_last;  /* x is [n, l, heads, e] instead of [n, heads, l, e] */
+    gpunn_tensor *frequencies; /* [dims / 2], replaces theta's: those of Llama 3.1 or of a longer context */
 } gpunn_rotary_args;
-/* Rotary positions (RoFormer) for queries and for keys: turns pair i of each row of x by the angle position * theta^(-2
- * i / dims). positions: I64 or I32 [l] or [n, l], no gradient. Of keys in a cache the rows turn before gpunn_assign_at. */
+/* Rotary positions (RoFormer) for queries and for keys: rotates pair i of each row of x by the angle position
+ * * theta^(-2 i / dims). positions: I64 or I32 [l] or [n, l], no gradient. Rotate the rows of cached keys
+ * before gpunn_assign_at. */
 GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *positions, gpunn_rotary_args args);
 #define gpunn_rotary_embedding(x, ...) gpunn_rotary_embedding_((x), GPUNN_NAMED(gpunn_rotary_args, __VA_ARGS__))
 
 typedef struct gpunn_multi_head_attention_args {
     int            args_;
     int            num_heads;
-    float          dropout;          /* of the weights, in training */
-    bool           batch_first;      /* all are [n, rows, e], the fast way; else [rows, n, e] */
-    gpunn_tensor  *key_padding_mask; /* [n, s], BOOL: true is ignored (torch.nn's way here); F32: added */
-    gpunn_tensor  *attn_mask;        /* [l, s] or [n heads, l, s], the same */
-    bool           is_causal;        /* and row i sees keys 0 .. i only */
-    gpunn_tensor **weights;          /* receives the probabilities, [n, l, s], the mean over heads; NULL: they are not computed */
-    bool           head_weights;     /* those of each head, [n, heads, l, s]; torch's average_attn_weights=False */
+    float          dropout;          /* dropout of the attention weights, in training */
+    bool           batch_first;      /* all tensors are [n, rows, e], the faster layout; else [rows, n, e] */
+    gpunn_tensor  *key_padding_mask; /* [n, s], BOOL: true is ignored (as in torch.nn); F32: added */
+    gpunn_tensor  *attn_mask;        /* [l, s] or [n heads, l, s]; values as key_padding_mask */
+    bool           is_causal;        /* row i sees keys 0 .. i only */
+    gpunn_tensor **weights;          /* receives the probabilities, [n, l, s], averaged over heads; NULL: not computed */
+    bool           head_weights;     /* weights are those of each head, [n, heads, l, s]; torch's average_attn_weights=False */
 } gpunn_multi_head_attention_args;
-/* torch.nn.MultiheadAttention of query [.., e], key, value: parameters name.in_proj_weight [3 e, e] (where key or value has
- * another size: q_proj_weight, k_proj_weight, v_proj_weight), in_proj_bias, out_proj.weight, out_proj.bias.
- * .weights (torch's need_weights=True) costs a product and n heads l s floats of its own, since the result needs none of it; they
- * are those before dropout, and NaN in a row that sees no key. */
+/* torch.nn.MultiheadAttention of query [.., e], key, value. The parameters are name.in_proj_weight [3 e, e],
+ * in_proj_bias, out_proj.weight and out_proj.bias. If key or value has another size, q_proj_weight,
+ * k_proj_weight and v_proj_weight replace in_proj_weight.
+ * .weights (torch's need_weights=True) costs an extra product and n heads l s floats, which the result does
+ * not need. The weights are those before dropout, and NaN in a row that sees no key. */
 GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key, gpunn_tensor *value, const char *name,
                                                     gpunn_multi_head_attention_args args);
 #define gpunn_multi_head_attention(query, key, value, ...) \
@@ -2068,22 +2177,23 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
 typedef struct gpunn_transformer_args {
     int           args_;
     int           nhead;
-    int           num_layers;      /* of a stack, 6 */
-    int           dim_feedforward; /* 2048 */
-    float         dropout;         /* everywhere, 0.1; GPUNN_ZERO: none */
+    int           num_layers;      /* layers of a stack, default 6 */
+    int           dim_feedforward; /* default 2048 */
+    float         dropout;         /* everywhere, default 0.1; GPUNN_ZERO: none */
     bool          gelu;            /* activation gelu instead of relu */
     float         layer_norm_eps;  /* 1e-5 */
     bool          batch_first;     /* [n, rows, e] instead of [rows, n, e] */
     bool          norm_first;
-    bool          norm;                    /* of a stack: a layer_norm at its end */
-    gpunn_tensor *mask;                    /* src_mask, tgt_mask; masks as gpunn_multi_head_attention's */
-    gpunn_tensor *key_padding_mask;        /* src_key_padding_mask, tgt_key_padding_mask */
-    bool          is_causal;               /* of src, of tgt */
-    gpunn_tensor *memory_mask;             /* decoder */
-    gpunn_tensor *memory_key_padding_mask; /* decoder */
+    bool          norm;                    /* stack: a layer_norm at its end */
+    gpunn_tensor *mask;                    /* torch's src_mask or tgt_mask; masks as in gpunn_multi_head_attention */
+    gpunn_tensor *key_padding_mask;        /* torch's src_key_padding_mask or tgt_key_padding_mask */
+    bool          is_causal;               /* for src or tgt */
+    gpunn_tensor *memory_mask;             /* decoder only */
+    gpunn_tensor *memory_key_padding_mask; /* decoder only */
 } gpunn_transformer_args;
-/* torch.nn.TransformerEncoderLayer and TransformerDecoderLayer, with its names below name: self_attn, multihead_attn, linear1,
- * linear2, norm1 to norm3; and stacks of them: name.layers.0 ..., name.norm. */
+/* torch.nn.TransformerEncoderLayer and TransformerDecoderLayer. Below `name` the parameters have torch's
+ * names: self_attn, multihead_attn, linear1, linear2, norm1 to norm3. Stacks of them: name.layers.0 ...,
+ * name.norm. */
 GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name, gpunn_transformer_args args);
 GPUNN_API gpunn_tensor *gpunn_transformer_decoder_layer_(gpunn_tensor *tgt, gpunn_tensor *memory, const char *name,
                                                          gpunn_transformer_args args);
@@ -2109,19 +2219,19 @@ typedef enum gpunn_reduction {
 typedef struct gpunn_loss_args {
     int             args_;
     gpunn_reduction reduction;
-    float           delta;        /* huber: 1 */
-    float           beta;         /* smooth_l1: 1; GPUNN_ZERO makes it l1 */
+    float           delta;        /* huber: default 1 */
+    float           beta;         /* smooth_l1: default 1; GPUNN_ZERO makes it l1 */
     gpunn_tensor   *weight;       /* bce, bce_with_logits: factor of each element, broadcast */
     gpunn_tensor   *pos_weight;   /* bce_with_logits: factor of the positive part, broadcast */
     bool            log_target;   /* kl_div */
-    bool            full;         /* gaussian_nll, poisson_nll: with the terms of the density that input is not in */
-    float           eps;          /* gaussian_nll: what var is at least, 1e-6; poisson_nll: added within the logarithm, 1e-8 */
+    bool            full;         /* gaussian_nll, poisson_nll: include the terms of the density that do not depend on input */
+    float           eps;          /* gaussian_nll: lower bound of var, 1e-6; poisson_nll: added inside the logarithm, 1e-8 */
     bool            no_log_input; /* poisson_nll: input is the rate itself, not its logarithm */
 } gpunn_loss_args;
-/* input and target of one shape (no broadcasting: an error, not a surprise). mse: (x - t)^2. l1: |x - t|. bce: input in [0, 1],
- * log clamped at -100. kl_div: input holds log-probabilities. gaussian_nll: (log var + (x - t)^2 / var) / 2, where var broadcasts
- * to input; its gradient ignores that eps limits it, as torch's. poisson_nll: exp(x) - t x, or of a rate x - t log(x + eps). The
- * gradient goes to all operands. */
+/* input and target must have one shape; broadcasting is an error. The gradient goes to all operands. mse: (x
+ * - t)^2. l1: |x - t|. bce: input in [0, 1], log clamped at -100. kl_div: input holds log-probabilities.
+ * gaussian_nll: (log var + (x - t)^2 / var) / 2; var broadcasts to input. Its gradient ignores the bound by
+ * eps, as torch's does. poisson_nll: exp(x) - t x, or with a rate as input x - t log(x + eps). */
 GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
@@ -2145,13 +2255,14 @@ GPUNN_API gpunn_tensor *gpunn_poisson_nll_loss_(gpunn_tensor *input, gpunn_tenso
 
 typedef struct gpunn_ncc_args {
     int   args_;
-    int   window; /* cells along each axis, odd; 0: one window, the whole image */
+    int   window; /* cells along each axis, odd; 0: one window over the whole image */
     float eps;    /* 1e-5 */
 } gpunn_ncc_args;
-/* Minus the normalised cross-correlation of images or volumes [n, c, ...] of one to three axes, for registration. With window 0
- * -mean of S(ab) / sqrt(S(aa) S(bb) + eps), S the sums over one channel of a sample, a and b input and target less their means.
- * Else its square around each cell, VoxelMorph's: -mean of S(ab)^2 / (S(aa) S(bb) + eps) with the sums and means of the window,
- * in which cells beside the image count as 0. */
+/* Negative normalised cross-correlation of images or volumes [n, c, ...] with one to three spatial axes, for
+ * registration. With window 0: -mean of S(ab) / sqrt(S(aa) S(bb) + eps). S sums over one channel of a sample;
+ * a and b are input and target minus their means. Otherwise the local squared form of VoxelMorph: -mean of
+ * S(ab)^2 / (S(aa) S(bb) + eps), with the sums and means of the window around each cell. Cells outside the
+ * image count as 0. */
 GPUNN_API gpunn_tensor *gpunn_ncc_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_ncc_args args);
 #define gpunn_ncc_loss(input, ...) gpunn_ncc_loss_((input), GPUNN_NAMED(gpunn_ncc_args, __VA_ARGS__))
 
@@ -2162,10 +2273,12 @@ typedef struct gpunn_class_loss_args {
     float           label_smoothing; /* cross_entropy only */
     gpunn_tensor   *weight;          /* [classes] */
 } gpunn_class_loss_args;
-/* logits [n, classes, ...], labels I64, I32 or U8 [n, ...]; nll takes log-probabilities. A label outside 0 .. classes - 1 that is
- * not ignore_index changes no weight: on the CPU the run fails with GPUNN_ERR_ARGUMENT, on a GPU the loss is NaN. Where all
- * labels are ignored, the gradient is 0 as in torch, and the mean is -0 (torch: NaN), by which gpunn_fit and gpunn_evaluate
- * know the batch and leave it out of their means. */
+/* Cross-entropy of logits and negative log-likelihood of log-probabilities. logits [n, classes, ...], labels
+ * I64, I32 or U8 [n, ...].
+ * A label outside 0 .. classes - 1 that is not ignore_index changes no weight: the run fails with
+ * GPUNN_ERR_ARGUMENT on the CPU; on a GPU the loss is NaN. If all labels are ignored, the gradient is 0 as in
+ * torch and the mean is -0 (torch: NaN). By this -0 gpunn_fit and gpunn_evaluate recognise the batch and
+ * leave it out of their means. */
 GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args);
 #define gpunn_cross_entropy(logits, ...) gpunn_cross_entropy_((logits), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
@@ -2175,18 +2288,23 @@ GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_t
 typedef struct gpunn_margin_args {
     int             args_;
     gpunn_reduction reduction; /* MEAN, SUM or NONE */
-    float           margin;    /* hinge_embedding, multi_margin, triplet: 1; margin_ranking, cosine_embedding: 0 */
-    float           p;         /* triplet: of the norm, 2, INFINITY for the largest; multi_margin: 1 or 2, 1 */
-    float           eps;       /* triplet: added to each difference, 1e-6 */
-    bool            swap;      /* triplet: the nearer of anchor and positive counts for the negative */
-    gpunn_tensor   *weight;    /* multi_margin: [classes] */
+    float           margin;    /* default 1 for hinge_embedding, multi_margin, triplet; 0 for margin_ranking, cosine_embedding */
+    /* triplet: order of the norm, default 2, INFINITY for the maximum; multi_margin: 1 or 2, default 1 */
+    float         p;
+    float         eps;    /* triplet: added to each difference, default 1e-6 */
+    bool          swap;   /* triplet: measures the negative from the anchor or the positive, whichever is nearer to it */
+    gpunn_tensor *weight; /* multi_margin: [classes] */
 } gpunn_margin_args;
-/* torch.nn's losses of these names. Targets are F32, 1 and -1. hinge_embedding: x and target of one shape; x where the target is
- * 1, max(0, margin - x) where it is -1. soft_margin: log(1 + exp(-target x)), of one shape. margin_ranking, all of one shape:
- * max(0, margin - target (x1 - x2)). multi_margin: x [n, classes], labels as cross_entropy's: the mean over all classes c of
- * max(0, margin - x[label] + x[c])^p but for c = label. triplet, all of one shape, over the last axis: max(0,
- * margin + |anchor - positive + eps| - |anchor - negative + eps|). cosine_embedding: x1 and x2 [n, features], target [n], or one
- * axis less: 1 - cosine where it is 1, max(0, cosine - margin) where it is -1. */
+/* torch.nn's losses of these names. Targets are F32, 1 or -1.
+ * hinge_embedding: x and target have one shape; x where target is 1, max(0, margin - x) where it is -1.
+ * soft_margin: log(1 + exp(-target x)); one shape.
+ * margin_ranking: max(0, margin - target (x1 - x2)); all of one shape.
+ * multi_margin: x [n, classes], labels as in cross_entropy; the mean over all classes c of max(0, margin -
+ * x[label] + x[c])^p, where c = label counts as 0.
+ * triplet: max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|) over the last axis; all of
+ * one shape.
+ * cosine_embedding: x1 and x2 [n, features], target [n], or all with one axis less; 1 - cosine where target
+ * is 1, max(0, cosine - margin) where it is -1. */
 GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
 GPUNN_API gpunn_tensor *gpunn_soft_margin_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
 GPUNN_API gpunn_tensor *gpunn_margin_ranking_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
@@ -2204,203 +2322,230 @@ GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_ten
     gpunn_triplet_margin_loss_((anchor), (positive), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
 #define gpunn_cosine_embedding_loss(x1, x2, ...) \
     gpunn_cosine_embedding_loss_((x1), (x2), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
-/* sum x1 x2 / (max(|x1|, eps) max(|x2|, eps)) along an axis of one size in both; the others broadcast. eps 0: 1e-8. */
+/* sum x1 x2 / (max(|x1|, eps) max(|x2|, eps)) along an axis that has the same size in both. The other axes
+ * broadcast. eps 0: 1e-8. */
 GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *x2, int axis, float eps);
 
 typedef struct gpunn_dice_args {
     int             args_;
     gpunn_reduction reduction; /* MEAN, SUM or NONE */
-    float           smooth;    /* 1e-5; GPUNN_ZERO: 0 / 0 where neither has anything of a class */
+    float           smooth;    /* default 1e-5; GPUNN_ZERO: 0 / 0 where neither x nor target has anything of a class */
     bool            squared;   /* x^2 and target^2 in the denominator */
-    bool            batch;     /* all samples of the batch are one */
+    bool            batch;     /* sums over all samples of the batch */
 } gpunn_dice_args;
-/* Soft Dice, MONAI's: 1 - (2 sum x target + smooth) / (sum x + sum target + smooth) for each sample and class, summed over the
- * axes that follow. x: probabilities (gpunn_sigmoid, gpunn_softmax), target of its shape, [n, classes, ...] (one class: binary).
- * NONE: [n, classes], with batch [classes]. */
+/* Soft Dice loss, as MONAI's: 1 - (2 sum x target + smooth) / (sum x + sum target + smooth) for each sample
+ * and class, summed over the axes after the classes. x: probabilities (gpunn_sigmoid, gpunn_softmax). x and
+ * target have one shape, [n, classes, ...] (one class: binary). NONE returns [n, classes], with batch
+ * [classes]. */
 GPUNN_API gpunn_tensor *gpunn_dice_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_dice_args args);
 #define gpunn_dice_loss(x, ...) gpunn_dice_loss_((x), GPUNN_NAMED(gpunn_dice_args, __VA_ARGS__))
 
 typedef struct gpunn_ctc_args {
     int             args_;
     gpunn_reduction reduction;     /* MEAN: of each loss / target length; SUM; NONE: [n] */
-    int             blank;         /* the class of no label, 0 */
-    bool            zero_infinity; /* a target that does not fit its input's length costs 0 instead of infinity */
+    int             blank;         /* class that means "no label", default 0 */
+    bool            zero_infinity; /* a target too long for its input costs 0 instead of infinity */
     bool            batch_first;   /* log_probabilities [n, t, classes] instead of [t, n, classes] */
 } gpunn_ctc_args;
-/* torch.nn.CTCLoss. log_probabilities [t, n, classes] (gpunn_log_softmax); targets [n, most] with any labels behind a target's
- * end; input_lengths and target_lengths [n]; these three I64 or I32. The gradient is that of the formula: torch's own has exp(log
- * probability) added, which log_softmax's backward takes away again. A length or label out of range: as cross_entropy's. */
+/* torch.nn.CTCLoss. log_probabilities [t, n, classes] (gpunn_log_softmax); targets [n, longest], with any
+ * labels after a target's end; input_lengths and target_lengths [n]. These three are I64 or I32. The gradient
+ * is that of the formula. torch's own has exp(log probability) added, which log_softmax's backward removes
+ * again. A length or label out of range behaves as in cross_entropy. */
 GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
                                         gpunn_tensor *target_lengths, gpunn_ctc_args args);
 #define gpunn_ctc_loss(log_probabilities, targets, input_lengths, ...) \
     gpunn_ctc_loss_((log_probabilities), (targets), (input_lengths), GPUNN_NAMED(gpunn_ctc_args, __VA_ARGS__))
 
-/* -- an op of your own -- */
+/* -- custom ops -- */
 #define GPUNN_CUSTOM_INPUTS 16
 #define GPUNN_CUSTOM_NUMBERS 8
 typedef struct gpunn_value gpunn_value; /* >>backend: data, dtype, rank, dim, count */
-/* What its functions get: memory of the device, contiguous and row-major, F32 where the operand is. */
+/* Argument of a custom op's functions. All pointers are to memory of the device, contiguous and row-major,
+ * F32 where the operand is. */
 typedef struct gpunn_custom_call {
     const gpunn_value *in, *out; /* operands, result: forward writes out->data; backward may read all of them */
-    const gpunn_value *grad_out; /* backward: the gradient of the result, and, one an operand, ... */
-    const gpunn_value *grad_in;  /* ... where each operand's goes: write it (=, all of it); data NULL: not wanted */
+    const gpunn_value *grad_out; /* backward: gradient of the result */
+    const gpunn_value *grad_in;  /* backward: gradient of each operand; write all of it (`=`); data NULL: not wanted */
     int                input_count;
     const float       *numbers;   /* as given to gpunn_custom */
     void              *user;      /* the op's */
-    void              *workspace; /* as many bytes as the op asked for; aligned to 64 */
-    int                threads;   /* CPU: how many to use */
-    void              *stream;    /* CUDA: the cudaStream_t to launch on. Only launch: the call is captured and replayed */
+    void              *workspace; /* as many bytes as the op's workspace function asked for; 64-byte aligned */
+    int                threads;   /* CPU: number of threads to use */
+    void              *stream;    /* CUDA: cudaStream_t to launch on. Only launch: the call is captured and replayed */
 } gpunn_custom_call;
-/* For CPU functions of gpunn_custom: task(arg, index, threads) for each index below `threads`, on the device's threads at once;
- * returns when all have. There may be fewer threads than asked for: a task splits its work by what it is told. A task that calls
- * this itself, or a caller outside of such a function, is the only thread. */
+/* For the CPU functions of a custom op. Calls task(arg, index, threads) for each index below `threads`, in
+ * parallel on the device's thread pool, and returns when all calls have returned. There may be fewer threads
+ * than requested, so a task must split its work by its own `threads` argument. Within a task, or outside such
+ * a function, gpunn_parallel runs the task on the calling thread only. */
 GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, int threads), void *arg);
-/* 0: done. Otherwise, on CUDA, a cudaError_t; elsewhere any number. */
+/* Returns 0 on success. Otherwise it returns a cudaError_t on CUDA, and any number elsewhere. */
 typedef int (*gpunn_custom_function)(const gpunn_custom_call *call);
 typedef struct gpunn_custom_op {
-    const char *name; /* in messages and specs: letters, digits, '_', '.', '-' */
+    const char *name; /* used in messages and specs: letters, digits, '_', '.', '-' */
     int         inputs;
-    /* The result's shape from the operands' (GPUNN_BATCH where the batch is); false: they do not fit. NULL: the first one's. */
+    /* Computes the result's shape from the operands' (GPUNN_BATCH where the batch is). Returns false if they
+     * do not fit. NULL: the shape of the first operand. */
     bool (*shape)(const gpunn_shape *inputs, const float *numbers, gpunn_shape *result);
-    gpunn_custom_function forward, backward;                           /* on the CPU; backward NULL: there are no gradients */
-    gpunn_custom_function cuda_forward, cuda_backward;                 /* on a GPU; NULL: planning the op there is an error */
-    unsigned              no_gradient;                                 /* bit i: operand i has none */
-    size_t (*workspace)(const gpunn_custom_call *call, bool backward); /* bytes; data is not there yet. NULL: none */
+    gpunn_custom_function forward, backward;                           /* CPU; backward NULL: no gradients */
+    gpunn_custom_function cuda_forward, cuda_backward;                 /* GPU; NULL: planning the op on a GPU is an error */
+    unsigned              no_gradient;                                 /* bit i: operand i has no gradient */
+    size_t (*workspace)(const gpunn_custom_call *call, bool backward); /* bytes needed; data is not set yet. NULL: none */
     void *user;
 } gpunn_custom_op;
 typedef struct gpunn_custom_args {
     int   args_;
     float numbers[GPUNN_CUSTOM_NUMBERS]; /* settings of this use of the op */
 } gpunn_custom_args;
-/* op must outlive the model. Operands of any dtype; the result is F32. Training keeps operands and result for backward. */
+/* Appends a custom op. op must outlive the model. Operands have any dtype; the result is F32. Training keeps
+ * operands and result for the backward pass. */
 GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *const *inputs, gpunn_custom_args args);
 #define gpunn_custom(op, ...) gpunn_custom_((op), GPUNN_NAMED(gpunn_custom_args, __VA_ARGS__))
-/* Lets gpunn_spec_load find the op by its name; it must outlive the device. gpunn_find_custom: NULL where there is none. */
+/* Registers op so that gpunn_spec_load finds it by its name; op must outlive the device. gpunn_find_custom
+ * returns NULL if there is no such op. */
 GPUNN_API gpunn_status           gpunn_register_custom(gpunn_device *dev, const gpunn_custom_op *op);
 GPUNN_API const gpunn_custom_op *gpunn_find_custom(const gpunn_device *dev, const char *name);
 
-/* -- derivatives: gradients as nodes, to stand in a loss or be differentiated again -- */
+/* -- derivatives: gradients as nodes, for use in a loss or to be differentiated again -- */
 typedef struct gpunn_grad_args {
     int           args_;
-    gpunn_tensor *grad_output; /* the gradient of y, of its shape; NULL: ones, which makes it that of y's sum */
+    gpunn_tensor *grad_output; /* gradient of y, of y's shape; NULL: ones, which gives the gradient of y's sum */
 } gpunn_grad_args;
-/* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's
- * shape. Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and
- * transposed ones, sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm,
- * instance_norm, reshape, expand, permute, concat, slice, pad with a constant, gather, scatter_add, scatter, embedding, and all
- * that is made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with its name. Each call adds nodes:
- * make it while building, not at each step. */
+/* torch.autograd.grad(y, x, create_graph=True): the gradient of y with respect to x. x is an input, a
+ * parameter or an intermediate value. The result is F32 and has x's shape; it is zeros if y does not depend
+ * on x.
+ * It differentiates, to any order, the elementwise ops, linear, matmul, einsum, convolutions and transposed
+ * ones, sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm,
+ * group_norm, instance_norm, reshape, expand, permute, concat, slice, pad with a constant, gather,
+ * scatter_add, scatter, embedding, and all that is made of these. Any other op between x and y is
+ * GPUNN_ERR_UNSUPPORTED, with its name.
+ * Each call adds nodes: call it while building the model, not in each step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
-/* The same by `count` inputs at once, into gradients, which after a failure are NULL. */
+/* The gradients with respect to `count` inputs at once, written to `gradients`. After a failure these are
+ * NULL. */
 GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn_tensor **gradients,
                                     gpunn_grad_args args);
 #define gpunn_grads(y, inputs, count, ...) gpunn_grads_((y), (inputs), (count), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
-/* torch.func.jvp's derivative of y along v, of x's shape: the Jacobian times v, of y's shape, zeros where y does not depend on x.
- * Forward mode: v is carried from x to y, op by op. Ops and errors as of gpunn_grad. */
+/* torch.func.jvp: the derivative of y along v, which has x's shape. It is the Jacobian times v, has y's
+ * shape, and is zeros if y does not depend on x. It uses forward mode: v is propagated from x to y, op by op.
+ * Ops and errors are as for gpunn_grad. */
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
-/* The Hessian of y's sum by x times v, of x's shape: gpunn_jvp of gpunn_grad. */
+/* The Hessian of y's sum with respect to x, times v, in x's shape: gpunn_jvp of gpunn_grad. */
 GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
 typedef struct gpunn_laplacian_args {
     int            args_;
-    int            coordinates; /* by the first so many, such as those of space before time; 0: by all */
-    gpunn_tensor **gradient;    /* receives gpunn_grad(y, x), which is made on the way; NULL: not wanted */
+    int            coordinates; /* use only the first so many, such as space before time; 0: all */
+    gpunn_tensor **gradient;    /* receives gpunn_grad(y, x), which is computed anyway; NULL: not wanted */
 } gpunn_laplacian_args;
-/* The sum of the second derivatives of y, each by one of x's coordinates: x [n, d], y [n, 1] or [n], where sample i of y depends
- * on row i of x alone -> [n, 1]. Ops and errors as of gpunn_grad; other shapes are GPUNN_ERR_SHAPE. */
+/* The sum of the second derivatives of y by each of x's coordinates. x [n, d], y [n, 1] or [n] -> [n, 1].
+ * Sample i of y must depend on row i of x alone. Ops and errors are as for gpunn_grad; other shapes are
+ * GPUNN_ERR_SHAPE. */
 GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn_laplacian_args args);
 #define gpunn_laplacian(y, ...) gpunn_laplacian_((y), GPUNN_NAMED(gpunn_laplacian_args, __VA_ARGS__))
 
 /* -- metrics: scalars without gradient -- */
 GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits,
-                                       gpunn_tensor *labels); /* share of rows [n, classes] argmax gets right */
+                                       gpunn_tensor *labels); /* share of rows [n, classes] whose argmax is the label */
 GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob,
                                               gpunn_tensor *target); /* share with (prob > 0.5) == (target > 0.5) */
-/* The share of samples whose label is among the k largest logits; shapes as of gpunn_accuracy. */
+/* The share of samples whose label is among the k largest logits. Shapes are as for gpunn_accuracy. */
 GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor *labels, int k);
 
 /* ==== >>train ========================================================================================================= *
- * Not thread-safe per device. */
+ * Running a model: forward and backward passes, optimizers, learning-rate schedules. Not thread-safe per
+ * device. */
 
-/* Evaluation mode: computes just what the outputs need. Inputs must have been written. */
+/* Runs the model in evaluation mode and computes only what the outputs need. All inputs must have been
+ * written. */
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
-/* The same in training mode, without gradients: dropout drops, anew in each call, batch_norm has its batch's statistics and moves
- * the running ones. For statistics of other data, or many guesses of one network. */
+/* The same in training mode, without gradients. Dropout is active, with new random elements in each call.
+ * batch_norm uses its batch's statistics and updates the running ones. Use it to adapt the statistics to
+ * other data, or to sample several predictions of one network. */
 GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count);
 typedef enum gpunn_mode {
     GPUNN_MODE_TRAINING = 0,
-    GPUNN_MODE_EVALUATION /* dropout off; batch_norm has its running statistics, which stay as they are */
+    GPUNN_MODE_EVALUATION /* dropout off; batch_norm uses its running statistics and leaves them unchanged */
 } gpunn_mode;
 #define GPUNN_MAX_LOSSES 7 /* of a forward pass, beside the first */
 typedef struct gpunn_backward_args {
     int              args_;
     gpunn_mode       mode;
-    gpunn_optimizer *optimizer;   /* gradients of what it trains alone; NULL: of all parameters */
-    bool             inputs_only; /* of none: only of what gpunn_retain_grad names; those of parameters stay what they are */
-    /* Further losses of the same forward pass, which holds what their gradients need; ends at the first NULL. Each has then, in
-     * this order, a gpunn_backward of its own with .retained and the same arguments above, before anything else runs and before
-     * what the pass has read changes. */
+    gpunn_optimizer *optimizer;   /* computes gradients only of what it trains; NULL: of all parameters */
+    bool             inputs_only; /* computes only gradients named by gpunn_retain_grad; those of parameters stay unchanged */
+    /* Further losses of the same forward pass, which keeps what their gradients need; the list ends at the
+     * first NULL. For each loss in `then`, in this order, call gpunn_backward again with .retained and the
+     * same arguments above. Do so before anything else runs and before anything that the pass has read
+     * changes. */
     gpunn_tensor *then[GPUNN_MAX_LOSSES];
-    bool retained; /* no forward pass; GPUNN_ERR_STATE where there is none to go on from. Fused kernels stay out of such passes */
+    /* Skips the forward pass. GPUNN_ERR_STATE if there is none to continue from. Fused kernels are not used
+     * in such passes. */
+    bool retained;
 } gpunn_backward_args;
-/* Forward, and gradients of the scalar loss added to what gpunn_zero_grad left. In evaluation mode nothing else changes: neither
- * running statistics nor what dropout will drop next. Each loss can be read after its forward pass. */
+/* Runs the forward pass and adds the gradients of the scalar loss to the existing ones (see gpunn_zero_grad).
+ * In evaluation mode nothing else changes: neither running statistics nor the random state of dropout. Each
+ * loss can be read after its forward pass. */
 GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args);
 #define gpunn_backward(...) gpunn_backward_(GPUNN_NAMED(gpunn_backward_args, __VA_ARGS__))
-/* torch.autograd.backward(outputs, gradients): the same from gradients that the program gives, gradients[i] of F32 values
- * outputs[i], as many; so a model is one differentiable piece of a larger program. In memory of the host or of the GPU. The
- * forward pass is done anew, in training mode. */
+/* torch.autograd.backward(outputs, gradients): the same from gradients that the program provides. It makes a
+ * model one differentiable piece of a larger program. gradients[i] is F32, has as many elements as
+ * outputs[i], and is in host or GPU memory. The forward pass runs again, in training mode. */
 GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count);
-/* zero_grad, backward, clipping as set on the optimizer, update. A loss or gradient that is NaN or infinite gives
- * GPUNN_ERR_NUMERIC, and weights, running statistics and states stay as they were (those of gpunn_backward have moved before
- * gpunn_optimizer_step); parts that have been accumulated are dropped, as by gpunn_zero_grad. No checkpoint has them:
- * amid them there is none (GPUNN_ERR_STATE). */
+/* One training step: gpunn_zero_grad, gpunn_backward, clipping as set on the optimizer, update. If the loss
+ * or a gradient is NaN or infinite, it returns GPUNN_ERR_NUMERIC. Weights, running statistics and optimizer
+ * states then stay as they were, and accumulated gradients are dropped, as by gpunn_zero_grad. (With
+ * gpunn_backward and gpunn_optimizer_step, the running statistics have already moved.) A checkpoint cannot
+ * hold accumulated gradients, so saving one amid them is GPUNN_ERR_STATE. */
 typedef struct gpunn_train_step_args {
     int args_;
-    int accumulate; /* calls for one update, each with a part of its batch; 1. The update has the mean of their gradients */
+    int accumulate; /* calls per update, each with a part of the batch, default 1. The update uses the mean of their gradients */
 } gpunn_train_step_args;
 GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args);
 #define gpunn_train_step(opt, ...) gpunn_train_step_((opt), GPUNN_NAMED(gpunn_train_step_args, __VA_ARGS__))
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
 
-/* Of an input, a parameter, a buffer, what a layer computes, or a gradient that it gives. */
+/* Statistics of one tensor: an input, a parameter, a buffer, a layer's result, or a gradient. */
 typedef struct gpunn_layer_statistics {
-    const char *op, *layer;  /* "linear", "fc1"; "input", "x"; layer "": it has no name */
-    const char *gradient_of; /* NULL: of the value; "fc1.weight": of its gradient; "" where that has no name */
+    const char *op, *layer; /* "linear", "fc1"; for an input "input", "x"; layer "": it has no name */
+    /* NULL: statistics of the value; "fc1.weight": of its gradient; "": of the gradient of a value without a
+     * name */
+    const char *gradient_of;
     int64_t     count, zeros, nans, infinities;
-    double      mean, deviation, min, max; /* of the finite numbers; NaN: there are none */
+    double      mean, deviation, min, max; /* over finite numbers; NaN: there are none */
 } gpunn_layer_statistics;
 typedef struct gpunn_inspect_args {
     int        args_;
     gpunn_mode mode;
     bool (*on_layer)(void *user, const gpunn_layer_statistics *layer); /* false ends it */
     void *user;
-    bool  forward_only; /* no backward pass: of any value, and gradients stay what they are */
+    bool  forward_only; /* no backward pass: statistics of any value; gradients stay unchanged */
 } gpunn_inspect_args;
-/* Forward and backward of the loss for the eye, as torch's hooks see them: after each layer, in the order of their computation,
- * on_layer is told what it holds, summed up on the device. Dropout drops what it dropped in the last training step; running
- * statistics stay; gradients begin anew, as after gpunn_zero_grad, and values must be computed again before they are read.
- * Slow. */
+/* Runs forward and backward of the loss for inspection, as torch's hooks do. It calls on_layer after each
+ * layer, in the order of computation, with statistics computed on the device. Dropout drops the same elements
+ * as in the last training step, and running statistics stay. Gradients start anew, as after gpunn_zero_grad.
+ * Values must be computed again before they are read. Slow. */
 GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args);
 #define gpunn_inspect(...) gpunn_inspect_(GPUNN_NAMED(gpunn_inspect_args, __VA_ARGS__))
-/* The same, to find where NaN or infinity comes from: GPUNN_ERR_NUMERIC, and gpunn_error names the first layer with such a value
- * or gradient. */
+/* Finds where a NaN or infinity comes from. It returns GPUNN_ERR_NUMERIC, and gpunn_error names the first
+ * layer with such a value or gradient. */
 GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss);
-/* Scales all gradients so that their 2-norm is at most max_norm; total_norm (may be NULL) receives the norm before. */
+/* Scales all gradients so that their joint 2-norm is at most max_norm. total_norm (may be NULL) receives the
+ * norm before scaling. */
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm);
 GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value);
 
-/* Every optimizer, once: the struct of its settings, its checks, specs, checkpoints, CPU loop, CUDA kernel and generated kernels
- * follow from its row; of what is below only the macro with its name does not. Columns:
- *     settings   torch's names and defaults, lr first: NUMBER(SIZE, ...) is 0 or more, SHARE from 0 to below 1, ANY finite
- *     states     s0, s1, s2, numbers for each parameter, from 0 on: STATE(ALWAYS), or STATE(setting) where none is needed while
- *                that is 0; then it is read only behind where(setting, ...)
- *     once       ONCE(name, value): for a whole update, in double, by the settings, step (1, 2, ...) and the names before it
- *     step       for each parameter p: its gradient g, clipped, and negated to maximize; all of it is float
- * Language: that of >>ops, and assignments, with float where a name is new. ONCE has C's sqrt and pow, power(base, whole
- * exponent) and nadam_product. Settings that more follows from: eps, without which zeros would not stay zeros;
- * weight_decay, which is 0 where gpunn_set_decay says so; initial_accumulator_value, from which s0 starts; beta1 and
- * beta2, which are "betas" in a spec. */
+/* The optimizers. All code of an optimizer follows from its row here: the struct of its settings, checks,
+ * specs, checkpoints, CPU loop, CUDA kernel and generated kernels. Only the macro with its name, below, is
+ * written by hand. Columns:
+ *     settings   torch's names and defaults, lr first. NUMBER(SIZE, ...) is >= 0, SHARE in [0, 1), ANY finite
+ *     states     s0, s1, s2: numbers per parameter, initially 0. STATE(ALWAYS), or STATE(setting) if it is not
+ *                needed while that setting is 0; then read it only inside where(setting, ...)
+ *     once       ONCE(name, value): computed once per update, in double, from the settings, step (1, 2, ...)
+ *                and the names before it
+ *     step       update of each parameter p from its gradient g (clipped, negated to maximize), all in float
+ * The language is that of >>ops plus assignments, with float before a new name. ONCE also has C's sqrt and
+ * pow, power(base, whole exponent) and nadam_product. Some settings have further effects. eps: without it
+ * zeros would not stay zeros. weight_decay: 0 where gpunn_set_decay says so. initial_accumulator_value: the
+ * initial s0. beta1 and beta2: called "betas" in a spec. */
 #define GPUNN_SETTINGS 8 /* at most, and of ONCE */
 /* >>optimizers begin */
 /* clang-format off */
@@ -2505,7 +2650,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
       float delta = sqrt((s1 + eps) / (s0 + eps)) * g;                                                                         \
       s1 = rho * s1 + take * delta * delta;                                                                                    \
       p = p - lr * delta;)
-/* With a trust ratio: p = p - lr * ratio * move, where norms is |p| / |move| of a whole parameter, or 1 where either is 0.
+/* Optimizers with a trust ratio: p = p - lr * ratio * move. `norms` is |p| / |move| over a whole parameter,
+ * or 1 if either is 0.
  * X(ENUM, name, settings, states, once, step, move, ratio) */
 #define GPUNN_TRUST_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                                   \
     X(LAMB, lamb,                                                                                                              \
@@ -2521,34 +2667,41 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 /* clang-format on */
 /* >>optimizers end */
 
-/* Which parameters: those listed, which are copied, and those whose names begin with prefix, such as are made later too. */
+/* Selects parameters: those listed (the list is copied), and those whose names begin with prefix, including
+ * ones made later. */
 #define GPUNN__CHOSEN                     \
     gpunn_tensor *const *parameters;      \
     int                  parameter_count; \
     const char          *prefix; /* such as "generator." */
-/* Parameters of an optimizer with settings of their own. 0: the optimizer's; GPUNN_ZERO: 0. Each is of the first group that fits.
- * Schedules scale each lr; gpunn_set_lr is of those without one. Where a group has a clip_norm, its norm is taken apart. */
+/* Settings for some of an optimizer's parameters. 0: the optimizer's setting; GPUNN_ZERO: 0. A parameter
+ * belongs to the first group that matches. Schedules scale each lr; gpunn_set_lr changes only groups without
+ * one. A group with a clip_norm has its norm computed separately. */
 typedef struct gpunn_optimizer_group {
     GPUNN__CHOSEN
     float lr, weight_decay, beta1, beta2;
-    float clip_norm, clip_value; /* as of gpunn_set_clip_norm */
+    float clip_norm, clip_value; /* as in gpunn_set_clip_norm and gpunn_set_clip_value */
 } gpunn_optimizer_group;
-/* What an optimizer trains: what is chosen; all where neither list nor prefix is given. Several optimizers may share a model out
- * among them, each with its own state, steps, schedule and averages; gpunn_train_step computes, clips and begins anew only the
- * gradients of what its optimizer trains. Plans and graphs are kept for each, so taking turns costs nothing. A parameter of two
- * optimizers, one of which has been told what it trains, is refused: NULL and GPUNN_ERR_ARGUMENT, or, where a layer is made
- * later, GPUNN_ERR_STATE by the next step. */
+/* What an optimizer trains: the selected parameters, or all if neither list nor prefix is set. Several
+ * optimizers may share a model, each with its own state, step count, schedule and averages. gpunn_train_step
+ * then computes, clips and zeroes only the gradients of what its optimizer trains. Plans and graphs are kept
+ * for each, so alternating costs nothing.
+ * A parameter may belong to two optimizers only if neither has a selection. Otherwise creating the optimizer
+ * returns NULL with GPUNN_ERR_ARGUMENT; if the layer is made later, the next step fails with GPUNN_ERR_STATE. */
 #define GPUNN__SELECTION                                                                                                   \
     GPUNN__CHOSEN                                                                                                          \
     const gpunn_optimizer_group *groups; /* copied; need no saving: a checkpoint is loaded into an optimizer made alike */ \
     int                          group_count;
 
-/* Each equals torch.optim's of the same name, step by step. Weight decay applies to every parameter, as there, but those excluded
- * by gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone.
- * Not in torch: lion (Chen et al. 2023) p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g), then
- * m = beta2 m + (1 - beta2) g. lamb (You et al. 2020, in timm's and NVIDIA's form): u is AdamW's step with both bias corrections,
- * plus weight_decay p; p -= lr ratio u, where ratio is |p| / |u| over the whole parameter, and 1 where one of them is 0 or where
- * the parameter has no weight decay. Their clipping of all gradients to norm 1 is gpunn_set_clip_norm(opt, 1). */
+/* Each optimizer equals torch.optim's of the same name, step by step. Weight decay applies to every
+ * parameter, as there, except those excluded by gpunn_set_decay. A parameter that no backward pass has
+ * reached since gpunn_zero_grad is left unchanged.
+ * Not in torch:
+ * - lion (Chen et al. 2023): p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g), then m = beta2 m
+ *   + (1 - beta2) g.
+ * - lamb (You et al. 2020, in timm's and NVIDIA's form): p -= lr ratio u, where u is AdamW's step with both
+ *   bias corrections, plus weight_decay p. ratio is |p| / |u| over the whole parameter. It is 1 if one of
+ *   them is 0 or the parameter has no weight decay. Their clipping of all gradients to norm 1 is
+ *   gpunn_set_clip_norm(opt, 1). */
 /* clang-format off */
 #define GPUNN__NUMBER(kind, key, usual) float key;
 #define GPUNN__FLAG(key) bool key;
@@ -2574,29 +2727,32 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
-/* The update alone, from the gradients there are. Amid calls of gpunn_train_step with .accumulate it ends them: the update is
- * what the last of as many would have made, clipping included. */
+/* Updates parameters from the existing gradients. Between calls of gpunn_train_step with .accumulate it ends
+ * the accumulation. The update is then what the last of that many calls would have made, clipping included. */
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);
-GPUNN_API void         gpunn_set_lr(gpunn_optimizer *opt, float lr); /* the base rate; a schedule scales it from now on */
-GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* what the next step uses */
-GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* in gpunn_train_step; 0: off */
+GPUNN_API void         gpunn_set_lr(gpunn_optimizer *opt, float lr); /* base rate; a schedule scales it from now on */
+GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* rate of the next step */
+GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* for gpunn_train_step; 0: off */
 GPUNN_API void         gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value); /* the same, per element */
 GPUNN_API int64_t      gpunn_step_count(const gpunn_optimizer *opt);
-/* torch's AveragedModel with get_ema_multi_avg_fn(decay): after each update average = decay average + (1 - decay) p of every
- * parameter, frozen ones too; p itself after the first. An update that is skipped counts for nothing. Running statistics are not
- * averaged (use_buffers=False). Takes 4 bytes a parameter. 0 <= decay < 1; 0: off, the averages are gone. */
+/* torch's AveragedModel with get_ema_multi_avg_fn(decay). After each update average = decay average + (1 -
+ * decay) p for every parameter, frozen ones too; after the first update it is p. A skipped update does not
+ * count. Running statistics are not averaged (use_buffers=False). Takes 4 bytes per parameter. 0 <= decay <
+ * 1; 0 turns it off and frees the averages. */
 GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay);
-/* Exchanges parameters and averages, for gpunn_forward, gpunn_save, ...; the next call exchanges them back. In between, steps and
- * checkpoints are refused (GPUNN_ERR_STATE), and gpunn_optimizer_destroy leaves the averages in the model. */
+/* Exchanges parameters and averages, e.g. for gpunn_forward or gpunn_save; the next call exchanges them back.
+ * In between, steps and checkpoints fail with GPUNN_ERR_STATE, and gpunn_optimizer_destroy leaves the
+ * averages in the model. */
 GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt);
-/* F16 on a GPU: what gpunn_train_step multiplies the loss by (read gradients are too); it doubles every 2000 steps and halves
- * when gradients overflow, whose update is skipped and counted in *skipped (may be NULL). 1 for other precisions. Waits.
- * *skipped also counts the steps of gpunn_set_skip_nan. */
+/* F16 on a GPU: the factor by which gpunn_train_step multiplies the loss; gradients that are read contain it
+ * too. It doubles every 2000 steps and halves when gradients overflow; that update is skipped. *skipped (may
+ * be NULL) receives the number of skipped steps, including those of gpunn_set_skip_nan. Returns 1 for other
+ * precisions. Waits for the device. */
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped);
-/* A step whose loss or gradients are not finite is skipped: gpunn_train_step and gpunn_optimizer_step return GPUNN_OK and change
- * neither weights nor running statistics nor states. gpunn_loss_scale counts such steps; gpunn_step_count and schedules go on.
- * Parts that have been accumulated are dropped, on a GPU with the last of them. Common to all ranks. At first false:
- * GPUNN_ERR_NUMERIC. */
+/* Skips steps whose loss or gradients are not finite. gpunn_train_step and gpunn_optimizer_step then return
+ * GPUNN_OK and change neither weights, running statistics nor states. gpunn_loss_scale counts such steps;
+ * gpunn_step_count and schedules advance. Accumulated gradients are dropped, on a GPU with the last part. All
+ * ranks skip together. Default false: the step fails with GPUNN_ERR_NUMERIC. */
 GPUNN_API void gpunn_set_skip_nan(gpunn_optimizer *opt, bool skip);
 
 typedef enum gpunn_schedule_type {
@@ -2604,219 +2760,246 @@ typedef enum gpunn_schedule_type {
     GPUNN_SCHEDULE_STEP,        /* lr gamma^(t / step_size) */
     GPUNN_SCHEDULE_MULTI_STEP,  /* lr gamma^(milestones passed) */
     GPUNN_SCHEDULE_EXPONENTIAL, /* lr gamma^t */
-    GPUNN_SCHEDULE_COSINE,      /* min_lr + (lr - min_lr) (1 + cos(pi t / total_steps)) / 2, min_lr after total_steps */
-    GPUNN_SCHEDULE_ONE_CYCLE,   /* torch's OneCycleLR with cosine annealing and momentum left alone; lr is max_lr */
-    GPUNN_SCHEDULE_LINEAR,      /* after the warm-up linearly down to min_lr at total_steps */
-    GPUNN_SCHEDULE_PLATEAU      /* torch's ReduceLROnPlateau: lr factor after patience calls without a better metric */
+    GPUNN_SCHEDULE_COSINE,      /* min_lr + (lr - min_lr) (1 + cos(pi t / total_steps)) / 2; min_lr after total_steps */
+    GPUNN_SCHEDULE_ONE_CYCLE,   /* torch's OneCycleLR with cosine annealing, without cycling the momentum; lr is max_lr */
+    GPUNN_SCHEDULE_LINEAR,      /* after the warm-up, linearly down to min_lr at total_steps */
+    GPUNN_SCHEDULE_PLATEAU      /* torch's ReduceLROnPlateau: lr * factor after `patience` calls without a better metric */
 } gpunn_schedule_type;
 typedef struct gpunn_schedule_args {
     int                 args_;
     gpunn_schedule_type type;
     int64_t             total_steps, step_size;
-    int64_t             warmup_steps; /* the rate rises from 0 on them, before the schedule begins; total_steps has them in it */
+    int64_t             warmup_steps;   /* the rate first rises from 0 over these steps; total_steps includes them */
     int64_t             milestones[16]; /* rising; ends at the first 0 */
-    float               gamma;          /* 0.1; exponential: 0.95 */
+    float               gamma;          /* default 0.1; exponential: 0.95 */
     float               min_lr;
-    float               pct_start, div_factor, final_div_factor; /* one-cycle: 0.3, 25, 1e4 */
-    float               factor, threshold;                       /* plateau: 0.1, 1e-4 (relative) */
-    int                 patience, cooldown;                      /* plateau: 10, 0 */
-    bool                maximize;                                /* plateau: a better metric is a larger one */
+    float               pct_start, div_factor, final_div_factor; /* one-cycle: defaults 0.3, 25, 1e4 */
+    float               factor, threshold;                       /* plateau: defaults 0.1, 1e-4 (relative) */
+    int                 patience, cooldown;                      /* plateau: defaults 10, 0 */
+    bool                maximize;                                /* plateau: a larger metric is better */
 } gpunn_schedule_args;
-/* t counts calls of gpunn_schedule_step: the program decides whether a step is a batch or an epoch. */
+/* Sets the schedule. t counts calls of gpunn_schedule_step: the program decides whether a step is a batch or
+ * an epoch. */
 GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_args args);
 #define gpunn_set_schedule(...) gpunn_set_schedule_(GPUNN_NAMED(gpunn_schedule_args, __VA_ARGS__))
 GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric); /* metric: read by PLATEAU only */
 
 /* ==== >>group ========================================================================================================= *
- * Processes that train one model together, its ranks: each computes the gradients of its own share of every batch and makes the
- * same update from their mean (torch's DistributedDataParallel). What is said to be common to all ranks waits for all of them to
- * call it, in the same order; a failure of one is then told to every rank, "rank 2: ...", and each call returns it. Ranks that do
- * different things are told so, GPUNN_ERR_STATE. Not thread-safe per device. */
+ * Data-parallel training. A group is a set of processes, its ranks, that train one model together (torch's
+ * DistributedDataParallel). Each rank computes the gradients of its own share of every batch; all make the
+ * same update from their mean. A call that is "common to all ranks" is collective: every rank must make it,
+ * in the same order, and it waits for all. If one rank fails, every rank's call returns that failure, "rank
+ * 2: ...". Ranks that make different calls get GPUNN_ERR_STATE. Not thread-safe per device. */
 typedef struct gpunn_group gpunn_group;
-typedef enum gpunn_group_type { /* what carries gradients; all else goes through MPI, the folder or the functions */
-                                GPUNN_GROUP_AUTO, /* NCCL between GPUs, where all ranks find it, else as HOST */
-                                GPUNN_GROUP_NCCL, /* or GPUNN_ERR_UNSUPPORTED */
-                                GPUNN_GROUP_HOST  /* as all else, through the host's memory */
+typedef enum gpunn_group_type { /* transport of gradients; all else goes through MPI, the folder or the functions */
+                                GPUNN_GROUP_AUTO, /* NCCL between GPUs if all ranks find it, else HOST */
+                                GPUNN_GROUP_NCCL, /* NCCL, or GPUNN_ERR_UNSUPPORTED */
+                                GPUNN_GROUP_HOST  /* through host memory, like all else */
 } gpunn_group_type;
 typedef struct gpunn_group_args {
-    int              args_;
-    double           timeout;      /* seconds, more than some steps take, that a rank waits for the others before it names those
-                                    * that are missing; 600 */
-    gpunn_group_type type;         /* the same on all ranks */
-    bool             share_gpu;    /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
-    size_t           bucket_bytes; /* NCCL: gradients travel in parts of about so many, while backward makes the next; 25 MiB */
-    bool             shard; /* each rank keeps and updates its share of the optimizers' states and averages alone (ZeRO-1) */
-    /* Gradients travel as BF16 (torch's bf16_compress_hook), in half the bytes: each rank rounds its own to nearest even, they
-     * are added up in F32 in the order of the ranks, the sum is rounded once more on its way back, and is divided by size in F32,
-     * as which gradients are kept and used. All ranks have the same bits. NCCL, and an engine with .all_reduce_bf16, add up in
-     * their own way, which may round between. */
+    int args_;
+    /* Seconds a rank waits for the others before it fails and names the missing ones. Must exceed the longest
+     * step. Default 600. */
+    double           timeout;
+    gpunn_group_type type;      /* the same on all ranks */
+    bool             share_gpu; /* two ranks on one GPU are intended, not a mistake; they exchange through host memory */
+    /* NCCL: approximate size of a bucket of gradients, sent while backward computes the next; default 25 MiB */
+    size_t bucket_bytes;
+    bool   shard; /* each rank keeps and updates only its share of the optimizers' states and averages (ZeRO-1) */
+    /* Exchanges gradients as BF16, in half the bytes (torch's bf16_compress_hook). Each rank rounds its own
+     * to nearest even. They are added in F32 in the order of the ranks; the sum is rounded once more on its
+     * way back and divided by size in F32. Gradients are kept and used in F32, and all ranks have the same
+     * bits. NCCL, and an engine with .all_reduce_bf16, sum in their own way, which may round in between. */
     bool bf16_gradients;
-    /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used, or,
-     * on POSIX, at rank 0's "tcp://host:port", which any network that all trust reaches. NULL: GPUNN_STORE of the environment,
-     * else MASTER_ADDR and MASTER_PORT. rank and size as below or, both 0, as torchrun, mpirun or srun says. */
+    /* Where ranks meet that MPI did not start (torchrun, srun, a script). It is a folder that all ranks see
+     * and no other run has used or, on POSIX, rank 0's address "tcp://host:port" on a network that all trust.
+     * NULL: GPUNN_STORE from the environment, else MASTER_ADDR and MASTER_PORT. rank and size are as below
+     * or, if both are 0, as torchrun, mpirun or srun says. */
     const char *store;
-    /* An engine of the program's, which decides by itself how long it waits: the first three functions, or none. Each is called
-     * by all ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
+    /* The program's own communication engine: the first three functions, or none. The engine decides how long
+     * it waits. All ranks call each function, with host memory. A result other than GPUNN_OK ends the group. */
     int rank, size; /* of such an engine: 0 <= rank < size */
     gpunn_status (*all_reduce)(void *user, float *values,
-                               int64_t count);                         /* values: the sum of all ranks', the same bits on each */
-    gpunn_status (*all_gather)(void *user, void *parts, size_t bytes); /* parts[size][bytes], of which [rank] is this rank's */
-    gpunn_status (*broadcast)(void *user, void *memory, size_t bytes, int root); /* memory: what rank root has there */
-    /* May be NULL: then all_reduce is called for it. values: a part for each rank, one behind the other, counts[r] >= 0 of rank
-     * r's; this rank's becomes the sum of all ranks', the others' anything. Called with .shard; counts[size] are the same on all
-     * ranks. */
+                               /* values: replaced by the sum over all ranks, the same bits on each */
+                               int64_t count);
+    gpunn_status (*all_gather)(void *user, void *parts, size_t bytes); /* parts[size][bytes]; on entry [rank] is this rank's */
+    gpunn_status (*broadcast)(void *user, void *memory, size_t bytes, int root); /* memory: receives rank root's */
+    /* May be NULL: then all_reduce is called instead. Called with .shard. values holds one part per rank, one
+     * after another; part r has counts[r] >= 0 values. This rank's part becomes the sum over all ranks; the
+     * others may become anything. counts[size] is the same on all ranks. */
     gpunn_status (*reduce_scatter)(void *user, float *values, const int64_t *counts);
-    /* May be NULL: then all_gather is called for it, by which a rank hears size - 1 times as much as it says. As all_reduce, of
-     * BF16; called with .bf16_gradients. */
+    /* May be NULL: then all_gather is called instead, and a rank receives size - 1 times as much as it sends.
+     * As all_reduce, for BF16 values. Called with .bf16_gradients. */
     gpunn_status (*all_reduce_bf16)(void *user, uint16_t *values, int64_t count);
-    const char *(*error)(void *user); /* one sentence about what failed last; may be NULL */
+    const char *(*error)(void *user); /* one sentence about the last failure; may be NULL */
     void *user;
 } gpunn_group_args;
-/* dev: the models', which hears of failures. Common to all ranks. Where neither functions nor a folder are given, compiled with
- * -DGPUNN_MPI (mpicc), the ranks that mpirun or srun started, over MPI, which is begun, and ended with the group, unless the
- * program has begun it (of several groups the first is closed last); else a group of one. NULL on failure: gpunn_error(dev).
- * GPUNN_ERR_STATE: two ranks have opened the same GPU, a folder has files of another run, or several ranks are said to run and
- * not where they meet. Over TCP a rank waits twice .timeout for rank 0, which names who is missing; a process that ends is told
- * of at once. A CPU's threads become fewer where other ranks have the same processors (RANKS), which log_fn hears; what runs have
- * left on it cannot be read then. */
+/* Opens a group; common to all ranks. dev is the models' device and receives the errors. Returns NULL on
+ * failure: see gpunn_error(dev).
+ * If neither functions nor a store are set and the program is compiled with -DGPUNN_MPI (mpicc), the ranks
+ * are those that mpirun or srun started, over MPI. The group initialises MPI and finalises it when closed,
+ * unless the program has initialised it. (Of several groups, close the first one last.) Otherwise it is a
+ * group of one.
+ * GPUNN_ERR_STATE: two ranks have opened the same GPU, the folder has files of another run, or the
+ * environment announces several ranks but no place to meet. Over TCP a rank waits twice .timeout for rank 0,
+ * which names the missing ranks; a process that ends is reported at once.
+ * If ranks share processors, a CPU device uses fewer threads (RANKS) and reports it to log_fn. Results of
+ * earlier runs on it can then not be read. */
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
 #define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
-/* A group that has optimizers or loaders is freed with the last of them. The end of MPI waits for all ranks; after one was
- * missing, MPI is left as it is, and nothing waits. NULL is fine. */
+/* Closes a group; NULL is allowed. A group with optimizers or loaders is freed with the last of them.
+ * Finalising MPI waits for all ranks. If a rank was missing, MPI is left as it is and nothing waits. */
 GPUNN_API void gpunn_group_close(gpunn_group *group);
 GPUNN_API int  gpunn_group_rank(const gpunn_group *group); /* 0 <= rank < size; 0 for NULL */
 GPUNN_API int  gpunn_group_size(const gpunn_group *group); /* 1 for NULL */
-/* Which of the ranks on this machine this process is, as mpirun, srun or torchrun says; 0 without them. */
+/* Index of this process among the ranks on this machine, as mpirun, srun or torchrun says; 0 without them. */
 GPUNN_API int gpunn_local_rank(void);
-/* Makes the optimizer's model one that the ranks train together: weights and the optimizer's state become rank 0's, and dropout
- * drops other elements on each rank. Common to all ranks are from now on: gpunn_train_step, gpunn_optimizer_step, gpunn_fit,
- * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the
- * program reads it; a loss or gradient that is not finite on one rank changes nothing on any, which GPUs that exchange by NCCL
- * may tell in a later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank
- * 0 and read by each, by as many ranks as there are then. GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and
- * in what. NULL for group: an optimizer by itself again. With .shard, states take a rank 1 / size of their memory, and each
- * update is followed by an exchange of the parameters. Leaving the group, gpunn_distribute for layers that came later, and
- * gpunn_ema_swap are common to all ranks then; for the time of gpunn_checkpoint_save rank 0 has all states.
- * GPUNN_ERR_UNSUPPORTED: an optimizer with a trust ratio, whose norms are of whole parameters. Behind gpunn_train_step a rank
- * has the mean of its share of the gradients alone then, and of the others what the exchange has left there, unless they were
- * clipped by their norm, accumulated or scaled (F16), for which each rank needs all. */
+/* Makes the ranks train the optimizer's model together. Weights and the optimizer's state become rank 0's;
+ * dropout drops other elements on each rank. From now on these calls are common to all ranks:
+ * gpunn_train_step, gpunn_optimizer_step, gpunn_fit, gpunn_checkpoint_save and _load.
+ * A step averages the gradients over all ranks before clipping and update; it also averages the loss, as the
+ * program reads it. A loss or gradient that is not finite on one rank changes nothing on any. GPUs that
+ * exchange by NCCL may report this in a later call, for the mean. Running statistics are rank 0's after each
+ * update. Rank 0 writes checkpoints and every rank reads them; the number of ranks may change in between.
+ * GPUNN_ERR_STATE names what differs between the ranks' models, optimizers or seeds. group NULL makes the
+ * optimizer independent again.
+ * With .shard a rank stores 1 / size of the states, and an exchange of parameters follows each update.
+ * Leaving the group, gpunn_distribute for layers added later, and gpunn_ema_swap are then common to all
+ * ranks. During gpunn_checkpoint_save rank 0 holds all states. GPUNN_ERR_UNSUPPORTED: an optimizer with a
+ * trust ratio, whose norms are over whole parameters. After gpunn_train_step a rank then has the mean
+ * gradient of its share only; the rest is undefined. Gradients clipped by norm, accumulated or scaled (F16)
+ * are complete, since each rank needs them all. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 /* ==== >>data ========================================================================================================== *
- * Batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per device. */
+ * Loaders: batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per device. */
 #define GPUNN_MAX_FIELDS 8
 typedef struct gpunn_field {
-    gpunn_tensor *input;           /* its first dimension is GPUNN_BATCH, and no other varies but with .lengths */
-    const void   *samples;         /* count samples one after another, not copied; NULL with load */
-    gpunn_dtype   dtype;           /* of the samples; default: the input's. U8 and BOOL widen to any input, I32 to I64 */
-    float         mean[4], std[4]; /* U8 into F32: (x / 255 - mean) / std per channel (axis 1); std 0 is 1; with fewer than
-                                      4 channels the first entries; more than 4 channels use entry 0. For a GPU they travel
-                                      as bytes, and it does that */
-    /* Images [GPUNN_BATCH, ..., height, width] that look different in each epoch: first moved by -crop_padding to crop_padding
-     * pixels both ways, where 0 (before mean and std) comes in, as torchvision's RandomCrop of the input's size with that
-     * padding, then turned about their centre by -degrees to degrees (RandomRotation, nearest), then mirrored with these
-     * probabilities. It follows from seed, epoch and the sample's index alone: not from workers or ranks, and fields with the
-     * same numbers, such as an image and its mask, go the same way. */
+    gpunn_tensor *input;   /* its first dimension is GPUNN_BATCH; no other dimension varies, except with .lengths */
+    const void   *samples; /* `count` samples one after another, user-owned, not copied; NULL with load */
+    gpunn_dtype   dtype;   /* of the samples; default: the input's. U8 and BOOL convert to any input, I32 to I64 */
+    /* U8 to F32: (x / 255 - mean) / std per channel (axis 1); std 0 means 1. With fewer than 4 channels the
+     * first entries apply; with more than 4 channels entry 0 applies to all. For a GPU the samples are copied
+     * as bytes and converted there. */
+    float mean[4], std[4];
+    /* Augmentation of images [GPUNN_BATCH, ..., height, width], different in each epoch, in three steps.
+     * First a shift by -crop_padding to crop_padding pixels along both axes, filled with 0 before mean and
+     * std: torchvision's RandomCrop of the input's size with that padding. Then a rotation about the centre
+     * by -degrees to degrees (RandomRotation, nearest). Then flips with these probabilities. The random
+     * numbers depend only on seed, epoch and the sample's index, not on workers or ranks. So fields with the
+     * same settings, such as an image and its mask, are changed in the same way. */
     int   crop_padding;
     float degrees, horizontal_flip, vertical_flip;
-    /* torchvision's ColorJitter, for F32 inputs [GPUNN_BATCH, 3 or 1, height, width] whose samples are U8, or F32 from 0 to 1: in
-     * an order that is drawn, factors from max(0, 1 - x) to 1 + x, and turns of the hue from -hue to hue, at most 0.5. Before
-     * mean and std. */
+    /* torchvision's ColorJitter, before mean and std. For F32 inputs [GPUNN_BATCH, 3 or 1, height, width]
+     * whose samples are U8, or F32 in 0 to 1. The order is random, factors are in max(0, 1 - x) to 1 + x, and
+     * the hue turns by -hue to hue, at most 0.5. */
     float brightness, contrast, saturation, hue;
 } gpunn_field;
 typedef struct gpunn_loader_args {
     int         args_;
-    gpunn_field fields[GPUNN_MAX_FIELDS]; /* ends at the first without input */
+    gpunn_field fields[GPUNN_MAX_FIELDS]; /* ends at the first one without input */
     int64_t     count;
-    int         batch_size; /* 32 */
+    int         batch_size; /* default 32 */
     bool        shuffle, drop_last;
-    uint64_t    seed; /* of the shuffling and of all that changes images; 0: the device's */
-    /* torchvision's MixUp: sample i of a batch becomes lambda times itself and 1 - lambda times the one before it (before the
-     * first: the last), with lambda drawn for each batch from Beta(mixup_alpha, mixup_alpha). All fields are mixed, so that all
-     * inputs are F32: labels as well, as probabilities [GPUNN_BATCH, classes] with 1 at the class. 0: nothing is mixed. */
+    uint64_t    seed; /* seed of shuffling and augmentation; 0: the device's */
+    /* torchvision's MixUp. Sample i of a batch becomes lambda times itself plus 1 - lambda times the sample
+     * before it (for the first: the last). lambda is drawn for each batch from Beta(mixup_alpha,
+     * mixup_alpha). All fields are mixed, so all inputs must be F32, labels too, as probabilities
+     * [GPUNN_BATCH, classes] with 1 at the class. 0: no mixing. */
     float mixup_alpha;
-    /* Instead of samples: writes sample index into sample[0], sample[1], ... (one per field, in the field's dtype). Called by
-     * several threads at once when workers > 1. What is not GPUNN_OK ends the epoch with that status. Batches are made in memory
-     * of .realloc_fn or, for a GPU, in pinned memory. */
+    /* Used instead of samples: writes sample `index` to sample[0], sample[1], ... (one per field, in the
+     * field's dtype). Several threads call it at once if workers > 1. A result other than GPUNN_OK ends the
+     * epoch with that status. Batches are made in memory from .realloc_fn or, for a GPU, in pinned memory. */
     gpunn_status (*load)(void *user, int64_t index, void *const *sample);
     void *user;
-    int   workers; /* threads that prefetch; 0: the next batch is made inside gpunn_next */
-    /* Each rank has its own part of one order of the samples: batches of batch_size on every rank, as many on each. Up to
-     * size - 1 samples that the last batch cannot share out evenly are left out. Then making a loader is common to all ranks. */
+    int   workers; /* prefetching threads; 0: gpunn_next itself makes the batch */
+    /* Splits one order of the samples among the ranks. Each rank gets equally many batches of batch_size. Up
+     * to size - 1 samples that the last batch cannot divide evenly are left out. Creating a loader is then
+     * common to all ranks. */
     gpunn_group *group;
-    /* Sentences, sounds: of a gpunn_size with .max, the first dimension above 1 of each sample where an input has it, what each
-     * sample fills (count of them, not copied). Samples and load give .max of it, padding behind what is filled; a batch is as
-     * long as its longest sample. With shuffle, samples of like length come together, so that little is padded. */
+    /* Samples of varying length, such as sentences or sounds. lengths[count] (not copied) is the length of
+     * each sample. The varying dimension is a gpunn_size with .max: the first dimension after the batch where
+     * an input has it. Samples and load provide .max of it, with padding after the valid part. A batch is as
+     * long as its longest sample. With shuffle, samples of similar length are batched together to reduce
+     * padding. */
     const int64_t *lengths;
 } gpunn_loader_args;
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
 #define gpunn_loader_create(...) gpunn_loader_create_(GPUNN_NAMED(gpunn_loader_args, __VA_ARGS__))
 GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader);
-/* Writes the next batch into the inputs. False at the end of the epoch, or after an error (gpunn_last_status); then starts
- * anew. */
+/* Writes the next batch into the inputs. Returns false at the end of the epoch, or after an error (see
+ * gpunn_last_status); the next call starts a new epoch. */
 GPUNN_API bool    gpunn_next(gpunn_loader *loader);
 GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader);    /* per epoch */
 GPUNN_API int     gpunn_loader_batch_size(const gpunn_loader *loader); /* samples in the batch of the last gpunn_next */
-GPUNN_API void    gpunn_loader_rewind(gpunn_loader *loader);           /* to the first batch of this epoch */
+GPUNN_API void    gpunn_loader_rewind(gpunn_loader *loader);           /* back to the first batch of this epoch */
 
 /* ==== >>files ========================================================================================================= *
- * Every file is written beside its target and renamed over it when complete, so a crash leaves the old one or the new one, and
- * perhaps a .gpunn-*.tmp, which the next save into that directory removes (not on Windows). A symbolic link is followed, the mode
- * kept; of hard links only the one that is named becomes the new file. Every file is read as hostile: nothing in it is trusted.
- * On Windows paths are UTF-8, or else in the system's code page. */
+ * Weights, checkpoints and arrays in files. Each file is written under a temporary name beside its target,
+ * then renamed over it. A crash thus leaves the old file or the new one, and perhaps a .gpunn-*.tmp, which
+ * the next save into that directory removes (not on Windows). A symbolic link is followed and the mode kept;
+ * of several hard links only the named one becomes the new file. Files are read as hostile input: nothing in
+ * them is trusted. On Windows paths are UTF-8, or else in the system's code page. */
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path); /* safetensors: torch's state_dict() */
 
-/* Where files are read from, in the place of the file system: a pak file, flash, the network. All four functions are needed; the
- * thread that loads calls them. What they return is believed no more than a file is. */
+/* User-defined source of files instead of the file system, such as a pak file, flash or the network. All four
+ * functions are required; the loading thread calls them. Their results are as little trusted as a file. */
 typedef struct gpunn_io {
-    void *(*open)(void *user, const char *path); /* as the program gave the path; NULL: there is no such file */
+    void *(*open)(void *user, const char *path); /* path as the program passed it; NULL: no such file */
     int64_t (*size)(void *user, void *file);     /* in bytes; negative: failed */
-    /* The next bytes, as fread: how many there were; 0: the file has ended; negative: failed. */
+    /* Reads the next bytes, like fread. Returns how many were read; 0: end of file; negative: failed. */
     int64_t (*read)(void *user, void *file, void *to, size_t bytes);
-    void (*close)(void *user, void *file); /* each file that was opened, once */
+    void (*close)(void *user, void *file); /* called once for each opened file */
     void *user;
 } gpunn_io;
 
-/* What a tensor is called in the file, and in the model. Each * in from stands for any text, the shortest that fits, and the * of
- * the same number in to is that text: {"bert.*", "*"}, {"*.LayerNorm.gamma", "*.LayerNorm.weight"}. */
+/* Renames tensors: from is the name in the file, to the name in the model. Each * in from matches any text,
+ * the shortest possible; the * with the same number in to stands for that text. Examples: {"bert.*", "*"},
+ * {"*.LayerNorm.gamma", "*.LayerNorm.weight"}. */
 typedef struct gpunn_rename {
     const char *from, *to;
 } gpunn_rename;
 
 typedef struct gpunn_load_args {
     int                args_;
-    bool               partial; /* names or shapes that do not match are reported, not errors */
-    const char *const *skip;    /* ends at NULL: names, or beginnings of names, that stay as they are */
-    /* One line per tensor that did not match: "fc.weight: in the file only", "fc.bias: file [10], model [5]". */
+    bool               partial; /* names or shapes that do not match are reported instead of being errors */
+    const char *const *skip;    /* names or name prefixes of tensors to leave unchanged; ends at NULL */
+    /* Receives one line per tensor that did not match: "fc.weight: in the file only", "fc.bias: file [10],
+     * model [5]". */
     void (*report)(void *user, const char *line);
     void           *user;
-    const gpunn_io *io; /* where the file is; NULL: the file system */
-    /* Ends at {NULL, NULL}: the first that fits a name renames it. Two tensors of one name are an error. skip and report know the
-     * new names. */
+    const gpunn_io *io; /* source of the file; NULL: the file system */
+    /* Ends at {NULL, NULL}. The first entry that matches a name renames it. Two tensors of one name are an
+     * error. skip and report use the new names. */
     const gpunn_rename *map;
 } gpunn_load_args;
-/* All or nothing: after an error no weight has changed. A model that has not run and whose weights have not been read or written
- * takes them piece by piece from the file; to change weights that are in use, all of the file is read first, which holds them
- * twice for a moment. F32, F16, BF16 and F64 files are read into F32. So are F8_E4M3, F8_E5M2, integers of 8 to 64 bits and
- * BOOL, each as the nearest float, without a scale; one GPUNN_LOG_WARNING counts such tensors. Other types: GPUNN_ERR_DTYPE.
- * A path that ends in ".json" is an index of weights in shards, as Hugging Face's model.safetensors.index.json: the shards,
- * files beside it, are all loaded. */
+/* Loads weights, all or nothing: after an error no weight has changed. If the model has not run and no weight
+ * was read or written, weights are streamed from the file. Otherwise the whole file is read first, and the
+ * weights are briefly in memory twice.
+ * F32, F16, BF16 and F64 are converted to F32. So are F8_E4M3, F8_E5M2, integers of 8 to 64 bits and BOOL,
+ * each to the nearest float, without a scale; one GPUNN_LOG_WARNING counts such tensors. Other types are
+ * GPUNN_ERR_DTYPE.
+ * A path ending in ".json" is an index of sharded weights, like Hugging Face's model.safetensors.index.json.
+ * All shards, which are files beside it, are loaded. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
 #define gpunn_load(model, ...) gpunn_load_((model), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
-/* The same of a file that lies in memory: gpunn_load_memory(model, data, size, .partial = true). data is not needed afterwards;
- * .io is not read. */
+/* Loads weights from memory: gpunn_load_memory(model, data, size, .partial = true). data is not needed
+ * afterwards; .io is ignored. */
 GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, size_t size, gpunn_load_args args);
 #define gpunn_load_memory(model, data, ...) gpunn_load_memory_((model), (data), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
 
-/* Weights, optimizer state, averages, random state, schedule, loader's place (loader may be NULL): a resumed run equals one that
- * was never interrupted, bit for bit. Averages that a file does not have start as its weights. Of optimizers that share a model
- * out among them, each call saves or loads all; they must be made in the same order as when they were saved. A loader with other
- * batches, of another size or for another number of ranks, goes on behind the samples that have been seen, or is GPUNN_ERR_STATE
- * where none of its batches begins there. */
+/* Saves or loads weights, optimizer state, averages, random state, schedule and the loader's position (loader
+ * may be NULL). A resumed run equals an uninterrupted one, bit for bit. Averages missing from a file start as
+ * its weights.
+ * If several optimizers share a model, each call saves or loads all of them. They must be created in the same
+ * order as when they were saved.
+ * A loader with another batch size or number of ranks continues after the samples already seen. It is
+ * GPUNN_ERR_STATE if none of its batches begins there. */
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 
-/* A dataset in host memory. data[i * bytes per element ...] in row-major order; free with gpunn_array_free. */
+/* A dataset in host memory, row-major; element i is at data + i * bytes per element. Free it with
+ * gpunn_array_free. */
 typedef struct gpunn_array {
     gpunn_dtype dtype;
     int         rank;
@@ -2824,70 +3007,82 @@ typedef struct gpunn_array {
     size_t      bytes;
     void       *data;
 } gpunn_array;
-/* IDX (MNIST, Fashion-MNIST): u8; i8, i16 and i32 to I32; f32 and f64 to F32. All readers: .gz with GPUNN_ZLIB. */
+/* Reads an IDX file (MNIST, Fashion-MNIST): u8; i8, i16 and i32 as I32; f32 and f64 as F32. All readers
+ * accept .gz with GPUNN_ZLIB. */
 GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn_array *out);
-/* CIFAR-10 (classes 10) and CIFAR-100 (classes 100, fine labels) binary files: images U8 [n, 3, 32, 32], labels U8 [n]. */
+/* Reads binary files of CIFAR-10 (classes 10) or CIFAR-100 (classes 100, fine labels): images U8 [n, 3, 32,
+ * 32], labels U8 [n]. */
 GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count, int classes,
                                         gpunn_array *images, gpunn_array *labels);
-/* .npy versions 1 to 3: f2 f4 f8 to F32, i8 u4 to I64, i1 i2 i4 u2 to I32, u1, b1; either byte order; C or Fortran order (made C
- * order). */
+/* Reads .npy versions 1 to 3: f2 f4 f8 as F32, i8 u4 as I64, i1 i2 i4 u2 as I32, u1, b1. Either byte order; C
+ * or Fortran order (converted to C order). */
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
-/* One tensor of a safetensors file; F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64, smaller integers as I32.
- * name NULL: the file's only one. A name that is not there: GPUNN_ERR_ARGUMENT. F8 has no scale, as a GPUNN_LOG_WARNING says. */
+/* Reads one tensor of a safetensors file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
+ * smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
+ * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name, gpunn_array *out);
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
 GPUNN_API void         gpunn_array_free(gpunn_device *dev, gpunn_array *array);
-/* C's strtod with a decimal point in every locale, for numbers in files and arguments. Decimal numbers of up to 992 characters,
- * infinities and NaN; none in hexadecimal. end: NULL, or receives what follows the number, text where there is none. */
+/* C's strtod with a decimal point in every locale, for numbers in files and arguments. It reads decimal
+ * numbers of up to 992 characters, infinities and NaN, but no hexadecimal. *end (end may be NULL) is set
+ * behind the number, or to text if there is none. */
 GPUNN_API double gpunn_strtod(const char *text, char **end);
-/* The bytes that gpunn_save would write, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */
+/* Returns the bytes that gpunn_save would write, as U8 [bytes]; free with gpunn_array_free. After a failure
+ * out is empty. */
 GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out);
 
 /* ==== >>spec ========================================================================================================== *
- * A model as JSON (generator/model.schema.json): for the generator, for other programs, for models that come from elsewhere. */
+ * A model as JSON (generator/model.schema.json), for the code generator, other programs and imported models. */
 typedef struct gpunn_spec_args {
-    int              args_;
-    const char      *name;       /* the model's; default: that of the spec it came from, else the file's */
-    gpunn_tensor    *outputs[8]; /* what evaluation computes; default: the spec's, else every value that no op reads */
-    gpunn_tensor    *loss;       /* what training makes small; default: the spec's, else none */
-    gpunn_optimizer *optimizer; /* its kind, numbers, clipping and averaging are noted, not what it trains; default: the spec's */
+    int           args_;
+    const char   *name;       /* name of the model; default: that of the spec it came from, else the file's */
+    gpunn_tensor *outputs[8]; /* results in evaluation; default: the spec's, else every value that no op reads */
+    gpunn_tensor *loss;       /* training minimises it; default: the spec's, else none */
+    /* Saves its kind, numbers, clipping and averaging, but not which parameters it trains. Default: the
+     * spec's. */
+    gpunn_optimizer *optimizer;
 } gpunn_spec_args;
-/* Tensors, ops, initial values and settings of parameters; not their values (gpunn_save). Tensors without a name get one in the
- * file, "t5". What gpunn_spec_load makes of the file is saved as the same bytes. */
+/* Saves tensors, ops, initial values and settings of parameters, but not their values (for these use
+ * gpunn_save). Tensors without a name get one in the file, such as "t5". Saving a model that gpunn_spec_load
+ * made gives the same bytes. */
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_spec_save(model, ...) gpunn_spec_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 typedef struct gpunn_spec_load_args {
     int             args_;
-    const gpunn_io *io;        /* where the file is; NULL: the file system */
-    bool            inference; /* as gpunn_model_create has it; the spec's loss and optimizer are read and not used */
+    const gpunn_io *io;        /* source of the file; NULL: the file system */
+    bool            inference; /* as in gpunn_model_create; the spec's loss and optimizer are read but not used */
 } gpunn_spec_load_args;
-/* Builds the model; NULL after an error, which begins with path:line:column. gpunn_find finds each tensor by its name or, where
- * it has none, its id. What is for the generator alone ("math", "layout", "fuse") is not kept. */
+/* Builds the model. Returns NULL on an error, whose message begins with path:line:column. gpunn_find finds
+ * each tensor by its name or, if it has none, its id. Fields that are for the generator only ("math",
+ * "layout", "fuse") are not kept. */
 GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args);
 #define gpunn_spec_load(dev, ...) gpunn_spec_load_((dev), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
-/* The same of size bytes of JSON that lie in memory, which errors call "memory" and which is not needed afterwards. */
+/* The same from `size` bytes of JSON in memory. Error messages call it "memory". text is not needed
+ * afterwards. */
 GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *text, size_t size, gpunn_spec_load_args args);
 #define gpunn_spec_load_memory(dev, text, ...) \
     gpunn_spec_load_memory_((dev), (text), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
-/* What the spec of such a model says; NULL: nothing. The optimizer is a new one, with the spec's clipping and averaging. */
+/* Loss, outputs and optimizer of such a model's spec; NULL if it has none. The optimizer is a new one, with
+ * the spec's clipping and averaging. */
 GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);
 GPUNN_API gpunn_tensor    *gpunn_spec_output(gpunn_model *model, int index);
 GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
 
 /* ==== >>fit =========================================================================================================== */
-#define GPUNN_MAX_METRICS 6 /* beside the one that is drawn */
+/* Training loop, evaluation and classification scores. */
+#define GPUNN_MAX_METRICS 6 /* beside gpunn_fit_args.metric, which the history plot shows */
 typedef struct gpunn_progress {
-    int         epoch, epochs; /* from 1; those of earlier calls that this one goes on from are counted in both */
+    int         epoch, epochs; /* from 1; both include the epochs of earlier calls that this one continues */
     int64_t     batch, batches;
     float       loss, metric;                       /* of this epoch so far, weighted by samples */
     float       validation_loss, validation_metric; /* of the last validation; NaN before */
     float       lr;
     double      seconds; /* since the epoch began */
     bool        epoch_done;
-    bool        stopped_early; /* with epoch_done: patience has run out, no epoch follows */
-    int         best_epoch;    /* the one of the lowest validation loss (else training loss); 0 before the first ends */
+    bool        stopped_early; /* with epoch_done: patience has run out, this is the last epoch */
+    int         best_epoch;    /* epoch with the lowest validation loss (else training loss); 0 before the first ends */
     const char *metric_name;   /* such as "accuracy"; NULL: there is no metric */
     float       metrics[GPUNN_MAX_METRICS], validation_metrics[GPUNN_MAX_METRICS]; /* of gpunn_fit_args.metrics, in that order */
 } gpunn_progress;
@@ -2896,254 +3091,277 @@ typedef struct gpunn_fit_args {
     gpunn_tensor *loss;
     gpunn_tensor *metric;             /* a scalar such as gpunn_accuracy; may be NULL */
     gpunn_loader *train, *validation; /* validation may be NULL */
-    int           epochs;             /* that are to be run; 0: none */
+    int           epochs;             /* number of epochs to run; 0: none */
     int           patience; /* stop after so many epochs without a better validation loss (else training loss); 0: never */
-    int  accumulate; /* batches for one update, as of gpunn_train_step; an epoch's last update has those that are left; 1 */
-    bool schedule_per_batch; /* gpunn_schedule_step after each update; default: after each epoch, with the validation loss */
-    bool no_ema; /* validation and best_weights are of the weights themselves, even where gpunn_set_ema keeps averages */
+    int  accumulate; /* batches per update, as in gpunn_train_step; an epoch's last update uses those left over; default 1 */
+    bool schedule_per_batch; /* call gpunn_schedule_step after each update; default: after each epoch, with the validation loss */
+    bool no_ema;             /* validate and save best_weights with the weights, even if gpunn_set_ema keeps averages */
     bool (*on_progress)(void *user, const gpunn_progress *progress); /* after each batch and epoch; false cancels */
     void         *user;
     const char   *history_csv, *history_svg;  /* rewritten after each epoch; NULL: none */
     const char   *checkpoint;                 /* written after each epoch; NULL: none */
     const char   *best_weights;               /* gpunn_save after each epoch that is the best so far; NULL: none */
-    int          *epochs_run;                 /* receives the number of complete epochs */
-    gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars, which progress has; ends at the first NULL */
-    /* Before the first batch of an epoch, and before each step, with its batch in the inputs, where it may be changed; false
-     * cancels. */
+    int          *epochs_run;                 /* receives the number of completed epochs */
+    gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars for progress; ends at the first NULL */
+    /* Called before the first batch of an epoch, and before each step. At on_batch_begin the batch is in the
+     * inputs, where it may be changed. Returning false cancels. */
     bool (*on_epoch_begin)(void *user, const gpunn_progress *progress);
     bool (*on_batch_begin)(void *user, const gpunn_progress *progress);
 } gpunn_fit_args;
-/* Goes on where the optimizer's last gpunn_fit of the same loss ended, be it in this process or before gpunn_checkpoint_load:
- * epochs are numbered on, the best loss, its epoch and the history are kept. Nothing is written where no epoch is left to run.
- * GPUNN_ERR_CANCELLED after a callback said so; everything stays usable. Where the optimizer keeps averages (gpunn_set_ema),
- * they are what is validated and saved as best_weights; training goes on with the weights. */
+/* Trains a model. It continues where the optimizer's last gpunn_fit of the same loss ended, in this process
+ * or before gpunn_checkpoint_load: epoch numbers, the best loss, its epoch and the history carry on. If no
+ * epoch is left to run, nothing is written. It returns GPUNN_ERR_CANCELLED if a callback cancels; everything
+ * stays usable. If the optimizer keeps averages (gpunn_set_ema), validation and best_weights use them, while
+ * training continues with the weights. */
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args);
 #define gpunn_fit(...) gpunn_fit_(GPUNN_NAMED(gpunn_fit_args, __VA_ARGS__))
-/* A ready on_progress: draws a bar on stderr when that is a terminal, prints one line per epoch when not. user is not read. */
+/* A ready-made on_progress. It draws a progress bar if stderr is a terminal, otherwise it prints one line per
+ * epoch. user is not read. */
 GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress);
-/* Mean of loss and metric (may be NULL) over one epoch of loader, in evaluation mode, weighted by samples. With a loader that has
- * a .group it is of all ranks' samples, and common to them. */
+/* Means of loss and metric (may be NULL) over one epoch of loader, in evaluation mode, weighted by samples.
+ * With a loader that has a .group they are over all ranks' samples, and the call is common to all ranks. */
 GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
                                       float *metric_mean);
 
 typedef struct gpunn_class_scores {
-    int64_t samples;               /* with a label that is a class; others are left out */
-    float   accuracy;              /* torch and scikit-learn's, as what follows */
-    float   precision, recall, f1; /* macro: means over the classes that are labels or guesses */
-    float   auc; /* macro, each class against the rest, by softmax; NaN unless asked for, or without two classes */
+    int64_t samples;               /* samples whose label is a class; others are left out */
+    float   accuracy;              /* all scores as defined by torch and scikit-learn */
+    float   precision, recall, f1; /* macro: means over the classes that occur as labels or predictions */
+    float   auc;                   /* macro, one against the rest, of the softmax; NaN unless requested, or without two classes */
 } gpunn_class_scores;
 typedef struct gpunn_class_scores_args {
     int      args_;
-    int64_t *confusion; /* receives how many samples of class i were taken for j, at [i * classes + j]; NULL: not wanted */
-    bool     auc;       /* needs 4 bytes a sample and class */
+    int64_t *confusion; /* receives the number of samples of class i predicted as j, at [i * classes + j]; NULL: not wanted */
+    bool     auc;       /* compute auc; needs 4 bytes per sample and class */
 } gpunn_class_scores_args;
-/* What means over batches cannot tell, over one epoch of the loader, in evaluation mode; logits [n, classes], labels [n]. With a
- * loader that has a .group it is of all ranks' samples, and common to them. */
+/* Computes scores that are not means over batches, over one epoch of the loader, in evaluation mode. logits
+ * [n, classes], labels [n]. With a loader that has a .group they are over all ranks' samples, and the call is
+ * common to all ranks. */
 GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits, gpunn_tensor *labels,
                                                gpunn_class_scores *scores, gpunn_class_scores_args args);
 #define gpunn_evaluate_classes(loader, logits, labels, ...) \
     gpunn_evaluate_classes_((loader), (logits), (labels), GPUNN_NAMED(gpunn_class_scores_args, __VA_ARGS__))
 
 /* ==== >>profile ======================================================================================================= */
+/* Times of layers and ops. */
 typedef struct gpunn_profile_args {
     int              args_;
-    gpunn_tensor    *loss;       /* training steps: forward and backward, with an optimizer its update too; else ... */
-    gpunn_tensor    *outputs[8]; /* ... evaluation of these */
-    gpunn_optimizer *optimizer;  /* whose updates change parameters */
-    int              runs;       /* default 10, after one that does not count */
-    /* What the device does in a second at most, of floating-point operations and of bytes moved; default: measured, by a product
-     * and an addition of large matrices, which takes 200 MB for a moment. */
+    gpunn_tensor    *loss;       /* time training steps: forward and backward, with an optimizer its update too; else ... */
+    gpunn_tensor    *outputs[8]; /* ... time the evaluation of these */
+    gpunn_optimizer *optimizer;  /* its updates change the parameters */
+    int              runs;       /* default 10, after one run that does not count */
+    /* Peak rates of the device per second: floating-point operations, and bytes moved. Default: measured with
+     * a product and an addition of large matrices, which briefly takes 200 MB. */
     double peak_flops, peak_bytes;
-    void (*write)(void *user, const char *text); /* receives a table, line by line: steps by falling time, as means of all runs */
+    void (*write)(void *user, const char *text); /* receives a table, line by line: steps by falling time, means over all runs */
     void       *user;
     const char *trace; /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
 } gpunn_profile_args;
-/* Where the time goes, by layer and op: runs of the inputs as they are, each step timed by itself, on a GPU between events and
- * outside of any graph; steps that share a launch there count for the first of them. Bytes are those of all operands once,
- * operations those of the formula, an element of a map or a sum being one. Running statistics, dropout and, with a loss,
- * gradients go on as in any run. GPUNN_ERR_UNSUPPORTED: a backend of one's own that cannot time. Of other runs it costs
- * nothing. */
+/* Shows where the time goes, by layer and op. It runs the model on the current inputs and times each step
+ * separately; on a GPU between events and outside any graph. There, steps that share a launch count for the
+ * first of them. Bytes count every operand once. Operations follow the formula; an element of a map or a sum
+ * counts as one. Running statistics, dropout and, with a loss, gradients change as in any run.
+ * GPUNN_ERR_UNSUPPORTED: a custom backend that cannot time. Runs without it cost nothing extra. */
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args);
 #define gpunn_profile(...) gpunn_profile_(GPUNN_NAMED(gpunn_profile_args, __VA_ARGS__))
 
 /* ==== >>backend ======================================================================================================= *
- * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
- * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
+ * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
+ * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
+ * backend from one thread at a time. */
 #define GPUNN_BACKEND_ABI 18
-#define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
+#define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
 
-/* The constants of one node; each op reads only the fields named beside it. */
+/* Constants of one node. Each op reads only the fields that name it. */
 typedef struct gpunn_attributes {
-    float                  value[2];         /* elementwise */
-    float                  dropout_p, scale; /* dropout, attention; scale: attention, roi_align */
-    float                  fill;             /* pad */
-    float                  label_smoothing;  /* cross_entropy */
-    int                    kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
-    int                    stride[3], padding[3], dilation[3];
-    int                    output_padding[3];            /* conv_transpose */
-    int                    size[3];                      /* adaptive pools, interpolate, roi_align: of the result */
-    gpunn_shape            shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
-                                                            interpolate: those that vary */
-    gpunn_dtype            dtype;                        /* cast */
-    int                    groups;                       /* conv, group_norm; instance_norm: the channels */
-    bool                   ceil_mode, count_exclude_pad; /* pools */
-    float                  eps, momentum;                /* batch_norm, instance_norm; other norms: eps */
-    bool                   sync;                         /* batch_norm: with a step's ranks */
-    int                    axis; /* of ops along one; >= 0. layer_norm, rms_norm: the first of those normalised */
-    int                    order[GPUNN_MAX_RANK];  /* permute */
-    uint32_t               axes;                   /* sum, max, gradient_energy: bit i set: axis i is reduced */
-    bool                   keepdim;                /* sum, max, argmax */
-    int                    k;                      /* topk_indices; roi_align: sampling_ratio */
-    bool                   largest;                /* topk_indices */
-    bool                   mean;                   /* sum: divide by the number of elements summed */
-    int64_t                start, end, step;       /* slice */
-    int64_t                before[GPUNN_MAX_RANK]; /* pad */
-    int64_t                after[GPUNN_MAX_RANK];  /* pad */
-    int                    hidden_size;            /* rnn, lstm, gru */
-    bool                   relu, bidirectional;    /* rnn, lstm, gru; relu: rnn */
-    bool                   states;                 /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
-                                                     memory of [directions, n, hidden] */
+    float value[2];         /* elementwise */
+    float dropout_p, scale; /* dropout, attention; scale: attention, roi_align */
+    float fill;             /* pad */
+    float label_smoothing;  /* cross_entropy */
+    int   kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
+    int   stride[3], padding[3], dilation[3];
+    int   output_padding[3]; /* conv_transpose */
+    int   size[3];           /* adaptive pools, interpolate, roi_align: size of the result */
+    /* reshape, expand: shape of the result; affine_grid: its spatial sizes; interpolate: those that vary */
+    gpunn_shape shape;
+    gpunn_dtype dtype;                        /* cast */
+    int         groups;                       /* conv, group_norm; instance_norm: number of channels */
+    bool        ceil_mode, count_exclude_pad; /* pools */
+    float       eps, momentum;                /* batch_norm, instance_norm; other norms: eps */
+    bool        sync;                         /* batch_norm: over all ranks of the step */
+    int         axis;                         /* ops along one axis; >= 0. layer_norm, rms_norm: the first axis normalised */
+    int         order[GPUNN_MAX_RANK];        /* permute */
+    uint32_t    axes;                         /* sum, max, gradient_energy: bit i set: reduce axis i */
+    bool        keepdim;                      /* sum, max, argmax */
+    int         k;                            /* topk_indices; roi_align: sampling_ratio */
+    bool        largest;                      /* topk_indices */
+    bool        mean;                         /* sum: divide by the number of elements summed */
+    int64_t     start, end, step;             /* slice */
+    int64_t     before[GPUNN_MAX_RANK];       /* pad */
+    int64_t     after[GPUNN_MAX_RANK];        /* pad */
+    int         hidden_size;                  /* rnn, lstm, gru */
+    bool        relu, bidirectional;          /* rnn, lstm, gru; relu: rnn */
+    /* rnn, lstm, gru: after the last step the result holds h_n and, for lstm, c_n, each with the memory of
+     * [directions, n, hidden] */
+    bool                   states;
     bool                   transpose_a, transpose_b; /* matmul */
     bool                   enable_gqa;               /* attention: k and v may have fewer heads */
-    bool                   is_causal, heads_last;    /* attention; q, k and v in one are heads_last without saying so */
+    bool                   is_causal, heads_last;    /* attention; packed q, k, v are always heads_last */
     gpunn_reduction        reduction;                /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
     int                    blank;                    /* ctc_loss */
-    const gpunn_custom_op *custom;                   /* custom, and its numbers */
+    const gpunn_custom_op *custom;                   /* custom, with its numbers */
     float                  numbers[GPUNN_CUSTOM_NUMBERS];
     bool                   zero_infinity, batch_first; /* ctc_loss */
-    bool                   in_training;                /* assign, which reads axis too */
-    int64_t                ignore_index;               /* cross_entropy, nll; embedding: padding_idx, -1 without */
-    uint32_t site;          /* dropout, attention with dropout, random numbers: number of this node among the model's such ones */
+    bool                   in_training;                /* assign, which also reads axis */
+    int64_t                ignore_index;               /* cross_entropy, nll; embedding: padding_idx, -1 for none */
+    /* dropout, attention with dropout, random numbers: number of this node among the model's random nodes */
+    uint32_t site;
     int      mode;          /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode;
                                                      integer: gpunn_integer_op */
     int      padding_mode;  /* grid_sample: gpunn_grid_padding */
     bool     align_corners; /* grid_sample, affine_grid, interpolate; roi_align: aligned */
-    float    ratio[3];      /* interpolate: cells of x for one of the result, one per spatial axis */
+    float    ratio[3];      /* interpolate: cells of x per cell of the result, one per spatial axis */
     int      n_levels, log2_hashmap_size, base_resolution; /* hash_grid_encoding */
     float    per_level_scale;
-    int64_t  number; /* integer: its last operand, where that is no tensor */
+    int64_t  number; /* integer: its last operand, if not a tensor */
 } gpunn_attributes;
 
 struct gpunn_value {
-    void       *data; /* NULL: not wanted or not there */
+    void       *data; /* NULL: not wanted or absent */
     gpunn_dtype dtype;
     int         rank;
-    int64_t     dim[GPUNN_MAX_RANK]; /* real sizes; an empty batch does not occur */
+    int64_t     dim[GPUNN_MAX_RANK]; /* actual sizes; a batch is never empty */
     int64_t     count;               /* product of dim; 1 for a scalar */
-    bool        channels_last;       /* of rank 4: dim says n, c, h, w, but memory is n, h, w, c */
+    bool        channels_last;       /* for rank 4: dim is n, c, h, w, but memory is n, h, w, c */
 };
 
-/* A count that goes on when the program replays a run that it has captured. */
+/* A counter that continues when the program replays a captured run. */
 typedef struct gpunn_count {
-    uint64_t told; /* what the host counted at the last run outside a capture */
-    uint64_t now;  /* the same with the replays, of which the host does not know */
+    uint64_t told; /* the host's count at the last run outside a capture */
+    uint64_t now;  /* the same plus replays, which the host does not see */
 } gpunn_count;
 enum { GPUNN_COUNT_SEED, GPUNN_COUNT_STEP, GPUNN_COUNT_DRAW, GPUNN_RUN_COUNTS };
 
 typedef struct gpunn_run_state {
-    uint64_t     seed;            /* of the device */
-    uint64_t     step;            /* number of this training step: keys dropout */
-    uint64_t     draw;            /* keys random numbers: step << 24, in evaluation one more than in the run before */
-    uint64_t     weights_version; /* changes whenever a parameter or buffer may have changed: invalidates step->cache */
-    gpunn_count *counts; /* of the first three, GPUNN_RUN_COUNTS in backend memory; NULL: the program cannot capture runs */
+    uint64_t seed;            /* of the device */
+    uint64_t step;            /* number of this training step; key of dropout */
+    uint64_t draw;            /* key of random numbers: step << 24; in evaluation one more than in the previous run */
+    uint64_t weights_version; /* changes whenever a parameter or buffer may have changed; invalidates step->cache */
+    /* of the first three fields: GPUNN_RUN_COUNTS entries in backend memory; NULL: runs cannot be captured */
+    gpunn_count *counts;
 } gpunn_run_state;
 
-/* Of a model that several ranks train together. */
+/* The ranks that train a model together. */
 typedef struct gpunn_ranks {
     int  rank, size;
-    bool joined; /* the device exchanges with theirs by itself (ranks_join); else: */
-    /* Gives each rank the parts of all: parts[size][bytes] in the host's memory, of which [rank] is its own. */
+    bool joined; /* the device itself communicates with the other ranks (ranks_join); else use gather: */
+    /* All-gather in host memory: parts[size][bytes]; on entry [rank] is this rank's. */
     gpunn_status (*gather)(void *user, void *parts, size_t bytes);
     void *user;
 } gpunn_ranks;
 
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
-#define GPUNN_KERNEL_SITES 8     /* random nodes of one fused kernel */
-#define GPUNN_KERNEL_OPERANDS 64 /* and its operands, at most */
+#define GPUNN_KERNEL_SITES 8     /* most random nodes of one fused kernel */
+#define GPUNN_KERNEL_OPERANDS 64 /* most operands of one fused kernel */
 
-/* Operands are those of the op's row (>>ops), with data NULL for a weight, bias, mask, position, lengths and initial state that
- * there is not. BATCH_NORM, INSTANCE_NORM: a training forward updates running_mean and running_var in place, unless data is NULL.
- * ATTENTION: all of q, k and v may be in the first, of rank 5; lengths stand there where there are any. RNN, LSTM, GRU: x is
- * [length, n, features], and the last four come for each direction. ASSIGN: out is the state's own memory. CONCAT, CUSTOM: as
- * many as there are. GROUP: those of its program, gradients that it writes in grad_in, with accumulate, all others in in.
- * RELAYOUT (of a backend with channels_last): what it copies in in, and where to, with channels and dtype as wanted there, in
- * grad_in, with accumulate. */
+/* One op of a plan, forward or backward. Operands are those of the op's row (>>ops). An absent weight, bias,
+ * mask, position, lengths or initial state has data NULL.
+ * - BATCH_NORM, INSTANCE_NORM: a training forward updates running_mean and running_var in place, unless data
+ *   is NULL.
+ * - ATTENTION: the first operand may hold all of q, k and v, with rank 5. lengths, if used, are at their
+ *   place.
+ * - RNN, LSTM, GRU: x is [length, n, features]; the last four operands repeat for each direction.
+ * - ASSIGN: out is the state's own memory.
+ * - CONCAT, CUSTOM: any number of operands.
+ * - GROUP: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
+ *   in `in`.
+ * - RELAYOUT (backends with channels_last): source in `in`; destination in grad_in, with the wanted channels
+ *   and dtype, and accumulate. */
 typedef struct gpunn_step {
     gpunn_op                       op;
     const struct gpunn__operation *operation; /* how the CPU backend computes it */
-    bool backward;  /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
-    bool inference; /* of the model: no cache that is a copy of the weights */
-    bool training;  /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones, as
-                           instance_norm does with each sample's */
-    bool evaluates; /* in training: attention drops nothing, batch_norm and instance_norm take the running statistics and
-                           leave them alone */
+    bool backward;  /* false: compute out from in. true: compute grad_in from grad_out and the operands the op table lists */
+    bool inference; /* inference model: no cache that copies the weights */
+    /* Of the plan. In training, dropout is active. batch_norm uses the batch's statistics and updates the
+     * running ones; instance_norm does the same with each sample's. */
+    bool training;
+    /* In training: attention drops nothing; batch_norm and instance_norm use the running statistics and leave
+     * them unchanged. */
+    bool                    evaluates;
     gpunn_precision         precision; /* of the model on this device */
-    const char             *name;      /* the layer's, "" when it has none */
+    const char             *name;      /* name of the layer, "" if it has none */
     const gpunn_attributes *attr;
     int                     input_count;
-    gpunn_value            *in;         /* [input_count]; backward: data NULL where the table says it is not read */
-    gpunn_value             out;        /* backward: data NULL where not read */
+    gpunn_value            *in;         /* [input_count]; backward: data NULL if the op table says it is not read */
+    gpunn_value             out;        /* backward: data NULL if not read */
     gpunn_value            *grad_in;    /* backward, [input_count]: data NULL where not wanted */
     bool                   *accumulate; /* backward, [input_count]: grad_in += instead of = */
     gpunn_value             grad_out;
-    gpunn_value             half; /* LAYER_NORM, RMS_NORM: receives in 16 bits too what out, backward grad_in[0] with all that it
-                                     is added to, receives in F32; data NULL: not wanted */
-    /* What the plan has merged into the step, applied in this order to the result with its bias. Forward of LINEAR and
-     * convolutions, and, of a backend with info.merged_norm, BATCH_NORM in training: residual and relu. Its backward step has
-     * relu too, then grad_out and out (read where there is a residual) are those after the relu, and grad_in[5] is the
-     * residual's. */
+    /* LAYER_NORM, RMS_NORM: receives a 16-bit copy of out or, in backward, of grad_in[0] after accumulation;
+     * data NULL: not wanted */
+    gpunn_value half;
+    /* Ops that the plan has fused into the step, applied in this order to the result with its bias. They
+     * occur in the forward of LINEAR and convolutions and, for backends with info.merged_norm, of BATCH_NORM
+     * in training: residual and relu. Its backward step also has relu. Then grad_out and out (read if there
+     * is a residual) are those after the relu, and grad_in[5] is the gradient of the residual. */
     struct {
-        gpunn_value scale, shift, mean, variance; /* batch_norm by running statistics: weight, bias, running_mean, running_var */
+        /* batch_norm with running statistics: weight, bias, running_mean, running_var */
+        gpunn_value scale, shift, mean, variance;
         bool        norm;
         float       eps;
-        gpunn_value residual; /* added; shape of out, never out's own memory */
+        gpunn_value residual; /* added; shape of out, never the same memory */
         bool        relu;
         bool        gelu_tanh; /* LINEAR */
-        gpunn_value before;    /* receives what gelu_tanh is applied to; data NULL: not wanted */
-        gpunn_value more;      /* BATCH_NORM's backward step with a residual: to be added to grad_out; data NULL: nothing */
+        gpunn_value before;    /* receives the input of gelu_tanh; data NULL: not wanted */
+        gpunn_value more;      /* backward of BATCH_NORM with a residual: added to grad_out; data NULL: nothing */
     } fused;
-    /* Backward of LINEAR only: its x is the result of an activation that nobody else reads, and grad_in[0] is the gradient of
-     * what the activation was applied to. */
+    /* Backward of LINEAR only. x is the result of an activation that nothing else reads, and grad_in[0] is
+     * the gradient of the activation's input. */
     struct {
-        gpunn_op    op;     /* RELU: x itself tells where it let pass; GELU_TANH; NONE: x as it is */
-        gpunn_value before; /* GELU_TANH: what it was applied to */
+        gpunn_op    op;     /* RELU: the mask follows from x; GELU_TANH; NONE: plain x */
+        gpunn_value before; /* GELU_TANH: its input */
     } activated;
     struct { /* GROUP only */
         const gpunn_kernel        *kernel;
-        const gpunn_kernel_launch *launch; /* on a GPU; NULL: its file is not linked */
+        const gpunn_kernel_launch *launch; /* on a GPU; NULL: the .cu file is not linked */
         int                        direction;
         int64_t                    batch;
         uint32_t                   sites[GPUNN_KERNEL_SITES];
-        void                      *half[GPUNN_KERNEL_OPERANDS]; /* as gpunn_kernel_call has it */
+        void                      *half[GPUNN_KERNEL_OPERANDS]; /* as in gpunn_kernel_call */
     } group;
-    /* In forward: out.data may equal in[0].data (or in[1].data) for elementwise ops. In backward: grad_in[i].data may equal
-     * grad_out.data for elementwise ops when accumulate[i] is false and i is the only wanted gradient. */
-    void  *saved; /* written by the forward step, read by its backward step; prepare sets saved_bytes in the forward one, and
-                           the core gives both steps the same pointer and size */
+    /* Aliasing. Forward: out.data may equal in[0].data (or in[1].data) for elementwise ops. Backward:
+     * grad_in[i].data may equal grad_out.data for elementwise ops if accumulate[i] is false and i is the only
+     * wanted gradient. */
+    /* Written by the forward step, read by its backward step. prepare sets saved_bytes in the forward step;
+     * the core gives both steps the same pointer and size. */
+    void  *saved;
     size_t saved_bytes;
-    void  *workspace; /* scratch of this step; prepare sets workspace_bytes */
+    void  *workspace; /* scratch memory of this step; prepare sets workspace_bytes */
     size_t workspace_bytes;
-    void *cache; /* evaluation plans: kept between runs, for example packed weights; prepare sets cache_bytes; NULL in training */
-    size_t   cache_bytes;
-    uint64_t cache_version; /* the backend's note of state->weights_version at which cache was filled; starts at 0 */
+    /* Evaluation plans: memory kept between runs, for example for packed weights; prepare sets cache_bytes.
+     * NULL in training. */
+    void                  *cache;
+    size_t                 cache_bytes;
+    uint64_t               cache_version; /* set by the backend: state->weights_version when cache was filled; starts at 0 */
     const gpunn_run_state *state;
-    const gpunn_ranks     *ranks; /* BATCH_NORM with sync, in training: whose batches are one, several; else NULL */
+    const gpunn_ranks     *ranks; /* BATCH_NORM with sync in training, several ranks: those that share the batch; else NULL */
 } gpunn_step;
 
-/* What is the same for all elements of an optimizer's update (gpunn_update). */
+/* Numbers that are the same for all elements of an optimizer's update (gpunn_update). */
 typedef struct gpunn_update_numbers {
-    bool  go;                   /* false: change nothing */
+    bool  go;                   /* false: do not update */
     float scale;                /* g = clamp(gradient * scale, +-gradient_limit) */
-    float lr;                   /* setting[0] of this step */
-    float once[GPUNN_SETTINGS]; /* of the kind's row */
+    float lr;                   /* setting[0] in this step */
+    float once[GPUNN_SETTINGS]; /* columns ONCE of the kind's row */
 } gpunn_update_numbers;
 typedef struct gpunn_update        gpunn_update;
 typedef struct gpunn_kernel_update gpunn_kernel_update; /* >>kernels */
-/* numbers: device memory. 0, or a cudaError_t, negated. */
+/* numbers: device memory. Returns 0 or a negated cudaError_t. */
 typedef int (*gpunn_kernel_update_launch)(const gpunn_update *update, const gpunn_update_numbers *numbers, void *stream);
 
-/* All that is done to parameters: X for the optimizers and for averages, of which g is the parameter; TRUST as X. */
+/* All kinds of updates of parameters: X for the optimizers and for averages, where g is the parameter; TRUST
+ * for optimizers with a trust ratio, in the same form. */
 /* clang-format off */
 #define GPUNN_UPDATES(X, TRUST, NUMBER, FLAG, STATE, ONCE)                                                                     \
     GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                                             \
@@ -3156,94 +3374,101 @@ typedef enum gpunn_update_kind {
     GPUNN_UPDATE_COUNT
 } gpunn_update_kind;
 /* clang-format on */
-/* One update over a contiguous range; with a trust ratio, of one parameter. */
+/* One update over a contiguous range; with a trust ratio, over one parameter. */
 struct gpunn_update {
-    gpunn_update_kind          kind;
-    float                      setting[GPUNN_SETTINGS]; /* of the kind's row, flags as 0 or 1 */
-    int64_t                    count;
-    float                     *parameter, *state[3]; /* parameter NULL: another rank's, whose gradients count in norms alone */
-    const float               *gradient;
-    void                      *half;           /* receives the new parameters in half_dtype too; NULL: not wanted */
-    gpunn_dtype                half_dtype;     /* F16 or BF16 */
-    int64_t                    step;           /* 1 for the first update of this range */
-    float                      gradient_scale; /* gradients are read as gradient * gradient_scale ... */
-    float                      gradient_limit; /* ... clamped to +-limit when limit > 0 */
-    float                      clip_norm;  /* in a gpunn_run: of the gradients, so scaled, of all updates of that group; 0: off */
-    int                        clip_group; /* 0, 1, ... */
-    const gpunn_kernel_update *fused;      /* a generated kernel that does just this; NULL: none */
-    gpunn_kernel_update_launch fused_launch; /* the same on a GPU, behind a kernel that decides its numbers */
-    int first, last; /* its step is in the run's counts from first to before last; both 0: it grows with count 0 */
+    gpunn_update_kind kind;
+    float             setting[GPUNN_SETTINGS]; /* settings in the kind's row, flags as 0 or 1 */
+    int64_t           count;
+    float            *parameter, *state[3]; /* parameter NULL: another rank's share; its gradients count only in norms */
+    const float      *gradient;
+    void             *half;           /* also receives the new parameters in half_dtype; NULL: not wanted */
+    gpunn_dtype       half_dtype;     /* F16 or BF16 */
+    int64_t           step;           /* 1 for the first update of this range */
+    float             gradient_scale; /* gradients are read as gradient * gradient_scale ... */
+    float             gradient_limit; /* ... clamped to +-limit when limit > 0 */
+    /* in a gpunn_run: limit of the norm of the scaled gradients over all updates of that group; 0: off */
+    float                      clip_norm;
+    int                        clip_group;   /* 0, 1, ... */
+    const gpunn_kernel_update *fused;        /* generated kernel for exactly this update; NULL: none */
+    gpunn_kernel_update_launch fused_launch; /* the same on a GPU; runs after a kernel that sets its numbers */
+    int first, last; /* its step is the sum of run->counts [first, last); both 0: it advances with count 0 */
 };
 
-/* What ranks on devices make common to all. */
+/* A collective exchange between ranks whose devices communicate themselves. */
 typedef struct gpunn_exchange {
     float  *values;
     int64_t count;
-    int     root;       /* they become what that rank has, or GPUNN_MEAN of all ranks */
-    int     after;      /* so many steps of the run they are complete, or one of those below; never before the exchange before */
-    bool    collects;   /* instead, those of rank `root` become the mean of all ranks' */
-    void   *bf16;       /* a mean travels as BF16 values, in this device memory; NULL: as F32. All exchanges share it */
-    int64_t bf16_count; /* that it holds, a multiple of 16 */
+    int     root; /* rank whose values all receive (broadcast), or GPUNN_MEAN: the mean over all ranks */
+    /* Number of steps of the run after which the values are complete, or one of the constants below. Never
+     * less than in the previous exchange. */
+    int     after;
+    bool    collects;   /* instead: rank `root` alone receives the mean over all ranks */
+    void   *bf16;       /* send a mean as BF16 through this device memory; NULL: as F32. All exchanges share it */
+    int64_t bf16_count; /* capacity of bf16, a multiple of 16 */
 } gpunn_exchange;
 enum { GPUNN_MEAN = -1, GPUNN_AFTER_UPDATES = INT32_MAX };
-/* Of the loss, where ranks see the means of their own shares' gradients alone: a rank that finds one that is not finite gives
- * NaN. */
+/* Exchange of the loss if ranks see only the means of their own shares of the gradients. A rank that finds a
+ * gradient not finite sends NaN. */
 enum { GPUNN_AFTER_CHECK = INT32_MAX - 1 };
-enum { GPUNN_RANKS_ID = 128 }; /* bytes by which ranks find each other */
+enum { GPUNN_RANKS_ID = 128 }; /* bytes of the id by which ranks find each other */
 
-/* Images of bytes in each of whose 1 to 4 channels so many pixels lie one after another, and what becomes of these:
- * (x / 255 - mean) / std, rounded step by step. */
+/* Conversion of byte images to floats: (x / 255 - mean) / std, rounded after each operation. Each image has 1
+ * to 4 channels of `plane` pixels, one after another. */
 typedef struct gpunn_pixels {
     int64_t plane;
     int     channels;
-    float   mean[4], std[4]; /* of each channel; std not 0 */
+    float   mean[4], std[4]; /* per channel; std not 0 */
 } gpunn_pixels;
 
-/* Floats that steps of a training run change in place: running statistics and states; and room for what they were before. */
+/* Floats that steps of a training run change in place (running statistics and states), with memory for a copy
+ * of their old values. */
 typedef struct gpunn_kept {
     float  *values, *copy;
     int64_t count;
 } gpunn_kept;
 
-/* One whole run of a plan, for backends that execute it as one piece: steps in order and exchanges, each as soon as its values
- * are there, then the updates, then exchanges that follow these. */
+/* One whole run of a plan, for backends that execute it as one piece. Steps run in order. Each exchange
+ * starts as soon as its values are complete. Then come the updates, then the exchanges after updates. */
 typedef struct gpunn_run {
     gpunn_step *steps;
     int         step_count;
-    uint64_t    signature; /* another one: a pointer or flag in steps has changed since the last run with this `captured` */
+    uint64_t    signature; /* changes when a pointer or flag in steps has changed since the last run with this `captured` */
     const gpunn_run_state *state;
     const float           *loss;          /* training: device memory, one float; NULL in evaluation */
-    float                 *loss_gradient; /* F16 training: receives loss_scale[0], or 1, before the steps; else NULL */
-    const gpunn_update    *updates;       /* none of them may happen when the loss or one of their gradients is not finite */
+    float                 *loss_gradient; /* F16 training: is set to loss_scale[0], or 1, before the steps; else NULL */
+    const gpunn_update    *updates;       /* if the loss or any of their gradients is not finite, none of them happens */
     int                    update_count;
-    const gpunn_exchange  *exchanges; /* with the ranks that the device has joined, who are about to do the same: this runs in any
-                                      * case; part of signature */
-    int                    exchange_count;
+    /* With the ranks that the device has joined, which are about to do the same. They run in any case; part
+     * of signature. */
+    const gpunn_exchange *exchanges;
+    int                   exchange_count;
     float *loss_scale; /* F16 training, or skips: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
-    void  *captured;   /* the backend's own, NULL at first; given to `forget` when the plan goes */
-    /* Set as soon as the backend knows, which may be in a later run, even one without any work (of a device that has joined
-     * ranks: only that): the training step whose loss, or whose gradient, was not finite; 0: none. */
+    void  *captured;   /* owned by the backend, initially NULL; passed to `forget` when the plan is freed */
+    /* Number of a training step whose loss or gradient was not finite; 0: none. The backend sets it as soon
+     * as it knows, perhaps in a later run, or in a run without any work (for a device that has joined ranks:
+     * only there). */
     uint64_t bad_step;
     float    bad_value;
-    bool     bad_norm; /* it is a gradient */
-    /* After a failure: the step that it is about; NULL: none in particular. */
+    bool     bad_norm; /* bad_value is a gradient */
+    /* After a failure: the step that failed; NULL: none in particular. */
     const gpunn_step *failed;
-    const float      *bad_gradient; /* with bad_norm: where bad_value lies; NULL: in another rank's share */
-    /* The run copies so many ranges before its steps, and back where its loss or a gradient is not finite. The list is in device
-     * memory. */
+    const float      *bad_gradient; /* with bad_norm: address of bad_value; NULL: in another rank's share */
+    /* Ranges that the run copies before its steps, and restores if its loss or a gradient is not finite. The
+     * list is in device memory. */
     const gpunn_kept *kept;
     int               kept_count;
-    bool              skips;  /* a loss or gradient that is not finite is counted in loss_scale[2] and not told */
-    bool              scales; /* F16: loss_scale[0] follows the gradients */
-    /* Backend memory: [0] counts updates of this optimizer, of which this is number `update`, the others those of a parameter
-     * each. NULL: the program cannot capture runs. */
+    bool              skips;  /* count a loss or gradient that is not finite in loss_scale[2] instead of reporting it */
+    bool              scales; /* F16: adjust loss_scale[0] by the gradients */
+    /* Backend memory. [0] counts updates of this optimizer, of which this is number `update`; the others
+     * count those of one parameter each. NULL: runs cannot be captured. */
     gpunn_count *counts;
     int64_t      update;
-    bool         trains;        /* as a training step, by which state->step has grown */
-    bool         captured_only; /* set where the program captures the run: it has not run, and its replays count themselves */
+    bool         trains; /* training step: state->step has advanced */
+    /* Set by the backend if the program captures the run: it has not run, and its replays count themselves. */
+    bool captured_only;
 } gpunn_run;
 
-/* Of numbers: how many there are of each kind, and of the finite ones more; without any, min and max mean nothing. */
+/* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are undefined. */
 typedef struct gpunn_value_sums {
     double finite, zeros, nans, infinities, sum, squares, min, max;
 } gpunn_value_sums;
@@ -3253,153 +3478,165 @@ typedef struct gpunn_backend_info {
     gpunn_device_type type;
     char              name[160];
     int               threads;
-    bool              half;        /* computes on F16 values */
-    bool              bf16;        /* and on BF16 ones */
-    bool              merged_norm; /* BATCH_NORM in training takes a residual and a relu with it */
-    int               alignment;   /* bytes, of the program's memory; 0: that of its elements */
-    uint64_t          identity;    /* of a GPU, other than that of any other on any machine; 0: none */
+    bool              half;        /* supports F16 values */
+    bool              bf16;        /* supports BF16 values too */
+    bool              merged_norm; /* BATCH_NORM in training can fuse a residual and a relu */
+    int               alignment;   /* required alignment of user-owned memory in bytes; 0: that of its elements */
+    uint64_t          identity;    /* GPU: unique number among all GPUs of all machines; 0: none */
 } gpunn_backend_info;
 
 struct gpunn_backend {
     int abi; /* GPUNN_BACKEND_ABI */
     int (*device_count)(void);
-    /* context: the backend's own data. On failure: NULL, and a sentence in message. */
+    /* Returns the backend's own context. On failure it returns NULL and writes a sentence to message. */
     void *(*open)(const gpunn_device_args *args, char *message, size_t message_size);
     void (*close)(void *context);
     void (*info)(void *context, gpunn_backend_info *info);
-    /* No more threads than that from now on; steps that are prepared for more are to be prepared anew. NULL: it has none. */
+    /* Limits the number of threads from now on. Steps prepared for more must be prepared again. NULL: the
+     * backend has no threads. */
     void (*limit)(void *context, int threads);
-    /* 64-byte aligned; NULL when there is no more. */
+    /* 64-byte aligned; NULL if out of memory. */
     void *(*alloc)(void *context, size_t bytes);
     void (*free)(void *context, void *ptr, size_t bytes);
-    /* Memory of the host's from which uploads travel fastest, after close too; NULL, both: any does. host_alloc: NULL when there
-     * is no more. */
+    /* Host memory from which uploads are fastest, valid after close too. host_alloc returns NULL if out of
+     * memory. Both NULL: any memory will do. */
     void *(*host_alloc)(void *context, size_t bytes);
     void (*host_free)(void *ptr);
-    /* Each of these returns a status and, on failure, leaves a sentence in the text of `error`. */
-    /* host: or the program's memory on the device, for which on_device is true; then both are copies in the order of the
-     * calls. */
+    /* Each of the following returns a status. On failure, `error` returns a sentence about it. */
+    /* host may also be user-owned memory on the device, for which on_device is true. Both copies are then
+     * made in the order of the calls. */
     gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
-    /* Device to device, count pixels of images one after another. */
+    /* Device to device: `count` pixels of images one after another. */
     gpunn_status (*normalize)(void *context, float *to, const uint8_t *from, int64_t count, const gpunn_pixels *pixels);
     gpunn_status (*synchronize)(void *context);
-    /* Called once per step of a new plan, all data pointers NULL where absent and not yet valid where present (test them against
-     * NULL only): checks support, sets saved_bytes (forward), workspace_bytes, cache_bytes. */
+    /* Called once per step of a new plan. It checks support and sets saved_bytes (forward), workspace_bytes
+     * and cache_bytes. Data pointers are NULL if absent and not yet valid if present, so test them against
+     * NULL only. */
     gpunn_status (*prepare)(void *context, gpunn_step *step);
     gpunn_status (*run)(void *context, gpunn_step *step);
     gpunn_status (*update)(void *context, const gpunn_update *update);
     /* Sum of squares of count floats, accumulated in double. */
     gpunn_status (*sum_of_squares)(void *context, const float *values, int64_t count, double *result);
-    /* Sums over that many parts of the values, or fewer and zeros. dtype: as of convert. */
+    /* Sums over GPUNN_SUM_PARTS parts of the values, or over fewer with the rest 0. dtype: as in convert. */
     gpunn_status (*value_sums)(void *context, const void *values, gpunn_dtype dtype, int64_t count,
                                gpunn_value_sums parts[GPUNN_SUM_PARTS]);
     /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
     gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
-    /* Device to device, in the order of the calls; dtypes F32 or, of a backend with info.half, F16 and BF16. */
+    /* Device to device, in the order of the calls. dtypes: F32 or, for backends with info.half, F16 and BF16. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                             int64_t count);
-    /* Whether a run with convolutions, of a precision other than F32, is faster with channels_last values when the largest of
-     * them gives so many elements; NULL: never. Then convolutions, batch_norm, pools and elementwise ops meet them: all of one
-     * step's values of rank 4 or, of convolutions, all but weights and their gradients, which may have them so or not; that
-     * gradient may have the dtype of grad_out then. */
+    /* Whether channels_last values are faster in a run with convolutions of a precision other than F32.
+     * elements is the size of the largest convolution result. NULL: never. If so, convolutions, batch_norm,
+     * pools and elementwise ops receive them: all rank-4 values of a step. Weights of convolutions and their
+     * gradients may have either layout; such a gradient may then have the dtype of grad_out. */
     bool (*channels_last)(void *context, int64_t elements);
-    /* NULL, all three: the core calls run and update itself. execute may return before the work is done. */
+    /* Executes a whole run; may return before the work is done. execute and forget NULL: the core calls run
+     * and update itself. */
     gpunn_status (*execute)(void *context, gpunn_run *run);
     void (*forget)(void *context, void *captured);
-    /* For gpunn_profile: as execute, or run of all steps where that is NULL, and tells the seconds of each; those of the updates
-     * behind the steps'. Waits for the work. NULL: it cannot. */
+    /* For gpunn_profile. Like execute, or like run of all steps if execute is NULL; writes the seconds of
+     * each step, then of each update. Waits for the work. NULL: unsupported. */
     gpunn_status (*time)(void *context, gpunn_run *run, double *seconds);
-    /* Bytes taken from the system, now and at most; trim gives back what is not in use. */
+    /* Bytes taken from the system, now and at most. trim returns unused memory. */
     void (*reserved)(void *context, size_t *now, size_t *peak);
     void (*trim)(void *context);
-    /* What there is on this machine and what is missing, line by line; needs no context. NULL: nothing to tell. */
+    /* Reports what this machine has and lacks, line by line; needs no context. NULL: nothing to report. */
     void (*report)(void (*write)(void *user, const char *text), void *user);
-    /* Whether steps can read and write the program's memory. NULL: any. */
+    /* Whether steps can access user-owned memory. NULL: any. */
     gpunn_status (*reaches)(void *context, const void *memory, size_t bytes);
-    bool (*on_device)(void *context, const void *memory); /* NULL: none is */
-    /* Whether the program is capturing its stream: execute then adds to that what it would launch. NULL: never. */
+    bool (*on_device)(void *context, const void *memory); /* NULL: no memory is */
+    /* Whether the program is capturing its stream; execute then adds its launches to the capture. NULL:
+     * never. */
     bool (*capturing)(void *context);
-    /* Exchanges between devices of several ranks, all four or, NULL, through the host's memory. id: made by rank 0 for all that
-     * join; NULL: only whether that could be. join waits for all ranks, at most timeout seconds; so does from then on whatever
-     * waits for the device. A device joins once at a time. */
+    /* Communication between devices of several ranks. All four or, if NULL, through host memory. ranks_id:
+     * rank 0 makes an id for all that join; id NULL: only test for support. ranks_join waits for all ranks,
+     * at most timeout seconds; from then on so does every wait for the device. A device joins one group at a
+     * time. */
     gpunn_status (*ranks_id)(void *context, char id[GPUNN_RANKS_ID]);
     gpunn_status (*ranks_join)(void *context, const char id[GPUNN_RANKS_ID], int rank, int size, double timeout);
-    void (*ranks_leave)(void *context, bool waits); /* after `forget` of all runs that exchange; waits: for the other ranks */
+    /* after `forget` of all runs that exchange; waits: wait for the other ranks */
+    void (*ranks_leave)(void *context, bool waits);
     gpunn_status (*exchange)(void *context, const gpunn_exchange *exchanges, int count);
-    /* The sentence of the last failure: what is wrong and the remedy; the core puts op, layer and shapes before it. */
+    /* Sentence about the last failure: what is wrong and how to fix it. The core prepends op, layer and
+     * shapes. */
     const char *(*error)(void *context);
-    /* Whether count floats are finite, of a backend without execute; NULL: each update asks sum_of_squares. */
+    /* Whether `count` floats are finite, for backends without execute. NULL: each update uses sum_of_squares. */
     bool (*finite)(void *context, const float *values, int64_t count);
 };
 
 /* ==== >>kernels ======================================================================================================= *
- * Fused kernels for one model: python3 -m generator MODEL.json -o NAME writes NAME_kernels.h and NAME_kernels.cu, which define
- * one gpunn_kernel_set. What follows is the contract between those files and this one; programs need only gpunn_use_kernels. */
+ * Fused kernels for one model. `python3 -m generator MODEL.json -o NAME` writes NAME_kernels.h and
+ * NAME_kernels.cu, which define one gpunn_kernel_set. This section is the contract between those files and
+ * the library. Programs need only gpunn_use_kernels. */
 typedef struct gpunn_kernel_set gpunn_kernel_set;
 typedef enum gpunn_kernel_policy {
-    GPUNN_KERNELS_AUTO = 0, /* use what fits; log one line with the command that renews the file when some does not */
-    GPUNN_KERNELS_STRICT,   /* a set that does not fit the model as it is: GPUNN_ERR_STATE */
-    GPUNN_KERNELS_OFF       /* as without; so does the environment variable GPUNN_KERNELS=off */
+    /* use the kernels that match; if some do not, log one line with the command that regenerates the file */
+    GPUNN_KERNELS_AUTO = 0,
+    GPUNN_KERNELS_STRICT, /* a set that does not match the current model is GPUNN_ERR_STATE */
+    GPUNN_KERNELS_OFF     /* no kernels; the environment variable GPUNN_KERNELS=off does the same */
 } gpunn_kernel_policy;
 typedef struct gpunn_kernels_args {
     int                 args_;
     gpunn_kernel_policy policy;
 } gpunn_kernels_args;
-/* Call it when the model is built; set NULL: none any more. The set must outlive the model. Results are those of the single ops
- * but for rounding; dropout draws the same. On a GPU what the library does in fewer launches stays with it: groups so small that
- * it does several in one, in training a batch norm with the sum and the relu behind it, updates of all kinds but NAdam. Errors: a
- * set for another GPUNN_KERNELS_ABI (GPUNN_ERR_UNSUPPORTED), STRICT's. */
+/* Sets the fused kernels of a model. Call it after building the model; the set must outlive the model. set
+ * NULL removes it. Results equal those of the single ops except for rounding; dropout draws the same numbers.
+ * On a GPU the library keeps what it does in fewer launches itself. These are small groups of which it runs
+ * several in one launch, batch norms in training with the sum and relu after them, and all updates but NAdam.
+ * Errors: GPUNN_ERR_UNSUPPORTED if the set has another GPUNN_KERNELS_ABI, and those of STRICT. */
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
 #define GPUNN_KERNELS_ABI 7
 #define GPUNN_KERNEL_COUNTERS 256
 
-/* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
+/* Role of the memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and
+ * nodes -1, -2, ... */
 typedef enum gpunn_kernel_role {
-    GPUNN_KERNEL_VALUE = 0, /* of tensor index */
-    GPUNN_KERNEL_GRADIENT,  /* of tensor index */
-    GPUNN_KERNEL_KEPT       /* number index of what the forward kernel keeps for the backward one */
+    GPUNN_KERNEL_VALUE = 0, /* value of tensor `index` */
+    GPUNN_KERNEL_GRADIENT,  /* gradient of tensor `index` */
+    GPUNN_KERNEL_KEPT       /* entry `index` of what the forward kernel keeps for the backward one */
 } gpunn_kernel_role;
 typedef struct gpunn_kernel_operand {
     unsigned char role, read, written;
-    unsigned char dtype; /* of the CUDA kernel; C kernels compute F32 where it is F16 or BF16 */
-    unsigned char half;  /* F16 or BF16, in which the CUDA kernel can write it besides; 0: it cannot */
+    unsigned char dtype; /* for the CUDA kernel; C kernels use F32 instead of F16 or BF16 */
+    unsigned char half;  /* F16 or BF16: the CUDA kernel can write this copy too; 0: it cannot */
     signed char   index;
-    /* A gradient that equals another operand's memory after the run (a masked gradient handed on): number of that operand, which
-     * is the gradient of a node, read and written in place. Where the plan can, it lets both be one memory and passes NULL here.
-     * -1: none. */
+    /* For a gradient that equals another operand's memory after the run (a masked gradient passed on): number
+     * of that operand. The latter is the gradient of a node, read and written in place. If possible the plan
+     * gives both the same memory and passes NULL here. -1: none. */
     signed char shares;
 } gpunn_kernel_operand;
 typedef struct gpunn_kernel_call {
-    void *const         *data;       /* per operand; NULL: a written one that is not wanted, or an optional one not there */
-    const unsigned char *accumulate; /* per operand: += instead of =; only ever set for gradients of externals */
-    void *const         *half;       /* CUDA, per operand: receives in 16 bits too what it receives in all; NULL: not wanted */
+    void *const         *data;       /* per operand; NULL: an output that is not wanted, or an absent optional operand */
+    const unsigned char *accumulate; /* per operand: += instead of =; set only for gradients of externals */
+    void *const         *half;       /* CUDA, per operand: receives the same values in 16 bits; NULL: not wanted */
     int64_t              batch;
-    const uint32_t      *sites;  /* per random node of the group, in order: its number among the model's */
+    const uint32_t      *sites;  /* per random node of the group, in order: its number among the model's random nodes */
     const uint64_t      *random; /* seed, step; CUDA: device memory */
     void                *workspace;
-    void                *cache;           /* CPU: cpu_cache bytes that stay between calls; NULL where the program needs none */
-    bool                 stale;           /* CPU: weights may have changed since the last call, or there has been none */
+    void                *cache;           /* CPU: cpu_cache bytes that persist between calls; NULL if the program needs none */
+    bool                 stale;           /* CPU: weights may have changed since the last call, or this is the first call */
     int                  threads;         /* CPU */
-    int                  lanes;           /* CPU: floats of its widest vectors */
+    int                  lanes;           /* CPU: floats per widest vector */
     int                  multiprocessors; /* CUDA */
-    unsigned            *counters;        /* CUDA: GPUNN_KERNEL_COUNTERS zeros in device memory, which it leaves so */
+    unsigned            *counters;        /* CUDA: GPUNN_KERNEL_COUNTERS zeros in device memory; the kernel leaves them 0 */
     void                *stream;          /* CUDA: cudaStream_t */
 } gpunn_kernel_call;
-/* 0: done. GPUNN_ERR_ARGUMENT: a label is no class, or an index no row of its embedding (CPU). Else a cudaError_t,
- * negated (CUDA). */
+/* Returns 0 on success. CPU: GPUNN_ERR_ARGUMENT if a label is no class or an index is no row of its
+ * embedding. CUDA: a negated cudaError_t. */
 typedef int (*gpunn_kernel_function)(const gpunn_kernel_call *call);
-/* Bytes of workspace; SIZE_MAX: declined, such a batch is too large for this kernel. units: threads, or multiprocessors. */
+/* Returns the bytes of workspace. SIZE_MAX: the batch is too large for this kernel. units: threads or
+ * multiprocessors. */
 typedef size_t (*gpunn_kernel_workspace)(int64_t batch, int units);
 typedef struct gpunn_kernel_program {     /* one direction of one group */
-    const gpunn_kernel_operand *operands; /* NULL: there is no such program */
+    const gpunn_kernel_operand *operands; /* NULL: no such program */
     int                         operand_count;
-    gpunn_kernel_function       cpu; /* NULL: for GPUs alone */
+    gpunn_kernel_function       cpu; /* NULL: GPU only */
     gpunn_kernel_workspace      cpu_workspace;
-    size_t                      cpu_cache; /* bytes of what it makes of weights; evaluation alone has any */
+    size_t                      cpu_cache; /* bytes of data derived from weights; evaluation only */
 } gpunn_kernel_program;
 struct gpunn_kernel_launch { /* the same direction on a GPU; in the table that the .cu file exports */
     gpunn_kernel_function  run;
@@ -3409,39 +3646,39 @@ struct gpunn_kernel_launch { /* the same direction on a GPU; in the table that t
 enum { GPUNN_KERNEL_EVALUATION = 0, GPUNN_KERNEL_FORWARD, GPUNN_KERNEL_BACKWARD, GPUNN_KERNEL_DIRECTIONS };
 
 typedef struct gpunn_kernel_node {
-    const char        *text;     /* op, attributes, dtype and shape, as gpunn__node_text writes them */
-    const signed char *operands; /* numbers of tensors; 127: left out */
+    const char        *text;     /* op, attributes, dtype and shape, as written by gpunn__node_text */
+    const signed char *operands; /* tensor numbers; 127: absent */
     int                operand_count;
 } gpunn_kernel_node;
 typedef struct gpunn_kernel_kept {
-    gpunn_dtype dtype;        /* on CUDA; F32 on the CPU where it is F16 or BF16 */
-    int64_t     fixed, batch; /* elements: fixed + batch times the batch size */
+    gpunn_dtype dtype;        /* on CUDA; on the CPU F32 instead of F16 or BF16 */
+    int64_t     fixed, batch; /* elements: fixed + batch * batch size */
 } gpunn_kernel_kept;
 typedef enum gpunn_kernel_layout {
     GPUNN_KERNEL_ANY = 0,
     GPUNN_KERNEL_CHANNELS_FIRST,
     GPUNN_KERNEL_CHANNELS_LAST
 } gpunn_kernel_layout;
-/* A group of nodes that one kernel computes, wherever in a model they stand. Nodes that no program writes must be read by
- * nobody outside. */
+/* A group of nodes that one kernel computes, wherever it occurs in a model. Nodes that no program writes must
+ * have no readers outside the group. */
 struct gpunn_kernel {
     const char              *name, *formula;
-    const gpunn_kernel_node *nodes; /* in the order of their computation; the last one is an output */
+    const gpunn_kernel_node *nodes; /* in order of computation; the last one is an output */
     int                      node_count;
     const char *const       *externals; /* dtype and shape of each */
     int                      external_count;
     const gpunn_kernel_kept *kept;
     int                      kept_count;
-    gpunn_kernel_layout      layout; /* of images on CUDA; ANY: all the same */
-    /* The last node is the loss, whose gradient is known before: FORWARD writes the gradients of externals too, and there is no
-     * BACKWARD. */
+    gpunn_kernel_layout      layout; /* of images on CUDA; ANY: irrelevant */
+    /* The last node is the loss, whose gradient is known in advance. FORWARD then also writes the gradients
+     * of externals, and there is no BACKWARD. */
     bool                 loss;
     gpunn_kernel_program program[GPUNN_KERNEL_DIRECTIONS];
-    /* What counts as the batch in calls and in `kept`, where other sizes vary too: the elements of tensor number `measured` by
-     * `each`. each 0: the model's batch. */
+    /* Defines "batch" in calls and in `kept` if other sizes vary too: the elements of tensor `measured`
+     * divided by `each`. each 0: the model's batch. */
     signed char     measured;
     int64_t         each;
-    gpunn_precision precision; /* of the products among its nodes, on CUDA: for models of this one alone */
+    gpunn_precision precision; /* CUDA: precision of its products; the kernel serves only models of this precision */
 };
 typedef struct gpunn_kernel_instance {
     int        kernel;
@@ -3449,14 +3686,15 @@ typedef struct gpunn_kernel_instance {
 } gpunn_kernel_instance;
 
 struct gpunn_kernel_update {
-    /* kind and settings must agree, but for lr, weight_decay, maximize and initial_accumulator_value, and half_dtype where half
-     * is wanted. */
+    /* An update matches if kind and settings are equal, except lr, weight_decay, maximize and
+     * initial_accumulator_value. half_dtype must match if half is wanted. */
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS];
     gpunn_dtype       half_dtype;
-    int (*cpu)(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads, int lanes); /* lanes: as in a call */
+    /* lanes: as in gpunn_kernel_call */
+    int (*cpu)(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads, int lanes);
 };
-typedef struct gpunn_kernel_cuda { /* what the .cu file exports */
+typedef struct gpunn_kernel_cuda { /* exported by the .cu file */
     int      abi;
     uint64_t stamp;
     const gpunn_kernel_launch (*launch)[GPUNN_KERNEL_DIRECTIONS]; /* [kernel_count] */
@@ -3465,11 +3703,11 @@ typedef struct gpunn_kernel_cuda { /* what the .cu file exports */
 
 struct gpunn_kernel_set {
     int                          abi;   /* GPUNN_KERNELS_ABI */
-    uint64_t                     stamp; /* of the header's text; the .cu file was written with it */
+    uint64_t                     stamp; /* hash of the header's text; the .cu file has the same one */
     const char                  *name, *version, *spec_sha256, *command;
     const gpunn_kernel          *kernels;
     int                          kernel_count;
-    int                          tensor_count; /* of the model with that hash */
+    int                          tensor_count; /* number of tensors of the model with that hash */
     const gpunn_kernel_instance *evaluation, *training;
     int                          evaluation_count, training_count;
     const gpunn_kernel_update   *updates;

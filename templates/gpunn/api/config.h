@@ -1,6 +1,7 @@
 #ifndef GPUNN__API_CONFIG_H
 #define GPUNN__API_CONFIG_H
 /* ==== >>config ======================================================================================================== */
+/* Version numbers, symbol visibility (GPUNN_STATIC) and the macros behind named arguments. */
 #define GPUNN_VERSION_MAJOR 0
 #define GPUNN_VERSION_MINOR 1
 #define GPUNN_VERSION "0.1"
@@ -27,7 +28,7 @@
 #endif
 
 #if defined(__GNUC__)
-/* What a function returns whose failure must not go unseen. */
+/* Return type of functions whose failure must not be ignored. */
 #define GPUNN__STATUS __attribute__((warn_unused_result)) gpunn_status
 #ifdef __MINGW32__
 #define GPUNN__PRINTF(text, first) __attribute__((format(gnu_printf, text, first)))
@@ -39,12 +40,13 @@
 #define GPUNN__PRINTF(text, first)
 #endif
 
-/* Named arguments. Each argument struct opens with args_, so that a call may name none; the macros set it to the version of the
- * header that the caller saw, other languages may leave it 0. If a compile error led you here: the fields are in the struct whose
- * name the error shows, and in C++ they keep the order of their declaration. */
+/* Named arguments. Each argument struct begins with args_, so a call may name no argument at all. The macros
+ * set args_ to the version of the header that the caller saw; other languages may leave it 0. If a compile
+ * error led you here: the fields are in the struct whose name the error shows. In C++ they must keep the
+ * order of their declaration. */
 #ifdef __cplusplus
 /* clang-format off */
-#if defined(__clang__) /* designators are an extension before C++20; a size_t is an error where g++ warns */
+#if defined(__clang__) /* designators are an extension before C++20; clang rejects a size_t where g++ warns */
 #define GPUNN_ARGS(type, ...)                                                                      \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wc++11-narrowing\"")     \
         __extension__ type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__} _Pragma("clang diagnostic pop")
@@ -62,10 +64,10 @@
 #define GPUNN_EXPAND(x) x
 #define GPUNN_FIRST(first, ...) first
 #define GPUNN_REST(first, ...) __VA_ARGS__
-/* A required argument followed by named ones, all in one variadic list: NAMED(type, x) and NAMED(type, x, .p = 1). */
+/* Expands one variadic list to a required argument and named ones: NAMED(type, x) or NAMED(type, x, .p = 1). */
 #define GPUNN_NAMED(type, ...) \
     GPUNN_EXPAND(GPUNN_FIRST(__VA_ARGS__, 0)), GPUNN_ARGS(type, GPUNN_EXPAND(GPUNN_REST(__VA_ARGS__, )))
 
-#define GPUNN_ZERO (-2147483647 - 1) /* a field's value where 0 is meant although 0 stands for the default */
+#define GPUNN_ZERO (-2147483647 - 1) /* sets a field to 0 where 0 would mean the default */
 
 #endif /* GPUNN__API_CONFIG_H */

@@ -3,20 +3,22 @@
 #include "api/model.h"
 
 /* ==== >>ops =========================================================================================================== *
- * Every elementwise op, once. Adding one is adding a line here: enum, name, builder, gpunn_expr, CPU loops, CUDA kernels, fused
- * kernels and tests follow from it.
+ * The table of all elementwise ops. To add one, add a line here. Enum, name, builder, gpunn_expr, CPU loops,
+ * CUDA kernels, fused kernels and tests follow from it.
  *
- * Columns: enum GPUNN_OP_*, name (torch's), attributes with their defaults, forward, then the derivative for each operand.
- * Forward reads the operands (x, or a, b, c) and the attributes; a derivative also y, the result, and g, the gradient of y. A
- * derivative that is just 0 is none; K(0.0) is one: a parameter behind it gets zeros, and weight decay, as in PyTorch. What the
- * derivatives mention is what training keeps in memory: prefer y to x where that is as exact, since y often is kept anyway and x
- * may then be overwritten.
+ * Columns: enum GPUNN_OP_*, name (torch's), attributes with their defaults, forward, then the derivative for
+ * each operand. Forward reads the operands (x, or a, b, c) and the attributes. A derivative may also read y,
+ * the result, and g, the gradient of y. A derivative that is just 0 means no gradient. K(0.0) is a gradient:
+ * a parameter behind it gets zeros, and weight decay, as in PyTorch. Training keeps in memory what the
+ * derivatives mention. Prefer y to x where it is as exact, since y is often kept anyway and x may then be
+ * overwritten.
  *
- * Language: valid C and valid Python, and nothing but + - * /, comparisons, numbers (K(0.5) when not an integer) and calls of
+ * The language is valid C and valid Python. It has only + - * /, comparisons, numbers (K(0.5) if not an
+ * integer) and calls of
  *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow floordiv
  *     exp2 log2 log10 sinh cosh atan2 hypot fmod remainder.
- * min and max hand on NaN; sign(0) is 0; floordiv is Python's //, of the exact quotient, and remainder Python's %. Kinks and NaN
- * behave as PyTorch's: write comparisons so that NaN takes its branch. */
+ * min and max propagate NaN; sign(0) is 0. floordiv is Python's //, of the exact quotient, and remainder is
+ * Python's %. Kinks and NaN behave as in PyTorch: write comparisons so that NaN takes its branch. */
 /* >>ops begin */
 /* clang-format off */
 /* X(ENUM, name, forward, derivative) */
@@ -116,7 +118,7 @@
       g / (1 + exp(b - a)), g / (1 + exp(a - b)))                                                                       \
     X(FMOD, fmod, fmod(a, b), g, -g * sign(a / b) * floor(abs(a / b)))                                                  \
     X(REMAINDER, remainder, remainder(a, b), g, -g * floordiv(a, b))
-/* The same for the terms of losses, which gpunn_expr and specs know; builders sum them up. */
+/* The same for the terms of losses, which gpunn_expr and specs also know. The loss builders reduce them. */
 #define GPUNN_LOSS_OPS(X)                                                                                 \
     X(SQUARED_ERROR, squared_error, (a - b) * (a - b), 2 * g * (a - b), 2 * g * (b - a))                  \
     X(ABSOLUTE_ERROR, absolute_error, abs(a - b), g * sign(a - b), g * sign(b - a))                       \
@@ -144,10 +146,11 @@
 /* clang-format on */
 /* >>ops end */
 
-/* The other ops: X(ENUM, name, the operands' names, operands that the backward pass reads (bit i: operand i), whether it reads
- * the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits), the rule of the result's shape, in
- * >>graph/infer). gpunn_attributes has their attributes (>>backend), and gpunn_step tells which operands may be missing. The last
- * two are no nodes of a model. Plans have them: RELAYOUT for filters of convolutions, GROUP for fused kernels. */
+/* The other ops: X(ENUM, name, operand names, operands that the backward pass reads (bit i: operand i),
+ * whether it reads the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits), the
+ * rule of the result's shape (>>graph/infer)). Their attributes are in gpunn_attributes (>>backend);
+ * gpunn_step says which operands may be missing. The last two, RELAYOUT and GROUP, occur only in plans:
+ * RELAYOUT for filters of convolutions, GROUP for fused kernels. */
 #define GPUNN_OTHER_OPS(X)                                                                                                    \
     X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                                     \
     X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                                                \
@@ -209,7 +212,7 @@
     X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                                              \
     X(GROUP, group, (inputs), 0, 0, 0, 0, same)
 
-/* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
+/* An alias of its operand's memory. It takes part in shapes and gradients, but no backend runs it. */
 #define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, (x), 0, 0, 1, 0, reshape)
 
 /* clang-format off */
@@ -224,8 +227,8 @@ typedef enum gpunn_op {
 
 GPUNN_API const char *gpunn_op_name(gpunn_op op);
 
-/* Elementwise ops of integers, by the names that these have for floats. X(ENUM, name, operands, whether the result is BOOL, the
- * value of operands a, b, c in 64 bits). */
+/* Elementwise integer ops, under the names of the float ops. X(ENUM, name, operands, whether the result is
+ * BOOL, the value of operands a, b, c in 64 bits). */
 /* clang-format off */
 #define GPUNN_INTEGER_OPS(X)                                                                  \
     X(NEG, neg, 1, 0, (int64_t)(0 - (uint64_t)a))                                             \

@@ -3,87 +3,100 @@
 #include "api/builders.h"
 
 /* ==== >>train ========================================================================================================= *
- * Not thread-safe per device. */
+ * Running a model: forward and backward passes, optimizers, learning-rate schedules. Not thread-safe per
+ * device. */
 
-/* Evaluation mode: computes just what the outputs need. Inputs must have been written. */
+/* Runs the model in evaluation mode and computes only what the outputs need. All inputs must have been
+ * written. */
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
-/* The same in training mode, without gradients: dropout drops, anew in each call, batch_norm has its batch's statistics and moves
- * the running ones. For statistics of other data, or many guesses of one network. */
+/* The same in training mode, without gradients. Dropout is active, with new random elements in each call.
+ * batch_norm uses its batch's statistics and updates the running ones. Use it to adapt the statistics to
+ * other data, or to sample several predictions of one network. */
 GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count);
 typedef enum gpunn_mode {
     GPUNN_MODE_TRAINING = 0,
-    GPUNN_MODE_EVALUATION /* dropout off; batch_norm has its running statistics, which stay as they are */
+    GPUNN_MODE_EVALUATION /* dropout off; batch_norm uses its running statistics and leaves them unchanged */
 } gpunn_mode;
 #define GPUNN_MAX_LOSSES 7 /* of a forward pass, beside the first */
 typedef struct gpunn_backward_args {
     int              args_;
     gpunn_mode       mode;
-    gpunn_optimizer *optimizer;   /* gradients of what it trains alone; NULL: of all parameters */
-    bool             inputs_only; /* of none: only of what gpunn_retain_grad names; those of parameters stay what they are */
-    /* Further losses of the same forward pass, which holds what their gradients need; ends at the first NULL. Each has then, in
-     * this order, a gpunn_backward of its own with .retained and the same arguments above, before anything else runs and before
-     * what the pass has read changes. */
+    gpunn_optimizer *optimizer;   /* computes gradients only of what it trains; NULL: of all parameters */
+    bool             inputs_only; /* computes only gradients named by gpunn_retain_grad; those of parameters stay unchanged */
+    /* Further losses of the same forward pass, which keeps what their gradients need; the list ends at the
+     * first NULL. For each loss in `then`, in this order, call gpunn_backward again with .retained and the
+     * same arguments above. Do so before anything else runs and before anything that the pass has read
+     * changes. */
     gpunn_tensor *then[GPUNN_MAX_LOSSES];
-    bool retained; /* no forward pass; GPUNN_ERR_STATE where there is none to go on from. Fused kernels stay out of such passes */
+    /* Skips the forward pass. GPUNN_ERR_STATE if there is none to continue from. Fused kernels are not used
+     * in such passes. */
+    bool retained;
 } gpunn_backward_args;
-/* Forward, and gradients of the scalar loss added to what gpunn_zero_grad left. In evaluation mode nothing else changes: neither
- * running statistics nor what dropout will drop next. Each loss can be read after its forward pass. */
+/* Runs the forward pass and adds the gradients of the scalar loss to the existing ones (see gpunn_zero_grad).
+ * In evaluation mode nothing else changes: neither running statistics nor the random state of dropout. Each
+ * loss can be read after its forward pass. */
 GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args);
 #define gpunn_backward(...) gpunn_backward_(GPUNN_NAMED(gpunn_backward_args, __VA_ARGS__))
-/* torch.autograd.backward(outputs, gradients): the same from gradients that the program gives, gradients[i] of F32 values
- * outputs[i], as many; so a model is one differentiable piece of a larger program. In memory of the host or of the GPU. The
- * forward pass is done anew, in training mode. */
+/* torch.autograd.backward(outputs, gradients): the same from gradients that the program provides. It makes a
+ * model one differentiable piece of a larger program. gradients[i] is F32, has as many elements as
+ * outputs[i], and is in host or GPU memory. The forward pass runs again, in training mode. */
 GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count);
-/* zero_grad, backward, clipping as set on the optimizer, update. A loss or gradient that is NaN or infinite gives
- * GPUNN_ERR_NUMERIC, and weights, running statistics and states stay as they were (those of gpunn_backward have moved before
- * gpunn_optimizer_step); parts that have been accumulated are dropped, as by gpunn_zero_grad. No checkpoint has them:
- * amid them there is none (GPUNN_ERR_STATE). */
+/* One training step: gpunn_zero_grad, gpunn_backward, clipping as set on the optimizer, update. If the loss
+ * or a gradient is NaN or infinite, it returns GPUNN_ERR_NUMERIC. Weights, running statistics and optimizer
+ * states then stay as they were, and accumulated gradients are dropped, as by gpunn_zero_grad. (With
+ * gpunn_backward and gpunn_optimizer_step, the running statistics have already moved.) A checkpoint cannot
+ * hold accumulated gradients, so saving one amid them is GPUNN_ERR_STATE. */
 typedef struct gpunn_train_step_args {
     int args_;
-    int accumulate; /* calls for one update, each with a part of its batch; 1. The update has the mean of their gradients */
+    int accumulate; /* calls per update, each with a part of the batch, default 1. The update uses the mean of their gradients */
 } gpunn_train_step_args;
 GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args);
 #define gpunn_train_step(opt, ...) gpunn_train_step_((opt), GPUNN_NAMED(gpunn_train_step_args, __VA_ARGS__))
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
 
-/* Of an input, a parameter, a buffer, what a layer computes, or a gradient that it gives. */
+/* Statistics of one tensor: an input, a parameter, a buffer, a layer's result, or a gradient. */
 typedef struct gpunn_layer_statistics {
-    const char *op, *layer;  /* "linear", "fc1"; "input", "x"; layer "": it has no name */
-    const char *gradient_of; /* NULL: of the value; "fc1.weight": of its gradient; "" where that has no name */
+    const char *op, *layer; /* "linear", "fc1"; for an input "input", "x"; layer "": it has no name */
+    /* NULL: statistics of the value; "fc1.weight": of its gradient; "": of the gradient of a value without a
+     * name */
+    const char *gradient_of;
     int64_t     count, zeros, nans, infinities;
-    double      mean, deviation, min, max; /* of the finite numbers; NaN: there are none */
+    double      mean, deviation, min, max; /* over finite numbers; NaN: there are none */
 } gpunn_layer_statistics;
 typedef struct gpunn_inspect_args {
     int        args_;
     gpunn_mode mode;
     bool (*on_layer)(void *user, const gpunn_layer_statistics *layer); /* false ends it */
     void *user;
-    bool  forward_only; /* no backward pass: of any value, and gradients stay what they are */
+    bool  forward_only; /* no backward pass: statistics of any value; gradients stay unchanged */
 } gpunn_inspect_args;
-/* Forward and backward of the loss for the eye, as torch's hooks see them: after each layer, in the order of their computation,
- * on_layer is told what it holds, summed up on the device. Dropout drops what it dropped in the last training step; running
- * statistics stay; gradients begin anew, as after gpunn_zero_grad, and values must be computed again before they are read.
- * Slow. */
+/* Runs forward and backward of the loss for inspection, as torch's hooks do. It calls on_layer after each
+ * layer, in the order of computation, with statistics computed on the device. Dropout drops the same elements
+ * as in the last training step, and running statistics stay. Gradients start anew, as after gpunn_zero_grad.
+ * Values must be computed again before they are read. Slow. */
 GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args);
 #define gpunn_inspect(...) gpunn_inspect_(GPUNN_NAMED(gpunn_inspect_args, __VA_ARGS__))
-/* The same, to find where NaN or infinity comes from: GPUNN_ERR_NUMERIC, and gpunn_error names the first layer with such a value
- * or gradient. */
+/* Finds where a NaN or infinity comes from. It returns GPUNN_ERR_NUMERIC, and gpunn_error names the first
+ * layer with such a value or gradient. */
 GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss);
-/* Scales all gradients so that their 2-norm is at most max_norm; total_norm (may be NULL) receives the norm before. */
+/* Scales all gradients so that their joint 2-norm is at most max_norm. total_norm (may be NULL) receives the
+ * norm before scaling. */
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm);
 GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value);
 
-/* Every optimizer, once: the struct of its settings, its checks, specs, checkpoints, CPU loop, CUDA kernel and generated kernels
- * follow from its row; of what is below only the macro with its name does not. Columns:
- *     settings   torch's names and defaults, lr first: NUMBER(SIZE, ...) is 0 or more, SHARE from 0 to below 1, ANY finite
- *     states     s0, s1, s2, numbers for each parameter, from 0 on: STATE(ALWAYS), or STATE(setting) where none is needed while
- *                that is 0; then it is read only behind where(setting, ...)
- *     once       ONCE(name, value): for a whole update, in double, by the settings, step (1, 2, ...) and the names before it
- *     step       for each parameter p: its gradient g, clipped, and negated to maximize; all of it is float
- * Language: that of >>ops, and assignments, with float where a name is new. ONCE has C's sqrt and pow, power(base, whole
- * exponent) and nadam_product. Settings that more follows from: eps, without which zeros would not stay zeros;
- * weight_decay, which is 0 where gpunn_set_decay says so; initial_accumulator_value, from which s0 starts; beta1 and
- * beta2, which are "betas" in a spec. */
+/* The optimizers. All code of an optimizer follows from its row here: the struct of its settings, checks,
+ * specs, checkpoints, CPU loop, CUDA kernel and generated kernels. Only the macro with its name, below, is
+ * written by hand. Columns:
+ *     settings   torch's names and defaults, lr first. NUMBER(SIZE, ...) is >= 0, SHARE in [0, 1), ANY finite
+ *     states     s0, s1, s2: numbers per parameter, initially 0. STATE(ALWAYS), or STATE(setting) if it is not
+ *                needed while that setting is 0; then read it only inside where(setting, ...)
+ *     once       ONCE(name, value): computed once per update, in double, from the settings, step (1, 2, ...)
+ *                and the names before it
+ *     step       update of each parameter p from its gradient g (clipped, negated to maximize), all in float
+ * The language is that of >>ops plus assignments, with float before a new name. ONCE also has C's sqrt and
+ * pow, power(base, whole exponent) and nadam_product. Some settings have further effects. eps: without it
+ * zeros would not stay zeros. weight_decay: 0 where gpunn_set_decay says so. initial_accumulator_value: the
+ * initial s0. beta1 and beta2: called "betas" in a spec. */
 #define GPUNN_SETTINGS 8 /* at most, and of ONCE */
 /* >>optimizers begin */
 /* clang-format off */
@@ -188,7 +201,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
       float delta = sqrt((s1 + eps) / (s0 + eps)) * g;                                                                         \
       s1 = rho * s1 + take * delta * delta;                                                                                    \
       p = p - lr * delta;)
-/* With a trust ratio: p = p - lr * ratio * move, where norms is |p| / |move| of a whole parameter, or 1 where either is 0.
+/* Optimizers with a trust ratio: p = p - lr * ratio * move. `norms` is |p| / |move| over a whole parameter,
+ * or 1 if either is 0.
  * X(ENUM, name, settings, states, once, step, move, ratio) */
 #define GPUNN_TRUST_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                                   \
     X(LAMB, lamb,                                                                                                              \
@@ -204,34 +218,41 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 /* clang-format on */
 /* >>optimizers end */
 
-/* Which parameters: those listed, which are copied, and those whose names begin with prefix, such as are made later too. */
+/* Selects parameters: those listed (the list is copied), and those whose names begin with prefix, including
+ * ones made later. */
 #define GPUNN__CHOSEN                     \
     gpunn_tensor *const *parameters;      \
     int                  parameter_count; \
     const char          *prefix; /* such as "generator." */
-/* Parameters of an optimizer with settings of their own. 0: the optimizer's; GPUNN_ZERO: 0. Each is of the first group that fits.
- * Schedules scale each lr; gpunn_set_lr is of those without one. Where a group has a clip_norm, its norm is taken apart. */
+/* Settings for some of an optimizer's parameters. 0: the optimizer's setting; GPUNN_ZERO: 0. A parameter
+ * belongs to the first group that matches. Schedules scale each lr; gpunn_set_lr changes only groups without
+ * one. A group with a clip_norm has its norm computed separately. */
 typedef struct gpunn_optimizer_group {
     GPUNN__CHOSEN
     float lr, weight_decay, beta1, beta2;
-    float clip_norm, clip_value; /* as of gpunn_set_clip_norm */
+    float clip_norm, clip_value; /* as in gpunn_set_clip_norm and gpunn_set_clip_value */
 } gpunn_optimizer_group;
-/* What an optimizer trains: what is chosen; all where neither list nor prefix is given. Several optimizers may share a model out
- * among them, each with its own state, steps, schedule and averages; gpunn_train_step computes, clips and begins anew only the
- * gradients of what its optimizer trains. Plans and graphs are kept for each, so taking turns costs nothing. A parameter of two
- * optimizers, one of which has been told what it trains, is refused: NULL and GPUNN_ERR_ARGUMENT, or, where a layer is made
- * later, GPUNN_ERR_STATE by the next step. */
+/* What an optimizer trains: the selected parameters, or all if neither list nor prefix is set. Several
+ * optimizers may share a model, each with its own state, step count, schedule and averages. gpunn_train_step
+ * then computes, clips and zeroes only the gradients of what its optimizer trains. Plans and graphs are kept
+ * for each, so alternating costs nothing.
+ * A parameter may belong to two optimizers only if neither has a selection. Otherwise creating the optimizer
+ * returns NULL with GPUNN_ERR_ARGUMENT; if the layer is made later, the next step fails with GPUNN_ERR_STATE. */
 #define GPUNN__SELECTION                                                                                                   \
     GPUNN__CHOSEN                                                                                                          \
     const gpunn_optimizer_group *groups; /* copied; need no saving: a checkpoint is loaded into an optimizer made alike */ \
     int                          group_count;
 
-/* Each equals torch.optim's of the same name, step by step. Weight decay applies to every parameter, as there, but those excluded
- * by gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone.
- * Not in torch: lion (Chen et al. 2023) p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g), then
- * m = beta2 m + (1 - beta2) g. lamb (You et al. 2020, in timm's and NVIDIA's form): u is AdamW's step with both bias corrections,
- * plus weight_decay p; p -= lr ratio u, where ratio is |p| / |u| over the whole parameter, and 1 where one of them is 0 or where
- * the parameter has no weight decay. Their clipping of all gradients to norm 1 is gpunn_set_clip_norm(opt, 1). */
+/* Each optimizer equals torch.optim's of the same name, step by step. Weight decay applies to every
+ * parameter, as there, except those excluded by gpunn_set_decay. A parameter that no backward pass has
+ * reached since gpunn_zero_grad is left unchanged.
+ * Not in torch:
+ * - lion (Chen et al. 2023): p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g), then m = beta2 m
+ *   + (1 - beta2) g.
+ * - lamb (You et al. 2020, in timm's and NVIDIA's form): p -= lr ratio u, where u is AdamW's step with both
+ *   bias corrections, plus weight_decay p. ratio is |p| / |u| over the whole parameter. It is 1 if one of
+ *   them is 0 or the parameter has no weight decay. Their clipping of all gradients to norm 1 is
+ *   gpunn_set_clip_norm(opt, 1). */
 /* clang-format off */
 #define GPUNN__NUMBER(kind, key, usual) float key;
 #define GPUNN__FLAG(key) bool key;
@@ -257,29 +278,32 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
-/* The update alone, from the gradients there are. Amid calls of gpunn_train_step with .accumulate it ends them: the update is
- * what the last of as many would have made, clipping included. */
+/* Updates parameters from the existing gradients. Between calls of gpunn_train_step with .accumulate it ends
+ * the accumulation. The update is then what the last of that many calls would have made, clipping included. */
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);
-GPUNN_API void         gpunn_set_lr(gpunn_optimizer *opt, float lr); /* the base rate; a schedule scales it from now on */
-GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* what the next step uses */
-GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* in gpunn_train_step; 0: off */
+GPUNN_API void         gpunn_set_lr(gpunn_optimizer *opt, float lr); /* base rate; a schedule scales it from now on */
+GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* rate of the next step */
+GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* for gpunn_train_step; 0: off */
 GPUNN_API void         gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value); /* the same, per element */
 GPUNN_API int64_t      gpunn_step_count(const gpunn_optimizer *opt);
-/* torch's AveragedModel with get_ema_multi_avg_fn(decay): after each update average = decay average + (1 - decay) p of every
- * parameter, frozen ones too; p itself after the first. An update that is skipped counts for nothing. Running statistics are not
- * averaged (use_buffers=False). Takes 4 bytes a parameter. 0 <= decay < 1; 0: off, the averages are gone. */
+/* torch's AveragedModel with get_ema_multi_avg_fn(decay). After each update average = decay average + (1 -
+ * decay) p for every parameter, frozen ones too; after the first update it is p. A skipped update does not
+ * count. Running statistics are not averaged (use_buffers=False). Takes 4 bytes per parameter. 0 <= decay <
+ * 1; 0 turns it off and frees the averages. */
 GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay);
-/* Exchanges parameters and averages, for gpunn_forward, gpunn_save, ...; the next call exchanges them back. In between, steps and
- * checkpoints are refused (GPUNN_ERR_STATE), and gpunn_optimizer_destroy leaves the averages in the model. */
+/* Exchanges parameters and averages, e.g. for gpunn_forward or gpunn_save; the next call exchanges them back.
+ * In between, steps and checkpoints fail with GPUNN_ERR_STATE, and gpunn_optimizer_destroy leaves the
+ * averages in the model. */
 GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt);
-/* F16 on a GPU: what gpunn_train_step multiplies the loss by (read gradients are too); it doubles every 2000 steps and halves
- * when gradients overflow, whose update is skipped and counted in *skipped (may be NULL). 1 for other precisions. Waits.
- * *skipped also counts the steps of gpunn_set_skip_nan. */
+/* F16 on a GPU: the factor by which gpunn_train_step multiplies the loss; gradients that are read contain it
+ * too. It doubles every 2000 steps and halves when gradients overflow; that update is skipped. *skipped (may
+ * be NULL) receives the number of skipped steps, including those of gpunn_set_skip_nan. Returns 1 for other
+ * precisions. Waits for the device. */
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped);
-/* A step whose loss or gradients are not finite is skipped: gpunn_train_step and gpunn_optimizer_step return GPUNN_OK and change
- * neither weights nor running statistics nor states. gpunn_loss_scale counts such steps; gpunn_step_count and schedules go on.
- * Parts that have been accumulated are dropped, on a GPU with the last of them. Common to all ranks. At first false:
- * GPUNN_ERR_NUMERIC. */
+/* Skips steps whose loss or gradients are not finite. gpunn_train_step and gpunn_optimizer_step then return
+ * GPUNN_OK and change neither weights, running statistics nor states. gpunn_loss_scale counts such steps;
+ * gpunn_step_count and schedules advance. Accumulated gradients are dropped, on a GPU with the last part. All
+ * ranks skip together. Default false: the step fails with GPUNN_ERR_NUMERIC. */
 GPUNN_API void gpunn_set_skip_nan(gpunn_optimizer *opt, bool skip);
 
 typedef enum gpunn_schedule_type {
@@ -287,102 +311,115 @@ typedef enum gpunn_schedule_type {
     GPUNN_SCHEDULE_STEP,        /* lr gamma^(t / step_size) */
     GPUNN_SCHEDULE_MULTI_STEP,  /* lr gamma^(milestones passed) */
     GPUNN_SCHEDULE_EXPONENTIAL, /* lr gamma^t */
-    GPUNN_SCHEDULE_COSINE,      /* min_lr + (lr - min_lr) (1 + cos(pi t / total_steps)) / 2, min_lr after total_steps */
-    GPUNN_SCHEDULE_ONE_CYCLE,   /* torch's OneCycleLR with cosine annealing and momentum left alone; lr is max_lr */
-    GPUNN_SCHEDULE_LINEAR,      /* after the warm-up linearly down to min_lr at total_steps */
-    GPUNN_SCHEDULE_PLATEAU      /* torch's ReduceLROnPlateau: lr factor after patience calls without a better metric */
+    GPUNN_SCHEDULE_COSINE,      /* min_lr + (lr - min_lr) (1 + cos(pi t / total_steps)) / 2; min_lr after total_steps */
+    GPUNN_SCHEDULE_ONE_CYCLE,   /* torch's OneCycleLR with cosine annealing, without cycling the momentum; lr is max_lr */
+    GPUNN_SCHEDULE_LINEAR,      /* after the warm-up, linearly down to min_lr at total_steps */
+    GPUNN_SCHEDULE_PLATEAU      /* torch's ReduceLROnPlateau: lr * factor after `patience` calls without a better metric */
 } gpunn_schedule_type;
 typedef struct gpunn_schedule_args {
     int                 args_;
     gpunn_schedule_type type;
     int64_t             total_steps, step_size;
-    int64_t             warmup_steps; /* the rate rises from 0 on them, before the schedule begins; total_steps has them in it */
+    int64_t             warmup_steps;   /* the rate first rises from 0 over these steps; total_steps includes them */
     int64_t             milestones[16]; /* rising; ends at the first 0 */
-    float               gamma;          /* 0.1; exponential: 0.95 */
+    float               gamma;          /* default 0.1; exponential: 0.95 */
     float               min_lr;
-    float               pct_start, div_factor, final_div_factor; /* one-cycle: 0.3, 25, 1e4 */
-    float               factor, threshold;                       /* plateau: 0.1, 1e-4 (relative) */
-    int                 patience, cooldown;                      /* plateau: 10, 0 */
-    bool                maximize;                                /* plateau: a better metric is a larger one */
+    float               pct_start, div_factor, final_div_factor; /* one-cycle: defaults 0.3, 25, 1e4 */
+    float               factor, threshold;                       /* plateau: defaults 0.1, 1e-4 (relative) */
+    int                 patience, cooldown;                      /* plateau: defaults 10, 0 */
+    bool                maximize;                                /* plateau: a larger metric is better */
 } gpunn_schedule_args;
-/* t counts calls of gpunn_schedule_step: the program decides whether a step is a batch or an epoch. */
+/* Sets the schedule. t counts calls of gpunn_schedule_step: the program decides whether a step is a batch or
+ * an epoch. */
 GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_args args);
 #define gpunn_set_schedule(...) gpunn_set_schedule_(GPUNN_NAMED(gpunn_schedule_args, __VA_ARGS__))
 GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric); /* metric: read by PLATEAU only */
 
 /* ==== >>group ========================================================================================================= *
- * Processes that train one model together, its ranks: each computes the gradients of its own share of every batch and makes the
- * same update from their mean (torch's DistributedDataParallel). What is said to be common to all ranks waits for all of them to
- * call it, in the same order; a failure of one is then told to every rank, "rank 2: ...", and each call returns it. Ranks that do
- * different things are told so, GPUNN_ERR_STATE. Not thread-safe per device. */
+ * Data-parallel training. A group is a set of processes, its ranks, that train one model together (torch's
+ * DistributedDataParallel). Each rank computes the gradients of its own share of every batch; all make the
+ * same update from their mean. A call that is "common to all ranks" is collective: every rank must make it,
+ * in the same order, and it waits for all. If one rank fails, every rank's call returns that failure, "rank
+ * 2: ...". Ranks that make different calls get GPUNN_ERR_STATE. Not thread-safe per device. */
 typedef struct gpunn_group gpunn_group;
-typedef enum gpunn_group_type { /* what carries gradients; all else goes through MPI, the folder or the functions */
-                                GPUNN_GROUP_AUTO, /* NCCL between GPUs, where all ranks find it, else as HOST */
-                                GPUNN_GROUP_NCCL, /* or GPUNN_ERR_UNSUPPORTED */
-                                GPUNN_GROUP_HOST  /* as all else, through the host's memory */
+typedef enum gpunn_group_type { /* transport of gradients; all else goes through MPI, the folder or the functions */
+                                GPUNN_GROUP_AUTO, /* NCCL between GPUs if all ranks find it, else HOST */
+                                GPUNN_GROUP_NCCL, /* NCCL, or GPUNN_ERR_UNSUPPORTED */
+                                GPUNN_GROUP_HOST  /* through host memory, like all else */
 } gpunn_group_type;
 typedef struct gpunn_group_args {
-    int              args_;
-    double           timeout;      /* seconds, more than some steps take, that a rank waits for the others before it names those
-                                    * that are missing; 600 */
-    gpunn_group_type type;         /* the same on all ranks */
-    bool             share_gpu;    /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
-    size_t           bucket_bytes; /* NCCL: gradients travel in parts of about so many, while backward makes the next; 25 MiB */
-    bool             shard; /* each rank keeps and updates its share of the optimizers' states and averages alone (ZeRO-1) */
-    /* Gradients travel as BF16 (torch's bf16_compress_hook), in half the bytes: each rank rounds its own to nearest even, they
-     * are added up in F32 in the order of the ranks, the sum is rounded once more on its way back, and is divided by size in F32,
-     * as which gradients are kept and used. All ranks have the same bits. NCCL, and an engine with .all_reduce_bf16, add up in
-     * their own way, which may round between. */
+    int args_;
+    /* Seconds a rank waits for the others before it fails and names the missing ones. Must exceed the longest
+     * step. Default 600. */
+    double           timeout;
+    gpunn_group_type type;      /* the same on all ranks */
+    bool             share_gpu; /* two ranks on one GPU are intended, not a mistake; they exchange through host memory */
+    /* NCCL: approximate size of a bucket of gradients, sent while backward computes the next; default 25 MiB */
+    size_t bucket_bytes;
+    bool   shard; /* each rank keeps and updates only its share of the optimizers' states and averages (ZeRO-1) */
+    /* Exchanges gradients as BF16, in half the bytes (torch's bf16_compress_hook). Each rank rounds its own
+     * to nearest even. They are added in F32 in the order of the ranks; the sum is rounded once more on its
+     * way back and divided by size in F32. Gradients are kept and used in F32, and all ranks have the same
+     * bits. NCCL, and an engine with .all_reduce_bf16, sum in their own way, which may round in between. */
     bool bf16_gradients;
-    /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used, or,
-     * on POSIX, at rank 0's "tcp://host:port", which any network that all trust reaches. NULL: GPUNN_STORE of the environment,
-     * else MASTER_ADDR and MASTER_PORT. rank and size as below or, both 0, as torchrun, mpirun or srun says. */
+    /* Where ranks meet that MPI did not start (torchrun, srun, a script). It is a folder that all ranks see
+     * and no other run has used or, on POSIX, rank 0's address "tcp://host:port" on a network that all trust.
+     * NULL: GPUNN_STORE from the environment, else MASTER_ADDR and MASTER_PORT. rank and size are as below
+     * or, if both are 0, as torchrun, mpirun or srun says. */
     const char *store;
-    /* An engine of the program's, which decides by itself how long it waits: the first three functions, or none. Each is called
-     * by all ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
+    /* The program's own communication engine: the first three functions, or none. The engine decides how long
+     * it waits. All ranks call each function, with host memory. A result other than GPUNN_OK ends the group. */
     int rank, size; /* of such an engine: 0 <= rank < size */
     gpunn_status (*all_reduce)(void *user, float *values,
-                               int64_t count);                         /* values: the sum of all ranks', the same bits on each */
-    gpunn_status (*all_gather)(void *user, void *parts, size_t bytes); /* parts[size][bytes], of which [rank] is this rank's */
-    gpunn_status (*broadcast)(void *user, void *memory, size_t bytes, int root); /* memory: what rank root has there */
-    /* May be NULL: then all_reduce is called for it. values: a part for each rank, one behind the other, counts[r] >= 0 of rank
-     * r's; this rank's becomes the sum of all ranks', the others' anything. Called with .shard; counts[size] are the same on all
-     * ranks. */
+                               /* values: replaced by the sum over all ranks, the same bits on each */
+                               int64_t count);
+    gpunn_status (*all_gather)(void *user, void *parts, size_t bytes); /* parts[size][bytes]; on entry [rank] is this rank's */
+    gpunn_status (*broadcast)(void *user, void *memory, size_t bytes, int root); /* memory: receives rank root's */
+    /* May be NULL: then all_reduce is called instead. Called with .shard. values holds one part per rank, one
+     * after another; part r has counts[r] >= 0 values. This rank's part becomes the sum over all ranks; the
+     * others may become anything. counts[size] is the same on all ranks. */
     gpunn_status (*reduce_scatter)(void *user, float *values, const int64_t *counts);
-    /* May be NULL: then all_gather is called for it, by which a rank hears size - 1 times as much as it says. As all_reduce, of
-     * BF16; called with .bf16_gradients. */
+    /* May be NULL: then all_gather is called instead, and a rank receives size - 1 times as much as it sends.
+     * As all_reduce, for BF16 values. Called with .bf16_gradients. */
     gpunn_status (*all_reduce_bf16)(void *user, uint16_t *values, int64_t count);
-    const char *(*error)(void *user); /* one sentence about what failed last; may be NULL */
+    const char *(*error)(void *user); /* one sentence about the last failure; may be NULL */
     void *user;
 } gpunn_group_args;
-/* dev: the models', which hears of failures. Common to all ranks. Where neither functions nor a folder are given, compiled with
- * -DGPUNN_MPI (mpicc), the ranks that mpirun or srun started, over MPI, which is begun, and ended with the group, unless the
- * program has begun it (of several groups the first is closed last); else a group of one. NULL on failure: gpunn_error(dev).
- * GPUNN_ERR_STATE: two ranks have opened the same GPU, a folder has files of another run, or several ranks are said to run and
- * not where they meet. Over TCP a rank waits twice .timeout for rank 0, which names who is missing; a process that ends is told
- * of at once. A CPU's threads become fewer where other ranks have the same processors (RANKS), which log_fn hears; what runs have
- * left on it cannot be read then. */
+/* Opens a group; common to all ranks. dev is the models' device and receives the errors. Returns NULL on
+ * failure: see gpunn_error(dev).
+ * If neither functions nor a store are set and the program is compiled with -DGPUNN_MPI (mpicc), the ranks
+ * are those that mpirun or srun started, over MPI. The group initialises MPI and finalises it when closed,
+ * unless the program has initialised it. (Of several groups, close the first one last.) Otherwise it is a
+ * group of one.
+ * GPUNN_ERR_STATE: two ranks have opened the same GPU, the folder has files of another run, or the
+ * environment announces several ranks but no place to meet. Over TCP a rank waits twice .timeout for rank 0,
+ * which names the missing ranks; a process that ends is reported at once.
+ * If ranks share processors, a CPU device uses fewer threads (RANKS) and reports it to log_fn. Results of
+ * earlier runs on it can then not be read. */
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
 #define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
-/* A group that has optimizers or loaders is freed with the last of them. The end of MPI waits for all ranks; after one was
- * missing, MPI is left as it is, and nothing waits. NULL is fine. */
+/* Closes a group; NULL is allowed. A group with optimizers or loaders is freed with the last of them.
+ * Finalising MPI waits for all ranks. If a rank was missing, MPI is left as it is and nothing waits. */
 GPUNN_API void gpunn_group_close(gpunn_group *group);
 GPUNN_API int  gpunn_group_rank(const gpunn_group *group); /* 0 <= rank < size; 0 for NULL */
 GPUNN_API int  gpunn_group_size(const gpunn_group *group); /* 1 for NULL */
-/* Which of the ranks on this machine this process is, as mpirun, srun or torchrun says; 0 without them. */
+/* Index of this process among the ranks on this machine, as mpirun, srun or torchrun says; 0 without them. */
 GPUNN_API int gpunn_local_rank(void);
-/* Makes the optimizer's model one that the ranks train together: weights and the optimizer's state become rank 0's, and dropout
- * drops other elements on each rank. Common to all ranks are from now on: gpunn_train_step, gpunn_optimizer_step, gpunn_fit,
- * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the
- * program reads it; a loss or gradient that is not finite on one rank changes nothing on any, which GPUs that exchange by NCCL
- * may tell in a later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank
- * 0 and read by each, by as many ranks as there are then. GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and
- * in what. NULL for group: an optimizer by itself again. With .shard, states take a rank 1 / size of their memory, and each
- * update is followed by an exchange of the parameters. Leaving the group, gpunn_distribute for layers that came later, and
- * gpunn_ema_swap are common to all ranks then; for the time of gpunn_checkpoint_save rank 0 has all states.
- * GPUNN_ERR_UNSUPPORTED: an optimizer with a trust ratio, whose norms are of whole parameters. Behind gpunn_train_step a rank
- * has the mean of its share of the gradients alone then, and of the others what the exchange has left there, unless they were
- * clipped by their norm, accumulated or scaled (F16), for which each rank needs all. */
+/* Makes the ranks train the optimizer's model together. Weights and the optimizer's state become rank 0's;
+ * dropout drops other elements on each rank. From now on these calls are common to all ranks:
+ * gpunn_train_step, gpunn_optimizer_step, gpunn_fit, gpunn_checkpoint_save and _load.
+ * A step averages the gradients over all ranks before clipping and update; it also averages the loss, as the
+ * program reads it. A loss or gradient that is not finite on one rank changes nothing on any. GPUs that
+ * exchange by NCCL may report this in a later call, for the mean. Running statistics are rank 0's after each
+ * update. Rank 0 writes checkpoints and every rank reads them; the number of ranks may change in between.
+ * GPUNN_ERR_STATE names what differs between the ranks' models, optimizers or seeds. group NULL makes the
+ * optimizer independent again.
+ * With .shard a rank stores 1 / size of the states, and an exchange of parameters follows each update.
+ * Leaving the group, gpunn_distribute for layers added later, and gpunn_ema_swap are then common to all
+ * ranks. During gpunn_checkpoint_save rank 0 holds all states. GPUNN_ERR_UNSUPPORTED: an optimizer with a
+ * trust ratio, whose norms are over whole parameters. After gpunn_train_step a rank then has the mean
+ * gradient of its share only; the rest is undefined. Gradients clipped by norm, accumulated or scaled (F16)
+ * are complete, since each rank needs them all. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 #endif /* GPUNN__API_TRAIN_H */
