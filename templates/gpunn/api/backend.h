@@ -228,7 +228,7 @@ struct gpunn_update {
     int                        clip_group;   /* 0, 1, ... */
     const gpunn_kernel_update *fused;        /* generated kernel for exactly this update; NULL: none */
     gpunn_kernel_update_launch fused_launch; /* the same on a GPU; runs after a kernel that sets its numbers */
-    int first, last; /* its step is the sum of run->counts [first, last); both 0: it advances with count 0 */
+    int first, last; /* run->counts [first, last) are its step counts; both 0: its step advances with count 0 */
 };
 
 /* A collective exchange between ranks whose devices communicate themselves. */

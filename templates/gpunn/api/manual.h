@@ -10,22 +10,23 @@
  * >>toc        grep -n '>>' gpunn.h lists every section
  *     doc      what gpunn is and is not, options, step by step, memory, errors, threads, limits
  *     config   version, language check, GPUNN_API, named arguments
- *     status   statuses and their names
+ *     status   return codes
  *     device   where work runs
  *     model    models, tensors, parameters
  *     ops      the table of elementwise ops: the single source of each
  *     builders the table of the other ops; layers, reductions, shapes, losses
- *     train    running, optimizers, schedules
+ *     train    forward and backward passes, optimizers, schedules
  *     group    several processes that train one model
  *     data     loaders
  *     files    weights, checkpoints, dataset readers
  *     spec     models as JSON
  *     fit      the training loop, progress, history
  *     profile  where the time of a run goes
- *     backend  what a backend provides
+ *     backend  the interface of a backend
  *     kernels  fused kernels that the generator writes for a model
- *   and under GPUNN_IMPLEMENTATION the sections below, each using those before it. Each is a file of templates/gpunn, from which
- *   this one is written (python3 -m generator.amalgamate); gpunn_cuda.cu includes those of common/ too.
+ *   Under GPUNN_IMPLEMENTATION the sections below follow; each uses those before it. Each is a file of
+ *   templates/gpunn, from which this file is written (python3 -m generator.amalgamate). gpunn_cuda.cu includes
+ *   those of common/ too.
  *     common/   traits geometry numbers places updates
  *     base/     platform structs forward_declarations errors memory random math tables sizes shapes device model
  *               time json text
@@ -40,12 +41,12 @@
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader datasets
  *
  * >>doc
- * The tests compile and run all code in this comment. Each piece stands by itself, behind what A PROGRAM declares before its
- * training step.
+ * The tests compile and run all code in this comment. Each piece stands by itself, after the declarations that
+ * A PROGRAM makes before its training step.
  *
- * PURPOSE  A model is a graph of tensors built by C calls with PyTorch's names and defaults. The first run plans it: order of
- *     work, gradients, memory. Every later run only computes: no allocation, no lookup. Weights are safetensors files with
- *     PyTorch's names and shapes, so each side reads what the other wrote.
+ * PURPOSE  A model is a graph of tensors, built by C calls with PyTorch's names and defaults. The first run
+ *     plans it: order of work, gradients, memory. Later runs only compute, without allocation or lookup.
+ *     Weights are safetensors files with PyTorch's names and shapes, so each side reads what the other wrote.
  *
  * A PROGRAM
  *         gpunn_device *dev   = gpunn_device_open(.seed = 1);
@@ -60,100 +61,112 @@
  *         gpunn_write(t, targets, sizeof targets);
  *         if (gpunn_train_step(o, loss) != GPUNN_OK) puts(gpunn_error(dev));
  *
- *     samples and targets are here float[8][20] and float[8]: their bytes tell that the batch is 8. In the end
+ *     samples and targets are float[8][20] and float[8] here; their size in bytes determines the batch size
+ *     8. In the end
  *
  *         gpunn_optimizer_destroy(o);
  *         gpunn_model_destroy(model);
  *         gpunn_device_close(dev);
  *
- *     in any order, each once; NULL is fine.
+ *     in any order, each once; NULL is allowed.
  *
- * gpunn DOES NOT
+ *     gpunn DOES NOT
  *     - trace or run Python, load ONNX, or build graphs whose shape depends on values;
- *     - vary between runs what the shape of a parameter is made of: sizes that vary are those of inputs (SHAPES below);
- *     - exit, abort or keep global state: everything hangs off a gpunn_device; nor print, but for the one line of GPU below;
+ *     - change the shape of a parameter between runs: only sizes of inputs vary (SHAPES below);
+ *     - exit, abort or keep global state: everything belongs to a gpunn_device;
+ *     - print, except for the one line described in GPU below;
  *     - share a model or a device between threads without a lock of yours (THREADS below).
  *
  * STEP BY STEP
- *     1. gpunn_device_open                    the machine: a GPU when its companion is linked and there is one, else the CPU
- *     2. gpunn_model_create, gpunn_input      the graph's entrances, with GPUNN_BATCH where the batch goes
- *     3. layers, ops, a loss                  each call checks its shapes at once; NULL in, NULL out
+ *     1. gpunn_device_open                    the machine: a GPU if gpunn_cuda.cu is linked and finds one, else the CPU
+ *     2. gpunn_model_create, gpunn_input      the inputs of the graph, with GPUNN_BATCH for the batch size
+ *     3. layers, ops, a loss                  each call checks its shapes at once; a NULL operand returns NULL
  *     4. gpunn_sgd, gpunn_adam, ...           an optimizer over the model's parameters, or over some of them
  *     5. gpunn_write, gpunn_train_step        or a gpunn_loader, or gpunn_fit for the whole loop
  *     6. gpunn_forward, gpunn_read            evaluation mode: dropout off, running statistics used
  *     7. gpunn_save, gpunn_load               weights; gpunn_checkpoint_save for all that resuming needs
  *
- * BUILDING  The implementation takes some 10 to 25 seconds to compile, so give it a file that never changes, gpunn.c, of two
- *     lines: #define GPUNN_IMPLEMENTATION and #include "gpunn.h". All other files just include the header and compile in no time.
+ * BUILDING  The implementation takes some 10 to 25 seconds to compile. So put it in a file that never
+ *     changes, gpunn.c, with two lines: #define GPUNN_IMPLEMENTATION and #include "gpunn.h". All other files
+ *     just include the header and compile quickly.
  *         cc -c -O3 -march=native gpunn.c         once
  *         cc -O2 app.c gpunn.o -lm                at every edit
- *     -march=native uses all instructions of this processor, and no other can run it. Without it (nor another -march), optimized
- *     code for x86-64 on Linux and macOS runs on all and chooses among SSE2, AVX2 and AVX-512 as it starts, as fast within some
- *     hundredths; it takes twice as long to compile. GPUNN_VECTORS=sse2, avx2 or avx512 in the environment lets it take no more
- *     than that; none of them takes products of BF16 (PRECISION), bf16 takes those of AVX-512, amx those of AMX where it can.
- *     Options are defined before the include that has GPUNN_IMPLEMENTATION:
- *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included), which has
- *                        the ops that the file builds and no others, and takes less time to compile. Otherwise a linker
- *                        leaves them out (-ffunction-sections -fdata-sections -Wl,--gc-sections); gpunn_spec_load needs all
+ *     -march=native uses all instructions of this processor; other processors may not run the program.
+ *     Without it (or another -march), optimized code for x86-64 on Linux and macOS runs on all. It chooses
+ *     among SSE2, AVX2 and AVX-512 at startup, is as fast within a few percent, and takes twice as long to
+ *     compile. The environment variable GPUNN_VECTORS=sse2, avx2 or avx512 limits this choice. None of these
+ *     values includes products of BF16 (PRECISION). bf16 allows those of AVX-512, amx those of AMX where it
+ *     can.
+ *     Define options before the include that has GPUNN_IMPLEMENTATION:
+ *     GPUNN_STATIC       makes every function static: a private copy for this file (define it wherever gpunn.h is
+ *                        included). The copy has only the ops that the file builds and compiles faster. Without it
+ *                        a linker can drop unused ops (-ffunction-sections -fdata-sections -Wl,--gc-sections).
+ *                        gpunn_spec_load needs all ops.
  *     GPUNN_API          your own linkage, such as __declspec(dllexport)
  *     GPUNN_MPI          ranks over MPI (compile with mpicc): RANKS
- *     GPUNN_CBLAS        matrix products by the system's CBLAS (link -lopenblas); Debian's OpenBLAS does not know the newest
- *                        processors: where it is slow, set OPENBLAS_CORETYPE=SKYLAKEX (or HASWELL) in the environment
+ *     GPUNN_CBLAS        matrix products by the system's CBLAS (link -lopenblas). Debian's OpenBLAS does not know
+ *                        the newest processors: if it is slow, set OPENBLAS_CORETYPE=SKYLAKEX (or HASWELL) in the
+ *                        environment
  *     GPUNN_ZLIB         readers accept .gz files (link -lz)
- *     GPUNN_NO_THREADS   no pthreads: the CPU computes on one thread, and loaders prefetch nothing
- *     GPUNN_CUDA         the reference to gpunn_cuda.cu is strong: needed where it lies in an archive or a shared library, unless
- *                        that is linked with -Wl,-u,gpunn_cuda_backend, and on Windows
+ *     GPUNN_NO_THREADS   no pthreads: the CPU computes on one thread, and loaders do not prefetch
+ *     GPUNN_CUDA         gpunn.h references gpunn_cuda_backend strongly instead of weakly. Needed on Windows, and if
+ *                        gpunn_cuda.cu is in a static or shared library, unless that is linked with
+ *                        -Wl,-u,gpunn_cuda_backend
  *     GPUNN_NO_SIMD      plain C kernels
- *     GPUNN_NO_IMPLEMENTATION   GPUNN_IMPLEMENTATION is ignored: for linking a file that asks for it with an implementation
- *                        that is compiled already
+ *     GPUNN_NO_IMPLEMENTATION   ignores GPUNN_IMPLEMENTATION: for linking a file that defines it with an
+ *                        implementation that is already compiled
  *
- * LIBRARY  A shared library, for other languages and for programs that are not compiled anew:
+ * LIBRARY  Build a shared library for other languages, and for programs that are not recompiled:
  *         cc -O3 -march=native -shared -fPIC -DGPUNN_IMPLEMENTATION -x c gpunn.h -o libgpunn.so -lm -lpthread
- *     Its ABI is that of GPUNN_VERSION: as long as that stays, structs, enum values and functions keep layout, number and
- *     meaning, and functions are only added. gpunn_version tells which one is linked, and gpunn_device_open refuses programs that
- *     were compiled with another one (args_). What a program calls by a macro, such as gpunn_linear, is for others the function
- *     with "_" behind its name and a struct by value: zeros, but for what is meant. examples/embedding has Python and Fortran.
+ *     Its ABI is that of GPUNN_VERSION. For one version, structs, enum values and functions keep layout,
+ *     number and meaning; functions are only added. gpunn_version returns the linked version.
+ *     gpunn_device_open rejects programs compiled with another version (args_). Each macro with named
+ *     arguments, such as gpunn_linear, has a function with "_" appended that other languages call. It takes a
+ *     struct by value, with zeros except for the fields you set. examples/embedding has Python and Fortran.
  *
- * NAMED ARGUMENTS  A field left out, or 0, is torch.nn's default. Where 0 itself is meant, write GPUNN_ZERO. So a flag that is
- *     true in torch.nn by default is here its contrary, with no_ before its name: bias=False is .no_bias = true.
+ * NAMED ARGUMENTS  A field left out, or 0, means torch.nn's default. Write GPUNN_ZERO for an actual 0. A flag
+ *     that torch.nn sets to true by default is therefore inverted here, with no_ before its name: bias=False
+ *     is .no_bias = true.
  *         gpunn_tensor *image = gpunn_input(model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
  *         gpunn_tensor *conv  = gpunn_conv2d(image, "conv1", .out_channels = 6, .kernel_size = 5, .padding = 2);
  *         gpunn_optimizer *plain = gpunn_adam(model, .lr = 1e-3f, .beta1 = GPUNN_ZERO);
  *
- * DEVICES  A device is a GPU or the CPU, with its memory, its random numbers, its threads and its first error. Most programs open
- *     one. gpunn_device_open takes the first GPU that works and otherwise the CPU; .type asks for one of them.
+ * DEVICES  A device is a GPU or the CPU, with its memory, random numbers, threads and first error. Most
+ *     programs open one. gpunn_device_open uses the first GPU that works, otherwise the CPU; .type selects
+ *     one of them.
  *         gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 2, .memory_limit = (size_t)1 << 30);
  *         if (cpu == NULL) puts(gpunn_error(NULL));
  *         else printf("%s, %d threads\n", gpunn_device_name(cpu), gpunn_device_threads(cpu));
  *         gpunn_device_close(cpu);
- *     gpunn_model_to moves a model with its optimizers to another one, and training goes on as if nothing had happened.
+ *     gpunn_model_to moves a model with its optimizers to another device; training continues unchanged.
  *
- * TENSORS  All belong to a model, which frees them. An input is written by the program, a parameter is trained and saved, a
- *     buffer (running statistics) is saved, a constant never changes, and a value is what an op makes. Layers make their
- *     parameters themselves, called name.weight, name.bias, ...; gpunn_find finds them by these names.
+ * TENSORS  Tensors belong to a model, which frees them. There are five kinds. The program writes an input. A
+ *     parameter is trained and saved. A buffer (running statistics) is saved. A constant never changes. A
+ *     value is the result of an op. Layers create their parameters themselves, named name.weight, name.bias,
+ *     ...; gpunn_find finds them by these names.
  *         gpunn_tensor *weight = gpunn_find(model, "fc1.weight");
  *         gpunn_shape   shape  = gpunn_tensor_shape(weight); // {50, 20}, as torch.nn.Linear's
  *         static float  w[50][20];
  *         gpunn_read(weight, w, sizeof w);
  *         w[0][0] = (float)shape.dim[0];
  *         gpunn_write(weight, w, sizeof w);
- *     A parameter of your own, with its initial values:
+ *     You can also create a parameter, with its initial values:
  *         gpunn_init    normal = {GPUNN_INIT_NORMAL, 0, 0.02f};
  *         gpunn_tensor *offset = gpunn_parameter(model, "offset", GPUNN_SHAPE(20), normal);
  *         gpunn_tensor *moved  = gpunn_add(x, offset);
  *
- * SHAPES  Row-major, rank 0 (a scalar) to 8: images NCHW, volumes NCDHW; sequences as torch's layers have them, [length, n,
- *     features] unless .batch_first. Elementwise ops broadcast as NumPy does. GPUNN_BATCH stands for the batch, which is known
- *     when the inputs are written and may be another one at each run; 4 * GPUNN_BATCH is four times the batch. Reshaping keeps it
- *     apart:
+ * SHAPES  Tensors are row-major, with rank 0 (a scalar) to 8. Images are NCHW, volumes NCDHW. Sequences are
+ *     as in torch's layers, [length, n, features] unless .batch_first is set. Elementwise ops broadcast as in
+ *     NumPy. GPUNN_BATCH stands for the batch size, which is known when the inputs are written and may differ
+ *     in each run. 4 * GPUNN_BATCH is four times the batch size. Reshaping keeps it symbolic:
  *         gpunn_tensor *sequence = gpunn_input(model, "s", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 16, 8));
  *         gpunn_tensor *rows     = gpunn_reshape(sequence, GPUNN_SHAPE(16 * GPUNN_BATCH, 8));
  *         gpunn_tensor *swapped  = gpunn_permute(sequence, GPUNN_AXES(1, 0, 2)); // [16, batch, 8]
  *         gpunn_tensor *first    = gpunn_slice(sequence, 1, 0, 4, 1);            // [batch, 4, 8]
  *         gpunn_tensor *means    = gpunn_mean(sequence, GPUNN_AXES(-1), false);  // [batch, 16]
  *
- *     Any other dimension of an input may vary too, under a name. Layers make formulas of it, such as (H - 1) / 2 + 1 where a
- *     convolution has stride 2, and what a program needs itself is written as text:
+ *     Any other dimension of an input may vary too, if it has a name. Layers derive formulas from it, such as
+ *     (H - 1) / 2 + 1 for a convolution with stride 2. Write a formula that the program itself needs as text:
  *         int64_t       T      = gpunn_size(model, "T", .max = 512);
  *         gpunn_tensor *speech = gpunn_input(model, "speech", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, 8));
  *         gpunn_tensor *frames = gpunn_reshape(speech, GPUNN_SHAPE(gpunn_size(model, "batch * T"), 8));
@@ -162,28 +175,30 @@
  *         gpunn_write_shape(speech, sound, GPUNN_SHAPE(2, 30, 8)); // bytes tell one dimension, not two
  *         gpunn_tensor *heard[] = {frames, mean};
  *         gpunn_forward(heard, 2);
- *     What holds for all sizes is checked by the builders, the rest when a run first meets them: all inputs of a run must agree.
- *     Where a network halves an image and doubles it again, .multiple tells that both ends meet; or gpunn_interpolate goes to the
- *     size of what it meets (examples/unet.c). Loaders make batches of samples of like length, with .lengths.
+ *     Builders check what holds for all sizes. The rest is checked when a run first uses the sizes: all
+ *     inputs of a run must agree. If a network halves an image and doubles it again, .multiple states that
+ *     both sizes are equal; or use gpunn_interpolate with the size of the other tensor (examples/unet.c).
+ *     With .lengths, loaders batch samples of similar length.
  *
- * LAYERS  Functions of tensors, so a network is what you write: a residual block is an addition, two heads are two calls, and a
- *     layer that stands in a loop gets its name from the loop.
+ * LAYERS  Layers are functions of tensors, so C code describes the network. A residual block is an addition,
+ *     two heads are two calls, and a layer in a loop gets its name from the loop.
  *         gpunn_tensor *z = h;
  *         for (int i = 0; i < 3; i++) {
  *             char name[16];
  *             snprintf(name, sizeof name, "block%d", i);
  *             z = gpunn_add(z, gpunn_silu(gpunn_linear(z, name, .out_features = 50)));
  *         }
- *     A weight that two layers share is made by the first and given to the second:
+ *     To share a weight between two layers, let the first create it and pass it to the second:
  *         gpunn_tensor *tied = gpunn_linear(h, "again", .weight = gpunn_find(model, "fc2.weight"), .no_bias = true);
- *     An op that is missing is often a formula, as fast as a built-in one:
+ *     An op that is missing can often be written as a formula, which is as fast as a built-in op:
  *         gpunn_tensor *quick = gpunn_expr("x * sigmoid(1.702 * x)", &h, 1);
  *         gpunn_tensor *pair[] = {y, t};
  *         gpunn_tensor *focal  = gpunn_expr("p = sigmoid(x); -mean(y * (1 - p) ** 2 * log(p) + (1 - y) * p ** 2 * log(1 - p))",
  *                                           pair, 2);
  *
- * IMAGES  [n, channels, height, width]. Each layer tells its result's shape, so the step from images to rows is a flatten, whose
- *     features the next layer finds by itself; a network that takes one size only by its last layer takes any with a mean.
+ * IMAGES  Images are [n, channels, height, width]. Every layer knows the shape of its result. So
+ *     gpunn_flatten turns images into rows, and the next layer finds the number of features itself. A network
+ *     that only its last layer ties to one size accepts any size if it takes a mean instead.
  *         gpunn_tensor *picture = gpunn_input(model, "picture", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
  *         gpunn_tensor *c1 = gpunn_conv2d(picture, "c1", .out_channels = 16, .kernel_size = 3, .padding = 1, .no_bias = true);
  *         c1 = gpunn_relu(gpunn_batch_norm2d(c1, "bn1"));
@@ -197,10 +212,12 @@
  *         gpunn_tensor *mirrored = gpunn_flip(finer, GPUNN_AXES(3));
  *         gpunn_tensor *squares  = gpunn_pixel_unshuffle(mirrored, 2);                    // [batch, 64, 16, 16]
  *         gpunn_tensor *contrast = gpunn_std(squares, GPUNN_AXES(2, 3), 1, false);        // [batch, 64]
- *     Stored as U8, pictures become F32 where the network starts: gpunn_expr("(x / 255 - 0.45) / 0.22", ...) of a gpunn_cast.
+ *     For pictures stored as U8, convert to F32 at the start of the network: gpunn_expr("(x / 255 - 0.45) /
+ *     0.22", ...) of a gpunn_cast.
  *
- * SEQUENCES  Words are integers, an embedding makes them rows; recurrent layers read [length, n, features], or with .batch_first
- *     [n, length, features]. Where samples of a batch are of different lengths, .lengths stops each at its own.
+ * SEQUENCES  Words are integers, which an embedding turns into rows. Recurrent layers read [length, n,
+ *     features] or, with .batch_first, [n, length, features]. If the samples of a batch have different
+ *     lengths, .lengths stops each at its own.
  *         gpunn_tensor *words   = gpunn_input(model, "words", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 12));
  *         gpunn_tensor *lengths = gpunn_input(model, "lengths", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
  *         gpunn_tensor *vectors = gpunn_embedding(words, "embedding", .num_embeddings = 1000, .embedding_dim = 16);
@@ -212,10 +229,10 @@
  *         gpunn_tensor *by_class = gpunn_permute(next, GPUNN_AXES(0, 2, 1));              // classes stand at axis 1
  *         gpunn_tensor *words_loss = gpunn_cross_entropy(by_class, targets_of_words, .ignore_index = -100);
  *         gpunn_tensor *told = gpunn_sequence_mask(lengths, 12); // [batch, 12], 1 before each sample's end
- *     -100, the default of .ignore_index, marks what is behind the end of a sample and counts for nothing.
+ *     -100, the default of .ignore_index, marks positions after the end of a sample, which the loss ignores.
  *
- * ATTENTION  gpunn_scaled_dot_product_attention is torch's function, gpunn_multi_head_attention and the transformer layers are
- *     torch.nn's with their parameters' names, so that their weights load.
+ * ATTENTION  gpunn_scaled_dot_product_attention is torch's function. gpunn_multi_head_attention and the
+ *     transformer layers are torch.nn's, with the same parameter names, so that their weights load.
  *         gpunn_tensor *tokens = gpunn_input(model, "tokens", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 12, 32));
  *         gpunn_tensor *encoded = gpunn_transformer_encoder(tokens, "encoder", .nhead = 4, .dim_feedforward = 64,
  *                                                           .num_layers = 2, .batch_first = true, .gelu = true);
@@ -223,15 +240,17 @@
  *         gpunn_tensor *causal = gpunn_scaled_dot_product_attention(
  *             gpunn_reshape(qkv, GPUNN_SHAPE(GPUNN_BATCH, 12, 3, 4, 8)), NULL, NULL, .is_causal = true);
  *         gpunn_tensor *joined = gpunn_reshape(causal, GPUNN_SHAPE(GPUNN_BATCH, 12, 32));
- *     Positions come in by an embedding that is added to the tokens, or, as in Llama, by turning queries and keys:
+ *     For positions, add an embedding to the tokens or, as in Llama, rotate queries and keys:
  *         gpunn_tensor *query  = gpunn_input(model, "query", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 12, 4, 8)); // [n, l, heads, e]
  *         gpunn_tensor *places = gpunn_input(model, "places", GPUNN_I64, GPUNN_SHAPE(12)); // 0 to 11, or further
  *         gpunn_tensor *turned = gpunn_rotary_embedding(query, places, .theta = 10000, .heads_last = true);
- *     A mask is a bool tensor, true where a key takes part, or F32, added to the scores; in torch.nn's layers, as there, true is
- *     what is left out. examples/gpt2.c and examples/bert_qa.c are whole models with weights from Hugging Face.
+ *     A mask is BOOL, true where a key takes part, or F32, added to the scores. In torch.nn's layers true
+ *     means left out, here as there. examples/gpt2.c and examples/bert_qa.c are whole models with weights
+ *     from Hugging Face.
  *
- * STATES  What one run leaves for the next: a cache of keys and values, a recurrent layer's h and c, a counter. A state is read
- *     as any tensor is, and is its initial value at first; gpunn_assign gives it a new one, gpunn_assign_at a new part.
+ * STATES  A state carries a value from one run to the next: a cache of keys and values, a recurrent layer's h
+ *     and c, a counter. It is read like any tensor and starts with its initial value. gpunn_assign gives it a
+ *     new value, gpunn_assign_at a new part.
  *         gpunn_tensor *row    = gpunn_input(model, "row", GPUNN_F32, GPUNN_SHAPE(1, GPUNN_BATCH, 1, 16)); // [n, rows, heads, e]
  *         gpunn_tensor *place  = gpunn_input(model, "place", GPUNN_I64, GPUNN_SHAPE(0));  // where these rows go
  *         gpunn_tensor *filled = gpunn_input(model, "filled", GPUNN_I64, GPUNN_SHAPE(0)); // place + rows
@@ -240,15 +259,17 @@
  *         gpunn_tensor *now    = gpunn_assign_at(keys, 1, place, row);
  *         gpunn_tensor *seen   = gpunn_scaled_dot_product_attention(row, now, now, .heads_last = true, .is_causal = true,
  *                                                                   .lengths = filled);
- *     An assignment gives the state as it is from then on, so attention sees the new rows; the name of the state itself, keys, is
- *     what it was when the run began. All that reads that old value runs before; where it cannot, because it needs the new one
- *     too, the run is GPUNN_ERR_STATE. An assignment takes place in a run that reads its result, or that reads the state and all
- *     inputs that the assignment needs; one whose result nobody reads comes at the end. So two ways into a state, say for a whole
- *     prompt and for one word, are two assignments, and each run makes its own. Training steps make only those with .in_training,
- *     behind the backward pass, through which no gradient goes on to the run before. gpunn_write and gpunn_read give and take a
- *     state's value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs tell states and
- *     assignments, but not what a state has become.
- *     Several texts at once take turns with one model, each with states of its own:
+ *     An assignment returns the state as it is afterwards, so attention sees the new rows. The state itself,
+ *     keys, still means the value at the start of the run. Ops that read this old value run before the
+ *     assignment. If one cannot, because it also needs the new value, the run is GPUNN_ERR_STATE.
+ *     An assignment happens in a run that reads its result, or that reads the state and all inputs that the
+ *     assignment needs. If nothing reads its result, it happens at the end. So two ways to fill a state, say
+ *     for a whole prompt and for one word, are two assignments, and each run makes its own. Training steps
+ *     make only those with .in_training, after the backward pass; no gradient flows to the previous run.
+ *     gpunn_write and gpunn_read access a state's value. gpunn_reset_states resets all states to their
+ *     initial values. gpunn_set_saved includes a state in files. Specs describe states and assignments, but
+ *     not the current values of states.
+ *     Several texts can take turns with one model, each with states of its own:
  *         gpunn_init     zero = {GPUNN_INIT_ZEROS, 0, 0};
  *         gpunn_tensor  *visits = gpunn_state(model, "visits", GPUNN_SHAPE(1), zero);
  *         gpunn_tensor  *counted = gpunn_assign(visits, gpunn_add_scalar(visits, 1));
@@ -257,8 +278,8 @@
  *         gpunn_forward(&counted, 1);
  *         gpunn_use_session(model, NULL);  // and the model's own again
  *         gpunn_session_destroy(other);
- *     A text needs no reading while it is written: the token that gpunn_sample draws is assigned to a state from which the next
- *     run starts, and to its place in another one, to be read at the end.
+ *     A text need not be read back while it is generated. The token that gpunn_sample draws is assigned to a
+ *     state from which the next run starts, and to its place in another state, which is read at the end.
  *         gpunn_init    empty  = {GPUNN_INIT_ZEROS, 0, 0};
  *         gpunn_tensor *token  = gpunn_state(model, "token", GPUNN_SHAPE(1), empty); // states are F32, exact up to 2^24
  *         gpunn_tensor *count  = gpunn_state(model, "count", GPUNN_SHAPE(1), empty);
@@ -271,34 +292,37 @@
  *         gpunn_tensor *said   = gpunn_assign_at(text, 0, gpunn_reshape(at, GPUNN_SHAPE(0)), gpunn_cast(drawn, GPUNN_F32));
  *         gpunn_assign(token, gpunn_cast(drawn, GPUNN_F32)); // both take place whenever `said` is computed
  *         gpunn_assign(count, gpunn_add_scalar(count, 1));
- *     Recurrent layers go on by themselves with .stateful: a sentence comes piece by piece, and gpunn_reset_states begins
- *     another.
+ *     Recurrent layers with .stateful continue by themselves. A sequence can thus arrive in pieces;
+ *     gpunn_reset_states begins another.
  *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16)); // [length, n, features]
  *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
- *     examples/gpt2.c writes text with a cache, examples/char_lstm.c with such layers.
+ *     examples/gpt2.c generates text with a cache, examples/char_lstm.c with such layers.
  *
- * OPS OF YOUR OWN  A formula (LAYERS) needs nothing else. An op in C, and if it shall run on a GPU in CUDA, is a gpunn_custom_op:
- *     two functions that read and write plain arrays. It takes part in shapes, gradients, plans and files like any other;
- *     register it (gpunn_register_custom) where specs shall find it. examples/custom_op.c has the whole, with the CUDA side.
+ * OPS OF YOUR OWN  If a formula (LAYERS) is enough, use that. An op in C, and in CUDA if it must run on a
+ *     GPU, is a gpunn_custom_op: two functions that read and write plain arrays. It takes part in shapes,
+ *     gradients, plans and files like any other op. Register it (gpunn_register_custom) so that specs find
+ *     it. examples/custom_op.c is a complete example, with the CUDA side.
  *         // static int swish(const gpunn_custom_call *c): c->in[0].data to c->out->data, c->out->count numbers; return 0
  *         gpunn_custom_op op = {.name = "swish", .inputs = 1, .forward = swish};
  *         gpunn_tensor   *own = gpunn_custom(&op, &h, .numbers = {1.702f});
  *         gpunn_forward(&own, 1);
  *
- * LOSSES  Any scalar can be trained: one of the losses, a sum of several with weights, or a formula that ends in gpunn_mean.
- *     Their names are those of torch.nn.functional, where some end in _loss and some do not; bce is its binary_cross_entropy.
+ * LOSSES  Any scalar can be trained: a loss, a weighted sum of several, or a formula that ends in gpunn_mean.
+ *     The names are those of torch.nn.functional, where some end in _loss and some do not; bce is its
+ *     binary_cross_entropy.
  *         gpunn_tensor *sparse = gpunn_mean(gpunn_abs(h), GPUNN_ALL, false);
  *         gpunn_tensor *total  = gpunn_add(loss, gpunn_mul_scalar(sparse, 1e-3f));
  *         gpunn_train_step(o, total);
  *         printf("%g\n", gpunn_item(total));
- *     Classes are integers, as in PyTorch: cross_entropy takes logits and labels, not probabilities.
+ *     Classes are integers, as in PyTorch. cross_entropy takes logits and labels, not probabilities.
  *         gpunn_tensor *labels = gpunn_input(model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
  *         gpunn_tensor *logits = gpunn_linear(h, "head", .out_features = 10);
  *         gpunn_tensor *nll    = gpunn_cross_entropy(logits, labels, .label_smoothing = 0.1f);
  *         gpunn_tensor *share  = gpunn_accuracy(logits, labels);
  *
- * TRAINING  gpunn_train_step is zero_grad, forward, backward, clipping and update in one; on a GPU one launch. Where the loss
- *     or a gradient is not finite, nothing changes, GPUNN_ERR_NUMERIC. What a step shall do beside is set on the optimizer:
+ * TRAINING  gpunn_train_step is zero_grad, forward, backward, clipping and update in one call; on a GPU it is
+ *     one launch. If the loss or a gradient is not finite, nothing changes and it returns GPUNN_ERR_NUMERIC.
+ *     Further behaviour of a step is set on the optimizer:
  *         gpunn_set_clip_norm(o, 1);
  *         gpunn_set_skip_nan(o, true); // such a step is skipped instead, and counted: gpunn_loss_scale(o, &skipped)
  *         gpunn_set_schedule(o, .type = GPUNN_SCHEDULE_LINEAR, .warmup_steps = 100, .total_steps = 1000);
@@ -307,9 +331,10 @@
  *             gpunn_train_step(o, loss);
  *             gpunn_schedule_step(o, 0);
  *         }
- *     One update of several batches that do not fit memory together, by the mean of their gradients:
+ *     To make one update from several batches that do not fit memory together, by the mean of their
+ *     gradients:
  *         for (int part = 0; part < 8; part++) gpunn_train_step(o, loss, .accumulate = 8); // the eighth call updates
- *     The same in parts, to look at gradients, or to change them; they add up over calls:
+ *     The same in separate calls, to look at gradients or to change them; gradients add up over calls:
  *         float         norm = 0;
  *         static float  gradient[1][50];
  *         gpunn_zero_grad(model);
@@ -320,7 +345,8 @@
  *         gpunn_clip_grad_norm(model, 4, &norm);
  *         gpunn_read_grad(gpunn_find(model, "fc2.weight"), gradient, sizeof gradient);
  *         gpunn_optimizer_step(o);
- *     Several losses of one forward pass, to look at each one's gradients, or to weigh them against each other:
+ *     Several losses of one forward pass, to look at each one's gradients or to weigh them against each
+ *     other:
  *         gpunn_tensor *energy = gpunn_mean(gpunn_square(h), GPUNN_ALL, false);
  *         static float  of_loss[50][20], of_energy[50][20];
  *         gpunn_zero_grad(model);
@@ -329,14 +355,15 @@
  *         gpunn_zero_grad(model);                  // or not, and they add up
  *         gpunn_backward(energy, .retained = true); // those of the second, from what that forward pass has left
  *         gpunn_read_grad(gpunn_find(model, "fc1.weight"), of_energy, sizeof of_energy);
- *     Fine-tuning: load what fits, freeze what shall stay, give the new head a rate of its own.
+ *     Fine-tuning: load the weights that match, freeze some, and give the new head its own learning rate.
  *         for (int i = 0; i < gpunn_parameter_count(model); i++)
  *             if (strncmp(gpunn_tensor_name(gpunn_parameter_at(model, i)), "fc1.", 4) == 0)
  *                 gpunn_set_trainable(gpunn_parameter_at(model, i), false);
  *         gpunn_set_lr_scale(gpunn_find(model, "fc2.weight"), 10);
  *         gpunn_set_decay(gpunn_find(model, "fc2.bias"), false);
  *
- *     Parts of a model that are trained against each other, as in a GAN, have an optimizer each, told by names or by a list:
+ *     If parts of a model are trained against each other, as in a GAN, each has its own optimizer, selected
+ *     by names or by a list:
  *         gpunn_model     *gan = gpunn_model_create(dev);
  *         gpunn_tensor    *noise = gpunn_input(gan, "noise", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 20));
  *         gpunn_tensor    *made = gpunn_linear(noise, "maker.fc", .out_features = 20);
@@ -351,34 +378,37 @@
  *         gpunn_optimizer_destroy(turns[1]);
  *         gpunn_model_destroy(gan);
  *
- * RANDOM NUMBERS  gpunn_rand and gpunn_randn are layers that draw new numbers in every run, of evaluation too, on the device:
+ * RANDOM NUMBERS  gpunn_rand and gpunn_randn are layers that draw new numbers on the device in every run,
+ *     including evaluation:
  *         gpunn_tensor *mean_of_h = gpunn_linear(h, "mean", .out_features = 8);
  *         gpunn_tensor *spread = gpunn_linear(h, "spread", .out_features = 8);
  *         gpunn_tensor *code  = gpunn_add(mean_of_h, gpunn_mul(gpunn_exp(spread), gpunn_randn_like(spread))); // of a VAE
  *         gpunn_tensor *noise_of_x = gpunn_mul_scalar(gpunn_rand(model, GPUNN_SHAPE(GPUNN_BATCH, 20)), 0.1f);
- *     The same seed gives the same numbers at the same step, on every device but for a normal number's last bits. What is
- *     evaluated between two steps changes nothing of what the next one draws.
+ *     The same seed gives the same numbers at the same step on every device, except for the last bits of
+ *     normal numbers. An evaluation between two steps does not change what the next step draws.
  *
- * EVALUATION  gpunn_forward computes just what the outputs need, without dropout, batch_norm with its running statistics. Only
- *     the inputs that they need must have been written; the batch may be another one.
+ * EVALUATION  gpunn_forward computes only what the outputs need, without dropout, and batch_norm uses its
+ *     running statistics. Only the inputs that the outputs need must have been written; the batch size may
+ *     differ.
  *         gpunn_tensor *probability = gpunn_sigmoid(y), *outputs[] = {probability, h};
  *         float         p[3], hidden[3][50];
  *         gpunn_write(x, samples, 3 * sizeof samples[0]);
  *         gpunn_forward(outputs, 2);
  *         gpunn_read(probability, p, sizeof p);
  *         gpunn_read(h, hidden, sizeof hidden);
- *     gpunn_forward_training is the same with dropout, anew in each call, and running statistics that move.
- *     In a game or a control loop that is all there is in a frame: after the first call nothing is allocated. gpunn_keep keeps a
- *     value between readable after every run, gpunn_retain_grad its gradient. How an output depends on the inputs, for a saliency
- *     map or an adversarial example, without a trace in the training that goes on:
+ *     gpunn_forward_training is the same with dropout, anew in each call, and with running statistics that
+ *     are updated. After the first call nothing is allocated, which suits a game or a control loop.
+ *     gpunn_keep makes an intermediate value readable after every run, gpunn_retain_grad its gradient. This
+ *     computes how an output depends on the inputs, for a saliency map or an adversarial example, without
+ *     affecting training:
  *         static float slopes[8][20];
  *         gpunn_retain_grad(x);
  *         gpunn_backward(gpunn_sum(y, GPUNN_ALL, false), .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
  *         gpunn_read_grad(x, slopes, sizeof slopes);
  *
- * DERIVATIVES  gpunn_grad gives a gradient as a tensor like any other: it stands in a loss, is trained through, differentiated
- *     again. A network that solves u'' + u = 0 with u(0) = 0 and u'(0) = 1, from its residual alone (examples/pinn.c solves
- *     Burgers' equation):
+ * DERIVATIVES  gpunn_grad returns a gradient as a tensor like any other. It can be part of a loss, be trained
+ *     through, and be differentiated again. This network solves u'' + u = 0 with u(0) = 0 and u'(0) = 1 from
+ *     its residual alone (examples/pinn.c solves Burgers' equation):
  *         gpunn_model     *ode = gpunn_model_create(dev);
  *         gpunn_tensor    *time = gpunn_input(ode, "time", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
  *         gpunn_tensor    *bent = gpunn_tanh(gpunn_linear(time, "0", .out_features = 16));
@@ -391,10 +421,11 @@
  *         gpunn_train_step(solver, residual);
  *         gpunn_optimizer_destroy(solver);
  *         gpunn_model_destroy(ode);
- *     The batch is a sum: where sample i of y depends on sample i of x alone, as here, gpunn_grad(y, x) is each sample's own
- *     derivative. It goes backward, from one number of a sample to all inputs; gpunn_jvp goes forward, from one direction to all
- *     outputs. They nest in any order. gpunn_hvp is forward over backward, and gpunn_laplacian takes as many products as y itself
- *     takes, once more for y's gradient, and once more for each coordinate. Of a network of place and time:
+ *     The gradient is of the sum over the batch. If sample i of y depends only on sample i of x, as here,
+ *     gpunn_grad(y, x) is each sample's own derivative. It works backward, from one number per sample to all
+ *     inputs. gpunn_jvp works forward, from one direction to all outputs. They nest in any order. gpunn_hvp
+ *     is forward over backward. gpunn_laplacian costs as many products as y itself, the same again for y's
+ *     gradient, and again for each coordinate. For a network of place and time:
  *         gpunn_model  *heat = gpunn_model_create(dev);
  *         gpunn_tensor *xyt = gpunn_input(heat, "xyt", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)), *du;
  *         gpunn_tensor *warm = gpunn_tanh(gpunn_linear(xyt, "0", .out_features = 16));
@@ -403,33 +434,38 @@
  *         gpunn_tensor *left = gpunn_sub(gpunn_slice(du, 1, 2, 3, 1), u_xx_yy); // u_t - u_xx - u_yy
  *         gpunn_model_destroy(heat);
  *
- * DATA  A loader takes samples that lie in memory, or a function that makes them, and writes shuffled batches into the inputs;
- *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way, and look different
- *     in each epoch with .crop_padding, .degrees, .horizontal_flip, .vertical_flip, .brightness, .contrast, .saturation and .hue
- *     of their field; .mixup_alpha of the loader mixes samples and their labels.
+ * DATA  A loader takes samples in memory, or a function that makes them, and writes shuffled batches into the
+ *     inputs. With .workers other threads make the batches while the device computes. U8 images are converted
+ *     to F32 on the way. Their field can augment them anew in each epoch: .crop_padding, .degrees,
+ *     .horizontal_flip, .vertical_flip, .brightness, .contrast, .saturation and .hue. .mixup_alpha of the
+ *     loader mixes samples and their labels.
  *         gpunn_loader *loader = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                               {.input = t, .samples = targets}},
  *                                                    .count = 8, .batch_size = 4, .shuffle = true);
  *         for (int epoch = 0; epoch < 2; epoch++)
  *             while (gpunn_next(loader)) gpunn_train_step(o, loss);
  *         gpunn_loader_destroy(loader);
- *     Readers for IDX (MNIST), CIFAR, .npy and safetensors fill a gpunn_array: gpunn_read_idx and those that follow it.
+ *     Readers for IDX (MNIST), CIFAR, .npy and safetensors fill a gpunn_array: see gpunn_read_idx and the
+ *     functions after it.
  *
- * FIT  The whole loop, where it is the usual one: epochs, validation, the best weights, curves, checkpoints, early stopping.
+ * FIT  gpunn_fit is the usual training loop: epochs, validation, the best weights, curves, checkpoints, early
+ *     stopping.
  *         gpunn_loader *train = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                              {.input = t, .samples = targets}},
  *                                                   .count = 8, .batch_size = 4, .shuffle = true);
  *         gpunn_fit(o, .loss = loss, .metric = gpunn_binary_accuracy(gpunn_sigmoid(y), t), .train = train, .epochs = 2,
  *                   .patience = 5, .checkpoint = "fit.ckpt", .best_weights = "best.safetensors", .history_svg = "curves.svg");
  *         gpunn_loader_destroy(train);
- *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress; .on_epoch_begin and .on_batch_begin are
- *     called before the work, .accumulate makes one update of several batches. What no mean over batches tells, a confusion
- *     matrix, F1 and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
+ *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress. .on_epoch_begin and
+ *     .on_batch_begin are called before the work. .accumulate makes one update from several batches.
+ *     gpunn_evaluate_classes computes what is not a mean over batches: a confusion matrix, F1 and the area
+ *     under the ROC curve. For class weights use .weight of cross_entropy.
  *
- * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the
- *     file of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by torchrun, mpirun or srun, where GPUNN_STORE
- *     names an empty folder that all see or rank 0's tcp://host:port, for which torch's MASTER_ADDR and MASTER_PORT do too. Alone
- *     the same program is a group of one.
+ * RANKS  Several processes, the ranks, train one model together, each with its part of every batch. With MPI,
+ *     compile the file of GPUNN_IMPLEMENTATION with mpicc -DGPUNN_MPI and start it by mpirun -n 4 ./app or
+ *     srun. Without MPI, use torchrun, mpirun or srun, and set GPUNN_STORE to an empty folder that all ranks
+ *     see, or to rank 0's tcp://host:port. torch's MASTER_ADDR and MASTER_PORT serve as well. Alone, the same
+ *     program is a group of one.
  *         gpunn_group  *group = gpunn_group_open(dev);
  *         gpunn_loader *part = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                                    {.input = t, .samples = targets}},
@@ -439,85 +475,104 @@
  *         gpunn_loader_destroy(part);
  *         gpunn_distribute(o, NULL);
  *         gpunn_group_close(group);
- *     All is as on one device with the batches of all ranks as one, within rounding: batch_size is each rank's, gradients and
- *     losses are means over ranks, and so clipping is. Not so dropout, and batch_norm without .sync = true, which takes the
- *     statistics of each rank's own part. The same seed on every rank gives the same run again, to the bit. What is common to all
- *     ranks (gpunn_train_step, gpunn_fit, checkpoints; >>group) is called by all of them; what only one does, printing say,
- *     stands behind gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone
- *     until gpunn_optimizer_step, except that with .sync all training runs are common. A group fails as a whole: when a rank is
- *     missing for .timeout seconds, the others' calls give GPUNN_ERR_DEVICE and name it; end the program then and start it again
- *     with gpunn_checkpoint_load, also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves each rank its
- *     share of the optimizers' states and averages (ZeRO-1), with the same results within rounding, and .bf16_gradients = true
- *     has gradients travel in half the bytes. Each rank of a machine has its own GPU with gpunn_device_open(.index =
- *     GPUNN_LOCAL_RANK); two on one are refused. Ranks that may use the same processors, as mpirun and srun bind them or not,
- *     share these: from gpunn_group_open on a CPU device has processors / ranks threads, and 1 at least, unless .threads or
- *     OMP_NUM_THREADS tells how many. torchrun tells 1 where the user does not: set OMP_NUM_THREADS there. Between GPUs NCCL
- *     carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH; with NCCL_GRAPH_REGISTER=0 where that is
- *     not set), as part of the step's graph, gradients while backward makes the next ones; without it that goes through the
- *     host's memory, which log_fn hears. Where some ranks have CPUs and some GPUs, or CPUs of other instruction sets, which round
- *     in other ways, each update ends with rank 0's parameters going to all.
+ *     Results are those of one device with the batches of all ranks combined, within rounding. batch_size is
+ *     per rank; gradients and losses are means over ranks, and clipping uses these means. Two things differ:
+ *     dropout, and batch_norm without .sync = true, which uses the statistics of each rank's own part. The
+ *     same seed on every rank reproduces the run to the bit.
+ *     Every rank must make the calls that are common to all ranks (gpunn_train_step, gpunn_fit, checkpoints;
+ *     >>group). Guard what only one rank does, such as printing, by gpunn_group_rank(group) == 0.
+ *     gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad act on this rank alone until
+ *     gpunn_optimizer_step. With .sync, however, all training runs are common.
+ *     A group fails as a whole. If a rank is missing for .timeout seconds, the others' calls return
+ *     GPUNN_ERR_DEVICE and name it. Then end the program and restart it with gpunn_checkpoint_load; the
+ *     number of ranks may change. gpunn_group_open(dev, .shard = true) leaves each rank only its share of the
+ *     optimizers' states and averages (ZeRO-1), with the same results within rounding. .bf16_gradients = true
+ *     halves the bytes of exchanged gradients.
+ *     GPUs: gpunn_device_open(.index = GPUNN_LOCAL_RANK) gives each rank of a machine its own GPU; two ranks
+ *     on one GPU are an error. NCCL carries the exchange between GPUs as part of the step's graph, while
+ *     backward computes the next gradients. The library opens libnccl.so.2 as it does cuDNN
+ *     (GPUNN_NCCL_PATH), and sets NCCL_GRAPH_REGISTER=0 if it is not set. Without NCCL the exchange goes
+ *     through host memory, which is reported to log_fn.
+ *     CPUs: ranks that may use the same processors, depending on how mpirun and srun bind them, share these.
+ *     From gpunn_group_open on a CPU device has processors / ranks threads, at least 1, unless .threads or
+ *     OMP_NUM_THREADS sets the number. torchrun sets OMP_NUM_THREADS to 1 unless you set it, so set it there.
+ *     If some ranks have CPUs and some GPUs, or CPUs of different instruction sets, which round differently,
+ *     each update ends with a broadcast of rank 0's parameters.
  *
- * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
- *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
+ * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them.
+ *     gpunn_load loads all or nothing; .partial loads what matches and reports the rest. A checkpoint holds
+ *     everything needed to resume, to the bit.
  *         gpunn_save(model, "w.safetensors");
  *         gpunn_load(model, "w.safetensors", .partial = true);
  *         gpunn_checkpoint_save(o, NULL, "run.ckpt");
  *         gpunn_checkpoint_load(o, NULL, "run.ckpt");
- *     In Python: safetensors.torch.save_file(net.state_dict(), "w.safetensors"), and load_file back. Weights that lie in several
- *     files are loaded by their index: gpunn_load(model, "model.safetensors.index.json").
- *     Names that differ are renamed on the way:
+ *     In Python: safetensors.torch.save_file(net.state_dict(), "w.safetensors"), and load_file back. Load
+ *     weights split over several files by their index: gpunn_load(model, "model.safetensors.index.json").
+ *     Rename tensors while loading if their names differ:
  *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
  *         gpunn_load(model, "w.safetensors", .map = map);
- *     Files need not be files: gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes, and a gpunn_io has
- *     functions of yours open and read them, from a pak file for example: gpunn_load(model, "net/weights", .io = &pak).
+ *     gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes in memory. With a
+ *     gpunn_io your own functions open and read the file, from a pak file for example: gpunn_load(model,
+ *     "net/weights", .io = &pak).
  *         gpunn_array bytes;
  *         gpunn_save_memory(model, &bytes);
  *         gpunn_load_memory(model, bytes.data, bytes.bytes);
  *         gpunn_array_free(dev, &bytes);
  *
- * MODELS AS JSON  A spec is the model without its weights, for the generator, for other programs, and for models that come from
- *     PyTorch (python3 -m generator.export_torch): generator/model.schema.json describes it.
+ * MODELS AS JSON  A spec is the model without its weights. It serves the generator, other programs, and
+ *     models that come from PyTorch (python3 -m generator.export_torch). generator/model.schema.json
+ *     describes it.
  *         gpunn_spec_save(model, "net.json", .loss = loss, .optimizer = o);
  *         gpunn_model  *again = gpunn_spec_load(dev, "net.json");
  *         gpunn_tensor *input = gpunn_find(again, "x"), *first = gpunn_spec_output(again, 0);
  *         gpunn_model_destroy(again);
- *     Where the batch stands in a shape, it says "N" or "4N"; other sizes that vary are names of "sizes": {"T": {"max": 512}} and
- *     stand there in formulas, "2 * T - 1".
+ *     In shapes, "N" or "4N" stands for the batch size. Other sizes that vary are names in "sizes": {"T":
+ *     {"max": 512}} and occur in formulas, "2 * T - 1".
  *
- * FUSED KERNELS  python3 -m generator net.json -o net writes net_kernels.h and net_kernels.cu: what stands between this model's
- *     products and convolutions as a few kernels, forward and backward. #define NET_KERNELS_IMPLEMENTATION, include the header,
- *     and call gpunn_use_kernels(model, &net_kernels) once the model is built. When the model has changed, they are left out and
- *     log_fn hears the command that renews them. They serve all sizes of a model whose sizes vary; --report tells what such sizes
- *     keep apart. The evaluation of a small network is one kernel: linear layers of at most 256 features with what stands between
- *     them, sample by sample; --report tells why where it is not. On a GPU that is one launch, for batches of which it should be
- *     quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory, and in models of BF16, F16 and
- *     TF32 the products are those of tensor cores (mma.sync). --report has that time. A GPU's kernel is for models of its spec's
- *     precision. An F32 network of images is one launch there too, and on CPUs none, where a block has room for all values of a
- *     sample, as of a LeNet: convolutions, pools and batch norms with what stands between them, for few samples at a time. There
- *     a training step is two, one from the batch to the loss and all gradients, whose sums have a fixed order, and the
- *     optimizer's update: of linear layers of at most 256 features, norms, softmax, elementwise ops, dropout, copies, embeddings
- *     and encodings, with a loss that is a sum or mean of such values or tells classes apart. Sums of many weights take a third
- *     launch, gradients of embeddings' and hash grids' tables three. --report tells where step by step should be quicker.
+ * FUSED KERNELS  python3 -m generator net.json -o net writes net_kernels.h and net_kernels.cu. They compute
+ *     the ops between this model's products and convolutions as a few kernels, forward and backward. Write
+ *     #define NET_KERNELS_IMPLEMENTATION, include the header, and call gpunn_use_kernels(model, &net_kernels)
+ *     after building the model. If the model has changed, the kernels are not used, and log_fn receives the
+ *     command that regenerates them. They serve all sizes of a model whose sizes vary; --report lists what
+ *     such sizes prevent from being fused.
+ *     Evaluation of a small network is one kernel: linear layers of at most 256 features with the ops between
+ *     them, sample by sample. If it is not, --report says why. On a GPU that is one launch, used for batches
+ *     for which it should be faster than step by step. All values of 16 to 64 samples are then in a block's
+ *     shared memory; models of BF16, F16 and TF32 use tensor cores for the products (mma.sync). --report
+ *     shows the expected time. A GPU kernel serves only models of its spec's precision.
+ *     On a GPU (not on CPUs), evaluation of an F32 image network is also one launch if a block can hold all
+ *     values of a sample, as for a LeNet: convolutions, pools and batch norms with the ops between them, few
+ *     samples at a time. A training step there is two launches. The first goes from the batch to the loss and
+ *     all gradients, whose sums have a fixed order; the second is the optimizer's update. It covers linear
+ *     layers of at most 256 features, norms, softmax, elementwise ops, dropout, copies, embeddings and
+ *     encodings. The loss must be a sum or mean of such values, or a classification loss. Sums of many
+ *     weights take a third launch, gradients of the tables of embeddings and hash grids take three. --report
+ *     says where step by step should be faster.
  *
- * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
- *     losses stay F32, and so is all that the program reads and writes. On the CPU everything does; where the processor has
- *     AVX-512 BF16, linear layers and gpunn_matmul of a BF16 model round what they multiply and take half the time, except
- *     products of few rows with weights of 32 bits, which gain nothing, and those within a generated kernel, which are F32. A
- *     model for evaluation, .inference = true, keeps the weights of its products and embeddings in these 16 bits alone, rounded
- *     as they are written or loaded; on the CPU those of linear layers and embeddings. On a GPU its values between layers have
- *     16 bits, too: neither an F32 input nor an embedding makes what it is added to F32, as after torch's net.half().
+ * PRECISION  The precision belongs to the model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16).
+ *     Parameters, gradients, statistics, sums and losses stay F32, and so do all values that the program
+ *     reads and writes.
+ *     On the CPU all values stay F32. If the processor has AVX-512 BF16, linear layers and gpunn_matmul of a
+ *     BF16 model round their operands and take half the time. Exceptions are products of few rows with 32-bit
+ *     weights, which gain nothing, and those inside a generated kernel, which are F32.
+ *     A model for evaluation, .inference = true, stores the weights of its products and embeddings in 16 bits
+ *     only, rounded when written or loaded; on the CPU those of linear layers and embeddings. On a GPU its
+ *     values between layers are 16-bit too: adding an F32 input or an embedding does not make the sum F32, as
+ *     after torch's net.half().
  *
- * MEMORY  Parameters, gradients and optimizer state are flat buffers; everything between them lives in one arena whose offsets
- *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the
- *     last gpunn_forward, the loss of the last training step and whatever gpunn_keep names. gpunn_model_summary tells the exact
- *     bytes before anything is allocated. After the first run of each (outputs, mode, sizes) nothing is allocated; 32 such plans
- *     are kept, or as many as gpunn_set_plan_limit tells, and the least recently used one goes.
+ * MEMORY  Parameters, gradients and optimizer state are flat buffers. All other values are in one arena, with
+ *     offsets planned by lifetime, so a value is overwritten as soon as nothing needs it. gpunn_read works
+ *     for the outputs of the last gpunn_forward, the loss of the last training step, and values named by
+ *     gpunn_keep. gpunn_model_summary computes the exact bytes before anything is allocated. After the first
+ *     run of each (outputs, mode, sizes) nothing is allocated. The last 32 such plans are kept, or as many as
+ *     gpunn_set_plan_limit sets; the least recently used one is freed first.
  *         size_t bytes = 0;
  *         gpunn_model_summary(model, .batch_size = 256, .loss = loss, .bytes = &bytes);
  *         printf("a training step of 256 samples holds %zu bytes\n", bytes);
- *     A model that is only evaluated holds less: gpunn_model_create(dev, .inference = true), and its weights half of that in 16
- *     bits (see PRECISION), which a CPU also reads faster: one at a time, tokens of a language model. Training holds less where
- *     it computes the inside of a block again when the backward pass gets there, for up to a third more time:
+ *     A model that is only evaluated needs less: gpunn_model_create(dev, .inference = true). In 16 bits its
+ *     weights take half (see PRECISION), and a CPU reads them faster, for instance for the tokens of a
+ *     language model one at a time. Training needs less with checkpoint segments: it recomputes the inside of
+ *     a block when the backward pass reaches it, for up to a third more time:
  *         gpunn_tensor *deep = h;
  *         for (int i = 0; i < 4; i++) {
  *             char          name[16];
@@ -526,100 +581,124 @@
  *             deep = gpunn_add(deep, gpunn_silu(gpunn_linear(gpunn_tanh(deep), name, .out_features = 50)));
  *             gpunn_recompute(first, deep);
  *         }
- *     Or tell how many bytes there are, and blocks are chosen:
+ *     Or give the available bytes, and the library chooses the blocks:
  *         gpunn_recompute_within(loss, 256, (size_t)1 << 30);
- *     .realloc_fn gives the host's memory, .memory_limit bounds the device's, gpunn_empty_cache gives back what runs hold.
+ *     .realloc_fn allocates host memory, .memory_limit bounds the device's, and gpunn_empty_cache frees what
+ *     runs hold.
  *
- * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
- *     gpunn_clear_error(dev). Builders return NULL and pass NULL on, so a chain is checked once at its end. After a failed call
- *     the object is as it was before. Where a training run fails on its values, such as a label out of range or a loss that is
- *     not finite, dropout draws anew in the next one. Failures without a device (gpunn_device_open itself) are kept per thread:
+ * ERRORS  The first failure on a device is kept, and gpunn_error(dev) and gpunn_last_status(dev) return it
+ *     until gpunn_clear_error(dev). Builders return NULL on failure and for NULL operands, so a chain is
+ *     checked once at its end. After a failed call the object is as it was before. If a training run fails
+ *     because of its values, such as a label out of range or a loss that is not finite, dropout draws new
+ *     numbers in the next one. Failures without a device (of gpunn_device_open itself) are kept per thread:
  *     gpunn_error(NULL).
  *         gpunn_tensor *wrong = gpunn_relu(gpunn_add(gpunn_linear(x, "fc3", .out_features = 7), h));
  *         if (wrong == NULL) puts(gpunn_error(dev)); // add: shapes [batch, 7] and [batch, 50] do not broadcast ...
  *         gpunn_clear_error(dev);
- *     What does not stop a run but should be known (a GPU that is not used, kernels that do not fit) goes to .log_fn.
+ *     Conditions that do not stop a run but matter (a GPU that is not used, kernels that do not match) go to
+ *     .log_fn.
  *
- * THREADS  One device, with its models, optimizers and loaders, belongs to one thread at a time. Different devices are
- *     independent. A loader's own worker threads touch only its buffers. A device's CPU work is shared among .threads threads,
- *     the caller's and others of ours that start with the first work for them and end with the device; results do not depend on
- *     their number. They wait some tens of microseconds for more work, then sleep. gpunn_parallel lends them to an op of your
- *     own. On Linux they run where the thread that starts them may (sched_setaffinity). gpunn_empty_cache ends them until there
- *     is work again. After a fork the child may go on with a CPU device: it starts threads of its own, loaders too. A CUDA
- *     context does not survive a fork: there every call but those that close and destroy gives GPUNN_ERR_DEVICE.
- *     .parallel_fn has a pool of the program's do their work, and none of ours are started. Its whole contract:
+ * THREADS  A device, with its models, optimizers and loaders, belongs to one thread at a time. Different
+ *     devices are independent. A loader's worker threads touch only its buffers.
+ *     A device's CPU work is shared by .threads threads: the calling one and a thread pool. The pool starts
+ *     with the first work for it and ends with the device; results do not depend on the number of threads.
+ *     Workers wait some tens of microseconds for more work, then sleep. gpunn_parallel makes them available
+ *     to a custom op. On Linux they have the CPU affinity of the thread that starts them (sched_setaffinity).
+ *     gpunn_empty_cache ends them until there is work again. After a fork the child may continue with a CPU
+ *     device, which starts new threads, as loaders do. A CUDA context does not survive a fork: there every
+ *     call except those that close and destroy returns GPUNN_ERR_DEVICE.
+ *     With .parallel_fn a pool of the program's does their work, and the library starts no threads for it.
+ *     Its whole contract:
  *         // #pragma omp parallel for num_threads(count)
  *         // for (int i = 0; i < count; i++) run(arg);
- *     Each call of run does what share is left of the work when it comes, or nothing. So a pool may be busy, have fewer threads
- *     or be called from several devices at once: calls may come late or one after another, which costs time and never blocks.
- *     They may not be left out, nor come after parallel_fn has returned. Results are those of our own threads, to the bit.
- *     Loaders' workers are threads of ours in any case. No signal is caught: where a file's size is limited or a pipe's reader
- *     may go, ignore SIGXFSZ and SIGPIPE, and saving fails with GPUNN_ERR_IO instead of ending the program.
+ *     Each call of run does a share of the work that is left, or nothing. So the pool may be busy, have fewer
+ *     threads, or be used by several devices at once. Calls may come late or one after another, which costs
+ *     time but never blocks. None may be omitted, nor come after parallel_fn has returned. Results equal
+ *     those of the library's threads, to the bit. Loaders' workers are always threads of the library. No
+ *     signal is caught. If a file size limit or a closed pipe is possible, ignore SIGXFSZ and SIGPIPE; saving
+ *     then fails with GPUNN_ERR_IO instead of ending the program.
  *
- * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why
- *     when there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a
- *     gpunn_forward is one launch of a CUDA graph, and calls return before the work is done: reading a value waits,
- *     gpunn_synchronize does too. A loss or gradient that is not finite changes nothing but may be reported only by a
- *     later call, gpunn_synchronize at the latest. gpunn_write copies at once, so the next batch travels while a step runs.
- *     Precision is the model's: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). gpunn_model_to moves a model with
- *     its optimizers. A fault of the device is final for it: every later call gives the same status; close it. GPUNN_PLAIN=1 in
- *     the environment makes its sentence name op and layer, which a report of it needs: each step is waited for then, which is
- *     slow. From an archive (libgpunn.a) linkers do not take it by themselves: see GPUNN_CUDA. Where that is forgotten and
- *     there is an NVIDIA driver, log_fn hears it as a warning, so give the device one; gpunn_device_name tells what computes,
- *     too.
+ * GPU  Add gpunn_cuda.cu to the compile line; gpunn_device_open then uses a GPU, without any change to the
+ *     program. If there is none, log_fn receives the reason, and gpunn_device_report lists all that was
+ *     found. From its second run on, a training step or a gpunn_forward is one launch of a CUDA graph. Calls
+ *     return before the work is done; reading a value waits, and so does gpunn_synchronize. A loss or
+ *     gradient that is not finite changes nothing, but may be reported only by a later call,
+ *     gpunn_synchronize at the latest. gpunn_write copies at once, so the next batch is transferred while a
+ *     step runs. Precision is the model's: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16).
+ *     gpunn_model_to moves a model with its optimizers.
+ *     A device fault is final: every later call on the device returns the same status; close it. For a bug
+ *     report set GPUNN_PLAIN=1 in the environment. The message then names op and layer; each step is waited
+ *     for, which is slow.
+ *     gpunn.h references gpunn_cuda_backend weakly, so a linker does not pull it from a static library
+ *     (libgpunn.a): see GPUNN_CUDA. If this is forgotten and an NVIDIA driver is present, log_fn receives a
+ *     warning, so set it. Without log_fn you can still see from gpunn_device_name which device computes.
  *
- * IN A CUDA PROGRAM  gpunn_device_open(.stream = s) puts all work in the order of the program's own stream: what it launched
- *     before is seen, what it launches next sees the results, and nobody waits but gpunn_read, gpunn_item and gpunn_synchronize,
- *     which bring something to the host, the first runs of each kind, and closing. The current CUDA device and a pending CUDA
- *     error are after every call what they were before; an error is lost only where a CUDA call of ours fails, CUDA keeping but
- *     one, or where functions of a gpunn_custom_op or of the generator's kernels are launched, which ask for it.
- *     .cuda_malloc_fn and .cuda_free_fn give the GPU's memory.
- *     gpunn_bind makes memory of the program the memory of an input, a parameter or a value, gpunn_bind_grad that of a gradient:
- *     nothing is copied, and buffers may take turns. A GPU that shares the host's memory (Jetson; gpunn_device_name says
- *     "shared") takes pinned memory of the host for its own, one that follows the host's page tables (Grace) any; after
- *     gpunn_synchronize the host sees what was computed. On the CPU the same with arrays of the program:
- *         static float field[4][20], derivative[4][20];
+ * IN A CUDA PROGRAM  gpunn_device_open(.stream = s) orders all work in the program's own stream. The library
+ *     sees what was launched before, and what is launched next sees the results. Only these calls wait:
+ *     gpunn_read, gpunn_item and gpunn_synchronize, which bring something to the host, the first runs of each
+ *     kind, and closing. Each call preserves the current CUDA device and a pending CUDA error. CUDA keeps
+ *     only one error, so a pending one is lost if a CUDA call of the library fails. It is also lost if
+ *     functions of a gpunn_custom_op or generated kernels are launched, which query it. .cuda_malloc_fn and
+ *     .cuda_free_fn allocate the GPU's memory.
+ *     gpunn_bind uses user-owned memory for an input, a parameter or a value, gpunn_bind_grad for a gradient.
+ *     Nothing is copied, and buffers may alternate. A GPU that shares the host's memory (Jetson;
+ *     gpunn_device_name says "shared") accepts pinned host memory. A GPU that follows the host's page tables
+ *     (Grace) accepts any. After gpunn_synchronize the host sees the results. On the CPU, bind arrays of the
+ *     program:
  *         gpunn_bind(x, field, sizeof field); // four samples; a gpunn_write would have told the batch too
  *         gpunn_bind_grad(x, derivative, sizeof derivative);
- *     gpunn_backward_from starts from gradients that the program gives, so that a model is a piece of a larger derivative:
+ *     gpunn_backward_from starts from gradients that the program provides, so a model can be a piece of a
+ *     larger derivative:
  *         gpunn_tensor *rates[] = {y};
  *         static float  by_y[4][1]; // of what the program minimizes, by y
  *         const void   *by_rates[] = {by_y};
  *         gpunn_backward_from(rates, by_rates, 1);
- *     While the program captures its stream, gpunn_forward, gpunn_train_step and gpunn_backward add what they would launch to its
- *     graph, to be replayed on that stream; all three must have run before, outside. A replay counts as the same steps outside,
- *     among which it may stand: masks, random numbers and Adam's corrections are theirs. The rate stays as it was captured.
- *     gpunn_step_count and schedules leave replays out; gpunn_checkpoint_save takes them in. Where the host writes parameters of
- *     a model in 16 bits, a run outside comes before the next replay. Graphs with steps of a group are destroyed before the group
- *     is closed, which else waits for its .timeout.
+ *     While the program captures its stream, gpunn_forward, gpunn_train_step and gpunn_backward add their
+ *     launches to its graph, to be replayed on that stream. All three must have run before, outside the
+ *     capture. A replay counts like the same step outside, and the two may be mixed: dropout masks, random
+ *     numbers and Adam's corrections advance. The learning rate stays as captured. gpunn_step_count and
+ *     schedules do not count replays; gpunn_checkpoint_save does. If the host writes parameters of a 16-bit
+ *     model, a run outside must precede the next replay. Destroy graphs with steps of a group before closing
+ *     the group; otherwise it waits for its .timeout.
  *
- * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
- *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
- *     has nothing else, and gradients of 16-bit attention: those whose scores, 2 bytes each, exceed .workspace_limit, and all of
+ * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same
+ *     elements on every device. On a GPU three things may vary in the last bits unless the device is
+ *     .deterministic: recurrent layers, convolutions for which cuDNN has no other algorithm, and gradients of
+ *     16-bit attention. The last are those whose scores, 2 bytes each, exceed .workspace_limit, and all of
  *     them on compute capability 10.x.
- *     On the CPU, 3 x 3 convolutions of 16 and more channels may use Winograd's algorithm: errors of about 4e-5 of the result's
- *     size, where a plain sum makes 7e-6.
+ *     On the CPU, 3 x 3 convolutions of 16 and more channels may use Winograd's algorithm. Its errors are
+ *     about 4e-5 of the result's size, where a plain sum has 7e-6.
  *
- * SPEED  What costs most, first. -march=native (BUILDING). Batches as large as memory allows: a small network is bound by the
- *     cost of each call, some microseconds on the CPU and more on a GPU. On a GPU: .precision = GPUNN_PRECISION_BF16, channels in
- *     multiples of 8, loaders with .workers, gpunn_item only every few steps, since it waits for the device; kernels from the
- *     generator; .benchmark = true where shapes stay the same for long. On the CPU: .threads as many as there are cores, not
- *     hyperthreads. The first run of each (outputs, mode, sizes) plans: run a dummy batch before time matters, and give the
- *     last, smaller batch of an epoch to .drop_last. tests/bench/RESULTS.md tells what to expect. Where the time goes, step by
- *     step beside what the device could do, as a table and as a trace for ui.perfetto.dev (more than 100 % comes out of caches):
+ * SPEED  The most effective measures come first. Use -march=native (BUILDING). Use batches as large as memory
+ *     allows: a small network is bound by the cost of each call, some microseconds on the CPU and more on a
+ *     GPU. On a GPU, use .precision = GPUNN_PRECISION_BF16, channels in multiples of 8, loaders with
+ *     .workers, and kernels from the generator. Call gpunn_item only every few steps, since it waits for the
+ *     device. Set .benchmark = true if shapes stay the same for long. On the CPU, set .threads to the number
+ *     of cores, not hyperthreads. The first run of each (outputs, mode, sizes) plans: run a dummy batch
+ *     before time matters, and use .drop_last against the last, smaller batch of an epoch.
+ *     tests/bench/RESULTS.md shows what to expect.
+ *     To see where the time goes, profile the model. It reports each step beside what the device could do, as
+ *     a table and as a trace for ui.perfetto.dev (more than 100 % comes out of caches):
  *         void (*print)(void *user, const char *text) = NULL; // a function that prints its text
  *         gpunn_profile(model, .loss = loss, .optimizer = o, .write = print, .peak_flops = 1e11, .peak_bytes = 1e10);
  *
  * COMMON MISTAKES
- *     - "x is NULL": an earlier call failed, and its error is already gone: print gpunn_error(dev) where the chain ends.
- *     - softmax before cross_entropy, sigmoid before bce_with_logits: both take logits. bce takes probabilities.
- *     - the loss falls, that of the validation does not: are its samples normalised in the same way?
- *     - every gradient is 0, or a weight never changes: gpunn_set_trainable, a relu that is dead, an input that is not scaled.
- *     - NaN after some steps: a rate that is too high; gpunn_set_clip_norm(o, 1) tells soon, gpunn_check_nan(loss) which layer.
- *     - it does not learn, without any NaN: gpunn_inspect tells mean, deviation and zeros of each layer and its gradients.
- *     - gpunn_read of a value between fails: only outputs, the loss and what gpunn_keep names are there after a run.
+ *     - "x is NULL": an earlier call failed, and its error has been cleared. Print gpunn_error(dev) at the
+ *       end of the chain.
+ *     - softmax before cross_entropy, sigmoid before bce_with_logits: both take logits. bce takes
+ *       probabilities.
+ *     - the training loss falls, the validation loss does not: check that both are normalised in the same
+ *       way.
+ *     - every gradient is 0, or a weight never changes: gpunn_set_trainable, a dead relu, an input that is
+ *       not scaled.
+ *     - NaN after some steps: the learning rate is too high. gpunn_set_clip_norm(o, 1) shows this quickly,
+ *       gpunn_check_nan(loss) names the layer.
+ *     - it does not learn, without any NaN: gpunn_inspect reports mean, deviation and zeros of each layer and
+ *       its gradients.
+ *     - gpunn_read of an intermediate value fails: only outputs, the loss and values named by gpunn_keep
+ *       exist after a run.
  *     - labels as F32: class losses take I64, I32 or U8 of shape [n], not one-hot vectors.
- *     - a field that is set to 0 seems to be ignored: 0 is the default; write GPUNN_ZERO.
+ *     - a field set to 0 seems to be ignored: 0 means the default; write GPUNN_ZERO.
  *
  * HOW IT WORKS  The trip of y = gpunn_linear(x, "fc", .out_features = 10). Names behind >> are sections of this file.
  *     Building. gpunn_linear is a macro for gpunn_linear_ (>>layers/basic). gpunn__settle applies the defaults of its row
@@ -651,18 +730,23 @@
  *     (>>train/ranks) adds an update for each range of parameters with common settings to the run; gpunn__step_adam
  *     (>>cpu/optimizers) makes it.
  *
- * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
- *     a change here: examples/custom_op.c. To change the library itself, edit its parts in templates/gpunn and run
- *     python3 -m generator.amalgamate. An elementwise op is one line in >>ops. An optimizer is a row in >>train with the macro of
- *     its name. A loss or metric made of other ops is a formula, a row of GPUNN__FORMULAS in >>graph/arguments with its keys, and
- *     a field of its struct in >>builders; one with a struct of its own has its prototype there too. Any other op is a line of
- *     GPUNN_OTHER_OPS in >>ops, a prototype, new fields of gpunn_attributes, the rule of its result's shape in >>graph/infer, a
- *     builder in a section of layers/, a row of its arguments in >>graph/arguments, from which specs are read and written, and
- *     one function of its name in each backend, in sections of one name. Its gradient stands in >>graph/differentiate where
- *     gpunn_grad passes through it. The generator has the op's builder in graph.py, and other formats' names for it in exchange
- *     and export_torch.py. python3 -m generator.prototypes (the prototypes of elementwise ops and losses), python3 -m
- *     generator.schema and tests/generator/make_vectors.py renew what follows from the rows.
+ * EXTENDING  gpunn_expr makes an op from a formula. gpunn_custom makes an op from C and CUDA functions
+ *     (>>builders), without a change here: examples/custom_op.c.
+ *     To change the library itself, edit its parts in templates/gpunn and run python3 -m
+ *     generator.amalgamate. An elementwise op is one line in >>ops. An optimizer is a row in >>train, with
+ *     the macro of its name. A loss or metric made of other ops is a formula: a row of GPUNN__FORMULAS in
+ *     >>graph/arguments with its keys, and a field of its struct in >>builders. One with a struct of its own
+ *     also has its prototype there.
+ *     Any other op needs a line of GPUNN_OTHER_OPS in >>ops, a prototype, new fields of gpunn_attributes, the
+ *     rule of its result's shape in >>graph/infer, and a builder in a section of layers/. It also needs a row
+ *     of its arguments in >>graph/arguments, from which specs are read and written, and one function of its
+ *     name in each backend, in sections of one name. If gpunn_grad passes through it, its gradient is in
+ *     >>graph/differentiate. In the generator, its builder is in graph.py, and other formats' names for it
+ *     are in exchange and export_torch.py.
+ *     Then run python3 -m generator.prototypes (the prototypes of elementwise ops and losses), python3 -m
+ *     generator.schema and tests/generator/make_vectors.py, which update what follows from the rows.
  *
- * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
- *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
+ * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 from a spec).
+ *     Arithmetic is F32 (with 16-bit storage on a GPU); numbers below 1.2e-38 (denormals) may count as zero.
+ *     Little-endian machines only.
  */

@@ -263,8 +263,8 @@ GPUNN_API void gpunn_session_destroy(gpunn_session *session);
 /* Creates a constant, which is not saved. F32; the values are copied. */
 GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, const float *values);
 
-/* Sets the initial values of a parameter that has not been run or written; later calls draw them anew. The
- * parameter has rank 2 or more if its kind needs fan_in. */
+/* Sets how a parameter is initialised. If it already has values, they are drawn anew at once.
+ * GPUNN_INIT_KAIMING_UNIFORM with a = 0 needs rank 2 or more. */
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model,
