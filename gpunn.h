@@ -70,7 +70,7 @@
  *
  *     in any order, each once; NULL is allowed.
  *
- *     gpunn DOES NOT
+ * gpunn DOES NOT
  *     - trace or run Python, load ONNX, or build graphs whose shape depends on values;
  *     - change the shape of a parameter between runs: only sizes of inputs vary (SHAPES below);
  *     - exit, abort or keep global state: everything belongs to a gpunn_device;
@@ -645,6 +645,7 @@
  *     gpunn_device_name says "shared") accepts pinned host memory. A GPU that follows the host's page tables
  *     (Grace) accepts any. After gpunn_synchronize the host sees the results. On the CPU, bind arrays of the
  *     program:
+ *         static float field[4][20], derivative[4][20];
  *         gpunn_bind(x, field, sizeof field); // four samples; a gpunn_write would have told the batch too
  *         gpunn_bind_grad(x, derivative, sizeof derivative);
  *     gpunn_backward_from starts from gradients that the program provides, so a model can be a piece of a
