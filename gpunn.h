@@ -3813,8 +3813,9 @@ struct gpunn_kernel_set {
 #define GPUNN__IMPLEMENTATION
 
 /* ==== >>base/platform ============================================================================================== */
+/* System headers, compiler attributes and pragmas. Every part of the implementation includes it. */
 #if defined(__MINGW32__) && !defined(__USE_MINGW_ANSI_STDIO)
-#define __USE_MINGW_ANSI_STDIO 1 /* %zu and %lld */
+#define __USE_MINGW_ANSI_STDIO 1 /* for %zu and %lld */
 #endif
 #include <ctype.h>
 #include <errno.h>
@@ -3844,7 +3845,7 @@ struct gpunn_kernel_set {
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/file.h>
-#pragma push_macro("NCC") /* of terminals, and of programs */
+#pragma push_macro("NCC") /* terminals define it, and so may programs */
 #include <sys/ioctl.h>
 #pragma pop_macro("NCC")
 #include <sys/socket.h>
@@ -3869,7 +3870,8 @@ struct gpunn_kernel_set {
 #include <zlib.h>
 #endif
 
-/* Words that the program may have as macros, and that the implementation uses. It gets its macros back at the end. */
+/* Names that the program may have defined as macros and that the implementation uses. The program's macros
+ * are restored at the end. */
 #pragma push_macro("x")
 #undef x
 #pragma push_macro("a")
@@ -3961,7 +3963,7 @@ struct gpunn_kernel_set {
 #pragma push_macro("CLOSED")
 #undef CLOSED
 
-/* Some private functions serve only some configurations. */
+/* unused: some private functions serve only some configurations */
 #if defined(__GNUC__)
 #define GPUNN__PRIVATE __attribute__((unused)) static
 #define GPUNN__INLINE __attribute__((unused, always_inline)) static inline
@@ -3971,7 +3973,8 @@ struct gpunn_kernel_set {
 #define GPUNN__INLINE static inline
 #define GPUNN__NOINLINE static
 #endif
-/* What parts of templates/gpunn share: private to this file, or to a library whose parts are compiled apart. */
+/* Linkage of functions shared by the parts of templates/gpunn: private to this file, or to a library whose
+ * parts are compiled separately. */
 #ifdef GPUNN__PARTS
 #define GPUNN__INTERNAL __attribute__((visibility("hidden")))
 #define GPUNN__DECLARE(variable) extern GPUNN__INTERNAL variable;
@@ -3989,11 +3992,13 @@ struct gpunn_kernel_set {
 #define GPUNN__RESTRICT restrict
 #define GPUNN__THREAD_LOCAL __declspec(thread)
 #endif
-/* What runs once a model or a file (plans, readers) is compiled for a quick compile: it is half of this file. */
+/* Marks rarely executed code (plans, readers), which runs once per model or file. It is compiled with less
+ * optimization, for a faster build: it is half of this file. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
 #define GPUNN__SELDOM
 #endif
-/* -ffast-math lets compilers take all numbers for finite: not here, where NaN and infinities tell of bad losses. */
+/* -ffast-math lets compilers assume that all numbers are finite. This code turns that off, since NaN and
+ * infinities indicate bad losses. */
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ && defined(__GNUC__)
 #define GPUNN__FAST_MATH
 #ifdef __clang__
@@ -4003,8 +4008,8 @@ struct gpunn_kernel_set {
 #pragma GCC optimize("no-finite-math-only")
 #endif
 #endif
-/* No loop-carried dependency in the loop that follows; clang is not to warn where it calls sinf, or at -O1, which has no
- * vectors. */
+/* States that the following loop has no loop-carried dependency. clang must not warn where the loop calls
+ * sinf, or at -O1, which does not vectorise. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wpass-failed"
@@ -4022,14 +4027,15 @@ extern "C" {
 
 #if defined(GPUNN__IMPLEMENTATION) || defined(GPUNN__COMPANION)
 /* ==== >>common/traits ============================================================================================== *
- * What the CPU backend and gpunn_cuda.cu have in common: plain C, of which a GPU runs what is GPUNN__SHARED. */
+ * The parts in common/ are shared by the CPU backend and gpunn_cuda.cu. They are plain C; a GPU runs the
+ * functions marked GPUNN__SHARED. This part has the traits of ops. */
 #include <math.h>
 #include <string.h>
 #ifdef _WIN32
 #define GPUNN__PROCESS() 0 /* Windows has no fork */
 #else
 #include <unistd.h>
-/* The child of a fork has another number. It has none of its parent's threads, and no CUDA context. */
+/* Process id. The child of a fork has another one; it has none of its parent's threads and no CUDA context. */
 #define GPUNN__PROCESS() ((int)getpid())
 #endif
 
@@ -4046,20 +4052,20 @@ extern "C" {
 #else
 #define GPUNN__COMMON static
 #endif
-#ifndef GPUNN__ROLLED /* the loop that follows stays one: on a GPU registers are dear */
+#ifndef GPUNN__ROLLED /* prevents unrolling of the following loop: registers are scarce on a GPU */
 #define GPUNN__ROLLED
 #endif
 
 /* Traits of the ops that are not elementwise. */
 /* >>traits begin */
 enum {
-    GPUNN__KEEPS_F32 = 1, /* its results stay F32 where others are stored in 16 bits */
-    GPUNN__PRODUCT = 2,   /* its operands and results are stored in 16 bits */
+    GPUNN__KEEPS_F32 = 1, /* results stay F32 where others have 16-bit storage */
+    GPUNN__PRODUCT = 2,   /* operands and results have 16-bit storage */
     GPUNN__CONVOLUTION = 4 | GPUNN__PRODUCT,
     GPUNN__TRANSPOSED = 8 | GPUNN__CONVOLUTION,
-    GPUNN__LOCAL = 16, /* goes on with channels last where its operand has them */
+    GPUNN__LOCAL = 16, /* keeps channels last if its operand has that layout */
     GPUNN__POOL = 32 | GPUNN__LOCAL,
-    GPUNN__SAVES = 1024, /* its forward step leaves more for the backward one than its result */
+    GPUNN__SAVES = 1024, /* its forward step saves more than the result for backward */
     GPUNN__MAX_POOL = 64 | GPUNN__POOL | GPUNN__SAVES,
     GPUNN__ADAPTIVE_POOL = 128 | GPUNN__POOL,
     GPUNN__ROW_NORM = 256 | GPUNN__SAVES,
@@ -4067,7 +4073,7 @@ enum {
 };
 /* >>traits end */
 
-/* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
+/* The table is in the order of gpunn_op, whose last members are these ops; the elementwise ops come before. */
 GPUNN__COMMON bool gpunn__op_is(gpunn_op op, int traits)
 {
     static const short own[] = {
@@ -4079,7 +4085,7 @@ GPUNN__COMMON bool gpunn__op_is(gpunn_op op, int traits)
     return (int)op >= first && (own[(int)op - first] & traits) == traits;
 }
 
-/* Norms whose operands 3 and 4 are running_mean and running_var. */
+/* Whether operands 3 and 4 of a norm are running_mean and running_var. */
 GPUNN__COMMON bool gpunn__has_statistics(gpunn_op op)
 {
     return op == GPUNN_OP_BATCH_NORM || op == GPUNN_OP_INSTANCE_NORM;
@@ -4088,8 +4094,10 @@ GPUNN__COMMON bool gpunn__has_statistics(gpunn_op op)
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
 
 /* ==== >>common/geometry ============================================================================================ */
+/* Geometry that the CPU and the GPU compute with the same code: sampling points of roi_align, hash grids, and
+ * sizes of scratch memory. */
 /* ---- cubic interpolation ---- */
-/* What a cell so far away is of a point's value: Keys's convolution kernel with torch's a, -0.75. */
+/* Weight of a cell at this distance from a point: Keys's cubic convolution kernel with torch's a = -0.75. */
 GPUNN__SHARED float gpunn__cubic(float distance)
 {
     const float a = -0.75f, d = distance < 0 ? -distance : distance;
@@ -4100,16 +4108,16 @@ GPUNN__SHARED float gpunn__cubic(float distance)
 /* ---- roi_align: the samples of a bin along one axis ------------------------------------------------------------------------ */
 enum { GPUNN__ROI_SAMPLES = 1 << 20 };
 typedef struct gpunn__roi_shape {
-    int     channels, size[2], bins[2]; /* size: of x; [0]: height, [1]: width */
-    int64_t samples, boxes;             /* samples: of x */
+    int     channels, size[2], bins[2]; /* size: height and width of x; bins: of the result */
+    int64_t samples, boxes;             /* number of samples of x, and of boxes */
     float   scale;
-    int     ratio; /* 0: by a bin's size */
+    int     ratio; /* sampling_ratio; 0: derived from a bin's size */
     bool    aligned;
 } gpunn__roi_shape;
 typedef struct gpunn__roi_line {
-    float start, bin;    /* of the bin, in cells; its length */
-    int   size, samples; /* size: of x */
-    int   begin, end;    /* samples before and behind these are outside x */
+    float start, bin;    /* of the bin, in cells: start and length */
+    int   size, samples; /* size: cells of x along the axis */
+    int   begin, end;    /* samples outside [begin, end) are outside x */
 } gpunn__roi_line;
 
 GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes *attr, const gpunn_value *x,
@@ -4129,13 +4137,13 @@ GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes
     return s;
 }
 
-/* at as one of 0 to most; NaN is 0. */
+/* Converts to an integer clamped to 0 .. most; NaN becomes 0. */
 GPUNN__SHARED int gpunn__roi_bound(float at, int most)
 {
     return at > 0 ? at < (float)most ? (int)at : most : 0;
 }
 
-/* Bin number `bin` along an axis of a box that reaches from low to high. */
+/* Bin `bin` along an axis of a box from low to high. */
 GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int axis, float low, float high, int bin)
 {
     const float     first = low * s->scale - (s->aligned ? 0.5f : 0), length = high * s->scale - (s->aligned ? 0.5f : 0) - first;
@@ -4147,13 +4155,13 @@ GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int 
     l.begin = 0;
     l.end = l.samples;
     if (s->ratio > 0 || l.samples == 0) return l;
-    const float step = l.bin / (float)l.samples; /* above 0 */
+    const float step = l.bin / (float)l.samples; /* > 0 */
     l.begin = gpunn__roi_bound(floorf((-1 - l.start) / step) - 1, l.samples);
     l.end = gpunn__roi_bound(ceilf(((float)l.size - l.start) / step) + 1, l.samples);
     return l;
 }
 
-/* The cells beside a sample and their weights; false: it is outside x. */
+/* Finds the two cells beside a sample, and their weights. False: the sample is outside x. */
 GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_line *l, int sample, int cell[2], float weight[2])
 {
     const float at = l->start + ((float)sample + 0.5f) * l->bin / (float)l->samples, inside = at > 0 ? at : 0;
@@ -4166,14 +4174,15 @@ GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_line *l, int sample, int cel
     return true;
 }
 
-/* What the sum of a bin's samples is divided by. */
+/* The divisor that turns the sum of a bin's samples into their mean. */
 GPUNN__SHARED float gpunn__roi_count(const gpunn__roi_line *y, const gpunn__roi_line *x)
 {
     const float count = (float)y->samples * (float)x->samples;
     return count > 1 ? count : 1;
 }
 
-/* A size or place along an axis: 32 bits on a GPU, where others take long, and whose functions refuse what is larger. */
+/* Type of a size or place along an axis. It has 32 bits on a GPU, where 64-bit arithmetic is slow; GPU
+ * functions reject larger values. */
 #ifdef GPUNN__COMPANION
 typedef int      gpunn__extent;
 typedef unsigned gpunn__unsigned;
@@ -4184,7 +4193,7 @@ typedef uint64_t gpunn__unsigned;
 enum { GPUNN__ROOM_ALIGN = 64 };
 #endif
 
-/* A block that is handed out piece by piece, each aligned; without a base the pieces are only counted. */
+/* A buffer handed out in aligned pieces. With base NULL it only adds up their sizes. */
 typedef struct gpunn__room {
     char  *base;
     size_t bytes;
@@ -4197,13 +4206,13 @@ GPUNN__COMMON void *gpunn__room_take(gpunn__room *room, size_t bytes)
     return at;
 }
 
-/* ---- hash grids: levels of cells whose corners have rows of one table ----------------------------------------------------- */
+/* ---- hash grids: levels of cells; each corner of a cell has a row in one table -------------------------------------------- */
 enum { GPUNN__HASH_LEVELS = 32, GPUNN__HASH_AXES = 3, GPUNN__HASH_FEATURES = 8 };
 typedef struct gpunn__hash_level {
-    float    scale;      /* of a coordinate, to cells */
-    uint32_t resolution; /* corners along an axis; 0: there are more in all than rows, so that a hash picks these */
+    float    scale;      /* factor from coordinates to cells */
+    uint32_t resolution; /* corners along an axis; 0: more corners than rows, so a hash selects the row */
     uint32_t rows;
-    int64_t  first; /* row */
+    int64_t  first; /* first row of the level */
 } gpunn__hash_level;
 typedef struct gpunn__hash_grid {
     int               axes, levels, features;
@@ -4211,7 +4220,7 @@ typedef struct gpunn__hash_grid {
     gpunn__hash_level level[GPUNN__HASH_LEVELS];
 } gpunn__hash_grid;
 
-/* As tiny-cuda-nn's GridEncoding lays them out. false: a resolution does not fit 31 bits. */
+/* The layout of tiny-cuda-nn's GridEncoding. False: a resolution does not fit 31 bits. */
 GPUNN__COMMON inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int axes, int features, gpunn__hash_grid *grid)
 {
     double cells = attr->base_resolution;
@@ -4235,25 +4244,25 @@ GPUNN__COMMON inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int 
     return true;
 }
 
-typedef struct gpunn__hash_place { /* of a point in a level */
+typedef struct gpunn__hash_place { /* place of a point in a level */
     uint32_t cell[GPUNN__HASH_AXES];
-    float    part[GPUNN__HASH_AXES]; /* of the way to the next one */
+    float    part[GPUNN__HASH_AXES]; /* fraction of the way to the next cell */
 } gpunn__hash_place;
 
-/* axes stands apart where it is a constant. */
+/* axes is a parameter of its own because callers pass a constant. */
 GPUNN__SHARED gpunn__hash_place gpunn__hash_find(int axes, const gpunn__hash_level *level, const float *x)
 {
     gpunn__hash_place place = {{0, 0, 0}, {0, 0, 0}};
     for (int i = 0; i < axes; i++) {
         const float at = x[i] * level->scale + 0.5f, cell = floorf(at);
-        const float low = cell > -1e9f ? cell : -1e9f; /* NaN goes low */
+        const float low = cell > -1e9f ? cell : -1e9f; /* also replaces NaN */
         place.cell[i] = (uint32_t)(int32_t)(low < 1e9f ? low : 1e9f);
         place.part[i] = at - cell;
     }
     return place;
 }
 
-/* The row of one of the cell's corners: bit i is set where it is the next one along axis i. */
+/* Row of one of the cell's corners. Bit i of corner: the next cell along axis i. */
 GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level, const gpunn__hash_place *place, int corner)
 {
     uint32_t index = 0, stride = 1;
@@ -4268,7 +4277,7 @@ GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level, 
     return level->first + index % level->rows;
 }
 
-/* How much of it the point has; without axis `but`, -1: with all. */
+/* Interpolation weight of a corner, without the factor of axis `but`; -1: with all factors. */
 GPUNN__SHARED float gpunn__hash_weight(int axes, const gpunn__hash_place *place, int corner, int but)
 {
     float weight = 1;
@@ -4277,7 +4286,7 @@ GPUNN__SHARED float gpunn__hash_weight(int axes, const gpunn__hash_place *place,
     return weight;
 }
 
-/* A point's features of a level, to `out`. */
+/* Writes a point's features of one level to `out`. */
 GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level, const float *x, const float *table,
                                         int features, float *out)
 {
@@ -4293,7 +4302,8 @@ GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level
         if (f < features) out[f] = sum[f];
 }
 
-/* slope[i] += what the gradient dy of these features tells of coordinate i. */
+/* Adds the gradient with respect to each coordinate: slope[i] += sum over the features of dy times their
+ * derivative by coordinate i. */
 GPUNN__SHARED void gpunn__hash_slopes(int axes, const gpunn__hash_level *level, const float *x, const float *table, int features,
                                       const float *dy, float *slope)
 {
@@ -4307,7 +4317,7 @@ GPUNN__SHARED void gpunn__hash_slopes(int axes, const gpunn__hash_level *level, 
     }
 }
 
-/* What becomes of a pixel, as torchvision's ToTensor and Normalize make it. */
+/* Normalises a pixel like torchvision's ToTensor and Normalize. */
 GPUNN__SHARED float gpunn__normalized(uint8_t x, float mean, float std)
 {
     return ((float)x / 255.0f - mean) / std;
@@ -4322,6 +4332,7 @@ GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_
 }
 
 /* ==== >>common/numbers ============================================================================================= */
+/* Integer arithmetic, float remainders, conversions and random numbers, identical on the CPU and the GPU. */
 /* Stores a number in element i of I64, I32, U8 or BOOL storage. */
 GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, int64_t value)
 {
@@ -4333,7 +4344,7 @@ GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, 
         ((uint8_t *)data)[i] = dtype == GPUNN_BOOL ? value != 0 : (uint8_t)value;
 }
 
-/* a by b, rounded towards 0; by 0: 0. */
+/* a / b, rounded towards 0; 0 if b is 0. */
 GPUNN__SHARED int64_t gpunn__trunc_quotient(int64_t a, int64_t b)
 {
     return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
@@ -4344,7 +4355,7 @@ GPUNN__SHARED int64_t gpunn__trunc_rest(int64_t a, int64_t b)
     return b == 0 ? a : b == -1 ? 0 : a % b;
 }
 
-/* Whether that quotient lies above the exact one. */
+/* Whether that quotient is above the exact one. */
 GPUNN__SHARED bool gpunn__rounds_up(int64_t a, int64_t b)
 {
     return b != 0 && gpunn__trunc_rest(a, b) != 0 && (a < 0) != (b < 0);
@@ -4367,7 +4378,7 @@ GPUNN__SHARED bool gpunn__integer_divides(int op)
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------------- */
-/* Of the exact quotient: 9 for 1 and 0.1f, though 1 / 0.1f is 10 as a float. */
+/* Floor of the exact quotient: 9 for 1 and 0.1f, although 1 / 0.1f is 10 as a float. */
 GPUNN__SHARED float gpunn__floordiv(float p, float q)
 {
     const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
@@ -4375,14 +4386,14 @@ GPUNN__SHARED float gpunn__floordiv(float p, float q)
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
-/* What is left of p, of q's sign; exact but for the last sum. */
+/* Remainder of p / q with q's sign; exact except for the final addition. */
 GPUNN__SHARED float gpunn__remainder(float p, float q)
 {
     const float rest = fmodf(p, q);
     return rest != 0 && (rest < 0) != (q < 0) ? rest + q : rest;
 }
 
-/* What has no counterpart is what x86 makes of it, INT64_MIN or INT32_MIN. */
+/* Conversions to integers. Values out of range give INT64_MIN or INT32_MIN, as on x86. */
 GPUNN__SHARED int64_t gpunn__to_i64(float x)
 {
     return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
@@ -4414,11 +4425,12 @@ GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
     out[3] = c3;
 }
 
-/* Dropout stores nothing: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight
- * elements of a pack take the eight 16-bit halves, low before high, of the four words of
+/* Dropout stores no mask: backward draws the same numbers again, and so does every backend. Element i belongs
+ * to pack i / 8. The eight elements of a pack use the eight 16-bit halves, low before high, of the four words
+ * of
  *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
- * where low and high are 32-bit halves. An element is kept when its draw < keep = round((1 - p) * 65536), and then multiplied by
- * 65536 / keep. */
+ * where low and high are 32-bit halves. An element is kept if its draw < keep = round((1 - p) * 65536), and
+ * then multiplied by 65536 / keep. */
 GPUNN__COMMON uint32_t gpunn__drop_keep(const gpunn_step *step)
 {
     return step->training && !step->evaluates ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
@@ -4429,16 +4441,16 @@ GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
     return keep ? 65536.0f / (float)keep : 0;
 }
 
-/* Random numbers are drawn in the same way, by draw in the place of step, four to a pack: element i from word i % 4 of pack
- * i / 4. */
-/* [0, 1), in steps of 2^-24. */
+/* Random numbers use the same scheme, with draw instead of step and four numbers per pack: element i uses
+ * word i % 4 of pack i / 4. */
+/* Uniform in [0, 1), in steps of 2^-24. */
 GPUNN__SHARED float gpunn__uniform(uint32_t word)
 {
     return (float)(word >> 8) * (1 / 16777216.0f);
 }
 
-/* Box and Muller: words 2j and 2j + 1 give two normal numbers, radius cos(angle) and radius sin(angle), with radius =
- * sqrt(-2 log(unit)). unit is in (0, 1], angle in [0, 2 pi]. */
+/* Box-Muller: words 2j and 2j + 1 give two normal numbers, radius cos(angle) and radius sin(angle), with
+ * radius = sqrt(-2 log(unit)). unit is in (0, 1], angle in [0, 2 pi]. */
 GPUNN__SHARED float gpunn__unit(uint32_t word)
 {
     return ((float)word + 1) * (1 / 4294967296.0f);
@@ -4450,7 +4462,9 @@ GPUNN__SHARED float gpunn__angle(uint32_t word)
 }
 
 /* ==== >>common/places ============================================================================================== */
-/* In elements. */
+/* Where elements are in memory: strides and walks over axes, padding, pool windows, and sizes of matmul and
+ * attention. Shared by the CPU and the GPU. */
+/* Strides of a row-major value, in elements. */
 GPUNN__COMMON void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
 {
     int64_t step = 1;
@@ -4460,13 +4474,13 @@ GPUNN__COMMON void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN
     }
 }
 
-/* a / b of numbers >= 0, in 32 bits where they fit. */
+/* a / b for numbers >= 0, in 32-bit arithmetic if they fit. */
 GPUNN__SHARED int64_t gpunn__quotient(int64_t a, int64_t b)
 {
     return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
-/* Where position `index` of axes listed from the last to the first begins. */
+/* Offset of element `index` of axes that are listed from the last to the first. */
 GPUNN__SHARED int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
 {
     int64_t offset = 0;
@@ -4479,13 +4493,13 @@ GPUNN__SHARED int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim,
     return offset;
 }
 
-/* The axes along which up to three values are walked, from the innermost on. */
+/* Axes over which up to three values are walked together, innermost first. */
 typedef struct gpunn__walk {
     int     rank;
-    int64_t dim[GPUNN_MAX_RANK], stride[3][GPUNN_MAX_RANK]; /* stride 0: that value does not have the axis */
+    int64_t dim[GPUNN_MAX_RANK], stride[3][GPUNN_MAX_RANK]; /* stride 0: that value lacks the axis */
 } gpunn__walk;
 
-/* Takes in another axis, outside those there; it becomes one with the outermost where it continues that in every value. */
+/* Adds an axis outside those present. It merges with the outermost one if it continues that in every value. */
 GPUNN__COMMON void gpunn__axes_add(gpunn__walk *all, int64_t dim, int64_t stride_a, int64_t stride_b, int64_t stride_c)
 {
     const int64_t stride[3] = {stride_a, stride_b, stride_c};
@@ -4509,8 +4523,8 @@ GPUNN__COMMON int64_t gpunn__axes_count(const gpunn__walk *all)
     return count;
 }
 
-/* The axes of shape but its last `inner`, some of which values lack or have 1 of: those of the last of three values in *kept, the
- * others in *summed, which may be the same. */
+/* Collects the axes of shape except its last `inner`. A value may lack an axis or have size 1 there. Axes of
+ * the last of three values go to *kept, the others to *summed; both may be the same walk. */
 GPUNN__COMMON void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_value *const *value, int values,
                                   gpunn__walk *kept, gpunn__walk *summed)
 {
@@ -4529,7 +4543,7 @@ GPUNN__COMMON void gpunn__axes_of(const gpunn_value *shape, int inner, const gpu
     }
 }
 
-/* The axes of a value and, as the second one, of what is left of it when `axes` are reduced. */
+/* The axes of a value and, as the second walked value, of its result when `axes` are reduced. */
 GPUNN__COMMON gpunn__walk gpunn__axes_reduced(const gpunn_value *value, uint32_t axes)
 {
     gpunn__walk all;
@@ -4544,7 +4558,7 @@ GPUNN__COMMON gpunn__walk gpunn__axes_reduced(const gpunn_value *value, uint32_t
     return all;
 }
 
-/* Of these, the ones from `first` on that are reduced, or not. Returns how many elements they have. */
+/* Selects the axes from `first` on that are reduced, or those that are not. Returns their number of elements. */
 GPUNN__COMMON int64_t gpunn__axes_select(const gpunn__walk *all, int first, bool reduced, int *rank, int64_t *dim,
                                          int64_t *stride)
 {
@@ -4559,21 +4573,21 @@ GPUNN__COMMON int64_t gpunn__axes_select(const gpunn__walk *all, int first, bool
     return count;
 }
 
-/* An elementwise op of integers, or a reduction by one: result i is that of the elements at these places of the operands, or of
- * element 0 and all others that are folded into it. */
+/* An elementwise integer op, or a reduction by one. Result i is computed from the operands' elements at its
+ * place or, in a reduction, from element 0 with all others folded into it. */
 typedef struct gpunn__integers {
     int         op, operands; /* gpunn_integer_op */
-    int64_t     number;       /* in the place of the last operand, where that is no tensor */
+    int64_t     number;       /* last operand, if it is not a tensor */
     int64_t     count;        /* of results */
     gpunn__walk walk;         /* of the results in the operands */
     int         fold_rank;
-    int64_t     folded, fold_dim[GPUNN_MAX_RANK], fold_stride[GPUNN_MAX_RANK]; /* folded: elements for one result; 0: none */
+    int64_t     folded, fold_dim[GPUNN_MAX_RANK], fold_stride[GPUNN_MAX_RANK]; /* folded: elements per result; 0: no reduction */
     const void *in[3];
     void       *out;
     gpunn_dtype in_dtype[3], out_dtype;
 } gpunn__integers;
 
-/* Computes one result; false where that divides by 0. */
+/* Computes one result. Returns false if it divides by 0. */
 GPUNN__SHARED bool gpunn__integers_at(const gpunn__integers *p, int64_t i)
 {
     const int64_t place = gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[0]);
@@ -4590,7 +4604,7 @@ GPUNN__SHARED bool gpunn__integers_at(const gpunn__integers *p, int64_t i)
     return b != 0 || !gpunn__integer_divides(p->op);
 }
 
-/* Those of INTEGER, and of SUM and MAX where they reduce integers. */
+/* Parameters of INTEGER, and of SUM and MAX over integers. */
 GPUNN__COMMON gpunn__integers gpunn__integers_of(const gpunn_step *step)
 {
     const gpunn_value *in[3] = {NULL, NULL, NULL};
@@ -4618,12 +4632,12 @@ GPUNN__COMMON gpunn__integers gpunn__integers_of(const gpunn_step *step)
     return p;
 }
 
-/* An axis of what is padded with its own elements. */
+/* One axis of a value that is padded with its own elements. */
 typedef struct gpunn__pad_axis {
-    int64_t n, before, after, stride; /* stride: of the padded value */
+    int64_t n, before, after, stride; /* stride: in the padded value */
 } gpunn__pad_axis;
 
-/* The element that position i, which may lie outside, is padded with. */
+/* Index of the element that fills position i, which may be outside. */
 GPUNN__SHARED int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
 {
     if (i >= 0 && i < n) return i;
@@ -4632,7 +4646,7 @@ GPUNN__SHARED int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
     return i < 0 ? -i : 2 * (n - 1) - i;
 }
 
-/* Copies of element i along an axis, *low of them before its own place. */
+/* Number of copies of element i along an axis; *low receives how many of them are before its own place. */
 GPUNN__SHARED int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis *a, int64_t i, int64_t *low)
 {
     if (mode == GPUNN_PAD_REPLICATE) {
@@ -4640,12 +4654,12 @@ GPUNN__SHARED int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis *a, int6
         return *low + 1 + (i == a->n - 1 ? a->after : 0);
     }
     bool    mirror = mode == GPUNN_PAD_REFLECT;
-    int64_t left = mirror ? i : a->n - i, right = mirror ? a->n - 1 - i : i + 1; /* how far outside they lie */
+    int64_t left = mirror ? i : a->n - i, right = mirror ? a->n - 1 - i : i + 1; /* distance outside */
     *low = left >= 1 && left <= a->before;
     return *low + 1 + (right >= 1 && right <= a->after);
 }
 
-/* Where copy k of them stands. */
+/* Position of copy k of element i. */
 GPUNN__SHARED int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis *a, int64_t i, int64_t k, int64_t low)
 {
     if (mode == GPUNN_PAD_REPLICATE) return a->before + i + k - low;
@@ -4653,18 +4667,18 @@ GPUNN__SHARED int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis *a, int64_
     return a->before + (k < low ? -i : k > low ? 2 * (a->n - 1) - i : i);
 }
 
-/* An element's code is larger the earlier topk takes it: its value in 32 bits that order as floats do, NaN above all, then its
- * place from the end. */
+/* Sort key of an element for topk; larger keys come first. The high 32 bits order the values as floats, with
+ * NaN above all. The low 32 bits prefer the earlier place. */
 GPUNN__SHARED uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
 {
     uint32_t bits;
-    x += 0.0f; /* -0 is 0 */
+    x += 0.0f; /* turns -0 into 0 */
     memcpy(&bits, &x, sizeof bits);
     bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
     return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
 }
 
-/* The coordinate of cell i of n, from -1 to 1. */
+/* Coordinate of cell i of n, from -1 to 1. */
 GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, bool align_corners)
 {
     return n == 1 ? 0 : (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
@@ -4673,10 +4687,10 @@ GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, b
 /* ---- windows of a pool -------------------------------------------------------------------------------------------------- */
 typedef struct gpunn__pool_axis {
     gpunn__extent n, out, kernel, stride, padding; /* kernel 0: adaptive */
-    gpunn__extent span;                            /* of the largest window */
+    gpunn__extent span;                            /* cells of the largest window */
 } gpunn__pool_axis;
 
-/* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
+/* Axis i of the op's settings. An adaptive pool whose windows are all equal becomes a plain one. */
 GPUNN__COMMON gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64_t n, int64_t out)
 {
     gpunn__pool_axis axis = {(gpunn__extent)n, (gpunn__extent)out, 0, 0, 0, (gpunn__extent)(n / out) + 2};
@@ -4691,22 +4705,23 @@ GPUNN__COMMON gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i
     return axis;
 }
 
-/* A plane is a volume of depth 1. */
+/* The three axes of a pool; an image is a volume of depth 1. */
 GPUNN__COMMON void gpunn__pool_axes(const gpunn_step *step, gpunn__pool_axis *z, gpunn__pool_axis *y, gpunn__pool_axis *x)
 {
     const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
     const int64_t         *from = step->in[0].dim, *to = step->backward ? step->grad_out.dim : step->out.dim;
-    const int              deep = step->in[0].rank - 4; /* 1: with a depth, to which setting 0 belongs */
+    const int              deep = step->in[0].rank - 4; /* 1: x has a depth axis, described by setting 0 */
     *z = deep ? gpunn__pool_axis_of(step, 0, from[2], to[2]) : flat;
     *y = gpunn__pool_axis_of(step, deep, from[2 + deep], to[2 + deep]);
     *x = gpunn__pool_axis_of(step, 1 + deep, from[3 + deep], to[3 + deep]);
 }
 
-/* The window of output i covers cells [*begin, *end); returns its length with the padding that it covers. */
+/* The window of output i covers cells [*begin, *end). Returns its length including the padding that it
+ * covers. */
 GPUNN__SHARED gpunn__extent gpunn__pool_window(const gpunn__pool_axis *a, gpunn__extent i, gpunn__extent *begin,
                                                gpunn__extent *end)
 {
-    if (a->kernel == 0) { /* torch's i n / out and (i + 1) n / out rounded up, in parts that fit 32 bits */
+    if (a->kernel == 0) { /* torch's i n / out and (i + 1) n / out rounded up, computed in parts that fit 32 bits */
         const gpunn__unsigned n = (gpunn__unsigned)a->n, out = (gpunn__unsigned)a->out, at = (gpunn__unsigned)i;
         const gpunn__unsigned whole = n / out, rest = n - whole * out;
         *begin = (gpunn__extent)(at * whole + at * rest / out);
@@ -4720,13 +4735,13 @@ GPUNN__SHARED gpunn__extent gpunn__pool_window(const gpunn__pool_axis *a, gpunn_
     return last - first;
 }
 
-/* Where that window, which covers cells from `begin` on, begins, inside or in the padding. */
+/* First position of window i, inside or in the padding. The window covers cells from `begin` on. */
 GPUNN__SHARED gpunn__extent gpunn__pool_corner(const gpunn__pool_axis *a, gpunn__extent i, gpunn__extent begin)
 {
     return a->kernel == 0 ? begin : i * a->stride - a->padding;
 }
 
-/* Notes which cell of its window was the maximum of output i. */
+/* Stores which cell of the window was the maximum of output i. */
 GPUNN__SHARED void gpunn__pool_mark(void *marks, int bytes, int64_t i, gpunn__extent cell)
 {
     if (bytes == 1)
@@ -4736,7 +4751,8 @@ GPUNN__SHARED void gpunn__pool_mark(void *marks, int bytes, int64_t i, gpunn__ex
 }
 
 /* ---- steps --------------------------------------------------------------------------------------------------------------- */
-/* The sizes of a matmul's c = op(a) op(b), the result or its gradient. One b for all: the leading axes of a are more rows. */
+/* Sizes of matmul's c = op(a) op(b); in backward c is the gradient of the result. If one b serves all
+ * samples, the leading axes of a become rows. */
 GPUNN__COMMON void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, gpunn_value *b, gpunn_value *c, int64_t *m,
                                        int64_t *n, int64_t *k)
 {
@@ -4757,7 +4773,8 @@ GPUNN__COMMON void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, g
     b->dim[1] = tb ? *k : *n;
 }
 
-/* An activation of its own: y = f(x), or, with a gradient, that *= f'(x) in place. none and accumulate: zeroed by the caller. */
+/* A step of an activation: y = f(x) or, with a gradient, gradient *= f'(x) in place. The caller provides
+ * zeroed none and accumulate. */
 GPUNN__COMMON gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient,
                                                 const gpunn_attributes *none, bool *accumulate)
 {
@@ -4776,8 +4793,8 @@ GPUNN__COMMON gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, con
     return step;
 }
 
-/* The axes of gradient_energy that have more than one element: their sizes, strides in elements and the share of one difference
- * in the mean along that axis. Returns how many. */
+/* Lists the axes of gradient_energy with more than one element: sizes, strides in elements, and the weight of
+ * one difference in the mean along the axis. Returns their number. */
 GPUNN__COMMON int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int64_t *stride, double *share)
 {
     const gpunn_value *x = &step->in[0];
@@ -4793,7 +4810,8 @@ GPUNN__COMMON int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int6
     return count;
 }
 
-/* An assignment: `lines` times `rows` rows of `inner` elements into one of `capacity` rows; a sample has `sample` lines. */
+/* An assignment copies `lines` times `rows` rows of `inner` elements into lines of `capacity` rows; a sample
+ * has `sample` lines. */
 typedef struct gpunn__assign_shape {
     int64_t lines, sample, rows, capacity, inner;
 } gpunn__assign_shape;
@@ -4812,7 +4830,7 @@ GPUNN__COMMON gpunn__assign_shape gpunn__assign_shape_of(const gpunn_step *step)
 
 typedef struct gpunn__attention_shape {
     int64_t n, heads, kv_heads, l, s, e, ev;
-    bool    packed, last; /* packed: q, k and v in one, [n, l, 3, heads, e] */
+    bool    packed, last; /* packed: q, k and v in one value, [n, l, 3, heads, e] */
 } gpunn__attention_shape;
 
 GPUNN__COMMON gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step *step)
@@ -4831,15 +4849,15 @@ GPUNN__COMMON gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step 
     return c;
 }
 
-/* Rows of heads, of q, k, v, the result and their gradients, or a matrix for each head of q: element (sample, head, row, i) is
- * number sample * samples + head * heads + row * rows + i. */
+/* Layout of per-head rows: q, k, v, the result, their gradients, or one matrix per head of q. Element
+ * (sample, head, row, i) is at sample * samples + head * heads + row * rows + i. */
 typedef struct gpunn__heads {
     void       *data; /* NULL: none */
     gpunn_dtype dtype;
     int64_t     samples, heads, rows;
 } gpunn__heads;
 
-/* The heads of a value: part 0 to 2 of q, k and v or their gradients, 3 of the result. */
+/* Layout of a value. part 0, 1, 2: q, k, v or their gradients; 3: the result. */
 GPUNN__COMMON gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value, int part)
 {
     const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads, rows = part == 1 || part == 2 ? c->s : c->l;
@@ -4849,11 +4867,11 @@ GPUNN__COMMON gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *
     return h;
 }
 
-/* How many keys of each sample are there; data NULL: all. */
+/* Number of valid keys of each sample; data NULL: all. */
 typedef struct gpunn__lengths {
     const void *data;
     gpunn_dtype dtype;
-    bool        one; /* for all samples */
+    bool        one; /* one number for all samples */
 } gpunn__lengths;
 
 GPUNN__COMMON gpunn__lengths gpunn__attention_lengths(const gpunn_step *step)
@@ -4871,14 +4889,14 @@ GPUNN__SHARED int64_t gpunn__length_of(const gpunn__lengths *lengths, int64_t sa
     return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, lengths->one ? 0 : sample) : all;
 }
 
-/* Keys that row i of l sees, of a sample that has `length` of them. */
+/* Number of keys that row i of l sees, for a sample with `length` keys. */
 GPUNN__SHARED int64_t gpunn__keys_seen(const gpunn__lengths *lengths, int64_t length, bool causal, int64_t i, int64_t l)
 {
     const int64_t last = i + 1 + (lengths->data ? length - l : 0);
     return causal && last < length ? last : length;
 }
 
-/* Steps of a mask along samples, heads, rows and keys, 0 where it has one for all. */
+/* Strides of a mask along samples, heads, rows and keys; 0 where one entry serves all. */
 GPUNN__COMMON void gpunn__attention_mask_steps(const gpunn_value *mask, int64_t step[4])
 {
     int64_t stride = 1;
@@ -4888,7 +4906,7 @@ GPUNN__COMMON void gpunn__attention_mask_steps(const gpunn_value *mask, int64_t 
     }
 }
 
-/* What a sample's loss counts in the result of ctc_loss. */
+/* Weight of a sample's loss in the result of ctc_loss. */
 GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t samples, gpunn_reduction reduction, bool zero_infinity)
 {
     if (zero_infinity && isinf(loss)) return 0;
@@ -4896,7 +4914,10 @@ GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t sampl
 }
 
 /* ==== >>common/updates ============================================================================================= */
-/* To a whole exponent. A GPU has no instruction for pow, and one thread decides for a block. */
+/* Numbers of an optimizer's update that are the same for all its elements, computed in double on the CPU or
+ * the GPU. */
+/* base to a whole exponent. A GPU has no instruction for pow, and a whole block waits for the thread that
+ * computes this. */
 GPUNN__SHARED double gpunn__power(double base, double exponent)
 {
 #ifdef GPUNN__COMPANION
@@ -4909,14 +4930,15 @@ GPUNN__SHARED double gpunn__power(double base, double exponent)
 #endif
 }
 
-/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state; power is beta1^step. By the
- * series of the logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step)) / (1 - r^k), r = 0.96^decay. */
+/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch stores as state; power is
+ * beta1^step. Computed by the series of the logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step))
+ * / (1 - r^k), with r = 0.96^decay. */
 GPUNN__SHARED double gpunn__nadam_product(double power, double decay, double step)
 {
     double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96));
     double rest = 1, all_rest = 1, below = 0, all_below = 0, half = 1, sum = 0;
     for (int k = 1; k <= 48; k++) {
-        below += rest * less; /* 1 - r^k, and rest becomes r^k */
+        below += rest * less; /* 1 - r^k; rest becomes r^k */
         all_below += all_rest * all_less;
         rest *= 1 - less;
         all_rest *= 1 - all_less;
@@ -4926,14 +4948,15 @@ GPUNN__SHARED double gpunn__nadam_product(double power, double decay, double ste
     return power * exp(-sum);
 }
 
-/* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
+/* Recovers the decimal number that was written. 0.9999f is off by 3e-8, which powers amplify. If 7 decimal
+ * places represent the float, they are used. */
 GPUNN__COMMON double gpunn__as_written(float value)
 {
     double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
     return (float)rounded == value ? rounded : (double)value;
 }
 
-/* The columns ONCE and ratio of an optimizer's row. */
+/* The columns ONCE and ratio of an optimizer's row, as functions. */
 /* clang-format off */
 #define K(number) number##f
 #define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
@@ -4953,7 +4976,7 @@ GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *sett
     }
 }
 
-/* norms: of the parameter, for one of the move. */
+/* The trust ratio. norms: norm of the parameter divided by that of the move. */
 GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *setting, double norms)
 {
     switch (kind) {
@@ -4979,7 +5002,8 @@ GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *s
 
 #ifdef GPUNN__IMPLEMENTATION
 /* ==== >>base/structs =============================================================================================== */
-#define GPUNN__ALIGN 64 /* bytes; of every block handed to a backend */
+/* The structs behind the public types: device, group, tensor, model and optimizer. */
+#define GPUNN__ALIGN 64 /* bytes; alignment of every block handed to a backend */
 #define GPUNN__ERROR_SIZE 768
 
 typedef struct gpunn__error {
@@ -4994,92 +5018,94 @@ struct gpunn_device {
     gpunn_backend_info      info;
     gpunn__error            error;
     size_t                  allocated, peak; /* bytes of backend memory */
-    gpunn_model            *models;          /* list */
-    bool                    closed;          /* by the program: to be freed with the last model */
-    const char             *place;           /* path:line:column of what is being read, put before messages; NULL: none */
-    double                 *timing;          /* [steps + 1]: receives the seconds of the next runs; NULL: nobody asks */
+    gpunn_model            *models;          /* linked list */
+    bool                    closed;          /* closed by the program: freed with the last model */
+    const char             *place;           /* path:line:column of the text being read, put before messages; NULL: none */
+    double                 *timing;          /* [steps + 1]: receives the seconds of the next runs; NULL: no timing */
     const gpunn_custom_op **customs;         /* registered */
     int                     custom_count;
-    int                     groups; /* that live */
+    int                     groups; /* open groups */
 };
 
-/* What a rank says before anything common to all. */
+/* A rank's contribution to the all-reduce of statuses that precedes every call common to all ranks. */
 typedef struct gpunn__vote {
     int32_t  status;
     float    loss;
-    uint32_t what; /* a hash of what it is about to do */
+    uint32_t what; /* hash of the call it is about to make */
 } gpunn__vote;
 struct gpunn_group {
     gpunn_device    *dev;
-    gpunn_group_args args;        /* an engine, whose functions are NULL in a group of one */
-    int              users;       /* optimizers and loaders */
-    bool             closed;      /* by the program: to be freed with the last of them */
-    gpunn_status     broken;      /* its engine has failed; GPUNN_OK: it has not */
-    int              process;     /* that opened it: one forked from it is no rank */
-    bool             told;        /* the ranks know of the last failure */
-    bool             copies;      /* some rank's device is no CPU: what goes through the host is copied, which may fail */
-    bool             unlike;      /* the ranks' devices round in ways of their own: weights may drift apart */
-    int64_t          agreed;      /* times that the ranks have voted */
+    gpunn_group_args args;        /* the engine; its functions are NULL in a group of one */
+    int              users;       /* number of optimizers and loaders */
+    bool             closed;      /* closed by the program: freed with the last user */
+    gpunn_status     broken;      /* status of a failed engine; GPUNN_OK: it works */
+    int              process;     /* process id that opened it: a forked child is no rank */
+    bool             told;        /* all ranks know of the last failure */
+    bool             copies;      /* some rank's device is no CPU: data is copied through host memory, which may fail */
+    bool             unlike;      /* the ranks' devices round differently: weights may drift apart */
+    int64_t          agreed;      /* number of all-reduces of statuses so far */
     gpunn__vote     *votes;       /* [size] */
-    char            *piece;       /* GPUNN__GROUP_PIECE bytes for what lies on a device; NULL: not needed so far */
-    int64_t         *counts;      /* [size] of a reduce_scatter's parts */
-    uint16_t        *bf16;        /* with .bf16_gradients: GPUNN__GROUP_PIECE bytes of what travels; NULL: without */
-    void            *joined_bf16; /* the same in memory of a device that has joined: gpunn__joined_count() of them */
-    bool             joined;      /* the device exchanges with those of the other ranks by itself */
+    char            *piece;       /* GPUNN__GROUP_PIECE bytes of host memory for data of a device; NULL: not needed so far */
+    int64_t         *counts;      /* [size]: parts of a reduce_scatter */
+    uint16_t        *bf16;        /* with .bf16_gradients: GPUNN__GROUP_PIECE bytes to exchange; NULL: without */
+    void            *joined_bf16; /* the same in memory of a joined device: gpunn__joined_count() values */
+    bool             joined;      /* the device communicates with those of the other ranks itself */
     gpunn_exchange  *exchanges;   /* of the next run, if it has joined */
     int              exchange_count, exchange_capacity;
 };
 
 typedef enum gpunn__kind { GPUNN__INPUT = 1, GPUNN__PARAMETER, GPUNN__BUFFER, GPUNN__CONSTANT, GPUNN__VALUE } gpunn__kind;
 
-typedef struct gpunn__lent { /* memory of the program's */
+typedef struct gpunn__lent { /* user-owned memory */
     void  *data;             /* NULL: none */
     size_t bytes;
 } gpunn__lent;
 
 struct gpunn_tensor {
-    gpunn_model                   *model;
-    int                            id; /* index in model->tensors: operands have smaller ones */
-    gpunn__kind                    kind;
-    gpunn_dtype                    dtype;
-    int                            rank;
-    int64_t                        dim[GPUNN_MAX_RANK]; /* -k: k times the batch; below GPUNN__NO_SIZE: see >>base/sizes */
-    char                          *name;                /* NULL: none */
-    gpunn_op                       op;                  /* of a value */
-    const struct gpunn__operation *operation;           /* what computes that on the CPU */
+    gpunn_model *model;
+    int          id; /* index in model->tensors; operands have smaller ones */
+    gpunn__kind  kind;
+    gpunn_dtype  dtype;
+    int          rank;
+    /* -k: k times the batch; below GPUNN__NO_SIZE: a handle, see >>base/sizes */
+    int64_t                        dim[GPUNN_MAX_RANK];
+    char                          *name;      /* NULL: none */
+    gpunn_op                       op;        /* of a value */
+    const struct gpunn__operation *operation; /* computes the op on the CPU */
     gpunn_attributes               attr;
     int                            input_count;
-    gpunn_tensor                 **inputs;  /* an optional operand that is left out is NULL */
-    char                          *layer;   /* name for messages; NULL: none */
-    const char                    *made_by; /* the builder of which this is the last op, for messages; NULL: it is one op */
-    gpunn_tensor *next[2]; /* in its chain of the model's index, by gpunn__key; of a layer only the first stands there */
+    gpunn_tensor                 **inputs;  /* an absent optional operand is NULL */
+    char                          *layer;   /* layer name for messages; NULL: none */
+    const char                    *made_by; /* for messages: the builder whose last op this is; NULL: the op itself */
+    /* next in its chain of the model's index, by gpunn__key; only a layer's first tensor is in the index */
+    gpunn_tensor *next[2];
     bool          keep, retain_grad;
-    bool          shared;  /* by derivatives: what one has made, but not of the gradient that it hands on */
-    int           part;    /* of the model that is recomputed; 0: none */
-    gpunn__lent   lent[2]; /* in the place of its memory, and of its gradient's */
-    gpunn_dlpack *managed; /* what owns the first; NULL: nothing */
-    /* inputs */
-    void   *data; /* backend memory, or what is lent; inputs only */
+    bool          shared;  /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
+    int           part;    /* checkpoint segment that recomputes it; 0: none */
+    gpunn__lent   lent[2]; /* used instead of its own memory: [0] for the value, [1] for the gradient */
+    gpunn_dlpack *managed; /* owner of lent[0]; NULL: none */
+    /* Inputs only: */
+    void   *data; /* backend memory, or user-owned memory */
     size_t  capacity;
-    int64_t batch;                /* of the last write; 0: never written; 1 when the shape has no batch */
-    int64_t held[GPUNN_MAX_RANK]; /* the shape of the last write */
-    /* parameters, buffers, constants */
+    int64_t batch;                /* of the last write; 0: never written; 1 if the shape has no batch */
+    int64_t held[GPUNN_MAX_RANK]; /* shape of the last write */
+    /* Parameters, buffers and constants only: */
     gpunn_init init;
-    int64_t    padding; /* 1 + the row that starts as 0, whatever init says; 0: none */
+    int64_t    padding; /* 1 + the row that starts as 0, regardless of init; 0: none */
     bool       trainable, decay;
-    bool       frozen;       /* a running_mean: gpunn_freeze_statistics */
-    bool       state, saved; /* a buffer: gpunn_state; gpunn_set_saved */
-    bool       narrow;       /* kept in 16 bits and nothing else: gpunn__find_narrow */
-    bool       bound;        /* before it was laid out, so that it is F32 */
+    bool       frozen;       /* running_mean only: gpunn_freeze_statistics */
+    bool       state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
+    bool       narrow;       /* has 16-bit storage only: gpunn__find_narrow */
+    bool       bound;        /* bound before it was laid out, so it stays F32 */
     float      lr_scale;
-    int64_t    offset;       /* in the model's weights, in floats; parameters: in the gradients too; -1: not laid out */
+    int64_t    offset;       /* in the model's weights, in floats; for parameters in the gradients too; -1: not laid out */
     float     *constant;     /* host copy of a constant's values */
-    bool       grad_reached; /* parameters: a backward pass has written the gradient since zero_grad */
+    bool       grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
 };
 
 typedef struct gpunn__plan gpunn__plan; /* >>plan/plan */
 
-/* What a spec says beside tensors (>>io/spec_reader). */
+/* What a spec contains beside tensors (>>io/spec_reader). */
 typedef struct gpunn__recipe {
     bool              given;
     gpunn_update_kind kind;
@@ -5092,32 +5118,32 @@ typedef struct gpunn__spec {
     gpunn__recipe recipe;
 } gpunn__spec;
 
-enum { GPUNN__MOST_TENSORS = 1 << 20 }; /* of a model */
+enum { GPUNN__MOST_TENSORS = 1 << 20 }; /* per model */
 
-enum { GPUNN__MAX_PLANS = 32 }; /* cached per model, unless it is told */
+enum { GPUNN__MAX_PLANS = 32 }; /* default limit of cached plans per model */
 
-/* What varies between runs (>>base/sizes). */
+/* Dimensions that vary between runs (>>base/sizes). */
 enum { GPUNN__TERMS = 8, GPUNN__FACTORS = 4 };
 typedef struct gpunn__size_term { /* factor * atom * atom ... */
     int64_t factor;
-    int     atom[GPUNN__FACTORS]; /* places in the model's table, falling; 0: no more */
+    int     atom[GPUNN__FACTORS]; /* places in the model's table, falling; 0: end */
 } gpunn__size_term;
 typedef struct gpunn__sum {
     int              count; /* -1: too long, or numbers too large */
     gpunn__size_term term[GPUNN__TERMS];
-} gpunn__sum; /* by falling atoms; no factor is 0 */
+} gpunn__sum; /* sorted by falling atoms; no factor is 0 */
 typedef struct gpunn__size {
-    char       *name;               /* of an atom that the program has named; NULL: none */
-    char       *text;               /* of others: the formula, which is the same in all models that have it */
-    int64_t     min, max, multiple; /* of such a one; max 0: none */
+    char       *name;               /* atom named by the program; NULL: none */
+    char       *text;               /* others: the formula, the same in all models that have it */
+    int64_t     min, max, multiple; /* of a named atom; max 0: no limit */
     gpunn__sum  sum;
-    int64_t     divisor; /* the atom is the sum by this, rounded down; 0: of a name, or no atom but the sum */
-    int64_t     value;   /* of a name, in multiples: in the run whose values can be read */
-    int64_t     found;   /* the same, in the inputs as they are; 0: none tells */
-    const char *teller;  /* the input that tells it */
+    int64_t     divisor; /* the atom is floor(sum / divisor); 0: a named atom, or no atom but the sum */
+    int64_t     value;   /* named atom: its value divided by multiple, in the run whose values can be read */
+    int64_t     found;   /* the same, according to the inputs as they are now; 0: unknown */
+    const char *teller;  /* name of the input that determined `found` */
 } gpunn__size;
 
-/* What a model's tensors are found by: a hash table whose chains go through the tensors. */
+/* Keys by which a model's tensors are found: hash tables whose chains link the tensors. */
 typedef enum gpunn__key { GPUNN__BY_NAME, GPUNN__BY_LAYER } gpunn__key;
 typedef struct gpunn__index {
     gpunn_tensor **chains;
@@ -5129,67 +5155,67 @@ struct gpunn_model {
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     bool             inference;
-    gpunn_optimizer *optimizers;    /* list */
-    int              children;      /* loaders and sessions that live */
-    bool             closed;        /* by the program: to be freed with the last optimizer, loader and session */
-    gpunn_session   *own, *session; /* the model's own states, from the first use of a session on; the one in use */
-    gpunn_optimizer *swapped;       /* whose averages are in the place of the parameters, and they in its; NULL: none */
+    gpunn_optimizer *optimizers;    /* linked list */
+    int              children;      /* number of loaders and sessions */
+    bool             closed;        /* closed by the program: freed with the last optimizer, loader and session */
+    gpunn_session   *own, *session; /* own: the model's own states, once a session has been used; session: the one in use */
+    gpunn_optimizer *swapped;       /* optimizer whose averages are exchanged with the parameters; NULL: none */
     gpunn_tensor   **tensors;
     int              tensor_count, tensor_capacity;
-    int              tensor_limit; /* no more than so many */
+    int              tensor_limit; /* most tensors allowed */
     gpunn__index     index[2];     /* by gpunn__key */
-    gpunn__size     *sizes;        /* places 0 and 1 are nothing and the batch */
+    gpunn__size     *sizes;        /* place 0 is unused, place 1 is the batch */
     int              size_count, size_capacity;
     uint32_t         random_sites;
-    /* Flat memory: parameters (decayed ones first when laid out together), buffers, constants; gradients follow the same
-     * offsets. */
+    /* Flat buffers: parameters (decayed ones first if laid out together), buffers and constants. Gradients
+     * use the same offsets. */
     float                  *weights, *gradients;
     int64_t                 weight_count, gradient_count;       /* floats laid out; gradients cover [0, gradient_count) */
-    int64_t                 wide_count;                         /* of them, those up to the last one that is not narrow */
-    int                     laid_out;                           /* tensors considered so far */
+    int64_t                 wide_count;                         /* floats up to the last tensor that has F32 storage */
+    int                     laid_out;                           /* number of tensors considered so far */
     int64_t                 weight_capacity, gradient_capacity; /* floats allocated */
-    void                   *half; /* the weights in 16 bits, by the same offsets, for products of half plans; NULL: none */
+    void                   *half; /* 16-bit copy of the weights, at the same offsets, for products of 16-bit plans; NULL: none */
     int64_t                 half_capacity; /* elements allocated */
-    bool                    half_stale;    /* weights have changed since it was made */
-    gpunn__plan            *plans, *last;  /* cache, most recent first; last: whose values can be read */
-    int                     max_plans;     /* there */
-    size_t                  plan_bytes;    /* limit of all; 0: none */
+    bool                    half_stale;    /* weights have changed since the copy was made */
+    gpunn__plan            *plans, *last;  /* cache of plans, most recent first; last: the plan whose values can be read */
+    int                     max_plans;     /* limit of their number */
+    size_t                  plan_bytes;    /* limit of their bytes; 0: none */
     void                   *arena;
     size_t                  arena_bytes;
-    uint64_t                generation;   /* changes when any pointer that plans are bound to moves */
-    uint64_t                lending;      /* the same for memory of the program's */
-    uint64_t                written;      /* changes whenever inputs or states are written */
-    int                     lent_weights; /* parameters and buffers in such memory */
-    int64_t                 batch;        /* of the last run, before it of the last write; 0 before */
+    uint64_t                generation;   /* changes when a pointer that plans contain moves */
+    uint64_t                lending;      /* the same for user-owned memory */
+    uint64_t                written;      /* changes when inputs or states are written */
+    int                     lent_weights; /* number of parameters and buffers in user-owned memory */
+    int64_t                 batch;        /* of the last run or, before the first, of the last write; 0: neither */
     gpunn_run_state         state;
     bool                    doubtful;      /* some gradient may be infinite or NaN */
-    gpunn__plan            *undo;          /* whose kept copies are to come back if the call fails; NULL: none */
-    gpunn_ranks             ranks;         /* size 0: none; user: their gpunn_group */
-    uint64_t                salt;          /* of this rank, in state.seed */
-    uint64_t                scopes;        /* optimizers so far that train some of its parameters */
-    int                     parts;         /* that are recomputed */
+    gpunn__plan            *undo;          /* plan whose kept copies are restored if the call fails; NULL: none */
+    gpunn_ranks             ranks;         /* size 0: none; user: the gpunn_group */
+    uint64_t                salt;          /* this rank's part of state.seed */
+    uint64_t                scopes;        /* number of optimizers so far that train only some of its parameters */
+    int                     parts;         /* number of checkpoint segments */
     const gpunn_kernel_set *kernels;       /* NULL: none */
-    bool                    kernels_exact; /* its instances are this model's */
+    bool                    kernels_exact; /* the kernels' list of instances is for exactly this model */
     gpunn__spec             spec;
 };
 
-enum { GPUNN__AVERAGE = 3, GPUNN__STATES }; /* what there can be for each parameter: rule.state, and its average */
+enum { GPUNN__AVERAGE = 3, GPUNN__STATES }; /* the most that a parameter can have: rule.state, and its average */
 typedef struct gpunn__states {
     float  *data[GPUNN__STATES]; /* backend memory, `count` floats each, or NULL */
-    int64_t begin, count;        /* of all places, those that are here: all, or a rank's share */
+    int64_t begin, count;        /* range of all places that is stored here: all, or a rank's share */
 } gpunn__states;
 
-/* What gpunn_fit has done so far with an optimizer; its next call goes on from here, after a checkpoint too. */
-enum { GPUNN__CURVES = 4 }; /* train loss, train metric, validation loss, validation metric; NaN where there is none */
+/* Progress of gpunn_fit with an optimizer. The next call continues from here, also after a checkpoint. */
+enum { GPUNN__CURVES = 4 }; /* train loss, train metric, validation loss, validation metric; NaN if absent */
 typedef struct gpunn__epoch {
     float  value[GPUNN__CURVES], lr;
     double seconds;
 } gpunn__epoch;
 typedef struct gpunn__fit_record {
-    int           loss;       /* 1 + its id; 0: nothing */
-    bool          validation; /* whose loss is watched; false: the training loss */
+    int           loss;       /* 1 + the loss's id; 0: no record */
+    bool          validation; /* best is the validation loss; false: the training loss */
     float         best;
-    int           best_epoch, epochs, room; /* epochs done; room: of history */
+    int           best_epoch, epochs, room; /* epochs: completed; room: capacity of history */
     gpunn__epoch *history;
 } gpunn__fit_record;
 
@@ -5201,67 +5227,70 @@ typedef struct gpunn__chosen {
 
 typedef struct gpunn__settings_group {
     gpunn__chosen chosen;
-    float         setting[GPUNN_SETTINGS], clip_norm, clip_value; /* -1: the optimizer's */
+    float         setting[GPUNN_SETTINGS], clip_norm, clip_value; /* -1: the optimizer's setting */
 } gpunn__settings_group;
 
 struct gpunn_optimizer {
     gpunn_model           *model;
     gpunn_optimizer       *next;                /* in the model's list */
     const char            *name;                /* "gpunn_adam", for messages */
-    gpunn_update           rule;                /* kind and settings; the rest is filled in for each range of parameters */
-    bool                   uses[GPUNN__STATES]; /* what this kind with these settings needs; averages: gpunn_set_ema */
+    gpunn_update           rule;                /* kind and settings; the rest is set for each range of parameters */
+    bool                   uses[GPUNN__STATES]; /* states that this kind with these settings needs; average: gpunn_set_ema */
     gpunn__chosen          chosen;
-    uint64_t               scope; /* of its plans, by which they are told from those of others; 0: it trains everything */
+    uint64_t               scope; /* identifies its plans among those of other optimizers; 0: it trains everything */
     gpunn__settings_group *groups;
     int                    group_count;
-    /* What its settings say; gpunn__optimizer_settle: */
-    float state_start; /* of state 0 */
-    int   decay;       /* the place of weight_decay */
-    bool  keeps_zeros; /* zeros, as they lie between parameters, stay zeros in an update: not where 0 is divided by an eps of 0 */
-    /* From the first step on; gpunn__optimizer_prepare: */
-    int            considered; /* tensors of the model, of which it has taken what it trains */
+    /* Derived from the settings by gpunn__optimizer_settle: */
+    float state_start; /* initial value of state 0 */
+    int   decay;       /* index of weight_decay among the settings */
+    /* an update keeps zeros, as in the gaps between parameters, zero; false if eps is 0 and 0 is divided by
+     * it */
+    bool keeps_zeros;
+    /* Set from the first step on by gpunn__optimizer_prepare: */
+    int            considered; /* number of the model's tensors already examined for what it trains */
     gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
-    int64_t       *steps;      /* updates of each so far */
-    int64_t       *places;     /* of each in its states, in floats */
-    int           *group_of;   /* of each; -1: none */
+    int64_t       *steps;      /* number of updates of each so far */
+    int64_t       *places;     /* offset of each in the states, in floats */
+    int           *group_of;   /* group of each; -1: none */
     int            parameter_count;
-    gpunn_update  *updates; /* room for two a parameter: its own, and that of its average */
+    gpunn_update  *updates; /* two per parameter: its own update, and that of its average */
     gpunn__states  states;
-    gpunn__states  share;             /* while all states are here although the ranks share them: what was */
-    bool           shares, collected; /* the ranks have a share each; share is set */
-    void          *captured;          /* the backend's, of a run with nothing but updates */
-    float         *loss_scale;        /* on a GPU: memory of scale, steps since it changed, updates skipped; NULL: not used */
-    float          kept_scale[3];     /* the same, as read last; on a CPU only the last of them */
-    bool           skips;             /* steps whose loss or gradients are not finite */
-    gpunn_count   *counts;            /* backend memory: of step_count and of steps; NULL: the program cannot capture runs */
-    int64_t        state_count;       /* floats of each state, on all ranks */
+    gpunn__states  share;             /* with sharded states, while a rank temporarily holds all of them: its share */
+    bool           shares, collected; /* shares: each rank has its share of the states; collected: `share` is set */
+    void          *captured;          /* the backend's capture of a run with updates only */
+    float         *loss_scale;        /* GPU memory: scale, steps since it changed, updates skipped; NULL: not used */
+    float          kept_scale[3];     /* the same values as last read; on a CPU only the last one is used */
+    bool           skips;             /* skip steps whose loss or gradients are not finite */
+    gpunn_count   *counts;            /* backend memory: step_count and steps; NULL: runs cannot be captured */
+    int64_t        state_count;       /* floats of each state, over all ranks */
     int64_t        step_count;
-    int            parts; /* of the next update: calls of gpunn_train_step that have accumulated since the last one */
+    int            parts; /* calls of gpunn_train_step accumulated since the last update */
     float          lr, clip_norm, clip_value, average_decay;
-    int64_t        averaged; /* updates of the averages so far; with a loss scale, also what that has skipped since its first */
-    /* What the schedule is, defaults in place, and where it stands: */
+    int64_t        averaged; /* updates of the averages so far; with a loss scale it includes those skipped since the first */
+    /* The schedule with its defaults filled in, and its position: */
     gpunn_schedule_args schedule;
     int64_t             schedule_step;
-    double plateau_scale, plateau_best; /* the product of all reductions; the best metric so far, at first +-infinity */
-    int    plateau_bad, plateau_cooldown;
+    double              plateau_scale, plateau_best; /* product of all reductions; best metric so far, initially +-infinity */
+    int                 plateau_bad, plateau_cooldown;
 
     gpunn__fit_record fit;
-    gpunn_group      *group; /* of ranks that train together; NULL: none */
+    gpunn_group      *group; /* ranks that train together; NULL: none */
 };
 
 /* ==== >>base/forward_declarations ================================================================================== *
- * What later parts define and earlier ones use. */
-/* Drops the plans (>>plan/steps): call when what they depend on has changed. */
+ * Functions that later parts define and earlier parts call. */
+/* Frees the model's plans (>>plan/steps). Call it after changing anything that plans depend on. */
 GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model);
-/* Parts of a training step (>>train/optimizer). prepare allocates the state. update makes all updates at once, of so many parts'
- * gradients. collect puts them into a run instead, and advance counts that run. */
+/* Parts of a training step (>>train/optimizer). prepare allocates the optimizer's state. update makes all
+ * updates at once, from the gradients of `parts` calls. collect adds the updates to a run instead; advance
+ * counts that run. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
 GPUNN__INTERNAL gpunn_status  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
 GPUNN__INTERNAL void          gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
-/* An op with the function that computes it on the CPU, gpunn__cpu_NAME of a part of cpu/. Builders pass it on, so that a static
- * program, or one whose linker drops sections, holds the code of the ops that it builds and no other. */
+/* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. Builders pass it
+ * on. So a static program, or one whose linker drops sections, contains only the code of the ops it builds. */
 typedef struct gpunn__cpu       gpunn__cpu;
 typedef struct gpunn__operation gpunn__operation;
 struct gpunn__operation {
@@ -5275,14 +5304,15 @@ GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
 GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL};
-/* Call after changing weights other than by gpunn_write. */
+/* Call it after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
 
 /* ==== >>base/errors ================================================================================================ */
-/* Records the first failure and returns its status, so that failing is one expression: return gpunn__fail(dev, ...). dev may be
- * NULL. */
+/* Records errors per device, or per thread if there is no device. */
+/* Records the first failure of a device and returns its status, so that failing is one expression: return
+ * gpunn__fail(dev, ...). log_fn receives every failure. dev may be NULL. */
 GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
-/* The same for builders: NULL. */
+/* The same for builders: records the failure and returns NULL. */
 #ifdef __cplusplus
 #define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), nullptr)
 #else
@@ -5290,9 +5320,9 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
 #endif
 GPUNN__DECLARE(GPUNN__THREAD_LOCAL bool gpunn__failed_here)
 
-static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* the latest failure of this thread that has no device */
+static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* latest failure of this thread without a device */
 
-GPUNN__INTERNAL GPUNN__THREAD_LOCAL bool gpunn__failed_here; /* a device's has been recorded by this thread, and not cleared */
+GPUNN__INTERNAL GPUNN__THREAD_LOCAL bool gpunn__failed_here; /* this thread has recorded a device's failure and not cleared it */
 
 GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
 {
@@ -5304,8 +5334,9 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
     (void)vsnprintf(error.text + used, sizeof error.text - (size_t)used, format, list);
     va_end(list);
     for (unsigned char *c = (unsigned char *)error.text; *c;
-         c++) {                                                   /* names from files may hold anything; a message is one line */
-        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f; /* terminals obey these too */
+         /* a message is one line, but names from files may contain anything */
+         c++) {
+        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f; /* terminals interpret these C1 controls too */
         if (high || *c < 0x20 || *c == 0x7f) *c = '?';
         if (high) *++c = '?';
     }
@@ -5353,27 +5384,31 @@ GPUNN_API const char *gpunn_status_name(gpunn_status status)
 }
 
 /* ==== >>base/memory ================================================================================================ */
-/* What the program gave as const, for a structure whose pointer is not; nothing is written there. */
+/* Allocation of host memory (realloc_fn) and of backend memory. */
+/* Removes const, for a structure whose pointer is not const. Nothing is written to that memory. */
 GPUNN__INTERNAL void *gpunn__unconst(const void *given);
 
-/* Host memory through the user's hook. Sizes are needed again at release. NULL after recording GPUNN_ERR_MEMORY. */
+/* Host memory from realloc_fn. Freeing needs the size again. Returns NULL after recording GPUNN_ERR_MEMORY. */
 GPUNN__INTERNAL void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
 GPUNN__INTERNAL void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
 GPUNN__INTERNAL void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
-GPUNN__INTERNAL char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
-/* A failure of a backend function that works on no step. */
+GPUNN__INTERNAL char *gpunn__strdup(gpunn_device *dev, const char *text); /* free it with gpunn__free_text */
+/* Records the failure of a backend function that belongs to no step. Returns status. */
 GPUNN__INTERNAL gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status);
-/* Backend memory, counted against the limit. NULL: the device's error says why. */
+/* Backend memory, counted against memory_limit. Returns NULL after recording an error. */
 GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size);
 GPUNN__INTERNAL void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
-/* False when the result does not fit. */
+/* False on overflow. */
 GPUNN__INTERNAL bool gpunn__mul(size_t a, size_t b, size_t *result);
 GPUNN__INTERNAL bool gpunn__add(size_t a, size_t b, size_t *result);
 
+/* The default realloc_fn: realloc and free. */
 GPUNN__INTERNAL void *gpunn__system_realloc(void *user, void *ptr, size_t old_size, size_t new_size);
 
+/* Frees a text of strlen + 1 bytes; NULL is allowed. */
 GPUNN__INTERNAL void gpunn__free_text(gpunn_device *dev, char *text);
 
+/* Returns the array with space for one more item: doubles the capacity if it is full. NULL on failure. */
 GPUNN__INTERNAL void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item);
 
 GPUNN__INTERNAL void *gpunn__unconst(const void *given)
@@ -5454,7 +5489,7 @@ GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size)
     }
     void *ptr = dev->backend->alloc(dev->context, size);
     if (ptr == NULL) {
-        gpunn_status status = dev->backend->synchronize(dev->context); /* a fault of the device, or really no memory? */
+        gpunn_status status = dev->backend->synchronize(dev->context); /* tells a device fault from lack of memory */
         if (status != GPUNN_OK) return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
         (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
                           "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch", dev->info.name,
@@ -5488,10 +5523,10 @@ GPUNN__INTERNAL void *gpunn__grow(gpunn_device *dev, void *array, int count, int
 }
 
 /* ==== >>base/random ================================================================================================ *
- * Initial values, drawn by Philox (>>common). */
-/* Initial values of count elements from `first` on, a multiple of 4: element i of tensor `id` is drawn from word i % 4 of counter
- * (i / 4 low, id, i / 4 high, 2^31), a range of counters that dropout, whose fourth word is the high half of the step, never
- * reaches. */
+ * Draws initial values with Philox (>>common). */
+/* Writes `count` initial values, starting at element `first`, a multiple of 4. Element i of tensor `id` uses
+ * word i % 4 of counter (i / 4 low, id, i / 4 high, 2^31). Dropout never reaches these counters: its fourth
+ * word is the high half of the step. */
 GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, int64_t first, int64_t count,
                                  float *out);
 
@@ -5515,7 +5550,7 @@ GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t
             double value = 0;
             if (init->kind == GPUNN_INIT_CONSTANT)
                 value = a;
-            else if (init->kind == GPUNN_INIT_NORMAL) { /* Box and Muller: words 2j and 2j + 1 give two values */
+            else if (init->kind == GPUNN_INIT_NORMAL) { /* Box-Muller: words 2j and 2j + 1 give two values */
                 double radius = sqrt(-2 * log(((double)word[j & 2] + 1) / 4294967296.0));
                 double angle = (double)word[(j & 2) + 1] * (6.283185307179586 / 4294967296.0);
                 value = a + b * radius * (j & 1 ? sin(angle) : cos(angle));
@@ -5527,9 +5562,10 @@ GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t
 }
 
 /* ==== >>base/math ================================================================================================== *
- * Float functions without branches or tables, so that loops over them become vector code; both sides of every choice are
- * computed. Within 2 ulp of the true value (sigmoid, tanh: 3), and C's values at infinities, NaN, denormals and outside the
- * domain. The polynomials are minimax fits by iteratively reweighted least squares. */
+ * Float functions without branches or tables, so that compilers vectorise loops over them; both sides of
+ * every choice are computed. Results are within 2 ulp of the true value (sigmoid, tanh: 3). At infinities,
+ * NaN, denormals and outside the domain they equal C's. The polynomials are minimax fits by iteratively
+ * reweighted least squares. */
 #define GPUNN__SQRT_HALF_BITS 0x3f3504f3u
 
 GPUNN__INLINE float gpunn__float_of(uint32_t bits)
@@ -5546,14 +5582,15 @@ GPUNN__INLINE uint32_t gpunn__bits_of(float value)
     return bits;
 }
 
-/* condition ? a : b by masks: gcc turns the plain form into branches that it then cannot vectorise. */
+/* condition ? a : b, with bit masks: gcc turns the plain form into branches, which it cannot vectorise. */
 GPUNN__INLINE float gpunn__select(bool condition, float a, float b)
 {
     uint32_t mask = 0u - (uint32_t)condition;
     return gpunn__float_of((gpunn__bits_of(a) & mask) | (gpunn__bits_of(b) & ~mask));
 }
 
-/* The correctly rounded square root. sqrtf may set errno, which keeps loops from vectors; the compiler's own is told not to. */
+/* The correctly rounded square root. sqrtf may set errno, which prevents vectorisation; this declares the
+ * compiler's builtin as free of side effects. */
 #if defined(__GNUC__)
 extern float __builtin_sqrtf(float) __attribute__((const));
 #endif
@@ -5566,7 +5603,7 @@ GPUNN__INLINE float gpunn__sqrt(float x)
 #endif
 }
 
-/* x with |x| at most limit; NaN becomes +-limit. */
+/* Clamps x to -limit .. limit; NaN becomes +-limit. */
 GPUNN__INLINE float gpunn__limit(float x, float limit)
 {
     int32_t size = (int32_t)(gpunn__bits_of(x) & 0x7fffffffu), most = (int32_t)gpunn__bits_of(limit);
@@ -5582,7 +5619,7 @@ GPUNN__INLINE float gpunn__exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 GPUNN__INLINE int32_t gpunn__nearest(float x)
 {
-    float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds a number to an integer, in the low bits */
     return (int32_t)(gpunn__bits_of(x + magic) - gpunn__bits_of(magic));
 }
 
@@ -5593,15 +5630,15 @@ GPUNN__INLINE float gpunn__expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2; returns exp(r) - 1. For |x| < 2^15. */
 GPUNN__INLINE float gpunn__exp_reduce(float x, int32_t *n)
 {
     *n = gpunn__nearest(x * 1.44269504f);
-    float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    float k = (float)*n; /* ln 2 is in two parts; the first has 9 bits, so its product with k is exact */
     return gpunn__expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
-/* 2^n e in two factors, since 2^n may lie outside the normal range. */
+/* 2^n * e, as two factors, since 2^n may be outside the normal range. */
 GPUNN__INLINE float gpunn__scaled(float e, int32_t n)
 {
     int32_t half = n >> 1;
@@ -5646,20 +5683,20 @@ GPUNN__INLINE float gpunn__log_join(float n, float f)
     return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
 }
 
-/* y where x is inside (limit, inf); at and below the limit -inf and NaN, at inf and NaN x itself. */
+/* Returns y for x in (limit, inf), -inf at the limit, NaN below it, and x for inf and NaN. */
 GPUNN__INLINE float gpunn__log_edges(float x, float limit, float y)
 {
     float outside = gpunn__select(x == limit, -INFINITY, gpunn__select(x < limit, NAN, x));
     return gpunn__select(x > limit, gpunn__select(x <= FLT_MAX, y, x), outside);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+/* n of x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
 GPUNN__INLINE int32_t gpunn__exponent(float x)
 {
     return (int32_t)(gpunn__bits_of(x) - GPUNN__SQRT_HALF_BITS) >> 23;
 }
 
-/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+/* Splits x = 2^n (1 + f) with f in the range of gpunn__log_join; returns f. For finite x > 0. */
 GPUNN__INLINE float gpunn__log_split(float x, float *n)
 {
     float   normal = gpunn__select(x < FLT_MIN, x * 8388608.0f, x);
@@ -5681,7 +5718,7 @@ GPUNN__INLINE float gpunn__log2(float x)
     return gpunn__log_edges(x, 0, n + gpunn__log_join(0, f) * 1.44269504f);
 }
 
-/* log10(2) in two parts, the first with 13 bits: n times it is exact, and so are the powers of 10. */
+/* log10(2) is in two parts; the first has 13 bits, so its product with n is exact, and so are powers of 10. */
 GPUNN__INLINE float gpunn__log10(float x)
 {
     float n, f = gpunn__log_split(x, &n);
@@ -5690,12 +5727,12 @@ GPUNN__INLINE float gpunn__log10(float x)
 
 GPUNN__INLINE float gpunn__log1p(float x)
 {
-    bool    huge = x > 1e30f; /* then log(2^-64 x) + 64 ln 2, or the scale would be denormal */
+    bool    huge = x > 1e30f; /* then log(2^-64 x) + 64 ln 2; otherwise the scale would be denormal */
     float   near = x * gpunn__select(huge, 5.4210109e-20f, 1);
     int32_t n = gpunn__exponent(1 + near);
     float   scale = gpunn__float_of((uint32_t)(127 - n) << 23);
     float   y = gpunn__log_join((float)n + gpunn__select(huge, 64, 0),
-                                near * scale + (scale - 1)); /* small x: scale is 1, nothing lost */
+                                near * scale + (scale - 1)); /* for small x the scale is 1, which loses nothing */
     return gpunn__select(fabsf(x) < 1e-8f, x, gpunn__log_edges(x, -1, y));
 }
 
@@ -5721,7 +5758,7 @@ GPUNN__INLINE float gpunn__erf(float x)
     return gpunn__select(fabsf(x) > 0.875f, copysignf(large, x), small);
 }
 
-/* exp(a) / 2 for 0 <= a; 90 for what is larger, whose result is infinite. */
+/* exp(a) / 2 for a >= 0. From a = 90 on the result is infinite. */
 GPUNN__INLINE float gpunn__half_exp(float a)
 {
     int32_t n;
@@ -5742,7 +5779,8 @@ GPUNN__INLINE float gpunn__cosh(float x)
     return gpunn__select(x == x, h + 0.25f / h, x);
 }
 
-/* By t = tan of an angle up to pi / 4, less that of pi / 8 upwards; the polynomial is of |u| <= tan(pi / 8). */
+/* t is the tangent of an angle up to pi / 4. Above tan(pi / 8), pi / 4 is subtracted from the angle, so the
+ * polynomial needs only |u| <= tan(pi / 8). */
 GPUNN__INLINE float gpunn__atan2(float y, float x)
 {
     float a = fabsf(x), b = fabsf(y), less = gpunn__select(b > a, a, b), more = gpunn__select(b > a, b, a);
@@ -5755,7 +5793,7 @@ GPUNN__INLINE float gpunn__atan2(float y, float x)
     return copysignf(r, y);
 }
 
-/* Scaled by a power of 2, so that no square leaves the range. */
+/* Scales by a power of 2, so that no square overflows or underflows. */
 GPUNN__INLINE float gpunn__hypot(float x, float y)
 {
     float a = fabsf(x), b = fabsf(y), most = gpunn__select(a > b, a, b);
@@ -5766,7 +5804,7 @@ GPUNN__INLINE float gpunn__hypot(float x, float y)
     return gpunn__select(a > FLT_MAX, INFINITY, gpunn__select(b > FLT_MAX, INFINITY, size));
 }
 
-/* As torch's and unlike C's: NaN in, NaN out. */
+/* NaN in, NaN out, as in torch and unlike C. */
 GPUNN__INLINE float gpunn__min(float a, float b)
 {
     return gpunn__select(a < b, a, gpunn__select(a != a, a, b));
@@ -5782,8 +5820,9 @@ GPUNN__INLINE float gpunn__sign(float x)
     return gpunn__select(x > 0, 1, gpunn__select(x < 0, -1, 0));
 }
 
-/* count numbers of a float dtype. The bits of one in 16, all but its sign, lie in a float's where a half's exponent is 112 too
- * small; subnormal halves are differences of two numbers that are not. */
+/* Converts `count` numbers of a float dtype to F32. The bits of an F16 number, except its sign, are moved to
+ * an F32 number whose exponent is too small by 112. A subnormal F16 number is the difference of two normal
+ * numbers. */
 GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int64_t count, float *to)
 {
     const char *at = (const char *)from;
@@ -5805,13 +5844,14 @@ GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int6
     }
 }
 
-/* To nearest even; NaN stays one. */
+/* Rounds to nearest even; NaN stays NaN. */
 GPUNN__INTERNAL uint16_t gpunn__bfloat_of_float(float value);
 
-/* count numbers as a dtype of 16 bits, to memory that may be theirs. */
+/* Rounds `count` numbers to a 16-bit dtype. `to` may be the memory of values. */
 GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values, int64_t count, void *to);
 
-/* Between floats and BF16, beside code that is optimized less. */
+/* Conversions between F32 and BF16. They are not inlined, because their callers are compiled with less
+ * optimization. */
 GPUNN__NOINLINE void gpunn__bf16_narrow(uint16_t *to, const float *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) to[i] = gpunn__bfloat_of_float(from[i]);
@@ -5822,7 +5862,7 @@ GPUNN__NOINLINE void gpunn__bf16_widen(float *to, const uint16_t *from, int64_t 
     gpunn__widen_floats(GPUNN_BF16, from, count, to);
 }
 
-/* Sums of `size` parts of `count` values each, in F32 in their order, rounded once. */
+/* Adds `size` parts of `count` BF16 values, in F32 and in the order of the parts; rounds each sum once. */
 GPUNN__NOINLINE void gpunn__bf16_add(uint16_t *sums, const uint16_t *parts, int size, size_t count)
 {
     enum { MOST = 256 };
@@ -5857,9 +5897,9 @@ static uint16_t gpunn__half_of_float(float value)
     const uint32_t sign = bits >> 16 & 0x8000u;
     bits &= 0x7FFFFFFFu;
     if (bits > 0x7F800000u) return (uint16_t)(sign | 0x7E00u);
-    if (bits >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* 65520 and more: infinity */
+    if (bits >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* 65520 and above: infinity */
     if (bits < 0x38800000u)
-        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(value) * 16777216.0f)); /* subnormal: units of 2^-24 */
+        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(value) * 16777216.0f)); /* subnormal, in units of 2^-24 */
     return (uint16_t)(sign | (bits - (112u << 23) + 0xFFFu + (bits >> 13 & 1u)) >> 13);
 }
 
@@ -5876,15 +5916,15 @@ GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values,
 #pragma GCC optimize("O1")
 #endif
 /* ==== >>base/tables ================================================================================================ *
- * What the tables of ops say. */
+ * Queries about ops, answered from the tables in >>ops. */
 typedef struct gpunn__op_info {
     const char *name;
-    int         arity, attribute_count; /* of elementwise ops; arity 0: another op */
+    int         arity, attribute_count; /* elementwise ops; arity 0: another op */
     const char *attribute[2];
     float       attribute_default[2];
-    const char *derivative[3];               /* elementwise: its text, NULL beyond the operands */
-    int         reads, reads_out, gradients; /* other ops */
-    const char *operands;                    /* their names, "(x, weight, bias)"; NULL: other ops' alone */
+    const char *derivative[3];               /* elementwise ops: text of each derivative, NULL beyond the operands */
+    int         reads, reads_out, gradients; /* other ops: the columns of GPUNN_OTHER_OPS */
+    const char *operands;                    /* other ops: operand names, "(x, weight, bias)"; else NULL */
 } gpunn__op_info;
 
 /* clang-format off */
@@ -5893,7 +5933,7 @@ GPUNN__DECLARE(const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT])
 
 GPUNN__PRIVATE const struct {
     int  operands;
-    bool is_bool; /* its result */
+    bool is_bool; /* its result is BOOL */
 } gpunn__integer_infos[] = {
 #define GPUNN__X(ENUM, name, operands, is_bool, value) {operands, is_bool},
     GPUNN_INTEGER_OPS(GPUNN__X)
@@ -5902,27 +5942,28 @@ GPUNN__PRIVATE const struct {
 
 GPUNN__INTERNAL bool gpunn__op_elementwise(gpunn_op op);
 
-/* What the row of an op that is not elementwise calls operand i, in text[GPUNN__OPERAND_SIZE]. */
+/* Name of operand i of an op that is not elementwise, written to text[GPUNN__OPERAND_SIZE]. */
 enum { GPUNN__OPERAND_SIZE = 32 };
 GPUNN__INTERNAL const char *gpunn__operand_name(gpunn_op op, int i, char *text);
 
-/* The convolutions stand side by side in GPUNN_OTHER_OPS: of 1, 2 and 3 axes, then the transposed ones. */
+/* Number of spatial axes. The convolutions are adjacent in GPUNN_OTHER_OPS: 1, 2 and 3 axes, then the
+ * transposed ones. */
 GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
 {
     return (int)(op - GPUNN_OP_CONV1D) % 3 + 1;
 }
 
-/* Operands of an elementwise op. */
+/* Number of operands of an elementwise op; 0 for other ops. */
 GPUNN__INTERNAL int gpunn__op_arity(gpunn_op op);
 
 GPUNN__INTERNAL int gpunn__op_attribute_count(gpunn_op op);
 
 GPUNN__INTERNAL float gpunn__op_attribute_default(gpunn_op op, int i);
 
-/* Whether the backward pass can give operand i a gradient (if it is F32). */
+/* Whether the backward pass can compute a gradient for operand i (if it is F32). */
 GPUNN__INTERNAL bool gpunn__op_has_gradient(gpunn_op op, int i);
 
-/* Whether the backward pass reads operand i, and the result. */
+/* Whether the backward pass reads operand i (the result). */
 GPUNN__INTERNAL bool gpunn__op_reads_input(gpunn_op op, int i);
 
 GPUNN__INTERNAL bool gpunn__op_reads_output(gpunn_op op);
@@ -6024,50 +6065,58 @@ GPUNN__INTERNAL bool gpunn__op_reads_output(gpunn_op op)
 }
 
 /* ==== >>base/sizes ================================================================================================= *
- * Dimensions that vary between runs. A dimension is a number from 1 on; or -k, k times the batch; or the handle of a place in the
- * model's table, where a named size is, a quotient, or a sum of products of these and the batch. Sums have one canonical form and
- * stand there once, so that dimensions are equal where they are the same number. A size that is a multiple of m is m times an
- * atom: its m-th part is whole. */
-#define GPUNN__MAX_COUNT ((int64_t)1 << 59) /* elements of one tensor: their bytes fit 62 bits */
+ * Dimensions that vary between runs. A dimension is one of three things: a number >= 1; -k, meaning k times
+ * the batch; or a handle, the place of an entry in the model's table. An entry is a named size, a quotient,
+ * or a sum of products of these and the batch. Sums have one canonical form and one entry, so dimensions are
+ * equal exactly if they are the same number. A size that is a multiple of m is m times an atom, whose value
+ * is the size / m. */
+#define GPUNN__MAX_COUNT ((int64_t)1 << 59) /* most elements of one tensor: their bytes fit 62 bits */
 #define GPUNN__FIRST_SIZE (-12 * GPUNN__MAX_COUNT)
 enum { GPUNN__BATCH_ATOM = 1, GPUNN__MOST_SIZES = 1 << 16, GPUNN__SIZE_TEXT = 128 /* of a formula */ };
 
+/* Whether dim is a handle. */
 GPUNN__INTERNAL bool gpunn__is_sized(int64_t dim);
 
-/* The place of a handle; 0: it is none. */
+/* Place of a handle in the table; 0: it is none. */
 GPUNN__INTERNAL int gpunn__size_place(const gpunn_model *model, int64_t dim);
 
 /* a + factor * b. */
 GPUNN__INTERNAL gpunn__sum gpunn__sum_plus(gpunn__sum a, const gpunn__sum *b, int64_t factor);
 
+/* A sum that is one number. */
 GPUNN__INTERNAL gpunn__sum gpunn__sum_number(int64_t number);
 
 GPUNN__INTERNAL gpunn__sum gpunn__sum_plus_number(gpunn__sum a, int64_t number);
 
+/* The sum factor * atom. */
 GPUNN__INTERNAL gpunn__sum gpunn__sum_atom(int place, int64_t factor);
 
 GPUNN__INTERNAL gpunn__sum gpunn__sum_times(const gpunn__sum *a, const gpunn__sum *b);
 
+/* The sum that a dimension stands for. */
 GPUNN__INTERNAL gpunn__sum gpunn__sum_of(const gpunn_model *model, int64_t dim);
 
+/* Appends formatted text to a zero-terminated text of `size` bytes. */
 GPUNN__INTERNAL void gpunn__size_put(char *text, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
 
-/* A size that stands alone in a shape; of one with a name that is it by its multiple: "H / 4". */
+/* Text of a size in a shape. A named size is shown by its multiple: "H / 4". */
 enum { GPUNN__SIZE_ROOM = GPUNN__SIZE_TEXT + 32 };
 GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_ROOM]);
 
-/* A place for a size; 0 after an error. */
+/* Appends an entry to the table and returns its place; 0 on an error. */
 GPUNN__INTERNAL int gpunn__size_append(gpunn_model *model, const gpunn__size *size);
 
-/* The dimension that a sum is; 0: it is none, as it is less than 1 or too large, or after an error. */
+/* The dimension that equals a sum. 0: none, since the sum is less than 1 or too large, or on an error. */
 GPUNN__INTERNAL int64_t gpunn__dim_of_sum(gpunn_model *model, const gpunn__sum *sum);
 
-/* sum / k, rounded down. What k divides leaves the quotient, and a quotient of a quotient is one. */
+/* sum / k, rounded down. Multiples of k move out of the quotient, and a quotient of a quotient becomes one. */
 GPUNN__INTERNAL gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum sum, int64_t k);
 
+/* Value of a sum with that batch size; 0: too large or unknown. found: use the inputs as they are now;
+ * otherwise the run whose values can be read. */
 GPUNN__INTERNAL int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found);
 
-/* A dimension in the run whose values can be read, with that batch; below 1 where it cannot be. */
+/* Value of a dimension with that batch size, in the run whose values can be read; below 1 if unknown. */
 GPUNN__INTERNAL int64_t gpunn__dim(const gpunn_model *model, int64_t dim, int64_t batch);
 
 typedef struct gpunn__size_formula {
@@ -6076,17 +6125,20 @@ typedef struct gpunn__size_formula {
     int          depth;
 } gpunn__size_formula;
 
+/* Parses a formula; on failure sets f->fault. */
 GPUNN__INTERNAL gpunn__sum gpunn__parse_sum(gpunn__size_formula *f);
 
+/* Skips spaces and returns the next character. */
 GPUNN__INTERNAL char gpunn__formula_next(gpunn__size_formula *f);
 
-/* Bytes of the name that begins there. */
+/* Length of the name that begins at text. */
 GPUNN__INTERNAL size_t gpunn__size_name(const char *text);
 
-/* The place of a name; 0: there is none. */
+/* Place of a named size in the table; 0: none. */
 GPUNN__INTERNAL int gpunn__size_find(const gpunn_model *model, const char *name, size_t length);
 
-#define GPUNN__NO_SIZE (-2 * GPUNN__MAX_COUNT) /* below are handles, so far apart that arithmetic on them makes none */
+/* handles are below; they are so far apart that arithmetic on one never gives another */
+#define GPUNN__NO_SIZE (-2 * GPUNN__MAX_COUNT)
 #define GPUNN__SIZE_STEP ((int64_t)1 << 20)
 
 GPUNN__INTERNAL bool gpunn__is_sized(int64_t dim)
@@ -6107,7 +6159,7 @@ GPUNN__INTERNAL int gpunn__size_place(const gpunn_model *model, int64_t dim)
 
 /* ---- sums ---- */
 
-/* a * b; 0 where it is larger than dimensions can be. */
+/* a * b; 0 if it exceeds GPUNN__MAX_COUNT. */
 static int64_t gpunn__size_product(int64_t a, int64_t b)
 {
     const int64_t most = GPUNN__MAX_COUNT / (b < 0 ? -b : b ? b : 1);
@@ -6238,7 +6290,8 @@ static const char *gpunn__atom_text(const gpunn_model *model, int place)
     return place == GPUNN__BATCH_ATOM ? "batch" : size->name ? size->name : size->text;
 }
 
-/* The atoms of a term by rising texts, so that the order in which a model met them does not show; their number. */
+/* Sorts the atoms of a term by their texts, so that the text does not depend on the order in which the model
+ * met them. Returns their number. */
 static int gpunn__atoms_by_text(const gpunn_model *model, const gpunn__size_term *term, int atoms[GPUNN__FACTORS])
 {
     int count = 0;
@@ -6251,7 +6304,7 @@ static int gpunn__atoms_by_text(const gpunn_model *model, const gpunn__size_term
     return count;
 }
 
-/* Whether a term stands before another: by the texts of their atoms, and a number last. */
+/* Order of terms in a text: by the texts of their atoms, numbers last. */
 static bool gpunn__term_is_before(const gpunn_model *model, const gpunn__size_term *a, const gpunn__size_term *b)
 {
     int       of_a[GPUNN__FACTORS], of_b[GPUNN__FACTORS], order = 0;
@@ -6262,7 +6315,7 @@ static bool gpunn__term_is_before(const gpunn_model *model, const gpunn__size_te
     return order ? order < 0 : count_a < count_b;
 }
 
-/* sign: what stands before it. */
+/* Appends a term after `sign`. */
 static void gpunn__term_put(const gpunn_model *model, const gpunn__size_term *term, const char *sign, char *text, size_t size)
 {
     int       atoms[GPUNN__FACTORS];
@@ -6273,7 +6326,7 @@ static void gpunn__term_put(const gpunn_model *model, const gpunn__size_term *te
     const int64_t common = parts ? gpunn__divisor_of_both(factor, parts) : 1;
     factor /= common;
     parts /= common;
-    const bool alone = factor == 1 && parts == 1 && count == 1; /* nothing stands beside it that would need parentheses */
+    const bool alone = factor == 1 && parts == 1 && count == 1; /* needs no parentheses */
     gpunn__size_put(text, size, "%s", sign);
     if (factor != 1 || count == 0) gpunn__size_put(text, size, "%lld", (long long)factor);
     for (int i = 0; i < count; i++) {
@@ -6305,7 +6358,7 @@ GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t d
     return text;
 }
 
-/* The formula of a size without a name; NULL where it is too long, or after an error. */
+/* Formula of a size without a name. NULL if it is too long, or on an error. */
 static char *gpunn__formula_of(gpunn_model *model, const gpunn__size *size)
 {
     char       text[GPUNN__SIZE_TEXT] = "";
@@ -6334,7 +6387,8 @@ GPUNN__INTERNAL int gpunn__size_append(gpunn_model *model, const gpunn__size *si
     return model->size_count++;
 }
 
-/* The place of sum / divisor, rounded down, or with divisor 0 of the sum; 0 where the formula is too long, or after an error. */
+/* Place of floor(sum / divisor) or, with divisor 0, of the sum, added if it is new. 0 if the formula is too
+ * long, or on an error. */
 static int gpunn__size_intern(gpunn_model *model, const gpunn__sum *sum, int64_t divisor)
 {
     gpunn__size size;
@@ -6378,12 +6432,12 @@ GPUNN__INTERNAL gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum su
         if (term.atom[0]) common = gpunn__divisor_of_both(common, term.factor);
     }
     if (sum.count < 0) return sum;
-    if (common == k) return whole; /* but for a number below k */
+    if (common == k) return whole; /* the rest is a number below k */
     for (int i = 0; i < rest.count; i++) rest.term[i].factor = gpunn__floor_of(rest.term[i].factor, common);
     if (rest.term[rest.count - 1].factor == 0) rest.count--; /* the number, which is last */
     k /= common;
     const gpunn__size_term *first = rest.term;
-    const bool              one = rest.count == 1 || (rest.count == 2 && rest.term[1].atom[0] == 0); /* and a number */
+    const bool              one = rest.count == 1 || (rest.count == 2 && rest.term[1].atom[0] == 0); /* and perhaps a number */
     const gpunn__size      *inner = one && first->factor == 1 && first->atom[1] == 0 && first->atom[0] > GPUNN__BATCH_ATOM
                                         ? &model->sizes[first->atom[0]]
                                         : NULL;
@@ -6401,7 +6455,7 @@ GPUNN__INTERNAL gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum su
 
 /* ---- values ---- */
 
-/* found: of what the inputs tell now; false: of the run whose values can be read. 0: not known. */
+/* found: according to the inputs as they are now; else in the run whose values can be read. 0: unknown. */
 static int64_t gpunn__atom_value(const gpunn_model *model, int place, int64_t batch, bool found)
 {
     if (place == GPUNN__BATCH_ATOM) return batch;
@@ -6410,7 +6464,7 @@ static int64_t gpunn__atom_value(const gpunn_model *model, int place, int64_t ba
     return found ? size->found : size->value;
 }
 
-/* 0 where it is too large. */
+/* 0 if it is too large. */
 GPUNN__INTERNAL int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found)
 {
     int64_t value = 0;
@@ -6533,32 +6587,38 @@ GPUNN__INTERNAL gpunn__sum gpunn__parse_sum(gpunn__size_formula *f)
 }
 
 /* ==== >>base/shapes ================================================================================================ *
- * Only the run knows the value of a dimension that varies (>>base/sizes). Rules compare such dimensions with each other, never
- * with numbers. */
+ * Arithmetic and texts of shapes. A dimension that varies has a value only in a run (>>base/sizes). Shape
+ * rules therefore compare such dimensions with each other, never with numbers. */
+/* Text of one dimension for messages, such as "8", "batch" or "T + 1". */
 GPUNN__INTERNAL const char *gpunn__dim_text(const gpunn_model *model, int64_t dim, char text[32]);
 
+/* Text of a shape: "[batch, 3, 32, 32]". */
 GPUNN__INTERNAL const char *gpunn__dims_text(const gpunn_model *model, int rank, const int64_t *dim, char text[128]);
 
 GPUNN__INTERNAL const char *gpunn__shape_text(const gpunn_tensor *t, char text[128]);
 
-/* The element count is factor * batch^power, with named sizes as 1; false: factor is over the limit. */
+/* Writes the element count as factor * batch^power, counting named sizes as 1. False: factor exceeds the
+ * limit. */
 GPUNN__INTERNAL bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *power);
 
+/* Number of elements with that batch size, in the sizes of the current run; -1: too large or unknown. */
 GPUNN__INTERNAL int64_t gpunn__count(const gpunn_tensor *t, int64_t batch);
 
+/* Whether a dimension is a named size or a formula. */
 GPUNN__INTERNAL bool gpunn__any_sized(int rank, const int64_t *dim);
 
-/* a + factor * b + number, of dimensions; 0 where that is none. */
+/* The dimension a + factor * b + number; 0 if that is not a dimension. */
 GPUNN__INTERNAL int64_t gpunn__dim_plus(gpunn_model *model, int64_t a, int64_t b, int64_t factor, int64_t number);
 
-/* The product of dimensions; 0 where that is none. */
+/* The product of dimensions; 0 if that is not a dimension. */
 GPUNN__INTERNAL int64_t gpunn__dim_product(gpunn_model *model, int rank, const int64_t *dim);
 
-/* Cells of a sliding window along one axis; a window that starts in the padding behind does not count (torch's rule for ceil). */
+/* Number of windows along one axis. A window that starts in the padding after the axis does not count
+ * (torch's rule for ceil_mode). */
 GPUNN__INTERNAL int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
                                        bool ceil_mode);
 
-/* The same of a size that varies; 0 where that is none. */
+/* The same for a size that varies; 0 if that is not a dimension. */
 GPUNN__INTERNAL int64_t gpunn__windows_of(gpunn_model *model, int64_t size, int64_t kernel, int64_t stride, int64_t padding,
                                           int64_t dilation, bool ceil_mode);
 
@@ -6603,7 +6663,7 @@ GPUNN__INTERNAL const char *gpunn__dims_text(const gpunn_model *model, int rank,
     for (int i = 0; i < rank; i++) {
         char one[32];
         (void)gpunn__dim_text(model, dim[i], one);
-        if (used + strlen(one) > 128 - 8) (void)snprintf(one, sizeof one, "..."); /* only absurd sizes get so long */
+        if (used + strlen(one) > 128 - 8) (void)snprintf(one, sizeof one, "..."); /* only absurd shapes are that long */
         used += (size_t)snprintf(text + used, 128 - used, "%s%s", i ? ", " : "", one);
         if (one[0] == '.') break;
     }
@@ -6688,46 +6748,54 @@ GPUNN__INTERNAL int64_t gpunn__windows_of(gpunn_model *model, int64_t size, int6
 }
 
 /* ==== >>base/device ================================================================================================ */
+/* Opens and closes devices, reports failures of runs and steps, and identifies the machine and its
+ * processors. */
+/* Sends a warning to log_fn, if there is one. */
 GPUNN__INTERNAL void gpunn__warn(gpunn_device *dev, const char *text);
 
-/* Frees a device that is closed, and has no models any more. */
+/* Frees a device that is closed and has no models or groups left. */
 GPUNN__INTERNAL void gpunn__device_release(gpunn_device *dev);
 
 #define GPUNN__BAD_VALUE                                                                                          \
     "the %s is %s at training step %llu, which changed nothing: check the data, lower the learning rate or clip " \
     "gradients; gpunn_check_nan(loss) names the first op, such as a division by 0, or a log or square root of 0"
+/* Runs `run` on the backend and reports a bad loss or gradient of this or an earlier run as
+ * GPUNN_ERR_NUMERIC. `what` names the call in other error messages. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
 
-/* What is known of them; waits for none. */
+/* Reports a bad loss or gradient of earlier runs, as far as the backend knows. It does not wait. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__earlier_runs(gpunn_device *dev, const char *what);
 
+/* Records a failure of a step with its op, layer and operand shapes. Returns status. */
 GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status);
 
-/* What a float or double is that is not finite; NULL: it is. By its bits, and where it lies in memory, as -ffast-math lets
- * compilers take all numbers for finite. */
+/* "infinite" or "NaN" for a float or double that is not finite; NULL if it is finite. It tests the bits in
+ * memory, since -ffast-math lets compilers assume that all numbers are finite. */
 GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size);
 
+/* Address of a parameter's gradient, in user-owned memory or the model's. */
 GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter);
 
-/* "gradient of 'fc.weight', by linear 'fc',": the op that reads a parameter gives its gradient. NULL: of an unknown one. */
+/* Writes "gradient of 'fc.weight', by linear 'fc',": the op that reads the parameter produces its gradient. t
+ * NULL: an unknown parameter. */
 GPUNN__INTERNAL void gpunn__gradient_text(const gpunn_tensor *t, char *text, size_t size);
 
 enum { GPUNN__MOST_THREADS = 1024 };
 
-/* What stands behind these words in the first line of a file that begins with them; "": nothing does. */
+/* Writes the rest of the first line in a file that begins with `words`, or "" if there is none. */
 GPUNN__INTERNAL void gpunn__line_of(const char *path, const char *words, char *text, size_t size);
 
-/* The machine, by words that no other has while it runs; on Linux its containers have them, too. */
+/* Writes an identifier that no other running machine has. On Linux the machine's containers share it. */
 GPUNN__INTERNAL void gpunn__machine(char *text, size_t size);
 
-/* How many processors this process may use, at least 1; set: which. */
+/* Returns the number of processors this process may use, at least 1. `set` receives which ones, as text. */
 GPUNN__INTERNAL int gpunn__processors(char set[1024]);
 
-/* What OMP_NUM_THREADS says; 0: nothing. */
+/* Value of OMP_NUM_THREADS; 0: not set. */
 GPUNN__INTERNAL int gpunn__threads_said(void);
 
-/* The one symbol of gpunn_cuda.cu. Weak: NULL where the companion is not linked. Linkers of Windows and macOS have no such
- * references. */
+/* The only symbol of gpunn_cuda.cu. The reference is weak: it is NULL if that file is not linked. Linkers of
+ * Windows and macOS have no such weak references. */
 #if defined(GPUNN_CUDA)
 extern const gpunn_backend gpunn_cuda_backend;
 #define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
@@ -6746,12 +6814,12 @@ extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
 #define GPUNN__HOW_TO_LINK "compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
 #endif
 
-#ifndef GPUNN__DRIVER_FILES /* one of which is there where NVIDIA's driver is: of a computer, of WSL, of a Jetson */
+#ifndef GPUNN__DRIVER_FILES /* one of these exists where NVIDIA's driver is installed: on a computer, in WSL, on a Jetson */
 #define GPUNN__DRIVER_FILES "/dev/nvidia0", "/usr/lib/wsl/lib/libcuda.so.1", "/dev/nvhost-gpu"
 #endif
 
-/* Whether the driver is installed, and CUDA_VISIBLE_DEVICES hides not all GPUs. Opens and loads nothing: that may take a
- * second. */
+/* Whether the driver is installed and CUDA_VISIBLE_DEVICES leaves a GPU visible. It opens and loads nothing,
+ * since that may take a second. */
 static bool gpunn__driver_is_there(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -6777,7 +6845,7 @@ static int gpunn__local_index(int devices)
     return devices > 0 ? gpunn_local_rank() % devices : 0;
 }
 
-/* A device of that backend; NULL: message says why. */
+/* Opens a device on that backend. On failure it returns NULL and writes the reason to message. */
 static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_device_args *args, char *message, size_t size)
 {
     if (backend->abi != GPUNN_BACKEND_ABI) {
@@ -6803,7 +6871,8 @@ static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_
     return dev;
 }
 
-/* A program that was linked without the companion looks just like one that computes on a GPU, but for its speed. */
+/* Tells log_fn why the CPU computes. A program linked without gpunn_cuda.cu otherwise differs from one on a
+ * GPU only in speed. */
 static void gpunn__tell_cpu(const gpunn_device_args *args, const char *why)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
@@ -6817,7 +6886,7 @@ static void gpunn__tell_cpu(const gpunn_device_args *args, const char *why)
     args->log_fn(args->user, unlinked ? GPUNN_LOG_WARNING : GPUNN_LOG_INFO, text);
 }
 
-/* gpunn_error(NULL) says why there is none. */
+/* Opens the device that the arguments select. Returns NULL on failure, recorded for gpunn_error(NULL). */
 static gpunn_device *gpunn__device_of(gpunn_device_args args)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
@@ -7006,7 +7075,7 @@ GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter)
     return parameter->lent[1].data ? (float *)parameter->lent[1].data : parameter->model->gradients + parameter->offset;
 }
 
-/* The parameter whose gradient has that float; NULL: there is none any more. */
+/* Parameter that owns this element of a gradient; NULL: none exists any more. */
 static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float *gradient)
 {
     for (const gpunn_model *model = dev->models; model && gradient; model = model->next)
@@ -7085,7 +7154,7 @@ GPUNN__INTERNAL int gpunn__processors(char set[1024])
         for (; mine; mine &= mine - 1) count++;
     }
 #else
-    gpunn__line_of("/proc/self/status", "Cpus_allowed:", set, 1024); /* Linux: words of 32 bits in hexadecimal */
+    gpunn__line_of("/proc/self/status", "Cpus_allowed:", set, 1024); /* Linux: 32-bit words in hexadecimal */
     for (const char *c = set; *c; c++)
         if (isxdigit((unsigned char)*c))
             for (int bits = *c >= 'a' ? *c - 'a' + 10 : *c - '0'; bits; bits &= bits - 1) count++;
@@ -7102,41 +7171,46 @@ GPUNN__INTERNAL int gpunn__threads_said(void)
 }
 
 /* ==== >>base/model ================================================================================================= */
+/* Creates and frees models, and finds tensors by name or layer. */
+/* Precision that the model's device actually uses. */
 GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 
-/* Once the model is on its device. */
+/* Logs a warning if the device lacks the model's precision. Call it once the model is on its device. */
 GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model);
 
 GPUNN__INTERNAL uint32_t gpunn__hash(const char *text);
 
+/* First tensor with that name or layer; NULL: none. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__index_find(gpunn_model *model, gpunn__key key, const char *text);
 
-/* Room for one more; false after an error. */
+/* Makes space in the index for one more tensor; false on an error. */
 GPUNN__INTERNAL bool gpunn__index_grow(gpunn_model *model, gpunn__key key);
 
-/* Puts t there, for which there is room; of a layer's tensors the first stays. */
+/* Adds t to the index, which must have space. Of a layer's tensors only the first is kept. */
 GPUNN__INTERNAL void gpunn__index_add(gpunn_tensor *t, gpunn__key key);
 
 GPUNN__INTERNAL void gpunn__index_remove(gpunn_tensor *t, gpunn__key key);
 
-/* Gives what owned memory of the program's back, once no work reads or writes it. */
+/* Waits for work on the bound DLPack memory, then calls its deleter. */
 GPUNN__INTERNAL void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t);
 
+/* Frees a tensor with all that it owns. */
 GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t);
 
 struct gpunn_session {
     gpunn_model *model;
     int          states;
-    char        *memory; /* their values, each from a multiple of GPUNN__ALIGN bytes on */
+    char        *memory; /* values of all states, each at a multiple of GPUNN__ALIGN bytes */
     size_t       bytes;
 };
 
 GPUNN__INTERNAL void gpunn__session_free(gpunn_device *dev, gpunn_session *session);
 
-/* Frees a model that is closed, and has neither optimizers nor loaders or sessions any more. */
+/* Frees a model that is closed and has no optimizers, loaders or sessions left. */
 GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model);
 
-/* A GPU that has products in F16 alone computes F32 instead of BF16: F16 would want a loss scale, for which nobody has asked. */
+/* Whether the GPU supports F16 products but not BF16. A BF16 model then computes in F32: F16 would need a
+ * loss scale, which the program did not request. */
 static bool gpunn__lacks_precision(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_BF16 && model->dev->info.half && !model->dev->info.bf16;
@@ -7160,7 +7234,7 @@ GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model)
 
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
 {
-    if (dev == NULL) { /* keeps the sentence of a gpunn_device_open that failed before */
+    if (dev == NULL) { /* keeps the message of an earlier failed gpunn_device_open */
         if (gpunn_last_status(NULL) == GPUNN_OK)
             (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
         return NULL;
@@ -7186,7 +7260,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     return model;
 }
 
-/* ---- what tensors are found by ---- */
+/* ---- index of tensors by name and layer ---- */
 
 static const char *gpunn__key_of(const gpunn_tensor *t, gpunn__key key)
 {
@@ -7200,7 +7274,7 @@ GPUNN__INTERNAL uint32_t gpunn__hash(const char *text)
     return hash;
 }
 
-/* What points to the tensor of that name or layer, or would; NULL: the table has no room yet. */
+/* Link to the tensor with that name or layer, or the place where it would go; NULL: the table is empty. */
 static gpunn_tensor **gpunn__index_link(gpunn_model *model, gpunn__key key, const char *text)
 {
     gpunn__index  *index = &model->index[key];
@@ -7320,6 +7394,8 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
 }
 
 /* ==== >>base/time ================================================================================================== */
+/* The monotonic clock. */
+/* Seconds since an arbitrary start. */
 GPUNN__INTERNAL double gpunn__seconds(void);
 
 GPUNN__INTERNAL double gpunn__seconds(void)
@@ -9879,45 +9955,53 @@ GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op)
 }
 
 /* ==== >>base/json ================================================================================================== *
- * Reads a JSON text in place: piece by piece, or all of it into a list of items. */
+ * Parses a JSON text in place, either token by token or as a whole into a list of items. */
 typedef struct gpunn__slice {
-    char  *at; /* a zero follows it, and may occur inside */
+    char  *at; /* zero-terminated; may also contain zeros */
     size_t length;
 } gpunn__slice;
 
 typedef struct gpunn__json {
-    char       *at, *end; /* strings are unescaped where they stand */
-    bool        python;   /* strings may stand in ' ' too */
-    const char *problem;  /* NULL: none so far */
-    int         line;     /* line ends passed */
+    char       *at, *end; /* strings are unescaped in place */
+    bool        python;   /* also accepts strings in ' ' */
+    const char *problem;  /* message of the first error; NULL: none so far */
+    int         line;     /* line ends passed so far */
     const char *line_start;
 } gpunn__json;
 
+/* Starts parsing `length` bytes at text. */
 GPUNN__INTERNAL gpunn__json gpunn__json_of(char *text, size_t length, bool python);
 
-/* Keeps the first problem; nothing matches after it. */
+/* Records the first problem and stops parsing: nothing matches afterwards. Returns false. */
 GPUNN__INTERNAL bool gpunn__json_fail(gpunn__json *j, const char *problem);
 
+/* Skips white space; true if the next character is c. */
 GPUNN__INTERNAL bool gpunn__json_peek(gpunn__json *j, char c);
 
+/* The same, and consumes c if it is there. */
 GPUNN__INTERNAL bool gpunn__json_take(gpunn__json *j, char c);
 
+/* The same, and fails with `problem` if it is not there. */
 GPUNN__INTERNAL bool gpunn__json_expect(gpunn__json *j, char c, const char *problem);
 
-/* Bytes of the UTF-8 character at s; 0: malformed. */
+/* Number of bytes of the UTF-8 character at s; 0: malformed. */
 GPUNN__INTERNAL size_t gpunn__utf8_size(const char *s, size_t left);
 
+/* Parses a string and unescapes it in place; fails if there is none. */
 GPUNN__INTERNAL bool gpunn__json_string(gpunn__json *j, gpunn__slice *text);
 
+/* Parses an integer; fails on a fraction, an exponent, a leading 0 or overflow. */
 GPUNN__INTERNAL bool gpunn__json_integer(gpunn__json *j, int64_t *value);
 
-/* The integer that is the whole text. */
+/* Converts a text that consists of one integer. */
 GPUNN__INTERNAL bool gpunn__slice_integer(const gpunn__slice *text, int64_t *value);
 
-/* The double nearest to a number's text, in every locale: without its point, which moves into the exponent. False: too long. */
+/* Converts a number's text to the nearest double, in every locale: the decimal point is removed and moved
+ * into the exponent. Returns false if the text is too long. */
 GPUNN__INTERNAL bool gpunn__json_double(const gpunn__slice *text, double *value);
 
-/* A whole text as items in the order in which they stand: a list is followed by what is in it, an object by keys and values. */
+/* A whole text as items in their order of appearance. A list is followed by its elements, an object by its
+ * keys and values. */
 typedef enum gpunn__item_kind {
     GPUNN__J_NULL,
     GPUNN__J_FALSE,
@@ -9930,9 +10014,9 @@ typedef enum gpunn__item_kind {
 typedef struct gpunn__item {
     gpunn__slice     text; /* of numbers and strings */
     gpunn__item_kind kind;
-    int              next; /* the item behind it and all that is in it */
+    int              next; /* index of the item after this one and its contents */
     int              line, column;
-    bool             read; /* somebody knows it */
+    bool             read; /* the reader has used it */
 } gpunn__item;
 
 typedef struct gpunn__items {
@@ -9940,12 +10024,14 @@ typedef struct gpunn__items {
     int          count, capacity;
 } gpunn__items;
 
-/* False with j->problem NULL: out of memory. */
+/* Appends the next value and its contents to items. Returns false on failure; j->problem is NULL if memory
+ * ran out. */
 GPUNN__INTERNAL bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__items *items, int depth);
 
+/* Whether text equals word. */
 GPUNN__INTERNAL bool gpunn__slice_is(const gpunn__slice *text, const char *word);
 
-/* A name out of a file as messages can show it: not too long, no control characters. */
+/* Makes a name from a file fit for messages: limited in length, without control characters. */
 GPUNN__INTERNAL const char *gpunn__printable(const gpunn__slice *text, char out[128]);
 
 GPUNN__INTERNAL gpunn__json gpunn__json_of(char *text, size_t length, bool python)
@@ -10016,7 +10102,7 @@ static char *gpunn__utf8_put(char *to, uint32_t c)
     return to;
 }
 
-/* The four hexadecimal digits of \uXXXX; UINT32_MAX: they are not there. */
+/* Parses the four hexadecimal digits of \uXXXX; UINT32_MAX if they are missing. */
 static uint32_t gpunn__json_hex(gpunn__json *j)
 {
     uint32_t value = 0;
@@ -10078,7 +10164,7 @@ GPUNN__INTERNAL bool gpunn__json_integer(gpunn__json *j, int64_t *value)
 {
     bool    negative = gpunn__json_take(j, '-');
     char   *first = j->at;
-    int64_t sum = 0; /* negative all along: INT64_MIN has no positive counterpart */
+    int64_t sum = 0; /* accumulated as a negative number, since INT64_MIN has no positive counterpart */
     for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++) {
         int digit = *j->at - '0';
         if (sum < (INT64_MIN + digit) / 10) return gpunn__json_fail(j, "has a number that is too large");
@@ -10097,7 +10183,7 @@ GPUNN__INTERNAL bool gpunn__slice_integer(const gpunn__slice *text, int64_t *val
     return gpunn__json_integer(&j, value) && j.at == j.end;
 }
 
-/* A number of JSON: its text. */
+/* Parses a JSON number; text receives its characters. */
 static bool gpunn__json_number(gpunn__json *j, gpunn__slice *text)
 {
     text->at = j->at;
@@ -10149,7 +10235,7 @@ static const char *gpunn__digits_end(const char *at)
     return at;
 }
 
-/* What stands behind a decimal number without a sign; NULL: it is none. */
+/* End of the decimal number without a sign at text; NULL: there is none. */
 static const char *gpunn__decimal_end(const char *text)
 {
     const char *at = gpunn__digits_end(text), *fraction = *at == '.' ? gpunn__digits_end(at + 1) : at;
@@ -10164,7 +10250,7 @@ GPUNN_API double gpunn_strtod(const char *text, char **end)
 {
     const char  *at = text + strspn(text, " \t\n\v\f\r"), *unsigned_at = at + (*at == '-' || *at == '+');
     const char  *behind = gpunn__decimal_end(unsigned_at);
-    gpunn__slice number = {(char *)at, 0}; /* which is only read */
+    gpunn__slice number = {(char *)at, 0}; /* only read */
     double       value = 0;
     if (behind == NULL && isalpha((unsigned char)*unsigned_at)) return strtod(text, end); /* infinities and NaN */
     if (behind) number.length = (size_t)(behind - at);
@@ -10217,7 +10303,7 @@ GPUNN__INTERNAL bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__
         while (word >= 0 &&
                ((size_t)(j->end - j->at) < strlen(words[word]) || memcmp(j->at, words[word], strlen(words[word])) != 0))
             word--;
-        item->kind = (gpunn__item_kind)word; /* they stand in the order of the kinds */
+        item->kind = (gpunn__item_kind)word; /* the words are in the order of the kinds */
         if (word < 0) return gpunn__json_fail(j, j->at == j->end ? "ends too early" : "lacks a value");
         j->at += strlen(words[word]);
         ok = true;
@@ -10243,40 +10329,47 @@ GPUNN__INTERNAL const char *gpunn__printable(const gpunn__slice *text, char out[
 }
 
 /* ==== >>base/text ================================================================================================== *
- * The canonical text says what a model computes and nothing else; the generator makes the same one, so its SHA-256 tells a kernel
- * file whose model it is for, and a node's line which kernel fits it. */
+ * The canonical text of a model, which describes exactly what it computes. The generator produces the same
+ * text. Its SHA-256 identifies the model a kernel file is for, and a node's line identifies the kernels that
+ * fit it. */
 enum { GPUNN__TEXT_SIZE = 512 + (GPUNN_MAX_RANK + 1) * GPUNN__SIZE_ROOM }; /* of a node's line */
 GPUNN__PRIVATE const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
 
-/* A text of limited size: what does not fit is left out, and the end is always there. */
+/* A text buffer of limited size. What does not fit is dropped; the text is always zero-terminated. */
 typedef struct gpunn__line {
     char  *at;
     size_t size, used;
 } gpunn__line;
 
+/* Appends formatted text. */
 GPUNN__INTERNAL void gpunn__put(gpunn__line *text, const char *format, ...) GPUNN__PRINTF(2, 3);
 
-/* With a point in every locale. Nine digits tell every float. */
+/* Appends a float, with a decimal point in every locale. Nine digits identify every float. */
 GPUNN__INTERNAL void gpunn__put_float(gpunn__line *text, float value, int digits);
 
-/* A float as JSON has it, in as few digits as tell it; JSON knows no infinity. */
+/* Appends a float as JSON, with as few digits as identify it. JSON has no infinity, so that is in quotes. */
 GPUNN__INTERNAL void gpunn__put_number(gpunn__line *text, float value);
 
-/* 8, N, 4N or, of named sizes, T + 1; quote: what stands around texts. */
+/* Appends a dimension: 8, N, 4N or, with named sizes, T + 1. quote is put around texts. */
 GPUNN__INTERNAL void gpunn__put_dim(gpunn__line *text, const gpunn_model *model, int64_t dim, const char *quote);
 
+/* Whether all values are equal. */
 GPUNN__INTERNAL bool gpunn__all_equal(const int *values, int count);
 
-/* A size, or 0 or 1, of what the canonical text leaves out. */
+/* Value of an attribute that the canonical text omits because the shapes or operands imply it: a size, or 0
+ * or 1. */
 GPUNN__INTERNAL int64_t gpunn__told_size(const gpunn_tensor *t, const gpunn__told *a);
 
-/* An attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
+/* Appends an attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
 GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json);
 
+/* Writes dtype and shape of a tensor: "f32 [N,3]". */
 GPUNN__INTERNAL void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size);
 
+/* Writes a node's line: op, attributes, dtype and shape. */
 GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size);
 
+/* SHA-256 of the canonical text of the first `count` tensors. */
 GPUNN__INTERNAL void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65]);
 
 GPUNN__INTERNAL void gpunn__put(gpunn__line *text, const char *format, ...)
@@ -10358,7 +10451,7 @@ GPUNN__INTERNAL int64_t gpunn__told_size(const gpunn_tensor *t, const gpunn__tol
     return a->kind == GPUNN__A_COUNT ? gpunn__count(x, 1) : x->dim[axis < 0 ? x->rank + axis : axis];
 }
 
-/* Those of the result's axes from one on. */
+/* Sizes of the result's axes, starting at the attribute's first one. */
 static const int *gpunn__told_sizes(const gpunn_tensor *t, const gpunn__told *a, int sizes[GPUNN_MAX_RANK])
 {
     const int first = (int)(a->place % 16) - 8;
@@ -10470,7 +10563,7 @@ GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t s
     gpunn__external_text(t, out + text.used, size - text.used);
 }
 
-/* The canonical text of the first `count` tensors, piece by piece. */
+/* Writes the canonical text of the first `count` tensors, piece by piece. */
 static void gpunn__model_text(const gpunn_model *model, int count, void (*write)(void *user, const char *piece, size_t length),
                               void *user)
 {

@@ -4,8 +4,8 @@
 #include "base/memory.h"
 #include "base/shapes.h"
 
-/* The one symbol of gpunn_cuda.cu. Weak: NULL where the companion is not linked. Linkers of Windows and macOS have no such
- * references. */
+/* The only symbol of gpunn_cuda.cu. The reference is weak: it is NULL if that file is not linked. Linkers of
+ * Windows and macOS have no such weak references. */
 #if defined(GPUNN_CUDA)
 extern const gpunn_backend gpunn_cuda_backend;
 #define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
@@ -24,12 +24,12 @@ extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
 #define GPUNN__HOW_TO_LINK "compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
 #endif
 
-#ifndef GPUNN__DRIVER_FILES /* one of which is there where NVIDIA's driver is: of a computer, of WSL, of a Jetson */
+#ifndef GPUNN__DRIVER_FILES /* one of these exists where NVIDIA's driver is installed: on a computer, in WSL, on a Jetson */
 #define GPUNN__DRIVER_FILES "/dev/nvidia0", "/usr/lib/wsl/lib/libcuda.so.1", "/dev/nvhost-gpu"
 #endif
 
-/* Whether the driver is installed, and CUDA_VISIBLE_DEVICES hides not all GPUs. Opens and loads nothing: that may take a
- * second. */
+/* Whether the driver is installed and CUDA_VISIBLE_DEVICES leaves a GPU visible. It opens and loads nothing,
+ * since that may take a second. */
 static bool gpunn__driver_is_there(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -55,7 +55,7 @@ static int gpunn__local_index(int devices)
     return devices > 0 ? gpunn_local_rank() % devices : 0;
 }
 
-/* A device of that backend; NULL: message says why. */
+/* Opens a device on that backend. On failure it returns NULL and writes the reason to message. */
 static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_device_args *args, char *message, size_t size)
 {
     if (backend->abi != GPUNN_BACKEND_ABI) {
@@ -81,7 +81,8 @@ static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_
     return dev;
 }
 
-/* A program that was linked without the companion looks just like one that computes on a GPU, but for its speed. */
+/* Tells log_fn why the CPU computes. A program linked without gpunn_cuda.cu otherwise differs from one on a
+ * GPU only in speed. */
 static void gpunn__tell_cpu(const gpunn_device_args *args, const char *why)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
@@ -95,7 +96,7 @@ static void gpunn__tell_cpu(const gpunn_device_args *args, const char *why)
     args->log_fn(args->user, unlinked ? GPUNN_LOG_WARNING : GPUNN_LOG_INFO, text);
 }
 
-/* gpunn_error(NULL) says why there is none. */
+/* Opens the device that the arguments select. Returns NULL on failure, recorded for gpunn_error(NULL). */
 static gpunn_device *gpunn__device_of(gpunn_device_args args)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
@@ -284,7 +285,7 @@ GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter)
     return parameter->lent[1].data ? (float *)parameter->lent[1].data : parameter->model->gradients + parameter->offset;
 }
 
-/* The parameter whose gradient has that float; NULL: there is none any more. */
+/* Parameter that owns this element of a gradient; NULL: none exists any more. */
 static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float *gradient)
 {
     for (const gpunn_model *model = dev->models; model && gradient; model = model->next)
@@ -363,7 +364,7 @@ GPUNN__INTERNAL int gpunn__processors(char set[1024])
         for (; mine; mine &= mine - 1) count++;
     }
 #else
-    gpunn__line_of("/proc/self/status", "Cpus_allowed:", set, 1024); /* Linux: words of 32 bits in hexadecimal */
+    gpunn__line_of("/proc/self/status", "Cpus_allowed:", set, 1024); /* Linux: 32-bit words in hexadecimal */
     for (const char *c = set; *c; c++)
         if (isxdigit((unsigned char)*c))
             for (int bits = *c >= 'a' ? *c - 'a' + 10 : *c - '0'; bits; bits &= bits - 1) count++;

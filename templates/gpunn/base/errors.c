@@ -1,8 +1,8 @@
 #include "base/errors.h"
 
-static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* the latest failure of this thread that has no device */
+static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* latest failure of this thread without a device */
 
-GPUNN__INTERNAL GPUNN__THREAD_LOCAL bool gpunn__failed_here; /* a device's has been recorded by this thread, and not cleared */
+GPUNN__INTERNAL GPUNN__THREAD_LOCAL bool gpunn__failed_here; /* this thread has recorded a device's failure and not cleared it */
 
 GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
 {
@@ -14,8 +14,9 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
     (void)vsnprintf(error.text + used, sizeof error.text - (size_t)used, format, list);
     va_end(list);
     for (unsigned char *c = (unsigned char *)error.text; *c;
-         c++) {                                                   /* names from files may hold anything; a message is one line */
-        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f; /* terminals obey these too */
+         /* a message is one line, but names from files may contain anything */
+         c++) {
+        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f; /* terminals interpret these C1 controls too */
         if (high || *c < 0x20 || *c == 0x7f) *c = '?';
         if (high) *++c = '?';
     }

@@ -69,7 +69,7 @@ static char *gpunn__utf8_put(char *to, uint32_t c)
     return to;
 }
 
-/* The four hexadecimal digits of \uXXXX; UINT32_MAX: they are not there. */
+/* Parses the four hexadecimal digits of \uXXXX; UINT32_MAX if they are missing. */
 static uint32_t gpunn__json_hex(gpunn__json *j)
 {
     uint32_t value = 0;
@@ -131,7 +131,7 @@ GPUNN__INTERNAL bool gpunn__json_integer(gpunn__json *j, int64_t *value)
 {
     bool    negative = gpunn__json_take(j, '-');
     char   *first = j->at;
-    int64_t sum = 0; /* negative all along: INT64_MIN has no positive counterpart */
+    int64_t sum = 0; /* accumulated as a negative number, since INT64_MIN has no positive counterpart */
     for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++) {
         int digit = *j->at - '0';
         if (sum < (INT64_MIN + digit) / 10) return gpunn__json_fail(j, "has a number that is too large");
@@ -150,7 +150,7 @@ GPUNN__INTERNAL bool gpunn__slice_integer(const gpunn__slice *text, int64_t *val
     return gpunn__json_integer(&j, value) && j.at == j.end;
 }
 
-/* A number of JSON: its text. */
+/* Parses a JSON number; text receives its characters. */
 static bool gpunn__json_number(gpunn__json *j, gpunn__slice *text)
 {
     text->at = j->at;
@@ -202,7 +202,7 @@ static const char *gpunn__digits_end(const char *at)
     return at;
 }
 
-/* What stands behind a decimal number without a sign; NULL: it is none. */
+/* End of the decimal number without a sign at text; NULL: there is none. */
 static const char *gpunn__decimal_end(const char *text)
 {
     const char *at = gpunn__digits_end(text), *fraction = *at == '.' ? gpunn__digits_end(at + 1) : at;
@@ -217,7 +217,7 @@ GPUNN_API double gpunn_strtod(const char *text, char **end)
 {
     const char  *at = text + strspn(text, " \t\n\v\f\r"), *unsigned_at = at + (*at == '-' || *at == '+');
     const char  *behind = gpunn__decimal_end(unsigned_at);
-    gpunn__slice number = {(char *)at, 0}; /* which is only read */
+    gpunn__slice number = {(char *)at, 0}; /* only read */
     double       value = 0;
     if (behind == NULL && isalpha((unsigned char)*unsigned_at)) return strtod(text, end); /* infinities and NaN */
     if (behind) number.length = (size_t)(behind - at);
@@ -270,7 +270,7 @@ GPUNN__INTERNAL bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__
         while (word >= 0 &&
                ((size_t)(j->end - j->at) < strlen(words[word]) || memcmp(j->at, words[word], strlen(words[word])) != 0))
             word--;
-        item->kind = (gpunn__item_kind)word; /* they stand in the order of the kinds */
+        item->kind = (gpunn__item_kind)word; /* the words are in the order of the kinds */
         if (word < 0) return gpunn__json_fail(j, j->at == j->end ? "ends too early" : "lacks a value");
         j->at += strlen(words[word]);
         ok = true;

@@ -19,9 +19,9 @@ static uint16_t gpunn__half_of_float(float value)
     const uint32_t sign = bits >> 16 & 0x8000u;
     bits &= 0x7FFFFFFFu;
     if (bits > 0x7F800000u) return (uint16_t)(sign | 0x7E00u);
-    if (bits >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* 65520 and more: infinity */
+    if (bits >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* 65520 and above: infinity */
     if (bits < 0x38800000u)
-        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(value) * 16777216.0f)); /* subnormal: units of 2^-24 */
+        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(value) * 16777216.0f)); /* subnormal, in units of 2^-24 */
     return (uint16_t)(sign | (bits - (112u << 23) + 0xFFFu + (bits >> 13 & 1u)) >> 13);
 }
 

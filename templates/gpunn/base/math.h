@@ -3,9 +3,10 @@
 #include "base/structs.h"
 
 /* ==== >>base/math ================================================================================================== *
- * Float functions without branches or tables, so that loops over them become vector code; both sides of every choice are
- * computed. Within 2 ulp of the true value (sigmoid, tanh: 3), and C's values at infinities, NaN, denormals and outside the
- * domain. The polynomials are minimax fits by iteratively reweighted least squares. */
+ * Float functions without branches or tables, so that compilers vectorise loops over them; both sides of
+ * every choice are computed. Results are within 2 ulp of the true value (sigmoid, tanh: 3). At infinities,
+ * NaN, denormals and outside the domain they equal C's. The polynomials are minimax fits by iteratively
+ * reweighted least squares. */
 #define GPUNN__SQRT_HALF_BITS 0x3f3504f3u
 
 GPUNN__INLINE float gpunn__float_of(uint32_t bits)
@@ -22,14 +23,15 @@ GPUNN__INLINE uint32_t gpunn__bits_of(float value)
     return bits;
 }
 
-/* condition ? a : b by masks: gcc turns the plain form into branches that it then cannot vectorise. */
+/* condition ? a : b, with bit masks: gcc turns the plain form into branches, which it cannot vectorise. */
 GPUNN__INLINE float gpunn__select(bool condition, float a, float b)
 {
     uint32_t mask = 0u - (uint32_t)condition;
     return gpunn__float_of((gpunn__bits_of(a) & mask) | (gpunn__bits_of(b) & ~mask));
 }
 
-/* The correctly rounded square root. sqrtf may set errno, which keeps loops from vectors; the compiler's own is told not to. */
+/* The correctly rounded square root. sqrtf may set errno, which prevents vectorisation; this declares the
+ * compiler's builtin as free of side effects. */
 #if defined(__GNUC__)
 extern float __builtin_sqrtf(float) __attribute__((const));
 #endif
@@ -42,7 +44,7 @@ GPUNN__INLINE float gpunn__sqrt(float x)
 #endif
 }
 
-/* x with |x| at most limit; NaN becomes +-limit. */
+/* Clamps x to -limit .. limit; NaN becomes +-limit. */
 GPUNN__INLINE float gpunn__limit(float x, float limit)
 {
     int32_t size = (int32_t)(gpunn__bits_of(x) & 0x7fffffffu), most = (int32_t)gpunn__bits_of(limit);
@@ -58,7 +60,7 @@ GPUNN__INLINE float gpunn__exp2i(int32_t n)
 /* The nearest integer to x, for |x| < 2^22. */
 GPUNN__INLINE int32_t gpunn__nearest(float x)
 {
-    float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds a number to an integer, in the low bits */
     return (int32_t)(gpunn__bits_of(x + magic) - gpunn__bits_of(magic));
 }
 
@@ -69,15 +71,15 @@ GPUNN__INLINE float gpunn__expm1_near(float r)
     return r + r * r * (p * r + 0.5f);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2; returns exp(r) - 1. For |x| < 2^15. */
 GPUNN__INLINE float gpunn__exp_reduce(float x, int32_t *n)
 {
     *n = gpunn__nearest(x * 1.44269504f);
-    float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    float k = (float)*n; /* ln 2 is in two parts; the first has 9 bits, so its product with k is exact */
     return gpunn__expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
-/* 2^n e in two factors, since 2^n may lie outside the normal range. */
+/* 2^n * e, as two factors, since 2^n may be outside the normal range. */
 GPUNN__INLINE float gpunn__scaled(float e, int32_t n)
 {
     int32_t half = n >> 1;
@@ -122,20 +124,20 @@ GPUNN__INLINE float gpunn__log_join(float n, float f)
     return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
 }
 
-/* y where x is inside (limit, inf); at and below the limit -inf and NaN, at inf and NaN x itself. */
+/* Returns y for x in (limit, inf), -inf at the limit, NaN below it, and x for inf and NaN. */
 GPUNN__INLINE float gpunn__log_edges(float x, float limit, float y)
 {
     float outside = gpunn__select(x == limit, -INFINITY, gpunn__select(x < limit, NAN, x));
     return gpunn__select(x > limit, gpunn__select(x <= FLT_MAX, y, x), outside);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+/* n of x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
 GPUNN__INLINE int32_t gpunn__exponent(float x)
 {
     return (int32_t)(gpunn__bits_of(x) - GPUNN__SQRT_HALF_BITS) >> 23;
 }
 
-/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+/* Splits x = 2^n (1 + f) with f in the range of gpunn__log_join; returns f. For finite x > 0. */
 GPUNN__INLINE float gpunn__log_split(float x, float *n)
 {
     float   normal = gpunn__select(x < FLT_MIN, x * 8388608.0f, x);
@@ -157,7 +159,7 @@ GPUNN__INLINE float gpunn__log2(float x)
     return gpunn__log_edges(x, 0, n + gpunn__log_join(0, f) * 1.44269504f);
 }
 
-/* log10(2) in two parts, the first with 13 bits: n times it is exact, and so are the powers of 10. */
+/* log10(2) is in two parts; the first has 13 bits, so its product with n is exact, and so are powers of 10. */
 GPUNN__INLINE float gpunn__log10(float x)
 {
     float n, f = gpunn__log_split(x, &n);
@@ -166,12 +168,12 @@ GPUNN__INLINE float gpunn__log10(float x)
 
 GPUNN__INLINE float gpunn__log1p(float x)
 {
-    bool    huge = x > 1e30f; /* then log(2^-64 x) + 64 ln 2, or the scale would be denormal */
+    bool    huge = x > 1e30f; /* then log(2^-64 x) + 64 ln 2; otherwise the scale would be denormal */
     float   near = x * gpunn__select(huge, 5.4210109e-20f, 1);
     int32_t n = gpunn__exponent(1 + near);
     float   scale = gpunn__float_of((uint32_t)(127 - n) << 23);
     float   y = gpunn__log_join((float)n + gpunn__select(huge, 64, 0),
-                                near * scale + (scale - 1)); /* small x: scale is 1, nothing lost */
+                                near * scale + (scale - 1)); /* for small x the scale is 1, which loses nothing */
     return gpunn__select(fabsf(x) < 1e-8f, x, gpunn__log_edges(x, -1, y));
 }
 
@@ -197,7 +199,7 @@ GPUNN__INLINE float gpunn__erf(float x)
     return gpunn__select(fabsf(x) > 0.875f, copysignf(large, x), small);
 }
 
-/* exp(a) / 2 for 0 <= a; 90 for what is larger, whose result is infinite. */
+/* exp(a) / 2 for a >= 0. From a = 90 on the result is infinite. */
 GPUNN__INLINE float gpunn__half_exp(float a)
 {
     int32_t n;
@@ -218,7 +220,8 @@ GPUNN__INLINE float gpunn__cosh(float x)
     return gpunn__select(x == x, h + 0.25f / h, x);
 }
 
-/* By t = tan of an angle up to pi / 4, less that of pi / 8 upwards; the polynomial is of |u| <= tan(pi / 8). */
+/* t is the tangent of an angle up to pi / 4. Above tan(pi / 8), pi / 4 is subtracted from the angle, so the
+ * polynomial needs only |u| <= tan(pi / 8). */
 GPUNN__INLINE float gpunn__atan2(float y, float x)
 {
     float a = fabsf(x), b = fabsf(y), less = gpunn__select(b > a, a, b), more = gpunn__select(b > a, b, a);
@@ -231,7 +234,7 @@ GPUNN__INLINE float gpunn__atan2(float y, float x)
     return copysignf(r, y);
 }
 
-/* Scaled by a power of 2, so that no square leaves the range. */
+/* Scales by a power of 2, so that no square overflows or underflows. */
 GPUNN__INLINE float gpunn__hypot(float x, float y)
 {
     float a = fabsf(x), b = fabsf(y), most = gpunn__select(a > b, a, b);
@@ -242,7 +245,7 @@ GPUNN__INLINE float gpunn__hypot(float x, float y)
     return gpunn__select(a > FLT_MAX, INFINITY, gpunn__select(b > FLT_MAX, INFINITY, size));
 }
 
-/* As torch's and unlike C's: NaN in, NaN out. */
+/* NaN in, NaN out, as in torch and unlike C. */
 GPUNN__INLINE float gpunn__min(float a, float b)
 {
     return gpunn__select(a < b, a, gpunn__select(a != a, a, b));
@@ -258,8 +261,9 @@ GPUNN__INLINE float gpunn__sign(float x)
     return gpunn__select(x > 0, 1, gpunn__select(x < 0, -1, 0));
 }
 
-/* count numbers of a float dtype. The bits of one in 16, all but its sign, lie in a float's where a half's exponent is 112 too
- * small; subnormal halves are differences of two numbers that are not. */
+/* Converts `count` numbers of a float dtype to F32. The bits of an F16 number, except its sign, are moved to
+ * an F32 number whose exponent is too small by 112. A subnormal F16 number is the difference of two normal
+ * numbers. */
 GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int64_t count, float *to)
 {
     const char *at = (const char *)from;
@@ -281,13 +285,14 @@ GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int6
     }
 }
 
-/* To nearest even; NaN stays one. */
+/* Rounds to nearest even; NaN stays NaN. */
 GPUNN__INTERNAL uint16_t gpunn__bfloat_of_float(float value);
 
-/* count numbers as a dtype of 16 bits, to memory that may be theirs. */
+/* Rounds `count` numbers to a 16-bit dtype. `to` may be the memory of values. */
 GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values, int64_t count, void *to);
 
-/* Between floats and BF16, beside code that is optimized less. */
+/* Conversions between F32 and BF16. They are not inlined, because their callers are compiled with less
+ * optimization. */
 GPUNN__NOINLINE void gpunn__bf16_narrow(uint16_t *to, const float *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) to[i] = gpunn__bfloat_of_float(from[i]);
@@ -298,7 +303,7 @@ GPUNN__NOINLINE void gpunn__bf16_widen(float *to, const uint16_t *from, int64_t 
     gpunn__widen_floats(GPUNN_BF16, from, count, to);
 }
 
-/* Sums of `size` parts of `count` values each, in F32 in their order, rounded once. */
+/* Adds `size` parts of `count` BF16 values, in F32 and in the order of the parts; rounds each sum once. */
 GPUNN__NOINLINE void gpunn__bf16_add(uint16_t *sums, const uint16_t *parts, int size, size_t count)
 {
     enum { MOST = 256 };

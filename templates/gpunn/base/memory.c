@@ -79,7 +79,7 @@ GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size)
     }
     void *ptr = dev->backend->alloc(dev->context, size);
     if (ptr == NULL) {
-        gpunn_status status = dev->backend->synchronize(dev->context); /* a fault of the device, or really no memory? */
+        gpunn_status status = dev->backend->synchronize(dev->context); /* tells a device fault from lack of memory */
         if (status != GPUNN_OK) return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
         (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
                           "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch", dev->info.name,

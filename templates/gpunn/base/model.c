@@ -5,7 +5,8 @@
 #include "base/shapes.h"
 #include "base/device.h"
 
-/* A GPU that has products in F16 alone computes F32 instead of BF16: F16 would want a loss scale, for which nobody has asked. */
+/* Whether the GPU supports F16 products but not BF16. A BF16 model then computes in F32: F16 would need a
+ * loss scale, which the program did not request. */
 static bool gpunn__lacks_precision(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_BF16 && model->dev->info.half && !model->dev->info.bf16;
@@ -29,7 +30,7 @@ GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model)
 
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
 {
-    if (dev == NULL) { /* keeps the sentence of a gpunn_device_open that failed before */
+    if (dev == NULL) { /* keeps the message of an earlier failed gpunn_device_open */
         if (gpunn_last_status(NULL) == GPUNN_OK)
             (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
         return NULL;
@@ -55,7 +56,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     return model;
 }
 
-/* ---- what tensors are found by ---- */
+/* ---- index of tensors by name and layer ---- */
 
 static const char *gpunn__key_of(const gpunn_tensor *t, gpunn__key key)
 {
@@ -69,7 +70,7 @@ GPUNN__INTERNAL uint32_t gpunn__hash(const char *text)
     return hash;
 }
 
-/* What points to the tensor of that name or layer, or would; NULL: the table has no room yet. */
+/* Link to the tensor with that name or layer, or the place where it would go; NULL: the table is empty. */
 static gpunn_tensor **gpunn__index_link(gpunn_model *model, gpunn__key key, const char *text)
 {
     gpunn__index  *index = &model->index[key];

@@ -3,8 +3,9 @@
 #include "api/kernels.h"
 
 /* ==== >>base/platform ============================================================================================== */
+/* System headers, compiler attributes and pragmas. Every part of the implementation includes it. */
 #if defined(__MINGW32__) && !defined(__USE_MINGW_ANSI_STDIO)
-#define __USE_MINGW_ANSI_STDIO 1 /* %zu and %lld */
+#define __USE_MINGW_ANSI_STDIO 1 /* for %zu and %lld */
 #endif
 #include <ctype.h>
 #include <errno.h>
@@ -34,7 +35,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/file.h>
-#pragma push_macro("NCC") /* of terminals, and of programs */
+#pragma push_macro("NCC") /* terminals define it, and so may programs */
 #include <sys/ioctl.h>
 #pragma pop_macro("NCC")
 #include <sys/socket.h>
@@ -59,7 +60,8 @@
 #include <zlib.h>
 #endif
 
-/* Words that the program may have as macros, and that the implementation uses. It gets its macros back at the end. */
+/* Names that the program may have defined as macros and that the implementation uses. The program's macros
+ * are restored at the end. */
 #pragma push_macro("x")
 #undef x
 #pragma push_macro("a")
@@ -151,7 +153,7 @@
 #pragma push_macro("CLOSED")
 #undef CLOSED
 
-/* Some private functions serve only some configurations. */
+/* unused: some private functions serve only some configurations */
 #if defined(__GNUC__)
 #define GPUNN__PRIVATE __attribute__((unused)) static
 #define GPUNN__INLINE __attribute__((unused, always_inline)) static inline
@@ -161,7 +163,8 @@
 #define GPUNN__INLINE static inline
 #define GPUNN__NOINLINE static
 #endif
-/* What parts of templates/gpunn share: private to this file, or to a library whose parts are compiled apart. */
+/* Linkage of functions shared by the parts of templates/gpunn: private to this file, or to a library whose
+ * parts are compiled separately. */
 #ifdef GPUNN__PARTS
 #define GPUNN__INTERNAL __attribute__((visibility("hidden")))
 #define GPUNN__DECLARE(variable) extern GPUNN__INTERNAL variable;
@@ -179,11 +182,13 @@
 #define GPUNN__RESTRICT restrict
 #define GPUNN__THREAD_LOCAL __declspec(thread)
 #endif
-/* What runs once a model or a file (plans, readers) is compiled for a quick compile: it is half of this file. */
+/* Marks rarely executed code (plans, readers), which runs once per model or file. It is compiled with less
+ * optimization, for a faster build: it is half of this file. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
 #define GPUNN__SELDOM
 #endif
-/* -ffast-math lets compilers take all numbers for finite: not here, where NaN and infinities tell of bad losses. */
+/* -ffast-math lets compilers assume that all numbers are finite. This code turns that off, since NaN and
+ * infinities indicate bad losses. */
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ && defined(__GNUC__)
 #define GPUNN__FAST_MATH
 #ifdef __clang__
@@ -193,8 +198,8 @@
 #pragma GCC optimize("no-finite-math-only")
 #endif
 #endif
-/* No loop-carried dependency in the loop that follows; clang is not to warn where it calls sinf, or at -O1, which has no
- * vectors. */
+/* States that the following loop has no loop-carried dependency. clang must not warn where the loop calls
+ * sinf, or at -O1, which does not vectorise. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wpass-failed"

@@ -20,7 +20,7 @@ GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t
             double value = 0;
             if (init->kind == GPUNN_INIT_CONSTANT)
                 value = a;
-            else if (init->kind == GPUNN_INIT_NORMAL) { /* Box and Muller: words 2j and 2j + 1 give two values */
+            else if (init->kind == GPUNN_INIT_NORMAL) { /* Box-Muller: words 2j and 2j + 1 give two values */
                 double radius = sqrt(-2 * log(((double)word[j & 2] + 1) / 4294967296.0));
                 double angle = (double)word[(j & 2) + 1] * (6.283185307179586 / 4294967296.0);
                 value = a + b * radius * (j & 1 ? sin(angle) : cos(angle));

@@ -42,7 +42,7 @@ GPUNN__INTERNAL const char *gpunn__dims_text(const gpunn_model *model, int rank,
     for (int i = 0; i < rank; i++) {
         char one[32];
         (void)gpunn__dim_text(model, dim[i], one);
-        if (used + strlen(one) > 128 - 8) (void)snprintf(one, sizeof one, "..."); /* only absurd sizes get so long */
+        if (used + strlen(one) > 128 - 8) (void)snprintf(one, sizeof one, "..."); /* only absurd shapes are that long */
         used += (size_t)snprintf(text + used, 128 - used, "%s%s", i ? ", " : "", one);
         if (one[0] == '.') break;
     }

@@ -2,7 +2,8 @@
 #include "base/errors.h"
 #include "base/memory.h"
 
-#define GPUNN__NO_SIZE (-2 * GPUNN__MAX_COUNT) /* below are handles, so far apart that arithmetic on them makes none */
+/* handles are below; they are so far apart that arithmetic on one never gives another */
+#define GPUNN__NO_SIZE (-2 * GPUNN__MAX_COUNT)
 #define GPUNN__SIZE_STEP ((int64_t)1 << 20)
 
 GPUNN__INTERNAL bool gpunn__is_sized(int64_t dim)
@@ -23,7 +24,7 @@ GPUNN__INTERNAL int gpunn__size_place(const gpunn_model *model, int64_t dim)
 
 /* ---- sums ---- */
 
-/* a * b; 0 where it is larger than dimensions can be. */
+/* a * b; 0 if it exceeds GPUNN__MAX_COUNT. */
 static int64_t gpunn__size_product(int64_t a, int64_t b)
 {
     const int64_t most = GPUNN__MAX_COUNT / (b < 0 ? -b : b ? b : 1);
@@ -154,7 +155,8 @@ static const char *gpunn__atom_text(const gpunn_model *model, int place)
     return place == GPUNN__BATCH_ATOM ? "batch" : size->name ? size->name : size->text;
 }
 
-/* The atoms of a term by rising texts, so that the order in which a model met them does not show; their number. */
+/* Sorts the atoms of a term by their texts, so that the text does not depend on the order in which the model
+ * met them. Returns their number. */
 static int gpunn__atoms_by_text(const gpunn_model *model, const gpunn__size_term *term, int atoms[GPUNN__FACTORS])
 {
     int count = 0;
@@ -167,7 +169,7 @@ static int gpunn__atoms_by_text(const gpunn_model *model, const gpunn__size_term
     return count;
 }
 
-/* Whether a term stands before another: by the texts of their atoms, and a number last. */
+/* Order of terms in a text: by the texts of their atoms, numbers last. */
 static bool gpunn__term_is_before(const gpunn_model *model, const gpunn__size_term *a, const gpunn__size_term *b)
 {
     int       of_a[GPUNN__FACTORS], of_b[GPUNN__FACTORS], order = 0;
@@ -178,7 +180,7 @@ static bool gpunn__term_is_before(const gpunn_model *model, const gpunn__size_te
     return order ? order < 0 : count_a < count_b;
 }
 
-/* sign: what stands before it. */
+/* Appends a term after `sign`. */
 static void gpunn__term_put(const gpunn_model *model, const gpunn__size_term *term, const char *sign, char *text, size_t size)
 {
     int       atoms[GPUNN__FACTORS];
@@ -189,7 +191,7 @@ static void gpunn__term_put(const gpunn_model *model, const gpunn__size_term *te
     const int64_t common = parts ? gpunn__divisor_of_both(factor, parts) : 1;
     factor /= common;
     parts /= common;
-    const bool alone = factor == 1 && parts == 1 && count == 1; /* nothing stands beside it that would need parentheses */
+    const bool alone = factor == 1 && parts == 1 && count == 1; /* needs no parentheses */
     gpunn__size_put(text, size, "%s", sign);
     if (factor != 1 || count == 0) gpunn__size_put(text, size, "%lld", (long long)factor);
     for (int i = 0; i < count; i++) {
@@ -221,7 +223,7 @@ GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t d
     return text;
 }
 
-/* The formula of a size without a name; NULL where it is too long, or after an error. */
+/* Formula of a size without a name. NULL if it is too long, or on an error. */
 static char *gpunn__formula_of(gpunn_model *model, const gpunn__size *size)
 {
     char       text[GPUNN__SIZE_TEXT] = "";
@@ -250,7 +252,8 @@ GPUNN__INTERNAL int gpunn__size_append(gpunn_model *model, const gpunn__size *si
     return model->size_count++;
 }
 
-/* The place of sum / divisor, rounded down, or with divisor 0 of the sum; 0 where the formula is too long, or after an error. */
+/* Place of floor(sum / divisor) or, with divisor 0, of the sum, added if it is new. 0 if the formula is too
+ * long, or on an error. */
 static int gpunn__size_intern(gpunn_model *model, const gpunn__sum *sum, int64_t divisor)
 {
     gpunn__size size;
@@ -294,12 +297,12 @@ GPUNN__INTERNAL gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum su
         if (term.atom[0]) common = gpunn__divisor_of_both(common, term.factor);
     }
     if (sum.count < 0) return sum;
-    if (common == k) return whole; /* but for a number below k */
+    if (common == k) return whole; /* the rest is a number below k */
     for (int i = 0; i < rest.count; i++) rest.term[i].factor = gpunn__floor_of(rest.term[i].factor, common);
     if (rest.term[rest.count - 1].factor == 0) rest.count--; /* the number, which is last */
     k /= common;
     const gpunn__size_term *first = rest.term;
-    const bool              one = rest.count == 1 || (rest.count == 2 && rest.term[1].atom[0] == 0); /* and a number */
+    const bool              one = rest.count == 1 || (rest.count == 2 && rest.term[1].atom[0] == 0); /* and perhaps a number */
     const gpunn__size      *inner = one && first->factor == 1 && first->atom[1] == 0 && first->atom[0] > GPUNN__BATCH_ATOM
                                         ? &model->sizes[first->atom[0]]
                                         : NULL;
@@ -317,7 +320,7 @@ GPUNN__INTERNAL gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum su
 
 /* ---- values ---- */
 
-/* found: of what the inputs tell now; false: of the run whose values can be read. 0: not known. */
+/* found: according to the inputs as they are now; else in the run whose values can be read. 0: unknown. */
 static int64_t gpunn__atom_value(const gpunn_model *model, int place, int64_t batch, bool found)
 {
     if (place == GPUNN__BATCH_ATOM) return batch;
@@ -326,7 +329,7 @@ static int64_t gpunn__atom_value(const gpunn_model *model, int place, int64_t ba
     return found ? size->found : size->value;
 }
 
-/* 0 where it is too large. */
+/* 0 if it is too large. */
 GPUNN__INTERNAL int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found)
 {
     int64_t value = 0;

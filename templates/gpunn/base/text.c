@@ -82,7 +82,7 @@ GPUNN__INTERNAL int64_t gpunn__told_size(const gpunn_tensor *t, const gpunn__tol
     return a->kind == GPUNN__A_COUNT ? gpunn__count(x, 1) : x->dim[axis < 0 ? x->rank + axis : axis];
 }
 
-/* Those of the result's axes from one on. */
+/* Sizes of the result's axes, starting at the attribute's first one. */
 static const int *gpunn__told_sizes(const gpunn_tensor *t, const gpunn__told *a, int sizes[GPUNN_MAX_RANK])
 {
     const int first = (int)(a->place % 16) - 8;
@@ -194,7 +194,7 @@ GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t s
     gpunn__external_text(t, out + text.used, size - text.used);
 }
 
-/* The canonical text of the first `count` tensors, piece by piece. */
+/* Writes the canonical text of the first `count` tensors, piece by piece. */
 static void gpunn__model_text(const gpunn_model *model, int count, void (*write)(void *user, const char *piece, size_t length),
                               void *user)
 {

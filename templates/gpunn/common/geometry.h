@@ -3,8 +3,10 @@
 #include "common/traits.h"
 
 /* ==== >>common/geometry ============================================================================================ */
+/* Geometry that the CPU and the GPU compute with the same code: sampling points of roi_align, hash grids, and
+ * sizes of scratch memory. */
 /* ---- cubic interpolation ---- */
-/* What a cell so far away is of a point's value: Keys's convolution kernel with torch's a, -0.75. */
+/* Weight of a cell at this distance from a point: Keys's cubic convolution kernel with torch's a = -0.75. */
 GPUNN__SHARED float gpunn__cubic(float distance)
 {
     const float a = -0.75f, d = distance < 0 ? -distance : distance;
@@ -15,16 +17,16 @@ GPUNN__SHARED float gpunn__cubic(float distance)
 /* ---- roi_align: the samples of a bin along one axis ------------------------------------------------------------------------ */
 enum { GPUNN__ROI_SAMPLES = 1 << 20 };
 typedef struct gpunn__roi_shape {
-    int     channels, size[2], bins[2]; /* size: of x; [0]: height, [1]: width */
-    int64_t samples, boxes;             /* samples: of x */
+    int     channels, size[2], bins[2]; /* size: height and width of x; bins: of the result */
+    int64_t samples, boxes;             /* number of samples of x, and of boxes */
     float   scale;
-    int     ratio; /* 0: by a bin's size */
+    int     ratio; /* sampling_ratio; 0: derived from a bin's size */
     bool    aligned;
 } gpunn__roi_shape;
 typedef struct gpunn__roi_line {
-    float start, bin;    /* of the bin, in cells; its length */
-    int   size, samples; /* size: of x */
-    int   begin, end;    /* samples before and behind these are outside x */
+    float start, bin;    /* of the bin, in cells: start and length */
+    int   size, samples; /* size: cells of x along the axis */
+    int   begin, end;    /* samples outside [begin, end) are outside x */
 } gpunn__roi_line;
 
 GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes *attr, const gpunn_value *x,
@@ -44,13 +46,13 @@ GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes
     return s;
 }
 
-/* at as one of 0 to most; NaN is 0. */
+/* Converts to an integer clamped to 0 .. most; NaN becomes 0. */
 GPUNN__SHARED int gpunn__roi_bound(float at, int most)
 {
     return at > 0 ? at < (float)most ? (int)at : most : 0;
 }
 
-/* Bin number `bin` along an axis of a box that reaches from low to high. */
+/* Bin `bin` along an axis of a box from low to high. */
 GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int axis, float low, float high, int bin)
 {
     const float     first = low * s->scale - (s->aligned ? 0.5f : 0), length = high * s->scale - (s->aligned ? 0.5f : 0) - first;
@@ -62,13 +64,13 @@ GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int 
     l.begin = 0;
     l.end = l.samples;
     if (s->ratio > 0 || l.samples == 0) return l;
-    const float step = l.bin / (float)l.samples; /* above 0 */
+    const float step = l.bin / (float)l.samples; /* > 0 */
     l.begin = gpunn__roi_bound(floorf((-1 - l.start) / step) - 1, l.samples);
     l.end = gpunn__roi_bound(ceilf(((float)l.size - l.start) / step) + 1, l.samples);
     return l;
 }
 
-/* The cells beside a sample and their weights; false: it is outside x. */
+/* Finds the two cells beside a sample, and their weights. False: the sample is outside x. */
 GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_line *l, int sample, int cell[2], float weight[2])
 {
     const float at = l->start + ((float)sample + 0.5f) * l->bin / (float)l->samples, inside = at > 0 ? at : 0;
@@ -81,14 +83,15 @@ GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_line *l, int sample, int cel
     return true;
 }
 
-/* What the sum of a bin's samples is divided by. */
+/* The divisor that turns the sum of a bin's samples into their mean. */
 GPUNN__SHARED float gpunn__roi_count(const gpunn__roi_line *y, const gpunn__roi_line *x)
 {
     const float count = (float)y->samples * (float)x->samples;
     return count > 1 ? count : 1;
 }
 
-/* A size or place along an axis: 32 bits on a GPU, where others take long, and whose functions refuse what is larger. */
+/* Type of a size or place along an axis. It has 32 bits on a GPU, where 64-bit arithmetic is slow; GPU
+ * functions reject larger values. */
 #ifdef GPUNN__COMPANION
 typedef int      gpunn__extent;
 typedef unsigned gpunn__unsigned;
@@ -99,7 +102,7 @@ typedef uint64_t gpunn__unsigned;
 enum { GPUNN__ROOM_ALIGN = 64 };
 #endif
 
-/* A block that is handed out piece by piece, each aligned; without a base the pieces are only counted. */
+/* A buffer handed out in aligned pieces. With base NULL it only adds up their sizes. */
 typedef struct gpunn__room {
     char  *base;
     size_t bytes;
@@ -112,13 +115,13 @@ GPUNN__COMMON void *gpunn__room_take(gpunn__room *room, size_t bytes)
     return at;
 }
 
-/* ---- hash grids: levels of cells whose corners have rows of one table ----------------------------------------------------- */
+/* ---- hash grids: levels of cells; each corner of a cell has a row in one table -------------------------------------------- */
 enum { GPUNN__HASH_LEVELS = 32, GPUNN__HASH_AXES = 3, GPUNN__HASH_FEATURES = 8 };
 typedef struct gpunn__hash_level {
-    float    scale;      /* of a coordinate, to cells */
-    uint32_t resolution; /* corners along an axis; 0: there are more in all than rows, so that a hash picks these */
+    float    scale;      /* factor from coordinates to cells */
+    uint32_t resolution; /* corners along an axis; 0: more corners than rows, so a hash selects the row */
     uint32_t rows;
-    int64_t  first; /* row */
+    int64_t  first; /* first row of the level */
 } gpunn__hash_level;
 typedef struct gpunn__hash_grid {
     int               axes, levels, features;
@@ -126,7 +129,7 @@ typedef struct gpunn__hash_grid {
     gpunn__hash_level level[GPUNN__HASH_LEVELS];
 } gpunn__hash_grid;
 
-/* As tiny-cuda-nn's GridEncoding lays them out. false: a resolution does not fit 31 bits. */
+/* The layout of tiny-cuda-nn's GridEncoding. False: a resolution does not fit 31 bits. */
 GPUNN__COMMON inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int axes, int features, gpunn__hash_grid *grid)
 {
     double cells = attr->base_resolution;
@@ -150,25 +153,25 @@ GPUNN__COMMON inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int 
     return true;
 }
 
-typedef struct gpunn__hash_place { /* of a point in a level */
+typedef struct gpunn__hash_place { /* place of a point in a level */
     uint32_t cell[GPUNN__HASH_AXES];
-    float    part[GPUNN__HASH_AXES]; /* of the way to the next one */
+    float    part[GPUNN__HASH_AXES]; /* fraction of the way to the next cell */
 } gpunn__hash_place;
 
-/* axes stands apart where it is a constant. */
+/* axes is a parameter of its own because callers pass a constant. */
 GPUNN__SHARED gpunn__hash_place gpunn__hash_find(int axes, const gpunn__hash_level *level, const float *x)
 {
     gpunn__hash_place place = {{0, 0, 0}, {0, 0, 0}};
     for (int i = 0; i < axes; i++) {
         const float at = x[i] * level->scale + 0.5f, cell = floorf(at);
-        const float low = cell > -1e9f ? cell : -1e9f; /* NaN goes low */
+        const float low = cell > -1e9f ? cell : -1e9f; /* also replaces NaN */
         place.cell[i] = (uint32_t)(int32_t)(low < 1e9f ? low : 1e9f);
         place.part[i] = at - cell;
     }
     return place;
 }
 
-/* The row of one of the cell's corners: bit i is set where it is the next one along axis i. */
+/* Row of one of the cell's corners. Bit i of corner: the next cell along axis i. */
 GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level, const gpunn__hash_place *place, int corner)
 {
     uint32_t index = 0, stride = 1;
@@ -183,7 +186,7 @@ GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level, 
     return level->first + index % level->rows;
 }
 
-/* How much of it the point has; without axis `but`, -1: with all. */
+/* Interpolation weight of a corner, without the factor of axis `but`; -1: with all factors. */
 GPUNN__SHARED float gpunn__hash_weight(int axes, const gpunn__hash_place *place, int corner, int but)
 {
     float weight = 1;
@@ -192,7 +195,7 @@ GPUNN__SHARED float gpunn__hash_weight(int axes, const gpunn__hash_place *place,
     return weight;
 }
 
-/* A point's features of a level, to `out`. */
+/* Writes a point's features of one level to `out`. */
 GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level, const float *x, const float *table,
                                         int features, float *out)
 {
@@ -208,7 +211,8 @@ GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level
         if (f < features) out[f] = sum[f];
 }
 
-/* slope[i] += what the gradient dy of these features tells of coordinate i. */
+/* Adds the gradient with respect to each coordinate: slope[i] += sum over the features of dy times their
+ * derivative by coordinate i. */
 GPUNN__SHARED void gpunn__hash_slopes(int axes, const gpunn__hash_level *level, const float *x, const float *table, int features,
                                       const float *dy, float *slope)
 {
@@ -222,7 +226,7 @@ GPUNN__SHARED void gpunn__hash_slopes(int axes, const gpunn__hash_level *level, 
     }
 }
 
-/* What becomes of a pixel, as torchvision's ToTensor and Normalize make it. */
+/* Normalises a pixel like torchvision's ToTensor and Normalize. */
 GPUNN__SHARED float gpunn__normalized(uint8_t x, float mean, float std)
 {
     return ((float)x / 255.0f - mean) / std;

@@ -3,6 +3,7 @@
 #include "common/geometry.h"
 
 /* ==== >>common/numbers ============================================================================================= */
+/* Integer arithmetic, float remainders, conversions and random numbers, identical on the CPU and the GPU. */
 /* Stores a number in element i of I64, I32, U8 or BOOL storage. */
 GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, int64_t value)
 {
@@ -14,7 +15,7 @@ GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, 
         ((uint8_t *)data)[i] = dtype == GPUNN_BOOL ? value != 0 : (uint8_t)value;
 }
 
-/* a by b, rounded towards 0; by 0: 0. */
+/* a / b, rounded towards 0; 0 if b is 0. */
 GPUNN__SHARED int64_t gpunn__trunc_quotient(int64_t a, int64_t b)
 {
     return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
@@ -25,7 +26,7 @@ GPUNN__SHARED int64_t gpunn__trunc_rest(int64_t a, int64_t b)
     return b == 0 ? a : b == -1 ? 0 : a % b;
 }
 
-/* Whether that quotient lies above the exact one. */
+/* Whether that quotient is above the exact one. */
 GPUNN__SHARED bool gpunn__rounds_up(int64_t a, int64_t b)
 {
     return b != 0 && gpunn__trunc_rest(a, b) != 0 && (a < 0) != (b < 0);
@@ -48,7 +49,7 @@ GPUNN__SHARED bool gpunn__integer_divides(int op)
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------------- */
-/* Of the exact quotient: 9 for 1 and 0.1f, though 1 / 0.1f is 10 as a float. */
+/* Floor of the exact quotient: 9 for 1 and 0.1f, although 1 / 0.1f is 10 as a float. */
 GPUNN__SHARED float gpunn__floordiv(float p, float q)
 {
     const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
@@ -56,14 +57,14 @@ GPUNN__SHARED float gpunn__floordiv(float p, float q)
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
-/* What is left of p, of q's sign; exact but for the last sum. */
+/* Remainder of p / q with q's sign; exact except for the final addition. */
 GPUNN__SHARED float gpunn__remainder(float p, float q)
 {
     const float rest = fmodf(p, q);
     return rest != 0 && (rest < 0) != (q < 0) ? rest + q : rest;
 }
 
-/* What has no counterpart is what x86 makes of it, INT64_MIN or INT32_MIN. */
+/* Conversions to integers. Values out of range give INT64_MIN or INT32_MIN, as on x86. */
 GPUNN__SHARED int64_t gpunn__to_i64(float x)
 {
     return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
@@ -95,11 +96,12 @@ GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
     out[3] = c3;
 }
 
-/* Dropout stores nothing: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight
- * elements of a pack take the eight 16-bit halves, low before high, of the four words of
+/* Dropout stores no mask: backward draws the same numbers again, and so does every backend. Element i belongs
+ * to pack i / 8. The eight elements of a pack use the eight 16-bit halves, low before high, of the four words
+ * of
  *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
- * where low and high are 32-bit halves. An element is kept when its draw < keep = round((1 - p) * 65536), and then multiplied by
- * 65536 / keep. */
+ * where low and high are 32-bit halves. An element is kept if its draw < keep = round((1 - p) * 65536), and
+ * then multiplied by 65536 / keep. */
 GPUNN__COMMON uint32_t gpunn__drop_keep(const gpunn_step *step)
 {
     return step->training && !step->evaluates ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
@@ -110,16 +112,16 @@ GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
     return keep ? 65536.0f / (float)keep : 0;
 }
 
-/* Random numbers are drawn in the same way, by draw in the place of step, four to a pack: element i from word i % 4 of pack
- * i / 4. */
-/* [0, 1), in steps of 2^-24. */
+/* Random numbers use the same scheme, with draw instead of step and four numbers per pack: element i uses
+ * word i % 4 of pack i / 4. */
+/* Uniform in [0, 1), in steps of 2^-24. */
 GPUNN__SHARED float gpunn__uniform(uint32_t word)
 {
     return (float)(word >> 8) * (1 / 16777216.0f);
 }
 
-/* Box and Muller: words 2j and 2j + 1 give two normal numbers, radius cos(angle) and radius sin(angle), with radius =
- * sqrt(-2 log(unit)). unit is in (0, 1], angle in [0, 2 pi]. */
+/* Box-Muller: words 2j and 2j + 1 give two normal numbers, radius cos(angle) and radius sin(angle), with
+ * radius = sqrt(-2 log(unit)). unit is in (0, 1], angle in [0, 2 pi]. */
 GPUNN__SHARED float gpunn__unit(uint32_t word)
 {
     return ((float)word + 1) * (1 / 4294967296.0f);

@@ -3,7 +3,9 @@
 #include "common/numbers.h"
 
 /* ==== >>common/places ============================================================================================== */
-/* In elements. */
+/* Where elements are in memory: strides and walks over axes, padding, pool windows, and sizes of matmul and
+ * attention. Shared by the CPU and the GPU. */
+/* Strides of a row-major value, in elements. */
 GPUNN__COMMON void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
 {
     int64_t step = 1;
@@ -13,13 +15,13 @@ GPUNN__COMMON void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN
     }
 }
 
-/* a / b of numbers >= 0, in 32 bits where they fit. */
+/* a / b for numbers >= 0, in 32-bit arithmetic if they fit. */
 GPUNN__SHARED int64_t gpunn__quotient(int64_t a, int64_t b)
 {
     return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
-/* Where position `index` of axes listed from the last to the first begins. */
+/* Offset of element `index` of axes that are listed from the last to the first. */
 GPUNN__SHARED int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
 {
     int64_t offset = 0;
@@ -32,13 +34,13 @@ GPUNN__SHARED int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim,
     return offset;
 }
 
-/* The axes along which up to three values are walked, from the innermost on. */
+/* Axes over which up to three values are walked together, innermost first. */
 typedef struct gpunn__walk {
     int     rank;
-    int64_t dim[GPUNN_MAX_RANK], stride[3][GPUNN_MAX_RANK]; /* stride 0: that value does not have the axis */
+    int64_t dim[GPUNN_MAX_RANK], stride[3][GPUNN_MAX_RANK]; /* stride 0: that value lacks the axis */
 } gpunn__walk;
 
-/* Takes in another axis, outside those there; it becomes one with the outermost where it continues that in every value. */
+/* Adds an axis outside those present. It merges with the outermost one if it continues that in every value. */
 GPUNN__COMMON void gpunn__axes_add(gpunn__walk *all, int64_t dim, int64_t stride_a, int64_t stride_b, int64_t stride_c)
 {
     const int64_t stride[3] = {stride_a, stride_b, stride_c};
@@ -62,8 +64,8 @@ GPUNN__COMMON int64_t gpunn__axes_count(const gpunn__walk *all)
     return count;
 }
 
-/* The axes of shape but its last `inner`, some of which values lack or have 1 of: those of the last of three values in *kept, the
- * others in *summed, which may be the same. */
+/* Collects the axes of shape except its last `inner`. A value may lack an axis or have size 1 there. Axes of
+ * the last of three values go to *kept, the others to *summed; both may be the same walk. */
 GPUNN__COMMON void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_value *const *value, int values,
                                   gpunn__walk *kept, gpunn__walk *summed)
 {
@@ -82,7 +84,7 @@ GPUNN__COMMON void gpunn__axes_of(const gpunn_value *shape, int inner, const gpu
     }
 }
 
-/* The axes of a value and, as the second one, of what is left of it when `axes` are reduced. */
+/* The axes of a value and, as the second walked value, of its result when `axes` are reduced. */
 GPUNN__COMMON gpunn__walk gpunn__axes_reduced(const gpunn_value *value, uint32_t axes)
 {
     gpunn__walk all;
@@ -97,7 +99,7 @@ GPUNN__COMMON gpunn__walk gpunn__axes_reduced(const gpunn_value *value, uint32_t
     return all;
 }
 
-/* Of these, the ones from `first` on that are reduced, or not. Returns how many elements they have. */
+/* Selects the axes from `first` on that are reduced, or those that are not. Returns their number of elements. */
 GPUNN__COMMON int64_t gpunn__axes_select(const gpunn__walk *all, int first, bool reduced, int *rank, int64_t *dim,
                                          int64_t *stride)
 {
@@ -112,21 +114,21 @@ GPUNN__COMMON int64_t gpunn__axes_select(const gpunn__walk *all, int first, bool
     return count;
 }
 
-/* An elementwise op of integers, or a reduction by one: result i is that of the elements at these places of the operands, or of
- * element 0 and all others that are folded into it. */
+/* An elementwise integer op, or a reduction by one. Result i is computed from the operands' elements at its
+ * place or, in a reduction, from element 0 with all others folded into it. */
 typedef struct gpunn__integers {
     int         op, operands; /* gpunn_integer_op */
-    int64_t     number;       /* in the place of the last operand, where that is no tensor */
+    int64_t     number;       /* last operand, if it is not a tensor */
     int64_t     count;        /* of results */
     gpunn__walk walk;         /* of the results in the operands */
     int         fold_rank;
-    int64_t     folded, fold_dim[GPUNN_MAX_RANK], fold_stride[GPUNN_MAX_RANK]; /* folded: elements for one result; 0: none */
+    int64_t     folded, fold_dim[GPUNN_MAX_RANK], fold_stride[GPUNN_MAX_RANK]; /* folded: elements per result; 0: no reduction */
     const void *in[3];
     void       *out;
     gpunn_dtype in_dtype[3], out_dtype;
 } gpunn__integers;
 
-/* Computes one result; false where that divides by 0. */
+/* Computes one result. Returns false if it divides by 0. */
 GPUNN__SHARED bool gpunn__integers_at(const gpunn__integers *p, int64_t i)
 {
     const int64_t place = gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[0]);
@@ -143,7 +145,7 @@ GPUNN__SHARED bool gpunn__integers_at(const gpunn__integers *p, int64_t i)
     return b != 0 || !gpunn__integer_divides(p->op);
 }
 
-/* Those of INTEGER, and of SUM and MAX where they reduce integers. */
+/* Parameters of INTEGER, and of SUM and MAX over integers. */
 GPUNN__COMMON gpunn__integers gpunn__integers_of(const gpunn_step *step)
 {
     const gpunn_value *in[3] = {NULL, NULL, NULL};
@@ -171,12 +173,12 @@ GPUNN__COMMON gpunn__integers gpunn__integers_of(const gpunn_step *step)
     return p;
 }
 
-/* An axis of what is padded with its own elements. */
+/* One axis of a value that is padded with its own elements. */
 typedef struct gpunn__pad_axis {
-    int64_t n, before, after, stride; /* stride: of the padded value */
+    int64_t n, before, after, stride; /* stride: in the padded value */
 } gpunn__pad_axis;
 
-/* The element that position i, which may lie outside, is padded with. */
+/* Index of the element that fills position i, which may be outside. */
 GPUNN__SHARED int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
 {
     if (i >= 0 && i < n) return i;
@@ -185,7 +187,7 @@ GPUNN__SHARED int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
     return i < 0 ? -i : 2 * (n - 1) - i;
 }
 
-/* Copies of element i along an axis, *low of them before its own place. */
+/* Number of copies of element i along an axis; *low receives how many of them are before its own place. */
 GPUNN__SHARED int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis *a, int64_t i, int64_t *low)
 {
     if (mode == GPUNN_PAD_REPLICATE) {
@@ -193,12 +195,12 @@ GPUNN__SHARED int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis *a, int6
         return *low + 1 + (i == a->n - 1 ? a->after : 0);
     }
     bool    mirror = mode == GPUNN_PAD_REFLECT;
-    int64_t left = mirror ? i : a->n - i, right = mirror ? a->n - 1 - i : i + 1; /* how far outside they lie */
+    int64_t left = mirror ? i : a->n - i, right = mirror ? a->n - 1 - i : i + 1; /* distance outside */
     *low = left >= 1 && left <= a->before;
     return *low + 1 + (right >= 1 && right <= a->after);
 }
 
-/* Where copy k of them stands. */
+/* Position of copy k of element i. */
 GPUNN__SHARED int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis *a, int64_t i, int64_t k, int64_t low)
 {
     if (mode == GPUNN_PAD_REPLICATE) return a->before + i + k - low;
@@ -206,18 +208,18 @@ GPUNN__SHARED int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis *a, int64_
     return a->before + (k < low ? -i : k > low ? 2 * (a->n - 1) - i : i);
 }
 
-/* An element's code is larger the earlier topk takes it: its value in 32 bits that order as floats do, NaN above all, then its
- * place from the end. */
+/* Sort key of an element for topk; larger keys come first. The high 32 bits order the values as floats, with
+ * NaN above all. The low 32 bits prefer the earlier place. */
 GPUNN__SHARED uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
 {
     uint32_t bits;
-    x += 0.0f; /* -0 is 0 */
+    x += 0.0f; /* turns -0 into 0 */
     memcpy(&bits, &x, sizeof bits);
     bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
     return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
 }
 
-/* The coordinate of cell i of n, from -1 to 1. */
+/* Coordinate of cell i of n, from -1 to 1. */
 GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, bool align_corners)
 {
     return n == 1 ? 0 : (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
@@ -226,10 +228,10 @@ GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, b
 /* ---- windows of a pool -------------------------------------------------------------------------------------------------- */
 typedef struct gpunn__pool_axis {
     gpunn__extent n, out, kernel, stride, padding; /* kernel 0: adaptive */
-    gpunn__extent span;                            /* of the largest window */
+    gpunn__extent span;                            /* cells of the largest window */
 } gpunn__pool_axis;
 
-/* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
+/* Axis i of the op's settings. An adaptive pool whose windows are all equal becomes a plain one. */
 GPUNN__COMMON gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64_t n, int64_t out)
 {
     gpunn__pool_axis axis = {(gpunn__extent)n, (gpunn__extent)out, 0, 0, 0, (gpunn__extent)(n / out) + 2};
@@ -244,22 +246,23 @@ GPUNN__COMMON gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i
     return axis;
 }
 
-/* A plane is a volume of depth 1. */
+/* The three axes of a pool; an image is a volume of depth 1. */
 GPUNN__COMMON void gpunn__pool_axes(const gpunn_step *step, gpunn__pool_axis *z, gpunn__pool_axis *y, gpunn__pool_axis *x)
 {
     const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
     const int64_t         *from = step->in[0].dim, *to = step->backward ? step->grad_out.dim : step->out.dim;
-    const int              deep = step->in[0].rank - 4; /* 1: with a depth, to which setting 0 belongs */
+    const int              deep = step->in[0].rank - 4; /* 1: x has a depth axis, described by setting 0 */
     *z = deep ? gpunn__pool_axis_of(step, 0, from[2], to[2]) : flat;
     *y = gpunn__pool_axis_of(step, deep, from[2 + deep], to[2 + deep]);
     *x = gpunn__pool_axis_of(step, 1 + deep, from[3 + deep], to[3 + deep]);
 }
 
-/* The window of output i covers cells [*begin, *end); returns its length with the padding that it covers. */
+/* The window of output i covers cells [*begin, *end). Returns its length including the padding that it
+ * covers. */
 GPUNN__SHARED gpunn__extent gpunn__pool_window(const gpunn__pool_axis *a, gpunn__extent i, gpunn__extent *begin,
                                                gpunn__extent *end)
 {
-    if (a->kernel == 0) { /* torch's i n / out and (i + 1) n / out rounded up, in parts that fit 32 bits */
+    if (a->kernel == 0) { /* torch's i n / out and (i + 1) n / out rounded up, computed in parts that fit 32 bits */
         const gpunn__unsigned n = (gpunn__unsigned)a->n, out = (gpunn__unsigned)a->out, at = (gpunn__unsigned)i;
         const gpunn__unsigned whole = n / out, rest = n - whole * out;
         *begin = (gpunn__extent)(at * whole + at * rest / out);
@@ -273,13 +276,13 @@ GPUNN__SHARED gpunn__extent gpunn__pool_window(const gpunn__pool_axis *a, gpunn_
     return last - first;
 }
 
-/* Where that window, which covers cells from `begin` on, begins, inside or in the padding. */
+/* First position of window i, inside or in the padding. The window covers cells from `begin` on. */
 GPUNN__SHARED gpunn__extent gpunn__pool_corner(const gpunn__pool_axis *a, gpunn__extent i, gpunn__extent begin)
 {
     return a->kernel == 0 ? begin : i * a->stride - a->padding;
 }
 
-/* Notes which cell of its window was the maximum of output i. */
+/* Stores which cell of the window was the maximum of output i. */
 GPUNN__SHARED void gpunn__pool_mark(void *marks, int bytes, int64_t i, gpunn__extent cell)
 {
     if (bytes == 1)
@@ -289,7 +292,8 @@ GPUNN__SHARED void gpunn__pool_mark(void *marks, int bytes, int64_t i, gpunn__ex
 }
 
 /* ---- steps --------------------------------------------------------------------------------------------------------------- */
-/* The sizes of a matmul's c = op(a) op(b), the result or its gradient. One b for all: the leading axes of a are more rows. */
+/* Sizes of matmul's c = op(a) op(b); in backward c is the gradient of the result. If one b serves all
+ * samples, the leading axes of a become rows. */
 GPUNN__COMMON void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, gpunn_value *b, gpunn_value *c, int64_t *m,
                                        int64_t *n, int64_t *k)
 {
@@ -310,7 +314,8 @@ GPUNN__COMMON void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, g
     b->dim[1] = tb ? *k : *n;
 }
 
-/* An activation of its own: y = f(x), or, with a gradient, that *= f'(x) in place. none and accumulate: zeroed by the caller. */
+/* A step of an activation: y = f(x) or, with a gradient, gradient *= f'(x) in place. The caller provides
+ * zeroed none and accumulate. */
 GPUNN__COMMON gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient,
                                                 const gpunn_attributes *none, bool *accumulate)
 {
@@ -329,8 +334,8 @@ GPUNN__COMMON gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, con
     return step;
 }
 
-/* The axes of gradient_energy that have more than one element: their sizes, strides in elements and the share of one difference
- * in the mean along that axis. Returns how many. */
+/* Lists the axes of gradient_energy with more than one element: sizes, strides in elements, and the weight of
+ * one difference in the mean along the axis. Returns their number. */
 GPUNN__COMMON int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int64_t *stride, double *share)
 {
     const gpunn_value *x = &step->in[0];
@@ -346,7 +351,8 @@ GPUNN__COMMON int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int6
     return count;
 }
 
-/* An assignment: `lines` times `rows` rows of `inner` elements into one of `capacity` rows; a sample has `sample` lines. */
+/* An assignment copies `lines` times `rows` rows of `inner` elements into lines of `capacity` rows; a sample
+ * has `sample` lines. */
 typedef struct gpunn__assign_shape {
     int64_t lines, sample, rows, capacity, inner;
 } gpunn__assign_shape;
@@ -365,7 +371,7 @@ GPUNN__COMMON gpunn__assign_shape gpunn__assign_shape_of(const gpunn_step *step)
 
 typedef struct gpunn__attention_shape {
     int64_t n, heads, kv_heads, l, s, e, ev;
-    bool    packed, last; /* packed: q, k and v in one, [n, l, 3, heads, e] */
+    bool    packed, last; /* packed: q, k and v in one value, [n, l, 3, heads, e] */
 } gpunn__attention_shape;
 
 GPUNN__COMMON gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step *step)
@@ -384,15 +390,15 @@ GPUNN__COMMON gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step 
     return c;
 }
 
-/* Rows of heads, of q, k, v, the result and their gradients, or a matrix for each head of q: element (sample, head, row, i) is
- * number sample * samples + head * heads + row * rows + i. */
+/* Layout of per-head rows: q, k, v, the result, their gradients, or one matrix per head of q. Element
+ * (sample, head, row, i) is at sample * samples + head * heads + row * rows + i. */
 typedef struct gpunn__heads {
     void       *data; /* NULL: none */
     gpunn_dtype dtype;
     int64_t     samples, heads, rows;
 } gpunn__heads;
 
-/* The heads of a value: part 0 to 2 of q, k and v or their gradients, 3 of the result. */
+/* Layout of a value. part 0, 1, 2: q, k, v or their gradients; 3: the result. */
 GPUNN__COMMON gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value, int part)
 {
     const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads, rows = part == 1 || part == 2 ? c->s : c->l;
@@ -402,11 +408,11 @@ GPUNN__COMMON gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *
     return h;
 }
 
-/* How many keys of each sample are there; data NULL: all. */
+/* Number of valid keys of each sample; data NULL: all. */
 typedef struct gpunn__lengths {
     const void *data;
     gpunn_dtype dtype;
-    bool        one; /* for all samples */
+    bool        one; /* one number for all samples */
 } gpunn__lengths;
 
 GPUNN__COMMON gpunn__lengths gpunn__attention_lengths(const gpunn_step *step)
@@ -424,14 +430,14 @@ GPUNN__SHARED int64_t gpunn__length_of(const gpunn__lengths *lengths, int64_t sa
     return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, lengths->one ? 0 : sample) : all;
 }
 
-/* Keys that row i of l sees, of a sample that has `length` of them. */
+/* Number of keys that row i of l sees, for a sample with `length` keys. */
 GPUNN__SHARED int64_t gpunn__keys_seen(const gpunn__lengths *lengths, int64_t length, bool causal, int64_t i, int64_t l)
 {
     const int64_t last = i + 1 + (lengths->data ? length - l : 0);
     return causal && last < length ? last : length;
 }
 
-/* Steps of a mask along samples, heads, rows and keys, 0 where it has one for all. */
+/* Strides of a mask along samples, heads, rows and keys; 0 where one entry serves all. */
 GPUNN__COMMON void gpunn__attention_mask_steps(const gpunn_value *mask, int64_t step[4])
 {
     int64_t stride = 1;
@@ -441,7 +447,7 @@ GPUNN__COMMON void gpunn__attention_mask_steps(const gpunn_value *mask, int64_t 
     }
 }
 
-/* What a sample's loss counts in the result of ctc_loss. */
+/* Weight of a sample's loss in the result of ctc_loss. */
 GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t samples, gpunn_reduction reduction, bool zero_infinity)
 {
     if (zero_infinity && isinf(loss)) return 0;

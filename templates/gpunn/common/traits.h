@@ -3,14 +3,15 @@
 #include "base/platform.h"
 
 /* ==== >>common/traits ============================================================================================== *
- * What the CPU backend and gpunn_cuda.cu have in common: plain C, of which a GPU runs what is GPUNN__SHARED. */
+ * The parts in common/ are shared by the CPU backend and gpunn_cuda.cu. They are plain C; a GPU runs the
+ * functions marked GPUNN__SHARED. This part has the traits of ops. */
 #include <math.h>
 #include <string.h>
 #ifdef _WIN32
 #define GPUNN__PROCESS() 0 /* Windows has no fork */
 #else
 #include <unistd.h>
-/* The child of a fork has another number. It has none of its parent's threads, and no CUDA context. */
+/* Process id. The child of a fork has another one; it has none of its parent's threads and no CUDA context. */
 #define GPUNN__PROCESS() ((int)getpid())
 #endif
 
@@ -27,20 +28,20 @@
 #else
 #define GPUNN__COMMON static
 #endif
-#ifndef GPUNN__ROLLED /* the loop that follows stays one: on a GPU registers are dear */
+#ifndef GPUNN__ROLLED /* prevents unrolling of the following loop: registers are scarce on a GPU */
 #define GPUNN__ROLLED
 #endif
 
 /* Traits of the ops that are not elementwise. */
 /* >>traits begin */
 enum {
-    GPUNN__KEEPS_F32 = 1, /* its results stay F32 where others are stored in 16 bits */
-    GPUNN__PRODUCT = 2,   /* its operands and results are stored in 16 bits */
+    GPUNN__KEEPS_F32 = 1, /* results stay F32 where others have 16-bit storage */
+    GPUNN__PRODUCT = 2,   /* operands and results have 16-bit storage */
     GPUNN__CONVOLUTION = 4 | GPUNN__PRODUCT,
     GPUNN__TRANSPOSED = 8 | GPUNN__CONVOLUTION,
-    GPUNN__LOCAL = 16, /* goes on with channels last where its operand has them */
+    GPUNN__LOCAL = 16, /* keeps channels last if its operand has that layout */
     GPUNN__POOL = 32 | GPUNN__LOCAL,
-    GPUNN__SAVES = 1024, /* its forward step leaves more for the backward one than its result */
+    GPUNN__SAVES = 1024, /* its forward step saves more than the result for backward */
     GPUNN__MAX_POOL = 64 | GPUNN__POOL | GPUNN__SAVES,
     GPUNN__ADAPTIVE_POOL = 128 | GPUNN__POOL,
     GPUNN__ROW_NORM = 256 | GPUNN__SAVES,
@@ -48,7 +49,7 @@ enum {
 };
 /* >>traits end */
 
-/* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
+/* The table is in the order of gpunn_op, whose last members are these ops; the elementwise ops come before. */
 GPUNN__COMMON bool gpunn__op_is(gpunn_op op, int traits)
 {
     static const short own[] = {
@@ -60,7 +61,7 @@ GPUNN__COMMON bool gpunn__op_is(gpunn_op op, int traits)
     return (int)op >= first && (own[(int)op - first] & traits) == traits;
 }
 
-/* Norms whose operands 3 and 4 are running_mean and running_var. */
+/* Whether operands 3 and 4 of a norm are running_mean and running_var. */
 GPUNN__COMMON bool gpunn__has_statistics(gpunn_op op)
 {
     return op == GPUNN_OP_BATCH_NORM || op == GPUNN_OP_INSTANCE_NORM;

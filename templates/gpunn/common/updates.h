@@ -3,7 +3,10 @@
 #include "common/places.h"
 
 /* ==== >>common/updates ============================================================================================= */
-/* To a whole exponent. A GPU has no instruction for pow, and one thread decides for a block. */
+/* Numbers of an optimizer's update that are the same for all its elements, computed in double on the CPU or
+ * the GPU. */
+/* base to a whole exponent. A GPU has no instruction for pow, and a whole block waits for the thread that
+ * computes this. */
 GPUNN__SHARED double gpunn__power(double base, double exponent)
 {
 #ifdef GPUNN__COMPANION
@@ -16,14 +19,15 @@ GPUNN__SHARED double gpunn__power(double base, double exponent)
 #endif
 }
 
-/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state; power is beta1^step. By the
- * series of the logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step)) / (1 - r^k), r = 0.96^decay. */
+/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch stores as state; power is
+ * beta1^step. Computed by the series of the logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step))
+ * / (1 - r^k), with r = 0.96^decay. */
 GPUNN__SHARED double gpunn__nadam_product(double power, double decay, double step)
 {
     double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96));
     double rest = 1, all_rest = 1, below = 0, all_below = 0, half = 1, sum = 0;
     for (int k = 1; k <= 48; k++) {
-        below += rest * less; /* 1 - r^k, and rest becomes r^k */
+        below += rest * less; /* 1 - r^k; rest becomes r^k */
         all_below += all_rest * all_less;
         rest *= 1 - less;
         all_rest *= 1 - all_less;
@@ -33,14 +37,15 @@ GPUNN__SHARED double gpunn__nadam_product(double power, double decay, double ste
     return power * exp(-sum);
 }
 
-/* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
+/* Recovers the decimal number that was written. 0.9999f is off by 3e-8, which powers amplify. If 7 decimal
+ * places represent the float, they are used. */
 GPUNN__COMMON double gpunn__as_written(float value)
 {
     double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
     return (float)rounded == value ? rounded : (double)value;
 }
 
-/* The columns ONCE and ratio of an optimizer's row. */
+/* The columns ONCE and ratio of an optimizer's row, as functions. */
 /* clang-format off */
 #define K(number) number##f
 #define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
@@ -60,7 +65,7 @@ GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *sett
     }
 }
 
-/* norms: of the parameter, for one of the move. */
+/* The trust ratio. norms: norm of the parameter divided by that of the move. */
 GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *setting, double norms)
 {
     switch (kind) {
