@@ -7417,18 +7417,19 @@ GPUNN__INTERNAL double gpunn__seconds(void)
 }
 
 /* ==== >>ranks/slices =============================================================================================== *
- * How values are divided among ranks. What ranks do together is in >>train/ranks, >>train/loader, >>io/safetensors and
- * >>train/fit. */
-enum { GPUNN__GROUP_PIECE = 1 << 22, GPUNN__BF16_MOST = GPUNN__GROUP_PIECE / 4 }; /* bytes; values of one exchange */
+ * Division of values among ranks. What ranks do together is in >>train/ranks, >>train/loader,
+ * >>io/safetensors and >>train/fit. */
+/* GROUP_PIECE: bytes of one exchange through host memory; BF16_MOST: most values of one BF16 exchange */
+enum { GPUNN__GROUP_PIECE = 1 << 22, GPUNN__BF16_MOST = GPUNN__GROUP_PIECE / 4 };
 
-/* Values of which GPUNN__GROUP_PIECE bytes hold a part of each rank; but one at least. */
+/* Number of BF16 values per rank such that all ranks' parts fit GPUNN__GROUP_PIECE bytes; at least 1. */
 GPUNN__INTERNAL int64_t gpunn__bf16_part(int size);
 
-/* Of `count` values behind `at` others, those of a rank's part: [*from, *to) of them. counts: as of reduce_scatter; NULL: all
- * are. */
+/* Intersects the `count` values that follow `at` others with a rank's part: [*from, *to) of them. counts: as
+ * in reduce_scatter; NULL: all values. */
 GPUNN__INTERNAL void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int64_t count, int64_t *from, int64_t *to);
 
-/* Of all ranks' parts. */
+/* Sum of counts[0 .. size - 1]. */
 GPUNN__INTERNAL int64_t gpunn__sum_counts(const int64_t *counts, int size);
 
 /* ---- BF16 ------------------------------------------------------------------------------------------------------------ */
@@ -7460,34 +7461,40 @@ GPUNN__INTERNAL int64_t gpunn__sum_counts(const int64_t *counts, int size)
 }
 
 /* ==== >>ranks/mpi ================================================================================================== */
+/* The communication engine over MPI (-DGPUNN_MPI). */
 #ifdef GPUNN_MPI
 typedef struct gpunn__mpi {
-    MPI_Comm      comm;
-    bool          begun; /* MPI, by us */
-    int           rank, size;
-    double        timeout;
-    int64_t       call, told; /* number of this call; of the last one of which the others have been told that we wait in it */
-    int64_t      *waits;      /* [size]: the same of each rank, as far as heard */
-    int          *counts;     /* [4][size] */
-    float        *heard;      /* with .shard; NULL: without */
-    uint16_t     *bf16;       /* with .bf16_gradients; NULL: without */
+    MPI_Comm comm;
+    bool     begun; /* this group initialised MPI */
+    int      rank, size;
+    double   timeout;
+    /* call: number of this call; told: number of the last call in which the others were told that this rank
+     * waits */
+    int64_t       call, told;
+    int64_t      *waits;  /* [size]: the same of each rank, as far as received */
+    int          *counts; /* [4][size] */
+    float        *heard;  /* buffer for received floats, with .shard; NULL: without */
+    uint16_t     *bf16;   /* with .bf16_gradients; NULL: without */
     gpunn_device *dev;
     char          text[256];
 } gpunn__mpi;
 
+/* gpunn_group_args.all_reduce; also identifies this engine. */
 GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t count);
 
-/* ends: as all ranks are there. */
+/* Frees the engine. ends: all ranks are here, so it also frees the communicator and finalises MPI if it
+ * initialised it. */
 GPUNN__INTERNAL void gpunn__mpi_close(gpunn__mpi *mpi, bool ends);
 
+/* Sets group->args to the engine, rank and size of MPI_COMM_WORLD. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__mpi_open(gpunn_group *group);
 #endif
 
 #ifdef GPUNN_MPI
-/* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that
- * have waited long say so to all others: those that have not, when time is up, are the ones that are missing. */
-/* Floats that each rank adds up in one all_reduce, whose buffers then stay in the cache, and need not be asked of the system each
- * time; tests take few. */
+/* Every call is non-blocking and polled, so that a missing rank ends the wait. Ranks that have waited long
+ * tell all others. At the timeout, the ranks that have not said so are the missing ones. */
+/* Floats that each rank adds in one all_reduce. So its buffers stay in the cache and need not be allocated
+ * each time; tests define a small number. */
 #ifndef GPUNN__MPI_PIECE
 #define GPUNN__MPI_PIECE (1 << 17)
 #endif
@@ -7509,11 +7516,11 @@ static void gpunn__mpi_tell(gpunn__mpi *mpi)
         MPI_Request sent;
         if (rank == mpi->rank || MPI_Isend(&mpi->told, 1, MPI_INT64_T, rank, GPUNN__MPI_WAITING, mpi->comm, &sent) != MPI_SUCCESS)
             continue;
-        (void)MPI_Request_free(&sent); /* so small that it is on its way */
+        (void)MPI_Request_free(&sent); /* so small that it is already sent */
     }
 }
 
-/* Whether a rank says that it has waited long in this call. */
+/* Receives the notices of waiting ranks. Whether one of them waits in this call. */
 static bool gpunn__mpi_hears(gpunn__mpi *mpi)
 {
     MPI_Status status;
@@ -7549,7 +7556,7 @@ static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
     return GPUNN_ERR_DEVICE;
 }
 
-/* code: of the call that made the request. */
+/* Waits for a request. code: result of the call that made it. */
 static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code, MPI_Request *request)
 {
     const double began = MPI_Wtime();
@@ -7568,13 +7575,13 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
     return code == MPI_SUCCESS ? GPUNN_OK : gpunn__mpi_fail(mpi, what, code);
 }
 
-/* Floats that have room in what is heard of a rank's part, as many from each. */
+/* Floats in mpi->heard: equally many from each rank. */
 static int64_t gpunn__mpi_heard_count(const gpunn__mpi *mpi)
 {
     return 8 * GPUNN__MPI_PIECE + mpi->size;
 }
 
-/* How many of `count` lie from `at` on, `most` at most. */
+/* Length of the part of [0, count) that begins at `at`, at most `most`. */
 static int64_t gpunn__part_from(int64_t count, int64_t at, int64_t most)
 {
     return count <= at ? 0 : count - at < most ? count - at : most;
@@ -7594,8 +7601,8 @@ GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, in
     return status;
 }
 
-/* Each rank hears from all others some of its part at a time, and adds that up: of MPI_Ireduce_scatter, where parts may differ in
- * length, Open MPI makes a sum on one rank. */
+/* Each rank receives a piece of its part from all others at a time and adds them. MPI_Ireduce_scatter would
+ * allow parts of different lengths, but Open MPI computes the sum on one rank. */
 static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const int64_t *counts)
 {
     gpunn__mpi   *mpi = (gpunn__mpi *)user;
@@ -7627,7 +7634,7 @@ static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const i
     return status;
 }
 
-/* Each rank adds up a part, which it then tells all. count: GPUNN__BF16_MOST at most. */
+/* Each rank adds one part, then sends it to all. count is at most GPUNN__BF16_MOST. */
 static gpunn_status gpunn__mpi_all_reduce_bf16(void *user, uint16_t *values, int64_t count)
 {
     gpunn__mpi  *mpi = (gpunn__mpi *)user;
@@ -7673,7 +7680,7 @@ static const char *gpunn__mpi_error(void *user)
     return ((const gpunn__mpi *)user)->text;
 }
 
-/* Of what is said and what is heard, where the last part is filled up. */
+/* Bytes of the buffers for sending and receiving, with the last part padded. */
 static size_t gpunn__mpi_bf16_bytes(const gpunn__mpi *mpi)
 {
     return 2 * sizeof *mpi->bf16 * ((size_t)GPUNN__BF16_MOST + (size_t)mpi->size);
@@ -7742,9 +7749,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
 #endif
 
 /* ==== >>ranks/store ================================================================================================ */
-/* Ranks that no MPI has started, through a folder. What a rank says in a call is a file of its own, complete once the call's
- * number stands at both ends. Every call hears all ranks, so who says the next but one knows that its last but one has been read:
- * two files each are enough. */
+/* The communication engine over a shared folder, and the environment variables of rank launchers. */
+/* In each call a rank writes its data to a file of its own. The file is complete once the call's number is at
+ * its beginning and its end. Every call reads the files of all ranks. So a rank that makes the next but one
+ * call knows that its file of the last but one has been read: two files per rank suffice. */
 typedef struct gpunn__store {
     const char   *folder;
     int           rank, size;
@@ -7755,38 +7763,42 @@ typedef struct gpunn__store {
     char          text[256];
 } gpunn__store;
 
+/* Writes "rank R has not come within S seconds ..." to text. Returns GPUNN_ERR_DEVICE. */
 GPUNN__INTERNAL gpunn_status gpunn__say_late(char text[256], int rank, double seconds);
 
+/* gpunn_group_args.all_reduce; also identifies this engine. */
 GPUNN__INTERNAL gpunn_status gpunn__store_all_reduce(void *user, float *values, int64_t count);
 
-/* Rank 0 clears away once all have said that they leave. */
+/* Frees the engine. leaves: says so to the others; rank 0 deletes the files once all have said so. */
 GPUNN__INTERNAL void gpunn__store_close(gpunn__store *store, bool leaves);
 
-/* What the environment says under this name, if that is a number; or `otherwise`. */
+/* Value of an environment variable that is a number; else `otherwise`. */
 GPUNN__INTERNAL int gpunn__number_of(const char *name, int otherwise);
 
-/* Who starts ranks, and what tells them which they are, of how many, and which of those on their machine. One may start another:
- * torchrun stands in what srun began. */
+/* Launchers of ranks, and their environment variables for the rank, the number of ranks, and the index among
+ * the ranks on this machine. One may start another: torchrun may run inside srun. The innermost comes first. */
 typedef struct gpunn__launcher {
     const char *rank, *size, *local;
 } gpunn__launcher;
 GPUNN__PRIVATE const gpunn__launcher gpunn__launchers[] = {
     {"RANK", "WORLD_SIZE", "LOCAL_RANK"},                                           /* torchrun */
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"}, /* Open MPI's mpirun */
-    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"},    /* MVAPICH2's */
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},                                    /* MPICH's and Intel's */
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"}, /* srun; SLURM_NTASKS is there in sbatch's script too */
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"},    /* MVAPICH2 */
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},                                    /* MPICH and Intel MPI */
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"}, /* srun; SLURM_NTASKS is set in sbatch's script too */
 };
 enum { GPUNN__LAUNCHERS = sizeof gpunn__launchers / sizeof *gpunn__launchers };
 
-/* The innermost one; NULL: none. */
+/* The innermost launcher; NULL: none. */
 GPUNN__INTERNAL const gpunn__launcher *gpunn__find_launcher(void);
 
+/* Fails unless 0 <= rank < size. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_rank(const gpunn_group *group);
 
-/* Of ranks that no MPI has started. */
+/* Sets group->args.rank and size from the launcher's variables, unless the program set them. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__find_rank(gpunn_group *group);
 
+/* Sets group->args to the engine. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__store_open(gpunn_group *group);
 
 static FILE *gpunn__store_file(const gpunn__store *store, int rank, const char *mode)
@@ -7796,7 +7808,7 @@ static FILE *gpunn__store_file(const gpunn__store *store, int rank, const char *
     return fopen(path, mode);
 }
 
-/* The call's number, then the bytes. */
+/* Writes the call's number, then the bytes. */
 static bool gpunn__store_put(const gpunn__store *store, const char *mode, const void *memory, size_t bytes)
 {
     FILE *file = gpunn__store_file(store, store->rank, mode);
@@ -7809,9 +7821,8 @@ static bool gpunn__store_put(const gpunn__store *store, const char *mode, const 
 static gpunn_status gpunn__store_say(gpunn__store *store, const void *memory, size_t bytes)
 {
     store->call++;
-    if (gpunn__store_put(store, "wb", memory, bytes) && /* closed: other machines see it no later than its end */
-        gpunn__store_put(store, "ab", NULL, 0))
-        return GPUNN_OK;
+    /* the file is closed in between, so other machines never see the end before the rest */
+    if (gpunn__store_put(store, "wb", memory, bytes) && gpunn__store_put(store, "ab", NULL, 0)) return GPUNN_OK;
     (void)snprintf(store->text, sizeof store->text, "cannot write rank %d's file in '%.150s': %s", store->rank, store->folder,
                    strerror(errno));
     return GPUNN_ERR_IO;
@@ -7826,7 +7837,7 @@ static bool gpunn__store_seek(FILE *file, size_t place)
 #endif
 }
 
-/* Of the bytes that a rank says those from a place on, once it has said all. */
+/* Reads `bytes` bytes at `place` of a rank's `all` bytes, if its file is complete. False: it is not yet. */
 static bool gpunn__store_try(const gpunn__store *store, int rank, size_t place, void *memory, size_t bytes, size_t all)
 {
     FILE    *file = gpunn__store_file(store, rank, "rb");
@@ -7889,7 +7900,7 @@ static gpunn_status gpunn__store_broadcast(void *user, void *memory, size_t byte
     return status;
 }
 
-/* [from, to) of the values become sums in the order of the ranks, so that all have the same bits. */
+/* Adds [from, to) of all ranks' values in the order of the ranks, so that all have the same bits. */
 static gpunn_status gpunn__store_add(gpunn__store *store, float *values, int64_t count, int64_t from, int64_t to)
 {
     const float *part = (const float *)store->piece;
@@ -7903,7 +7914,7 @@ static gpunn_status gpunn__store_add(gpunn__store *store, float *values, int64_t
     return status;
 }
 
-/* counts: of each rank's part, to hear no more than this one's; NULL: all. */
+/* counts: sizes of the ranks' parts, to read and add only this rank's; NULL: all values. */
 static gpunn_status gpunn__store_reduce(gpunn__store *store, float *values, int64_t count, const int64_t *counts)
 {
     const int64_t most = GPUNN__GROUP_PIECE / (int)sizeof *values;
@@ -7978,7 +7989,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__find_rank(gpunn_group *group)
     return gpunn__check_rank(group);
 }
 
-/* Whether nobody has said anything there in this rank's place. */
+/* Fails if a file of this rank exists in the folder, since it is of another run. */
 static GPUNN__STATUS gpunn__store_begin(gpunn__store *store)
 {
     for (store->call = 2; store->call > 0; store->call--) {
@@ -8019,42 +8030,46 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__store_open(gpunn_group *group)
 }
 
 /* ==== >>ranks/tcp ================================================================================================== */
-/* Ranks that no MPI has started, through rank 0, which listens. In each call it hears the others in turn, then tells them what
- * came of it, behind the number of a rank that it misses, or -1. They wait twice as long as it does, to hear whom it misses. */
+/* The communication engine over TCP. */
+/* Rank 0 listens and all others connect to it. In each call it receives from the others in turn, then sends
+ * the result. Each message of rank 0 is preceded by the number of a missing rank, or -1. The others wait
+ * twice as long as rank 0, so that they learn which rank it misses. */
 #define GPUNN__TCP "tcp://"
 
-#ifdef AI_PASSIVE /* not hidden by -std=c99 */
+#ifdef AI_PASSIVE /* hidden by -std=c99 */
 typedef struct gpunn__tcp {
     int           rank, size;
     double        timeout;
-    int          *lines; /* [size] sockets, or -1: of rank 0 to all others, of these to rank 0 */
+    int          *lines; /* [size] sockets, or -1. Rank 0: to all others; others: [0] to rank 0 */
     char         *piece; /* [GPUNN__GROUP_PIECE] */
     gpunn_device *dev;
     char          text[256];
 } gpunn__tcp;
 
+/* gpunn_group_args.all_reduce; also identifies this engine. */
 GPUNN__INTERNAL gpunn_status gpunn__tcp_all_reduce(void *user, float *values, int64_t count);
 
 GPUNN__INTERNAL void gpunn__tcp_close(gpunn__tcp *tcp);
 #endif
 
+/* Sets group->args to the engine; args.store is rank 0's tcp://host:port. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group);
 
-/* Where torch's ranks meet; beside it where torchrun itself listens there. */
+/* The same at torch's MASTER_ADDR and MASTER_PORT, or at the port after it if torchrun itself listens there. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__master_open(gpunn_group *group);
 
-#ifdef AI_PASSIVE /* not hidden by -std=c99 */
+#ifdef AI_PASSIVE /* hidden by -std=c99 */
 #ifdef MSG_NOSIGNAL
 #define GPUNN__NO_SIGNAL MSG_NOSIGNAL
 #else
-#define GPUNN__NO_SIGNAL 0 /* SO_NOSIGPIPE */
+#define GPUNN__NO_SIGNAL 0 /* SO_NOSIGPIPE is set instead */
 #endif
-typedef struct gpunn__hello { /* what both say first */
+typedef struct gpunn__hello { /* first message in both directions */
     char    magic[16];
     int32_t rank, size;
 } gpunn__hello;
 
-/* Whether so much can be done without waiting; errno says why not. */
+/* Waits until the socket is ready for `what`. False: not before `until`, or failed, with errno. */
 static bool gpunn__tcp_ready(int line, short what, double until)
 {
     struct pollfd wanted = {line, what, 0};
@@ -8069,7 +8084,8 @@ static bool gpunn__tcp_ready(int line, short what, double until)
     return false;
 }
 
-/* what: POLLIN receives, POLLOUT sends, both together send until something is there to be received: errno is EINTR then. */
+/* Transfers all bytes. what: POLLIN receives, POLLOUT sends. Both together send until something arrives;
+ * errno is then EINTR. False: failed, with errno. */
 static bool gpunn__tcp_move(int line, void *memory, size_t bytes, short what, double until)
 {
     for (size_t at = 0; at < bytes;) {
@@ -8086,8 +8102,9 @@ static bool gpunn__tcp_move(int line, void *memory, size_t bytes, short what, do
     return true;
 }
 
-/* What rank 0 tells before anything else: that a rank is late, its number, or has left; or neither. */
-enum { GPUNN__TCP_WELL = -1, GPUNN__TCP_LEFT = -2 }; /* less its number */
+/* Notice that precedes each message of rank 0: the number of a late rank, LEFT minus the number of a rank
+ * that has left, or WELL. */
+enum { GPUNN__TCP_WELL = -1, GPUNN__TCP_LEFT = -2 }; /* minus its number */
 
 static gpunn_status gpunn__tcp_left(gpunn__tcp *tcp, int rank, const char *why)
 {
@@ -8101,12 +8118,12 @@ static gpunn_status gpunn__tcp_told(gpunn__tcp *tcp, int32_t notice)
     return gpunn__tcp_left(tcp, GPUNN__TCP_LEFT - notice, "rank 0 no longer hears it");
 }
 
-/* errno: of what did not go well with that rank. Rank 0 tells all others. */
+/* Handles a failure with a rank, described by errno. Rank 0 tells all others. */
 static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
 {
     int32_t notice = GPUNN__TCP_WELL;
     if (errno == EINTR && gpunn__tcp_move(tcp->lines[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
-        return gpunn__tcp_told(tcp, notice); /* while this one was sending */
+        return gpunn__tcp_told(tcp, notice); /* arrived while this rank was sending */
     const bool         late = errno == ETIMEDOUT;
     const gpunn_status status = late ? gpunn__say_late(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout)
                                      : gpunn__tcp_left(tcp, rank, strerror(errno));
@@ -8119,11 +8136,12 @@ static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
 static gpunn_status gpunn__tcp_talk(gpunn__tcp *tcp, int rank, void *memory, size_t bytes, bool sends)
 {
     const double until = gpunn__seconds() + tcp->timeout * (rank ? 1 : 2);
-    const short what = !sends ? POLLIN : rank ? POLLOUT : POLLOUT | POLLIN; /* rank 0 answers; sooner only, if it misses a rank */
+    /* rank 0 answers; it does so earlier only if it misses a rank */
+    const short what = !sends ? POLLIN : rank ? POLLOUT : POLLOUT | POLLIN;
     return gpunn__tcp_move(tcp->lines[rank], memory, bytes, what, until) ? GPUNN_OK : gpunn__tcp_lost(tcp, rank);
 }
 
-/* What rank 0 tells. */
+/* Receives a notice and a message from rank 0. */
 static gpunn_status gpunn__tcp_hear(gpunn__tcp *tcp, void *memory, size_t bytes)
 {
     int32_t      notice = GPUNN__TCP_WELL;
@@ -8132,7 +8150,7 @@ static gpunn_status gpunn__tcp_hear(gpunn__tcp *tcp, void *memory, size_t bytes)
     return status == GPUNN_OK ? gpunn__tcp_talk(tcp, 0, memory, bytes, false) : status;
 }
 
-/* Rank 0 tells one. */
+/* Rank 0 sends to one rank. */
 static gpunn_status gpunn__tcp_tell_one(gpunn__tcp *tcp, int rank, void *memory, size_t bytes)
 {
     int32_t            well = GPUNN__TCP_WELL;
@@ -8140,7 +8158,7 @@ static gpunn_status gpunn__tcp_tell_one(gpunn__tcp *tcp, int rank, void *memory,
     return status == GPUNN_OK ? gpunn__tcp_talk(tcp, rank, memory, bytes, true) : status;
 }
 
-/* Rank 0 tells all but one. */
+/* Rank 0 sends to all ranks but one. */
 static gpunn_status gpunn__tcp_tell(gpunn__tcp *tcp, void *memory, size_t bytes, int but)
 {
     gpunn_status status = GPUNN_OK;
@@ -8171,7 +8189,7 @@ static gpunn_status gpunn__tcp_broadcast(void *user, void *memory, size_t bytes,
     return status == GPUNN_OK ? gpunn__tcp_tell(tcp, memory, bytes, root) : status;
 }
 
-/* Values behind `at` others become sums, each rank's part of them or, where counts is NULL, all. */
+/* Sums the values that follow `at` others: each rank receives its part or, if counts is NULL, all. */
 static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, int64_t count, const int64_t *counts, int64_t at)
 {
     const float *part = (const float *)tcp->piece;
@@ -8194,7 +8212,7 @@ static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, int64_t count
     return status;
 }
 
-/* As gpunn__tcp_add; rank 0 hears all before it adds. */
+/* Like gpunn__tcp_add; rank 0 receives all parts before it adds them. */
 static gpunn_status gpunn__tcp_add_bf16(gpunn__tcp *tcp, uint16_t *values, size_t count)
 {
     uint16_t    *parts = (uint16_t *)(void *)tcp->piece;
@@ -8270,7 +8288,7 @@ static void gpunn__tcp_set(int line)
 #endif
 }
 
-/* A socket that listens at the address, or is on its way there; -1: errno. */
+/* A socket that listens at the address or is connecting to it; -1: failed, with errno. */
 static int gpunn__tcp_socket(const struct addrinfo *address, bool listens)
 {
     const int line = socket(address->ai_family, address->ai_socktype, address->ai_protocol);
@@ -8297,7 +8315,7 @@ static struct addrinfo *gpunn__tcp_find(const char *host, const char *port, int 
     return getaddrinfo(host, port, &hints, &found) == 0 ? found : NULL;
 }
 
-/* At all addresses of this machine, by both protocols where there is IPv6. */
+/* Listens at all addresses of this machine, for IPv6 and IPv4 if there is IPv6. */
 static int gpunn__tcp_listen(const char *port)
 {
     static const int families[] = {AF_INET6, AF_INET};
@@ -8317,7 +8335,7 @@ static gpunn__hello gpunn__tcp_hello(const gpunn__tcp *tcp)
     return hello;
 }
 
-/* Whether errno tells that this process has no socket left; tcp->text says so. */
+/* Whether errno means that this process has no sockets left; then writes that to tcp->text. */
 static bool gpunn__tcp_starved(gpunn__tcp *tcp)
 {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return false;
@@ -8327,7 +8345,8 @@ static bool gpunn__tcp_starved(gpunn__tcp *tcp)
     return true;
 }
 
-/* Rank 0 lets in who is a rank of this run that has not come so far, and nobody else. false: it has no socket left. */
+/* Rank 0 accepts a connection if it is from a rank of this run that is not connected yet. False: no sockets
+ * left. */
 static bool gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
@@ -8363,7 +8382,7 @@ static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double u
     return status == GPUNN_OK ? status : gpunn__fail(tcp->dev, status, "gpunn_group_open: %s", tcp->text);
 }
 
-/* Whether rank 0 of this run is there; errno: of the socket, if there is none. */
+/* Tries to reach rank 0 of this run at an address. errno is of the socket, if there is none. */
 static bool gpunn__tcp_try(gpunn__tcp *tcp, const struct addrinfo *address, double until)
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
@@ -8397,7 +8416,7 @@ static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const c
         tcp->size, host, port, tcp->timeout);
 }
 
-/* "tcp://host:port" or "tcp://[::1]:port" in its two parts. */
+/* Splits "tcp://host:port" or "tcp://[::1]:port". */
 static bool gpunn__tcp_parse(const char *store, char host[256], char port[8])
 {
     const char  *begin = store + strlen(GPUNN__TCP), *colon = strrchr(begin, ':');
@@ -8463,7 +8482,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__master_open(gpunn_group *group)
     char        store[300];
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     const int   port = gpunn__number_of("MASTER_PORT", 29500) + (agent && strcmp(agent, "True") == 0);
-#ifdef GPUNN_MPI /* which may have found this process alone */
+#ifdef GPUNN_MPI /* MPI may have found this process alone */
     if (group->args.all_reduce) gpunn__mpi_close((gpunn__mpi *)group->args.user, true);
     group->args.all_reduce = NULL;
     group->args.reduce_scatter = NULL;
@@ -8478,8 +8497,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__master_open(gpunn_group *group)
 }
 
 /* ==== >>ranks/group ================================================================================================ */
+/* A group of ranks: the exchanges between them through host memory or between devices, and the all-reduce of
+ * statuses before each common call. */
+/* An optimizer or loader begins to use the group; NULL is allowed. */
 GPUNN__INTERNAL void gpunn__group_join(gpunn_group *group);
 
+/* It ends its use. The last one frees a closed group. */
 GPUNN__INTERNAL void gpunn__group_leave(gpunn_group *group);
 
 typedef enum gpunn__exchange {
@@ -8490,50 +8513,61 @@ typedef enum gpunn__exchange {
     GPUNN__ALL_REDUCE_BF16
 } gpunn__exchange;
 
-/* Memory of the host's: `bytes` in all, of a gathering those of one rank. */
+/* Runs one exchange in host memory. bytes is the size of memory or, for ALL_GATHER, of one rank's part. A
+ * failure breaks the group. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange kind, void *memory, size_t bytes,
                                                    int root);
 
+/* Whether dev has joined the group's ranks and communicates with them itself. */
 GPUNN__INTERNAL bool gpunn__in_ranks(const gpunn_group *group, const gpunn_device *dev);
 
-/* What of gradients becomes GPUNN_MEAN everywhere, or the mean at rank `owner`. */
+/* An exchange of gradients: they become the mean on all ranks (owner GPUNN_MEAN) or on rank `owner` alone. */
 GPUNN__INTERNAL gpunn_exchange gpunn__gradients_exchange(const gpunn_group *group, float *values, int64_t count, int owner,
                                                          int after);
 
+/* Allocates group->piece, if needed; false on an error. */
 GPUNN__INTERNAL bool gpunn__has_piece(gpunn_group *group);
 
+/* All-reduce of statuses. All ranks begin every common call with it: each contributes its status and, by
+ * `format`, what it is about to do. It fails on all ranks if one has failed or if they differ. loss (may be
+ * NULL) becomes the mean over all ranks. */
 GPUNN__INTERNAL gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
     GPUNN__PRINTF(4, 5);
-/* What a rank votes for whose run has failed behind the vote on it, where GPUs exchange by themselves: the others' wait for its
- * part, hear of it as they vote on their next run, and the group ends. */
+/* What a rank says if its run fails after the all-reduce of statuses for that run, when GPUs communicate
+ * themselves. The others wait for its part, learn of the failure in the all-reduce for their next run, and
+ * the group ends. */
 #define GPUNN__LATE "a run that the other ranks have begun"
 
-/* What a device has done with its part of an exchange; a failure that any rank has is one of all. */
+/* Ends an exchange with the status of this device's copies. If any rank's copies failed, it fails on all. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device *dev, gpunn_status copied);
 
-/* As one that has joined does it by itself. */
+/* One exchange by a device that has joined. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_joined(gpunn_group *group, gpunn_device *dev, const gpunn_exchange *exchange);
 
-/* Floats of a device become what that rank has. */
+/* Broadcast: floats on a device become those of rank `root`. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
                                                      int root);
 
-/* Gradients on a device become their means. */
+/* Gradients on a device become their means over all ranks. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count);
 
-/* Gradients on a device, at `place` of what the ranks share, `each` of them: this rank's become their means. */
+/* Reduce-scatter of gradients on a device: this rank's share becomes the mean. The values are at `place` of
+ * what the ranks share, and each rank's share has `each` values. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
                                                        int64_t place, int64_t each);
 
-/* Whether all ranks know how what this one does has ended, if they had voted so many times when it began. */
+/* Whether all ranks know the outcome of a call that began when group->agreed was `agreed`. */
 GPUNN__INTERNAL bool gpunn__has_told(const gpunn_group *group, int64_t agreed);
 
-/* gather of gpunn_ranks. Each time the ranks vote, so that one that has failed on its way here ends the wait of all. */
+/* gather of gpunn_ranks. It begins with an all-reduce of statuses, so a rank that has failed on its way here
+ * ends the wait of all. */
 GPUNN__INTERNAL gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes);
 
-/* Adds to what the next run makes common to all ranks, after so many steps; in the same order on all. */
+/* Adds an exchange to the next run, after exchange.after steps. All ranks add the same exchanges in the same
+ * order. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exchange);
 
+/* Puts the added exchanges into a run and mixes them into its signature. */
 GPUNN__INTERNAL void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run);
 
 static gpunn_status gpunn__gpus_meet(gpunn_group *group);
@@ -8575,14 +8609,14 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
         launcher->size, said);
 }
 
-/* Values in joined_bf16: kernels read them from places that are aligned. */
+/* Number of values in joined_bf16: a multiple of 16, since kernels read them from aligned places. */
 static int64_t gpunn__joined_count(const gpunn_group *group)
 {
     enum { ALIGN = 16 };
     return ((int64_t)(group->args.bucket_bytes / sizeof(float)) / ALIGN + 1) * ALIGN;
 }
 
-/* Of a part of each rank, or of one that travels whole. */
+/* Bytes of group->bf16: for one part per rank, or for one whole exchange. */
 static size_t gpunn__bf16_bytes(const gpunn_group *group)
 {
     const size_t parts = (size_t)group->args.size * sizeof *group->bf16;
@@ -8669,7 +8703,7 @@ GPUNN_API int gpunn_local_rank(void)
     return 0;
 }
 
-/* ---- talking --------------------------------------------------------------------------------------------------------- */
+/* ---- exchanges ------------------------------------------------------------------------------------------------------- */
 
 static GPUNN__STATUS gpunn__group_works(gpunn_group *group)
 {
@@ -8699,7 +8733,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__ex
     }
     if (status == GPUNN_OK) return GPUNN_OK;
     group->broken = status;
-    group->told = true; /* nobody can be told any more */
+    group->told = true; /* the others can no longer be told */
     return gpunn__fail(group->dev, status, "the group has failed: %s", engine->error ? engine->error(engine->user) : names[kind]);
 }
 
@@ -8728,15 +8762,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device
     return group->copies ? gpunn__agree(group, copied, NULL, "the end of an exchange") : copied;
 }
 
-/* A device's memory into the host's, which becomes zeros where that fails or has failed: no other rank is kept waiting. */
+/* Copies device memory to host memory. If that fails or failed before, piece becomes zeros, so that no other
+ * rank is kept waiting. */
 static void gpunn__copy_piece(gpunn_device *dev, void *piece, const void *values, size_t bytes, gpunn_status *copied)
 {
     if (*copied == GPUNN_OK) *copied = dev->backend->download(dev->context, piece, values, bytes);
     if (*copied != GPUNN_OK) memset(piece, 0, bytes);
 }
 
-/* Floats in memory of a device's, as they are exchanged through the host's. Where a group copies, all ranks make the same
- * pieces. */
+/* Exchanges floats in device memory through host memory, piece by piece. If group->copies, all ranks use the
+ * same pieces. */
 static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *dev, gpunn__exchange kind, float *values,
                                             size_t bytes, int root, gpunn_status *copied)
 {
@@ -8754,7 +8789,8 @@ static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *de
     return status;
 }
 
-/* Floats of the host's become the sums of all ranks', rounded to BF16 on their way there and back; as many as travel at once. */
+/* Sums floats in host memory over all ranks, rounded to BF16 on their way there and back. count fits one
+ * exchange. */
 static GPUNN__STATUS gpunn__sum_bf16(gpunn_group *group, float *values, int64_t count)
 {
     const bool   whole = group->args.all_reduce_bf16 != NULL;
@@ -8768,7 +8804,7 @@ static GPUNN__STATUS gpunn__sum_bf16(gpunn_group *group, float *values, int64_t 
     return GPUNN_OK;
 }
 
-/* The same of a device's, of any number. */
+/* The same for any number of floats on a device. */
 static GPUNN__STATUS gpunn__exchange_bf16(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
                                           gpunn_status *copied)
 {
@@ -8828,7 +8864,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpun
     return gpunn__copies_end(group, dev, copied);
 }
 
-/* Sets group->counts: what of [begin, end) lies in each rank's part, of which all but the last that is not empty have `each`. */
+/* Sets group->counts to the parts of [begin, end) that belong to each rank. Each rank's share has `each`
+ * values, except the last non-empty one. */
 static void gpunn__count_parts(gpunn_group *group, int64_t begin, int64_t end, int64_t each)
 {
     for (int rank = 0; rank < group->args.size; rank++) {
@@ -8837,7 +8874,8 @@ static void gpunn__count_parts(gpunn_group *group, int64_t begin, int64_t end, i
     }
 }
 
-/* Of sums in the host's memory this rank's part, by group->counts, becomes means on the device. */
+/* Copies this rank's part of the sums in host memory, by group->counts, to the device and turns them into
+ * means. */
 static gpunn_status gpunn__keep_own_part(const gpunn_group *group, gpunn_device *dev, float *values, const float *piece)
 {
     const int64_t count = group->counts[group->args.rank];
@@ -8867,7 +8905,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn
     return status == GPUNN_OK ? gpunn__copies_end(group, dev, copied) : status;
 }
 
-/* Rank `root` tells all others a sentence. */
+/* Broadcasts a sentence from rank `root`. */
 static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said, char text[GPUNN__ERROR_SIZE])
 {
     memset(text, 0, GPUNN__ERROR_SIZE);
@@ -8877,8 +8915,6 @@ static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said,
     return status;
 }
 
-/* What all ranks begin anything with that is common to them: whether each can (status), and is about to do the same, which
- * `format` says. loss (may be NULL): becomes the mean of all ranks'. */
 GPUNN__INTERNAL gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
 {
     char          what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
@@ -8932,12 +8968,12 @@ GPUNN__INTERNAL gpunn_status gpunn__gather_sums(void *user, void *parts, size_t 
 
 /* ---- machines and their GPUs ----------------------------------------------------------------------------------------- */
 
-typedef struct gpunn__seat { /* of a rank */
+typedef struct gpunn__seat { /* where a rank runs */
     uint64_t identity;       /* of its GPU */
-    int64_t  can;            /* exchange: a status */
+    int64_t  can;            /* whether it can exchange between GPUs: a status */
     int64_t  copies;
-    uint64_t processors; /* the same number where they are the same ones */
-    uint64_t rounding;   /* the same number where updates have the same bits */
+    uint64_t processors; /* equal for ranks on the same processors */
+    uint64_t rounding;   /* equal for ranks whose updates have the same bits */
 } gpunn__seat;
 
 static gpunn__seat gpunn__own_seat(const gpunn_device *dev, gpunn_status can)
@@ -8953,7 +8989,8 @@ static gpunn__seat gpunn__own_seat(const gpunn_device *dev, gpunn_status can)
     return seat;
 }
 
-/* A CPU whose number of threads nobody has chosen leaves the other ranks on its processors theirs. */
+/* Reduces the threads of a CPU device to its share of the processors, unless the program or OMP_NUM_THREADS
+ * sets their number. */
 static void gpunn__share_processors(gpunn_device *dev, int ranks)
 {
     char      set[1024], text[128];
@@ -8966,7 +9003,8 @@ static void gpunn__share_processors(gpunn_device *dev, int ranks)
     if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
 }
 
-/* Whether all ranks can, each on a GPU of its own; two on one that were not asked for are an error. */
+/* Compares the ranks' seats. *all: all can exchange between GPUs, each on its own. Two ranks on one GPU
+ * without .share_gpu are an error. */
 static GPUNN__STATUS gpunn__seats_compare(gpunn_group *group, gpunn__seat *seats, bool *all)
 {
     gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, seats, sizeof *seats, 0);
@@ -9020,7 +9058,7 @@ static GPUNN__STATUS gpunn__gpus_join(gpunn_group *group)
     return gpunn__agree(group, status, NULL, "NCCL");
 }
 
-/* Lets the GPUs of the ranks exchange by themselves, where they can and shall. */
+/* Joins the GPUs of the ranks for direct exchange, if they can and the group's type allows it. */
 static gpunn_status gpunn__gpus_meet(gpunn_group *group)
 {
     gpunn_device        *dev = group->dev;
@@ -9081,46 +9119,49 @@ GPUNN__INTERNAL void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *r
 }
 
 /* ==== >>graph/arguments ============================================================================================ *
- * What every builder outside the elementwise tables takes, once. The spec's reader, the canonical text, the defaults that the
- * spec's writer leaves out and generator/model.schema.json (python3 -m generator.schema) follow from here.
+ * The table of the arguments of every builder outside the elementwise tables. The spec reader, the canonical
+ * text, the defaults that the spec writer omits and generator/model.schema.json (python3 -m generator.schema)
+ * follow from it.
  *
- * K(struct, key, kind, default, member, about): a key, torch's and the spec's; the member of gpunn_<struct>_args that takes it;
- * about: a sentence for the schema. A(key, kind, member): how the canonical text tells the same of a node, from which member of
- * gpunn_attributes; in the text's order. S(key, kind, place): where a node has what its text leaves out, for those who write
- * specs: GPUNN__MEMBER of gpunn_attributes, GPUNN__AT of a shape. */
+ * K(struct, key, kind, default, member, about): an argument. key is torch's name and the spec's. member is
+ * the field of gpunn_<struct>_args. about is a sentence for the schema.
+ * A(key, kind, member): how the canonical text writes the argument of a node, from which member of
+ * gpunn_attributes. The entries are in the text's order.
+ * S(key, kind, place): where a node has a value that its text omits, for the spec writer. place is
+ * GPUNN__MEMBER of gpunn_attributes or GPUNN__AT of a shape. */
 typedef enum gpunn__key_kind {
-    /* int and float: 0, where it is not the default, is written GPUNN_ZERO */
-    GPUNN__K_COUNT,   /* 1 or more */
-    GPUNN__K_AMOUNT,  /* 0 or more */
+    /* int and float: a 0 that is not the default is passed as GPUNN_ZERO */
+    GPUNN__K_COUNT,   /* >= 1 */
+    GPUNN__K_AMOUNT,  /* >= 0 */
     GPUNN__K_CELLS,   /* 0 or odd */
     GPUNN__K_INTEGER, /* any */
-    GPUNN__K_AXIS,    /* from -8 to 7; 0 is 0 */
-    /* int[3], one for each spatial axis, or one for all */
-    GPUNN__K_WINDOW,  /* 1 or more */
-    GPUNN__K_PADDING, /* 0 or more */
-    GPUNN__K_SIZES,   /* WINDOW with the axes that x has */
-    GPUNN__K_FACTORS, /* double[3], the same */
+    GPUNN__K_AXIS,    /* -8 to 7; 0 stays 0 */
+    /* int[3]: one for each spatial axis, or one for all */
+    GPUNN__K_WINDOW,  /* >= 1 */
+    GPUNN__K_PADDING, /* >= 0 */
+    GPUNN__K_SIZES,   /* as WINDOW, with as many entries as x has spatial axes */
+    GPUNN__K_FACTORS, /* double[3], as SIZES */
     /* int64_t */
     GPUNN__K_INDEX,
     GPUNN__K_END,  /* absent: GPUNN_END_OF_AXIS */
-    GPUNN__K_STEP, /* 1 or more */
+    GPUNN__K_STEP, /* >= 1 */
     GPUNN__K_WIDE, /* any */
     /* int64_t[GPUNN_MAX_RANK] */
     GPUNN__K_SHAPE,   /* sizes, "N" for the batch */
-    GPUNN__K_AMOUNTS, /* 0 or more, one for each axis */
-    GPUNN__K_COUNTS,  /* 1 or more */
+    GPUNN__K_AMOUNTS, /* >= 0, one for each axis */
+    GPUNN__K_COUNTS,  /* >= 1 */
     /* float */
-    GPUNN__K_NUMBER,   /* any that is finite */
-    GPUNN__K_POSITIVE, /* above 0 */
-    GPUNN__K_SCALE,    /* 0 or more */
+    GPUNN__K_NUMBER,   /* any finite number */
+    GPUNN__K_POSITIVE, /* > 0 */
+    GPUNN__K_SCALE,    /* >= 0 */
     GPUNN__K_SHARE,    /* 0 to 1 */
-    GPUNN__K_EXTENDED, /* any, or infinite */
+    GPUNN__K_EXTENDED, /* any number, or infinite */
     /* bool */
     GPUNN__K_FLAG,
-    GPUNN__K_UNLESS,  /* the member is the other way round */
-    GPUNN__K_NO_BIAS, /* UNLESS, where the key may have the name of a parameter too, which ... */
-    GPUNN__K_BIAS,    /* ... this takes */
-    /* one of several words: its number */
+    GPUNN__K_UNLESS,  /* the member has the opposite value */
+    GPUNN__K_NO_BIAS, /* as UNLESS; the key may instead name a parameter ... */
+    GPUNN__K_BIAS,    /* ... which this one takes */
+    /* an enumeration: the index of a word */
     GPUNN__K_DTYPE,
     GPUNN__K_REDUCTION,
     GPUNN__K_CLASS_REDUCTION,
@@ -9134,7 +9175,7 @@ typedef enum gpunn__key_kind {
     GPUNN__K_AXES,      /* gpunn_axes */
     GPUNN__K_REFERENCE, /* gpunn_tensor * */
     GPUNN__K_TEXT,      /* const char * */
-    /* read by the row itself */
+    /* parsed by the row itself */
     GPUNN__K_INIT,
     GPUNN__K_ELEMENTS,
     GPUNN__K_REFERENCES,
@@ -9145,21 +9186,21 @@ typedef enum gpunn__key_kind {
     GPUNN__K_RESULT /* SHAPE */
 } gpunn__key_kind;
 
-/* How the canonical text tells an attribute. */
+/* How the canonical text writes an attribute. */
 typedef enum gpunn__told_kind {
     GPUNN__A_BOOL,
-    GPUNN__A_NOT, /* a bool kept the other way round */
+    GPUNN__A_NOT, /* a bool stored as its opposite */
     GPUNN__A_INT,
-    GPUNN__A_LAST, /* int: the first of the last axes; the text says how many they are */
+    GPUNN__A_LAST, /* int: first of the last axes; the text has their number */
     GPUNN__A_INT64,
-    GPUNN__A_DIM, /* int64_t, or a size that varies */
-    GPUNN__A_ROW, /* int64_t: -1 where there is none */
+    GPUNN__A_DIM, /* int64_t, or a handle of a varying size */
+    GPUNN__A_ROW, /* int64_t: -1 for none */
     GPUNN__A_FLOAT,
     GPUNN__A_WINDOW,          /* int for each spatial axis */
     GPUNN__A_ORDER,           /* int for each axis */
     GPUNN__A_SIZES,           /* int64_t for each axis */
     GPUNN__A_AXES,            /* a bit for each axis */
-    GPUNN__A_CLASS_REDUCTION, /* these in the order of their choices */
+    GPUNN__A_CLASS_REDUCTION, /* this and the next five are in the order of their GPUNN__K_ kinds */
     GPUNN__A_GRID_MODE,
     GPUNN__A_GRID_PADDING,
     GPUNN__A_INTERPOLATE_MODE,
@@ -9168,17 +9209,17 @@ typedef enum gpunn__told_kind {
     GPUNN__A_RATIOS, /* float for each spatial axis */
     GPUNN__A_CUSTOM, /* the op's name */
     GPUNN__A_NUMBERS,
-    /* of what the text leaves out */
-    GPUNN__A_SIZE,      /* of an axis, from the end below 0 */
-    GPUNN__A_COUNT,     /* of an operand's elements */
-    GPUNN__A_ALONG,     /* int: an axis, of which it is the result's size */
-    GPUNN__A_SPATIAL,   /* the sizes of all axes from that one on */
-    GPUNN__A_GIVEN,     /* whether an operand is there, as far as the one before it is */
-    GPUNN__A_SAME_RANK, /* whether the result has the axes of its first operand */
+    /* values that the text omits: */
+    GPUNN__A_SIZE,      /* size of an axis; negative axes count from the end */
+    GPUNN__A_COUNT,     /* number of elements of an operand */
+    GPUNN__A_ALONG,     /* int: an axis of the result, whose size it is */
+    GPUNN__A_SPATIAL,   /* sizes of all axes from that one on */
+    GPUNN__A_GIVEN,     /* whether an operand exists, provided the one before it does */
+    GPUNN__A_SAME_RANK, /* whether the result has as many axes as its first operand */
 } gpunn__told_kind;
 
 typedef struct gpunn__argument {
-    const char     *name, *field; /* in a spec, in C */
+    const char     *name, *field; /* in a spec; in C */
     gpunn__key_kind kind;
     double          otherwise; /* the default */
     size_t          member;
@@ -9192,12 +9233,13 @@ typedef struct gpunn__told {
 typedef enum gpunn__row_kind { GPUNN__SOURCE, GPUNN__OP, GPUNN__LAYER, GPUNN__STACK } gpunn__row_kind;
 enum { GPUNN__MANY = -1, GPUNN__OWN = -2 };
 
-/* Defaults that are no numbers: the key must stand there; there is none, or the builder takes it from elsewhere; [] or {}. */
+/* Special defaults: NEEDED: the key is required. NONE: no default, or the builder derives it. EMPTY: [] or
+ * {}. */
 #define GPUNN__NEEDED (-1e300)
 #define GPUNN__NONE (-2e300)
 #define GPUNN__EMPTY (-3e300)
 
-/* The arguments of builders that take them one by one. */
+/* The arguments of builders that have no argument struct. */
 typedef struct gpunn__plain_args {
     int         args_;
     int         axis, count, size[3];
@@ -9224,9 +9266,9 @@ typedef struct gpunn__assign_args {
       "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min; sum, mean along axes.")     \
     K(_plain, consts, CONSTS, GPUNN__EMPTY, args_, "Numbers that the formula calls by name.")
 
-/* Formulas inside builders of >>layers/basic and >>layers/losses. local_response_norm: y is the mean of x^2 around.
- * multi_margin: of x, own -x of the label, and the classes' numbers; then what weights of classes make of it. rrelu: mode as of
- * gpunn__mode, random from 0 to 1. */
+/* Formulas inside builders of >>layers/basic and >>layers/losses. local_response_norm: y is the mean of x^2
+ * over the neighbourhood. multi_margin: x, own = -x of the label, and the class numbers; the WEIGHTED formula
+ * then applies class weights. rrelu: mode is as in gpunn__mode, random is uniform in [0, 1). */
 #define GPUNN__LOCAL_RESPONSE "x * (k + alpha * y) ** power"
 #define GPUNN__MULTI_MARGIN                                                                                                    \
     "where(label == classes, 0, relu(margin + own + x) if p == 1 else relu(margin + own + x) ** 2)"
@@ -9235,10 +9277,11 @@ typedef struct gpunn__assign_args {
 #define GPUNN__RRELU                                                                                                           \
     "x if x > 0 else x * ((lower + upper) / 2 if mode == 1 else lower + (upper - lower) * random)"
 
-/* Builders made of others, each by a formula (>>graph/expr) of its operands, of the tensors and numbers among its keys, and of
- * rank, that of the first operand. F(X, name, operands, their names, check (gpunn__fits_*), keys, struct, form, formula, about).
- * A key reduction reduces the formula's result. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands), OWN
- * where >>layers/basic has the builder. */
+/* Builders made of other ops, each by a formula (>>graph/expr). The formula's names are its operands, the
+ * tensors and numbers among its keys, and rank, the rank of the first operand. F(X, name, operand count,
+ * operand names, check (gpunn__fits_*), keys, struct, form, formula, about). A key "reduction" reduces the
+ * formula's result. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands), OWN if
+ * >>layers/basic has the builder. */
 #define GPUNN__FORMULAS(F, X)                                                                                                  \
     F(X, mse_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "squared_error(input, target)", "(x - t)^2; inputs x, t.")      \
     F(X, l1_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "absolute_error(input, target)", "|x - t|.")                     \
@@ -9357,9 +9400,10 @@ typedef struct gpunn__assign_args {
 #define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about)                                      \
     X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)
 
-/* X(kind, name, op, operands, spatial axes, keys, struct, call, about). A LAYER has parameters below its name, a STACK those of
- * its layers; a SOURCE is a named tensor without operands. op: whose nodes the keys are told of, NONE where another row has it.
- * MANY: 1 to GPUNN_MAX_OPERANDS, OWN: the row reads them. call: what builds it from in, name and a, the struct. */
+/* X(kind, name, op, operands, spatial axes, keys, struct, call, about). kind: LAYER has parameters below its
+ * name; STACK has those of its layers; SOURCE is a named tensor without operands. op: the op of the nodes
+ * whose text has the keys; NONE if another row has it. operands: MANY for 1 to GPUNN_MAX_OPERANDS, OWN if the
+ * row parses them. call: expression that builds it from in, name and the struct a. */
 #define GPUNN__ROWS(X)                                                                                                         \
     X(SOURCE, input, NONE, 0, 0, INPUT, _plain, gpunn_input(l->model, name, a->dtype, a->shape),                               \
       "A value that the program writes before each run.")                                                                      \
@@ -9537,7 +9581,7 @@ GPUNN__PRIVATE const char *const gpunn__pad_mode_names[] = {"constant", "reflect
 #define GPUNN__X(ENUM, name, ...) #name,
 static const char *const gpunn__integer_names[] = {GPUNN_INTEGER_OPS(GPUNN__X)};
 #undef GPUNN__X
-/* The words of the kinds from DTYPE on, by their numbers, and what C calls them. */
+/* The words of an enumeration kind (from DTYPE on), in the order of their values, and their prefix in C. */
 typedef struct gpunn__choice {
     const char *const *words;
     int                count;
@@ -9545,15 +9589,16 @@ typedef struct gpunn__choice {
 } gpunn__choice;
 #define GPUNN__WORDS(words) words, (int)(sizeof(words) / sizeof *(words))
 
+/* Words of an enumeration kind. */
 GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind);
 
-/* The rows: their arguments and what is told of them, each list ending with a name of NULL. */
+/* The rows of the table. arguments and told are lists that end with a NULL name. */
 typedef struct gpunn__row {
     const char            *name;
     gpunn__row_kind        kind;
     gpunn_op               op;
     int                    operands, axes;
-    const char            *args; /* the struct's name */
+    const char            *args; /* name of the argument struct */
     const gpunn__argument *arguments;
     const gpunn__told     *told;
 } gpunn__row;
@@ -9561,12 +9606,13 @@ typedef struct gpunn__row {
 enum { GPUNN__ROW_COUNT = 0 GPUNN__ROWS(GPUNN__X) };
 #undef GPUNN__X
 GPUNN__DECLARE(const gpunn__row gpunn__rows[GPUNN__ROW_COUNT])
-/* Of each what a node shows of the keys that the canonical text leaves out. */
+/* For each row: where nodes have the keys that the canonical text omits. */
 GPUNN__DECLARE(const gpunn__told *const gpunn__shown[GPUNN__ROW_COUNT])
 
+/* The row with that name; NULL: none. */
 GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name);
 
-/* What the canonical text tells of an op's attributes. */
+/* How the canonical text writes an op's attributes; ends with a NULL name. */
 GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op);
 
 /* Of a tensor, in place of NONE: it is operand i of the node. */
@@ -10672,72 +10718,85 @@ GPUNN__INTERNAL void gpunn__model_sha256(const gpunn_model *model, int count, ch
 }
 
 /* ==== >>graph/tensors ============================================================================================== *
- * Every builder is a gpunn__call: it checks its operands, appends parameters and nodes, and after a failure takes away whatever
- * it has appended, also when another builder inside it failed. */
+ * Appends tensors to models and checks operands. Every builder is a gpunn__call. It checks its operands and
+ * appends parameters and nodes. After a failure it removes whatever it has appended, also if a builder inside
+ * it failed. */
 typedef struct gpunn__call {
     gpunn_model *model;
-    const char  *op, *layer; /* how its sentences begin; layer NULL: none */
-    int          mark;       /* tensors to go back to */
+    const char  *op, *layer; /* for messages: op and layer; layer NULL: none */
+    int          mark;       /* tensor count at its start, for undo */
 } gpunn__call;
 
 GPUNN__PRIVATE const char *const gpunn__x_name[] = {"x"};
 GPUNN__PRIVATE const char *const gpunn__abc_names[] = {"a", "b", "c"};
 
+/* Removes the tensors appended since the call began. Returns NULL. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__undo(const gpunn__call *call);
 
-/* The result of a builder that is made of others; NULL: one of these failed. */
+/* Ends a builder that is made of others: names it in result->made_by and returns result. If result is NULL,
+ * because one of them failed, it undoes the call. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__made(const gpunn__call *call, gpunn_tensor *result);
 
+/* Records an error of the call and undoes it. Returns NULL. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...)
     GPUNN__PRINTF(3, 4);
 
+/* A call on model, without checks. */
 GPUNN__INTERNAL gpunn__call gpunn__call_of(gpunn_model *model, const char *op, const char *layer);
 
-/* NULL is an error only where none has been recorded: it may come from a call that failed. */
+/* Whether ptr is non-NULL. NULL is recorded as an error only if no error has been recorded yet, since it may
+ * come from a call that failed. */
 GPUNN__INTERNAL bool gpunn__given(const gpunn__call *call, const void *ptr, const char *name);
 
+/* Opens a call on a model; false if it is NULL. */
 GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer);
 
-/* Checks one operand; f32: it must be. */
+/* Checks one operand; f32: its dtype must be F32. */
 GPUNN__INTERNAL bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name, bool f32);
 
-/* Opens a call on the model of its operands, the first f32_count of which must be F32. names NULL: "tensors[i]". */
+/* Opens a call on the model of its operands and checks these. The first f32_count must be F32. names NULL:
+ * "tensors[i]". */
 GPUNN__INTERNAL bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
                                   gpunn_tensor *const *operands, int count, int f32_count);
 
-/* The same for one operand, x. */
+/* The same for one operand x. */
 GPUNN__INTERNAL bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x, bool f32);
 
-/* The same for operands of one of the other ops, by the names in its row; f32: bit i, operand i must be F32. */
+/* The same for the operands of an op in GPUNN_OTHER_OPS, with the names in its row. f32 bit i: operand i must
+ * be F32. */
 GPUNN__INTERNAL bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op, gpunn_tensor *const *operands,
                                      int count, int f32);
 
+/* Appends a tensor; undoes the call and returns NULL on an error. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gpunn_dtype dtype, int rank,
                                             const int64_t *dim);
 
+/* Gives t the call's layer name for messages; on an error undoes the call and returns NULL. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t);
 
-enum { GPUNN__NAME_SIZE = 256 }; /* of any name, with its end */
+enum { GPUNN__NAME_SIZE = 256 }; /* of any name, with the terminating zero */
 
-/* The rank of a shape from the program, or -1 after an error. batches 0: nothing in it varies; 1: GPUNN_BATCH once; 2:
- * multiples. */
+/* Rank of a shape from the program; -1 after an error. batches 0: nothing in it may vary; 1: GPUNN_BATCH
+ * once; 2: multiples too. */
 GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *shape, int batches);
 
-/* The dimension that a formula is; 0: none, for the fault at the place that the formula is left with. */
+/* Parses a formula to a dimension. 0 on a fault, which formula->fault describes at formula->at. */
 GPUNN__INTERNAL int64_t gpunn__parse_size(gpunn__size_formula *formula);
 
+/* Appends an F32 parameter or buffer with a name and its initial values; NULL on an error. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__weight(const gpunn__call *call, gpunn__kind kind, const char *name, int rank,
                                             const int64_t *dim, gpunn_init init);
 
-/* Elements of an input as it was written last. */
+/* Number of elements of an input as last written. */
 GPUNN__INTERNAL int64_t gpunn__held_count(const gpunn_tensor *t);
 
+/* Whether gpunn_save writes t. */
 GPUNN__INTERNAL bool gpunn__is_saved(const gpunn_tensor *t);
 
-/* Inputs that one output of a linear or convolution weight [out, ...] sums. */
+/* Number of inputs summed for one output of a linear or convolution weight [out, ...]. */
 GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t);
 
-/* Draws count of a tensor's initial values from `first` on, a multiple of 4. */
+/* Draws `count` initial values of a tensor, from element `first` on, a multiple of 4. */
 GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first, int64_t count,
                                         float *values);
 
@@ -11283,59 +11342,62 @@ GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t)
 }
 
 /* ==== >>graph/infer ================================================================================================ *
- * The shape of each op's result, from the shapes and dtypes of its operands and its attributes; GPUNN_OTHER_OPS names the rules.
- * None looks at a tensor: sizes other than a model's own can be asked about too. */
-/* What is known of a value without its elements (torch's meta tensor). */
+ * Infers dtype and shape of each op's result from its operands and attributes. GPUNN_OTHER_OPS names the
+ * rules. Rules see no tensors, so they can be applied to any shapes. */
+/* Dtype and shape of a value without its elements (torch's meta tensor). */
 typedef struct gpunn__meta {
-    gpunn_dtype        dtype; /* GPUNN_DTYPE_DEFAULT: an operand that is not there */
+    gpunn_dtype        dtype; /* GPUNN_DTYPE_DEFAULT: an absent operand */
     int                rank;
     int64_t            dim[GPUNN_MAX_RANK];
-    const gpunn_model *model; /* whose sizes dim has; NULL: it has none but the batch */
+    const gpunn_model *model; /* whose named sizes dim uses; NULL: no named sizes */
 } gpunn__meta;
 
 typedef struct gpunn__inference {
-    const gpunn__call      *call; /* begins the sentence about what does not fit */
+    const gpunn__call      *call; /* for the beginning of error messages */
     gpunn_op                op;
     const gpunn_attributes *attr;
     int                     count;
     const gpunn__meta      *in;  /* [count] */
-    gpunn__meta            *out; /* F32 in the shape of in[0] until the rule changes it */
+    gpunn__meta            *out; /* F32 in the shape of in[0], until the rule changes it */
 } gpunn__inference;
 
 GPUNN__INTERNAL gpunn__meta gpunn__meta_of(const gpunn_tensor *t);
 
+/* Text of a shape for messages. */
 GPUNN__INTERNAL const char *gpunn__meta_text(const gpunn__meta *meta, char text[128]);
 
 GPUNN__INTERNAL bool gpunn__same_dims(const gpunn__meta *a, const gpunn__meta *b);
 
-/* Axes first .. last of x must be sizes that an int holds, which may vary where `named`, but not with the batch. */
+/* Checks that axes first .. last of x fit an int. They may be named sizes if `named`, but not depend on the
+ * batch. */
 GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int first, int last, bool named);
 
+/* The same for axes whose sizes must be fixed. */
 GPUNN__INTERNAL bool gpunn__axes_are_fixed(const gpunn__call *call, gpunn__meta x, int first, int last);
 
-/* The spatial axes of x [n, channels, ...] may be named sizes. */
+/* Checks the axes of x [n, channels, ...]; the spatial ones may be named sizes. */
 GPUNN__INTERNAL bool gpunn__image_fits(const gpunn__call *call, gpunn__meta x);
 
-/* x must be of that rank; layout tells what its axes mean. */
+/* Checks that x has a rank from lowest to highest; layout describes the axes in the message. */
 GPUNN__INTERNAL bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, int highest, const char *layout);
 
-/* x must be [n, channels, ...] with so many spatial axes, none of which is the batch. */
+/* Checks that x is [n, channels, ...] with that many spatial axes, none of which is the batch. */
 GPUNN__INTERNAL bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int axes);
 
-/* A tensor must broadcast to x's shape. */
+/* Checks that a tensor broadcasts to x's shape. */
 GPUNN__INTERNAL bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_tensor *t, const char *name, const gpunn_tensor *x,
                                           const char *x_name);
 
-/* Logits [n, classes, ...] and labels [n, ...] must fit. */
+/* Checks that logits [n, classes, ...] and labels [n, ...] match. */
 GPUNN__INTERNAL bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta logits, gpunn__meta labels);
 
-/* The spatial sizes of the result of a window that slides over x [n, c, ...]. */
+/* Computes the spatial sizes of the result of a window that slides over x [n, c, ...]. */
 GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i);
 
-/* torch's factor from outputs to cells of x along an axis; scale 0: none is given. */
+/* torch's factor from outputs to cells of x along an axis; scale 0: not set. */
 GPUNN__INTERNAL float gpunn__resize_ratio(int64_t in, int64_t out, bool align_corners, double scale);
 
-/* Operands of a recurrent node; from GPUNN__WEIGHTS on four for each direction. */
+/* Operand indices of a recurrent node. From GPUNN__WEIGHTS on there are four for each direction. */
 enum { GPUNN__LENGTHS = 1, GPUNN__H_0, GPUNN__C_0, GPUNN__WEIGHTS, GPUNN__RECURRENT_OPERANDS = 12 };
 
 /* clang-format off */
@@ -11344,10 +11406,10 @@ GPUNN__PRIVATE const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERAND
     "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
 /* clang-format on */
 
-/* Blocks of hidden_size rows in its weights. */
+/* Number of gates: blocks of hidden_size rows in its weights. */
 GPUNN__INTERNAL int gpunn__gates_of(gpunn_op op);
 
-/* The dtype and shape of a result; false after an error. */
+/* Infers dtype and shape of the result; false on an error. */
 GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, const gpunn__meta *in,
                                   int count, gpunn__meta *out);
 
@@ -12186,28 +12248,31 @@ GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gp
 }
 
 /* ==== >>graph/nodes ================================================================================================ *
- * The node of an op, and the builders of the elementwise ones. */
+ * Creates the node of an op, and defines the builders of the elementwise ops. */
+/* Attributes that are all zero. */
 GPUNN__INTERNAL gpunn_attributes gpunn__no_attributes(void);
-/* What the node of an op would be; false after an error. An operand may be NULL where the op says so. */
+/* Infers what the node of an op would be; false on an error. Optional operands may be NULL. */
 GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
                                        gpunn_tensor *const *operands, int count, gpunn__meta *out);
 
+/* Appends a node with these operands; undoes the call and returns NULL on an error. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation,
                                           const gpunn_attributes *attr, gpunn_tensor *const *operands, int count);
 
 GPUNN__INTERNAL bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b);
 
-/* count: of operands, which may be one less than op has. */
+/* Appends an integer op. count may be one less than its operands; `number` is then the last one. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *const *operands, int count, int64_t number);
 
-/* Of operands that are all integers, but for a condition, the op of that name; else -1. */
+/* The integer op with that name, if all operands are integers (except the condition of where); else -1. */
 GPUNN__INTERNAL int gpunn__integer_meant(const char *name, gpunn_tensor *const *operands, int count);
 
-/* By their numbers, for those who find them by name. */
+/* Elementwise ops by number, for callers that look them up by name. */
 #define GPUNN__X(ENUM, name, ...) &gpunn__operation_##name,
 static const gpunn__operation *const gpunn__elementwise[] = {NULL, GPUNN__ELEMENTWISE_OPS(GPUNN__X)};
 #undef GPUNN__X
 
+/* Appends an elementwise op, or the integer op of that name if the operands are integers. NULL on an error. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__map_node(const gpunn__operation *operation, gpunn_tensor *const *operands, float attribute1,
                                               float attribute2);
 
@@ -12378,7 +12443,7 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 
 /* ==== >>graph/expr ================================================================================================= *
- * gpunn_expr: a recursive descent over
+ * gpunn_expr: a recursive-descent parser that appends nodes while it reads. The grammar is
  *     formula    = {name "=" choice ";"} choice
  *     choice     = any ["if" any "else" choice]
  *     any        = all {"or" all}
@@ -12389,13 +12454,14 @@ GPUNN_TERNARY_OPS(GPUNN__X)
  *     product    = sign {("*" | "/") sign}
  *     sign       = "-" sign | (number | name | name "(" argument {"," argument} ")" | "(" choice ")") ["**" sign]
  *     argument   = choice | choice ":" | "keepdim" "=" choice
- * that appends nodes as it goes. Numbers are folded; one that meets a tensor becomes an attribute where that changes no bit, and
- * a scalar constant elsewhere. Where a number decides (if, and, or), what is not taken is read but adds no node. Derivatives
- * share what they make of x and y alone, such as tanh's 1 - y * y, and square what is multiplied by itself. */
+ * Numbers are folded. A number that meets a tensor becomes an attribute if that changes no bit, otherwise a
+ * scalar constant. If a number decides (if, and, or), the branch not taken is parsed but adds no node.
+ * Derivatives share nodes that depend on x and y alone, such as tanh's 1 - y * y. A value multiplied by
+ * itself becomes a square. */
 enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8, GPUNN__EXPR_NAMES = 64 };
 
 typedef struct gpunn__term {
-    gpunn_tensor *tensor; /* NULL: the number */
+    gpunn_tensor *tensor; /* NULL: the term is the number */
     double        number;
 } gpunn__term;
 
@@ -12403,32 +12469,34 @@ typedef struct gpunn__formula {
     gpunn__call         call;
     const char         *text, *at;
     int                 depth, name_count;
-    int                 dry;      /* above 0: add no nodes; what would be one is some tensor */
+    int                 dry;      /* > 0: add no nodes; a node's place is taken by any tensor */
     bool                quiet;    /* record no errors */
-    const gpunn_tensor *gradient; /* of a derivative, its g; else NULL */
+    const gpunn_tensor *gradient; /* in a derivative: its g; else NULL */
     struct {
         const char *text;
         size_t      length;
         gpunn__term term;
-    } names[GPUNN__EXPR_NAMES]; /* of two equal ones the later counts */
+    } names[GPUNN__EXPR_NAMES]; /* the later of two equal names wins */
 } gpunn__formula;
 
-/* The first `length` bytes of a text, as far as they fit, without control characters. */
+/* Copies the first `length` bytes of a text, as far as they fit, without control characters. */
 GPUNN__INTERNAL void gpunn__expr_quote(char *out, size_t size, const char *text, size_t length);
 
+/* Defines a name for a number; false on an error. */
 GPUNN__INTERNAL bool gpunn__expr_add_number(gpunn__formula *f, const char *name, double number);
 
-/* A tensor, or NULL for one that is left out. */
+/* Defines a name for a tensor, or with t NULL for an absent one; false on an error. */
 GPUNN__INTERNAL bool gpunn__expr_add_tensor(gpunn__formula *f, const char *name, gpunn_tensor *t);
 
-/* Opens a formula that knows no operand yet. */
+/* Starts a formula without any names. */
 GPUNN__INTERNAL bool gpunn__expr_open(gpunn__formula *f, const char *expression);
 
-/* The value of a formula whose names are known. */
+/* Parses and builds a formula whose names have been defined. NULL on an error. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__expr_value(gpunn__formula *f);
 
-/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. g: of a derivative, which calls
- * it so; NULL: it is none. */
+/* Builds a formula. The operands `args` are named by names or, if that is NULL, x y z and x0 to x7; numbers
+ * have the names number_names. g: gradient of the result, if the formula is a derivative, which reads it as
+ * g; NULL: it is none. Returns NULL on an error. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args,
                                           int arg_count, const char *const *number_names, const double *numbers, int number_count,
                                           gpunn_tensor *g);

@@ -3,46 +3,49 @@
 #include "base/structs.h"
 
 /* ==== >>graph/arguments ============================================================================================ *
- * What every builder outside the elementwise tables takes, once. The spec's reader, the canonical text, the defaults that the
- * spec's writer leaves out and generator/model.schema.json (python3 -m generator.schema) follow from here.
+ * The table of the arguments of every builder outside the elementwise tables. The spec reader, the canonical
+ * text, the defaults that the spec writer omits and generator/model.schema.json (python3 -m generator.schema)
+ * follow from it.
  *
- * K(struct, key, kind, default, member, about): a key, torch's and the spec's; the member of gpunn_<struct>_args that takes it;
- * about: a sentence for the schema. A(key, kind, member): how the canonical text tells the same of a node, from which member of
- * gpunn_attributes; in the text's order. S(key, kind, place): where a node has what its text leaves out, for those who write
- * specs: GPUNN__MEMBER of gpunn_attributes, GPUNN__AT of a shape. */
+ * K(struct, key, kind, default, member, about): an argument. key is torch's name and the spec's. member is
+ * the field of gpunn_<struct>_args. about is a sentence for the schema.
+ * A(key, kind, member): how the canonical text writes the argument of a node, from which member of
+ * gpunn_attributes. The entries are in the text's order.
+ * S(key, kind, place): where a node has a value that its text omits, for the spec writer. place is
+ * GPUNN__MEMBER of gpunn_attributes or GPUNN__AT of a shape. */
 typedef enum gpunn__key_kind {
-    /* int and float: 0, where it is not the default, is written GPUNN_ZERO */
-    GPUNN__K_COUNT,   /* 1 or more */
-    GPUNN__K_AMOUNT,  /* 0 or more */
+    /* int and float: a 0 that is not the default is passed as GPUNN_ZERO */
+    GPUNN__K_COUNT,   /* >= 1 */
+    GPUNN__K_AMOUNT,  /* >= 0 */
     GPUNN__K_CELLS,   /* 0 or odd */
     GPUNN__K_INTEGER, /* any */
-    GPUNN__K_AXIS,    /* from -8 to 7; 0 is 0 */
-    /* int[3], one for each spatial axis, or one for all */
-    GPUNN__K_WINDOW,  /* 1 or more */
-    GPUNN__K_PADDING, /* 0 or more */
-    GPUNN__K_SIZES,   /* WINDOW with the axes that x has */
-    GPUNN__K_FACTORS, /* double[3], the same */
+    GPUNN__K_AXIS,    /* -8 to 7; 0 stays 0 */
+    /* int[3]: one for each spatial axis, or one for all */
+    GPUNN__K_WINDOW,  /* >= 1 */
+    GPUNN__K_PADDING, /* >= 0 */
+    GPUNN__K_SIZES,   /* as WINDOW, with as many entries as x has spatial axes */
+    GPUNN__K_FACTORS, /* double[3], as SIZES */
     /* int64_t */
     GPUNN__K_INDEX,
     GPUNN__K_END,  /* absent: GPUNN_END_OF_AXIS */
-    GPUNN__K_STEP, /* 1 or more */
+    GPUNN__K_STEP, /* >= 1 */
     GPUNN__K_WIDE, /* any */
     /* int64_t[GPUNN_MAX_RANK] */
     GPUNN__K_SHAPE,   /* sizes, "N" for the batch */
-    GPUNN__K_AMOUNTS, /* 0 or more, one for each axis */
-    GPUNN__K_COUNTS,  /* 1 or more */
+    GPUNN__K_AMOUNTS, /* >= 0, one for each axis */
+    GPUNN__K_COUNTS,  /* >= 1 */
     /* float */
-    GPUNN__K_NUMBER,   /* any that is finite */
-    GPUNN__K_POSITIVE, /* above 0 */
-    GPUNN__K_SCALE,    /* 0 or more */
+    GPUNN__K_NUMBER,   /* any finite number */
+    GPUNN__K_POSITIVE, /* > 0 */
+    GPUNN__K_SCALE,    /* >= 0 */
     GPUNN__K_SHARE,    /* 0 to 1 */
-    GPUNN__K_EXTENDED, /* any, or infinite */
+    GPUNN__K_EXTENDED, /* any number, or infinite */
     /* bool */
     GPUNN__K_FLAG,
-    GPUNN__K_UNLESS,  /* the member is the other way round */
-    GPUNN__K_NO_BIAS, /* UNLESS, where the key may have the name of a parameter too, which ... */
-    GPUNN__K_BIAS,    /* ... this takes */
-    /* one of several words: its number */
+    GPUNN__K_UNLESS,  /* the member has the opposite value */
+    GPUNN__K_NO_BIAS, /* as UNLESS; the key may instead name a parameter ... */
+    GPUNN__K_BIAS,    /* ... which this one takes */
+    /* an enumeration: the index of a word */
     GPUNN__K_DTYPE,
     GPUNN__K_REDUCTION,
     GPUNN__K_CLASS_REDUCTION,
@@ -56,7 +59,7 @@ typedef enum gpunn__key_kind {
     GPUNN__K_AXES,      /* gpunn_axes */
     GPUNN__K_REFERENCE, /* gpunn_tensor * */
     GPUNN__K_TEXT,      /* const char * */
-    /* read by the row itself */
+    /* parsed by the row itself */
     GPUNN__K_INIT,
     GPUNN__K_ELEMENTS,
     GPUNN__K_REFERENCES,
@@ -67,21 +70,21 @@ typedef enum gpunn__key_kind {
     GPUNN__K_RESULT /* SHAPE */
 } gpunn__key_kind;
 
-/* How the canonical text tells an attribute. */
+/* How the canonical text writes an attribute. */
 typedef enum gpunn__told_kind {
     GPUNN__A_BOOL,
-    GPUNN__A_NOT, /* a bool kept the other way round */
+    GPUNN__A_NOT, /* a bool stored as its opposite */
     GPUNN__A_INT,
-    GPUNN__A_LAST, /* int: the first of the last axes; the text says how many they are */
+    GPUNN__A_LAST, /* int: first of the last axes; the text has their number */
     GPUNN__A_INT64,
-    GPUNN__A_DIM, /* int64_t, or a size that varies */
-    GPUNN__A_ROW, /* int64_t: -1 where there is none */
+    GPUNN__A_DIM, /* int64_t, or a handle of a varying size */
+    GPUNN__A_ROW, /* int64_t: -1 for none */
     GPUNN__A_FLOAT,
     GPUNN__A_WINDOW,          /* int for each spatial axis */
     GPUNN__A_ORDER,           /* int for each axis */
     GPUNN__A_SIZES,           /* int64_t for each axis */
     GPUNN__A_AXES,            /* a bit for each axis */
-    GPUNN__A_CLASS_REDUCTION, /* these in the order of their choices */
+    GPUNN__A_CLASS_REDUCTION, /* this and the next five are in the order of their GPUNN__K_ kinds */
     GPUNN__A_GRID_MODE,
     GPUNN__A_GRID_PADDING,
     GPUNN__A_INTERPOLATE_MODE,
@@ -90,17 +93,17 @@ typedef enum gpunn__told_kind {
     GPUNN__A_RATIOS, /* float for each spatial axis */
     GPUNN__A_CUSTOM, /* the op's name */
     GPUNN__A_NUMBERS,
-    /* of what the text leaves out */
-    GPUNN__A_SIZE,      /* of an axis, from the end below 0 */
-    GPUNN__A_COUNT,     /* of an operand's elements */
-    GPUNN__A_ALONG,     /* int: an axis, of which it is the result's size */
-    GPUNN__A_SPATIAL,   /* the sizes of all axes from that one on */
-    GPUNN__A_GIVEN,     /* whether an operand is there, as far as the one before it is */
-    GPUNN__A_SAME_RANK, /* whether the result has the axes of its first operand */
+    /* values that the text omits: */
+    GPUNN__A_SIZE,      /* size of an axis; negative axes count from the end */
+    GPUNN__A_COUNT,     /* number of elements of an operand */
+    GPUNN__A_ALONG,     /* int: an axis of the result, whose size it is */
+    GPUNN__A_SPATIAL,   /* sizes of all axes from that one on */
+    GPUNN__A_GIVEN,     /* whether an operand exists, provided the one before it does */
+    GPUNN__A_SAME_RANK, /* whether the result has as many axes as its first operand */
 } gpunn__told_kind;
 
 typedef struct gpunn__argument {
-    const char     *name, *field; /* in a spec, in C */
+    const char     *name, *field; /* in a spec; in C */
     gpunn__key_kind kind;
     double          otherwise; /* the default */
     size_t          member;
@@ -114,12 +117,13 @@ typedef struct gpunn__told {
 typedef enum gpunn__row_kind { GPUNN__SOURCE, GPUNN__OP, GPUNN__LAYER, GPUNN__STACK } gpunn__row_kind;
 enum { GPUNN__MANY = -1, GPUNN__OWN = -2 };
 
-/* Defaults that are no numbers: the key must stand there; there is none, or the builder takes it from elsewhere; [] or {}. */
+/* Special defaults: NEEDED: the key is required. NONE: no default, or the builder derives it. EMPTY: [] or
+ * {}. */
 #define GPUNN__NEEDED (-1e300)
 #define GPUNN__NONE (-2e300)
 #define GPUNN__EMPTY (-3e300)
 
-/* The arguments of builders that take them one by one. */
+/* The arguments of builders that have no argument struct. */
 typedef struct gpunn__plain_args {
     int         args_;
     int         axis, count, size[3];
@@ -146,9 +150,9 @@ typedef struct gpunn__assign_args {
       "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min; sum, mean along axes.")     \
     K(_plain, consts, CONSTS, GPUNN__EMPTY, args_, "Numbers that the formula calls by name.")
 
-/* Formulas inside builders of >>layers/basic and >>layers/losses. local_response_norm: y is the mean of x^2 around.
- * multi_margin: of x, own -x of the label, and the classes' numbers; then what weights of classes make of it. rrelu: mode as of
- * gpunn__mode, random from 0 to 1. */
+/* Formulas inside builders of >>layers/basic and >>layers/losses. local_response_norm: y is the mean of x^2
+ * over the neighbourhood. multi_margin: x, own = -x of the label, and the class numbers; the WEIGHTED formula
+ * then applies class weights. rrelu: mode is as in gpunn__mode, random is uniform in [0, 1). */
 #define GPUNN__LOCAL_RESPONSE "x * (k + alpha * y) ** power"
 #define GPUNN__MULTI_MARGIN                                                                                                    \
     "where(label == classes, 0, relu(margin + own + x) if p == 1 else relu(margin + own + x) ** 2)"
@@ -157,10 +161,11 @@ typedef struct gpunn__assign_args {
 #define GPUNN__RRELU                                                                                                           \
     "x if x > 0 else x * ((lower + upper) / 2 if mode == 1 else lower + (upper - lower) * random)"
 
-/* Builders made of others, each by a formula (>>graph/expr) of its operands, of the tensors and numbers among its keys, and of
- * rank, that of the first operand. F(X, name, operands, their names, check (gpunn__fits_*), keys, struct, form, formula, about).
- * A key reduction reduces the formula's result. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands), OWN
- * where >>layers/basic has the builder. */
+/* Builders made of other ops, each by a formula (>>graph/expr). The formula's names are its operands, the
+ * tensors and numbers among its keys, and rank, the rank of the first operand. F(X, name, operand count,
+ * operand names, check (gpunn__fits_*), keys, struct, form, formula, about). A key "reduction" reduces the
+ * formula's result. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands), OWN if
+ * >>layers/basic has the builder. */
 #define GPUNN__FORMULAS(F, X)                                                                                                  \
     F(X, mse_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "squared_error(input, target)", "(x - t)^2; inputs x, t.")      \
     F(X, l1_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "absolute_error(input, target)", "|x - t|.")                     \
@@ -279,9 +284,10 @@ typedef struct gpunn__assign_args {
 #define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about)                                      \
     X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)
 
-/* X(kind, name, op, operands, spatial axes, keys, struct, call, about). A LAYER has parameters below its name, a STACK those of
- * its layers; a SOURCE is a named tensor without operands. op: whose nodes the keys are told of, NONE where another row has it.
- * MANY: 1 to GPUNN_MAX_OPERANDS, OWN: the row reads them. call: what builds it from in, name and a, the struct. */
+/* X(kind, name, op, operands, spatial axes, keys, struct, call, about). kind: LAYER has parameters below its
+ * name; STACK has those of its layers; SOURCE is a named tensor without operands. op: the op of the nodes
+ * whose text has the keys; NONE if another row has it. operands: MANY for 1 to GPUNN_MAX_OPERANDS, OWN if the
+ * row parses them. call: expression that builds it from in, name and the struct a. */
 #define GPUNN__ROWS(X)                                                                                                         \
     X(SOURCE, input, NONE, 0, 0, INPUT, _plain, gpunn_input(l->model, name, a->dtype, a->shape),                               \
       "A value that the program writes before each run.")                                                                      \
@@ -459,7 +465,7 @@ GPUNN__PRIVATE const char *const gpunn__pad_mode_names[] = {"constant", "reflect
 #define GPUNN__X(ENUM, name, ...) #name,
 static const char *const gpunn__integer_names[] = {GPUNN_INTEGER_OPS(GPUNN__X)};
 #undef GPUNN__X
-/* The words of the kinds from DTYPE on, by their numbers, and what C calls them. */
+/* The words of an enumeration kind (from DTYPE on), in the order of their values, and their prefix in C. */
 typedef struct gpunn__choice {
     const char *const *words;
     int                count;
@@ -467,15 +473,16 @@ typedef struct gpunn__choice {
 } gpunn__choice;
 #define GPUNN__WORDS(words) words, (int)(sizeof(words) / sizeof *(words))
 
+/* Words of an enumeration kind. */
 GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind);
 
-/* The rows: their arguments and what is told of them, each list ending with a name of NULL. */
+/* The rows of the table. arguments and told are lists that end with a NULL name. */
 typedef struct gpunn__row {
     const char            *name;
     gpunn__row_kind        kind;
     gpunn_op               op;
     int                    operands, axes;
-    const char            *args; /* the struct's name */
+    const char            *args; /* name of the argument struct */
     const gpunn__argument *arguments;
     const gpunn__told     *told;
 } gpunn__row;
@@ -483,12 +490,13 @@ typedef struct gpunn__row {
 enum { GPUNN__ROW_COUNT = 0 GPUNN__ROWS(GPUNN__X) };
 #undef GPUNN__X
 GPUNN__DECLARE(const gpunn__row gpunn__rows[GPUNN__ROW_COUNT])
-/* Of each what a node shows of the keys that the canonical text leaves out. */
+/* For each row: where nodes have the keys that the canonical text omits. */
 GPUNN__DECLARE(const gpunn__told *const gpunn__shown[GPUNN__ROW_COUNT])
 
+/* The row with that name; NULL: none. */
 GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name);
 
-/* What the canonical text tells of an op's attributes. */
+/* How the canonical text writes an op's attributes; ends with a NULL name. */
 GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op);
 
 #endif /* GPUNN__GRAPH_ARGUMENTS_H */

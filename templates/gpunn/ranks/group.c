@@ -49,14 +49,14 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
         launcher->size, said);
 }
 
-/* Values in joined_bf16: kernels read them from places that are aligned. */
+/* Number of values in joined_bf16: a multiple of 16, since kernels read them from aligned places. */
 static int64_t gpunn__joined_count(const gpunn_group *group)
 {
     enum { ALIGN = 16 };
     return ((int64_t)(group->args.bucket_bytes / sizeof(float)) / ALIGN + 1) * ALIGN;
 }
 
-/* Of a part of each rank, or of one that travels whole. */
+/* Bytes of group->bf16: for one part per rank, or for one whole exchange. */
 static size_t gpunn__bf16_bytes(const gpunn_group *group)
 {
     const size_t parts = (size_t)group->args.size * sizeof *group->bf16;
@@ -143,7 +143,7 @@ GPUNN_API int gpunn_local_rank(void)
     return 0;
 }
 
-/* ---- talking --------------------------------------------------------------------------------------------------------- */
+/* ---- exchanges ------------------------------------------------------------------------------------------------------- */
 
 static GPUNN__STATUS gpunn__group_works(gpunn_group *group)
 {
@@ -173,7 +173,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__ex
     }
     if (status == GPUNN_OK) return GPUNN_OK;
     group->broken = status;
-    group->told = true; /* nobody can be told any more */
+    group->told = true; /* the others can no longer be told */
     return gpunn__fail(group->dev, status, "the group has failed: %s", engine->error ? engine->error(engine->user) : names[kind]);
 }
 
@@ -202,15 +202,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device
     return group->copies ? gpunn__agree(group, copied, NULL, "the end of an exchange") : copied;
 }
 
-/* A device's memory into the host's, which becomes zeros where that fails or has failed: no other rank is kept waiting. */
+/* Copies device memory to host memory. If that fails or failed before, piece becomes zeros, so that no other
+ * rank is kept waiting. */
 static void gpunn__copy_piece(gpunn_device *dev, void *piece, const void *values, size_t bytes, gpunn_status *copied)
 {
     if (*copied == GPUNN_OK) *copied = dev->backend->download(dev->context, piece, values, bytes);
     if (*copied != GPUNN_OK) memset(piece, 0, bytes);
 }
 
-/* Floats in memory of a device's, as they are exchanged through the host's. Where a group copies, all ranks make the same
- * pieces. */
+/* Exchanges floats in device memory through host memory, piece by piece. If group->copies, all ranks use the
+ * same pieces. */
 static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *dev, gpunn__exchange kind, float *values,
                                             size_t bytes, int root, gpunn_status *copied)
 {
@@ -228,7 +229,8 @@ static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *de
     return status;
 }
 
-/* Floats of the host's become the sums of all ranks', rounded to BF16 on their way there and back; as many as travel at once. */
+/* Sums floats in host memory over all ranks, rounded to BF16 on their way there and back. count fits one
+ * exchange. */
 static GPUNN__STATUS gpunn__sum_bf16(gpunn_group *group, float *values, int64_t count)
 {
     const bool   whole = group->args.all_reduce_bf16 != NULL;
@@ -242,7 +244,7 @@ static GPUNN__STATUS gpunn__sum_bf16(gpunn_group *group, float *values, int64_t 
     return GPUNN_OK;
 }
 
-/* The same of a device's, of any number. */
+/* The same for any number of floats on a device. */
 static GPUNN__STATUS gpunn__exchange_bf16(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
                                           gpunn_status *copied)
 {
@@ -302,7 +304,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpun
     return gpunn__copies_end(group, dev, copied);
 }
 
-/* Sets group->counts: what of [begin, end) lies in each rank's part, of which all but the last that is not empty have `each`. */
+/* Sets group->counts to the parts of [begin, end) that belong to each rank. Each rank's share has `each`
+ * values, except the last non-empty one. */
 static void gpunn__count_parts(gpunn_group *group, int64_t begin, int64_t end, int64_t each)
 {
     for (int rank = 0; rank < group->args.size; rank++) {
@@ -311,7 +314,8 @@ static void gpunn__count_parts(gpunn_group *group, int64_t begin, int64_t end, i
     }
 }
 
-/* Of sums in the host's memory this rank's part, by group->counts, becomes means on the device. */
+/* Copies this rank's part of the sums in host memory, by group->counts, to the device and turns them into
+ * means. */
 static gpunn_status gpunn__keep_own_part(const gpunn_group *group, gpunn_device *dev, float *values, const float *piece)
 {
     const int64_t count = group->counts[group->args.rank];
@@ -341,7 +345,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn
     return status == GPUNN_OK ? gpunn__copies_end(group, dev, copied) : status;
 }
 
-/* Rank `root` tells all others a sentence. */
+/* Broadcasts a sentence from rank `root`. */
 static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said, char text[GPUNN__ERROR_SIZE])
 {
     memset(text, 0, GPUNN__ERROR_SIZE);
@@ -351,8 +355,6 @@ static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said,
     return status;
 }
 
-/* What all ranks begin anything with that is common to them: whether each can (status), and is about to do the same, which
- * `format` says. loss (may be NULL): becomes the mean of all ranks'. */
 GPUNN__INTERNAL gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
 {
     char          what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
@@ -406,12 +408,12 @@ GPUNN__INTERNAL gpunn_status gpunn__gather_sums(void *user, void *parts, size_t 
 
 /* ---- machines and their GPUs ----------------------------------------------------------------------------------------- */
 
-typedef struct gpunn__seat { /* of a rank */
+typedef struct gpunn__seat { /* where a rank runs */
     uint64_t identity;       /* of its GPU */
-    int64_t  can;            /* exchange: a status */
+    int64_t  can;            /* whether it can exchange between GPUs: a status */
     int64_t  copies;
-    uint64_t processors; /* the same number where they are the same ones */
-    uint64_t rounding;   /* the same number where updates have the same bits */
+    uint64_t processors; /* equal for ranks on the same processors */
+    uint64_t rounding;   /* equal for ranks whose updates have the same bits */
 } gpunn__seat;
 
 static gpunn__seat gpunn__own_seat(const gpunn_device *dev, gpunn_status can)
@@ -427,7 +429,8 @@ static gpunn__seat gpunn__own_seat(const gpunn_device *dev, gpunn_status can)
     return seat;
 }
 
-/* A CPU whose number of threads nobody has chosen leaves the other ranks on its processors theirs. */
+/* Reduces the threads of a CPU device to its share of the processors, unless the program or OMP_NUM_THREADS
+ * sets their number. */
 static void gpunn__share_processors(gpunn_device *dev, int ranks)
 {
     char      set[1024], text[128];
@@ -440,7 +443,8 @@ static void gpunn__share_processors(gpunn_device *dev, int ranks)
     if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
 }
 
-/* Whether all ranks can, each on a GPU of its own; two on one that were not asked for are an error. */
+/* Compares the ranks' seats. *all: all can exchange between GPUs, each on its own. Two ranks on one GPU
+ * without .share_gpu are an error. */
 static GPUNN__STATUS gpunn__seats_compare(gpunn_group *group, gpunn__seat *seats, bool *all)
 {
     gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, seats, sizeof *seats, 0);
@@ -494,7 +498,7 @@ static GPUNN__STATUS gpunn__gpus_join(gpunn_group *group)
     return gpunn__agree(group, status, NULL, "NCCL");
 }
 
-/* Lets the GPUs of the ranks exchange by themselves, where they can and shall. */
+/* Joins the GPUs of the ranks for direct exchange, if they can and the group's type allows it. */
 static gpunn_status gpunn__gpus_meet(gpunn_group *group)
 {
     gpunn_device        *dev = group->dev;

@@ -3,8 +3,12 @@
 #include "base/structs.h"
 
 /* ==== >>ranks/group ================================================================================================ */
+/* A group of ranks: the exchanges between them through host memory or between devices, and the all-reduce of
+ * statuses before each common call. */
+/* An optimizer or loader begins to use the group; NULL is allowed. */
 GPUNN__INTERNAL void gpunn__group_join(gpunn_group *group);
 
+/* It ends its use. The last one frees a closed group. */
 GPUNN__INTERNAL void gpunn__group_leave(gpunn_group *group);
 
 typedef enum gpunn__exchange {
@@ -15,50 +19,61 @@ typedef enum gpunn__exchange {
     GPUNN__ALL_REDUCE_BF16
 } gpunn__exchange;
 
-/* Memory of the host's: `bytes` in all, of a gathering those of one rank. */
+/* Runs one exchange in host memory. bytes is the size of memory or, for ALL_GATHER, of one rank's part. A
+ * failure breaks the group. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange kind, void *memory, size_t bytes,
                                                    int root);
 
+/* Whether dev has joined the group's ranks and communicates with them itself. */
 GPUNN__INTERNAL bool gpunn__in_ranks(const gpunn_group *group, const gpunn_device *dev);
 
-/* What of gradients becomes GPUNN_MEAN everywhere, or the mean at rank `owner`. */
+/* An exchange of gradients: they become the mean on all ranks (owner GPUNN_MEAN) or on rank `owner` alone. */
 GPUNN__INTERNAL gpunn_exchange gpunn__gradients_exchange(const gpunn_group *group, float *values, int64_t count, int owner,
                                                          int after);
 
+/* Allocates group->piece, if needed; false on an error. */
 GPUNN__INTERNAL bool gpunn__has_piece(gpunn_group *group);
 
+/* All-reduce of statuses. All ranks begin every common call with it: each contributes its status and, by
+ * `format`, what it is about to do. It fails on all ranks if one has failed or if they differ. loss (may be
+ * NULL) becomes the mean over all ranks. */
 GPUNN__INTERNAL gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
     GPUNN__PRINTF(4, 5);
-/* What a rank votes for whose run has failed behind the vote on it, where GPUs exchange by themselves: the others' wait for its
- * part, hear of it as they vote on their next run, and the group ends. */
+/* What a rank says if its run fails after the all-reduce of statuses for that run, when GPUs communicate
+ * themselves. The others wait for its part, learn of the failure in the all-reduce for their next run, and
+ * the group ends. */
 #define GPUNN__LATE "a run that the other ranks have begun"
 
-/* What a device has done with its part of an exchange; a failure that any rank has is one of all. */
+/* Ends an exchange with the status of this device's copies. If any rank's copies failed, it fails on all. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device *dev, gpunn_status copied);
 
-/* As one that has joined does it by itself. */
+/* One exchange by a device that has joined. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_joined(gpunn_group *group, gpunn_device *dev, const gpunn_exchange *exchange);
 
-/* Floats of a device become what that rank has. */
+/* Broadcast: floats on a device become those of rank `root`. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
                                                      int root);
 
-/* Gradients on a device become their means. */
+/* Gradients on a device become their means over all ranks. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count);
 
-/* Gradients on a device, at `place` of what the ranks share, `each` of them: this rank's become their means. */
+/* Reduce-scatter of gradients on a device: this rank's share becomes the mean. The values are at `place` of
+ * what the ranks share, and each rank's share has `each` values. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
                                                        int64_t place, int64_t each);
 
-/* Whether all ranks know how what this one does has ended, if they had voted so many times when it began. */
+/* Whether all ranks know the outcome of a call that began when group->agreed was `agreed`. */
 GPUNN__INTERNAL bool gpunn__has_told(const gpunn_group *group, int64_t agreed);
 
-/* gather of gpunn_ranks. Each time the ranks vote, so that one that has failed on its way here ends the wait of all. */
+/* gather of gpunn_ranks. It begins with an all-reduce of statuses, so a rank that has failed on its way here
+ * ends the wait of all. */
 GPUNN__INTERNAL gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes);
 
-/* Adds to what the next run makes common to all ranks, after so many steps; in the same order on all. */
+/* Adds an exchange to the next run, after exchange.after steps. All ranks add the same exchanges in the same
+ * order. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exchange);
 
+/* Puts the added exchanges into a run and mixes them into its signature. */
 GPUNN__INTERNAL void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run);
 
 #endif /* GPUNN__RANKS_GROUP_H */

@@ -5,10 +5,10 @@
 #include "ranks/slices.h"
 
 #ifdef GPUNN_MPI
-/* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that
- * have waited long say so to all others: those that have not, when time is up, are the ones that are missing. */
-/* Floats that each rank adds up in one all_reduce, whose buffers then stay in the cache, and need not be asked of the system each
- * time; tests take few. */
+/* Every call is non-blocking and polled, so that a missing rank ends the wait. Ranks that have waited long
+ * tell all others. At the timeout, the ranks that have not said so are the missing ones. */
+/* Floats that each rank adds in one all_reduce. So its buffers stay in the cache and need not be allocated
+ * each time; tests define a small number. */
 #ifndef GPUNN__MPI_PIECE
 #define GPUNN__MPI_PIECE (1 << 17)
 #endif
@@ -30,11 +30,11 @@ static void gpunn__mpi_tell(gpunn__mpi *mpi)
         MPI_Request sent;
         if (rank == mpi->rank || MPI_Isend(&mpi->told, 1, MPI_INT64_T, rank, GPUNN__MPI_WAITING, mpi->comm, &sent) != MPI_SUCCESS)
             continue;
-        (void)MPI_Request_free(&sent); /* so small that it is on its way */
+        (void)MPI_Request_free(&sent); /* so small that it is already sent */
     }
 }
 
-/* Whether a rank says that it has waited long in this call. */
+/* Receives the notices of waiting ranks. Whether one of them waits in this call. */
 static bool gpunn__mpi_hears(gpunn__mpi *mpi)
 {
     MPI_Status status;
@@ -70,7 +70,7 @@ static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
     return GPUNN_ERR_DEVICE;
 }
 
-/* code: of the call that made the request. */
+/* Waits for a request. code: result of the call that made it. */
 static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code, MPI_Request *request)
 {
     const double began = MPI_Wtime();
@@ -89,13 +89,13 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
     return code == MPI_SUCCESS ? GPUNN_OK : gpunn__mpi_fail(mpi, what, code);
 }
 
-/* Floats that have room in what is heard of a rank's part, as many from each. */
+/* Floats in mpi->heard: equally many from each rank. */
 static int64_t gpunn__mpi_heard_count(const gpunn__mpi *mpi)
 {
     return 8 * GPUNN__MPI_PIECE + mpi->size;
 }
 
-/* How many of `count` lie from `at` on, `most` at most. */
+/* Length of the part of [0, count) that begins at `at`, at most `most`. */
 static int64_t gpunn__part_from(int64_t count, int64_t at, int64_t most)
 {
     return count <= at ? 0 : count - at < most ? count - at : most;
@@ -115,8 +115,8 @@ GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, in
     return status;
 }
 
-/* Each rank hears from all others some of its part at a time, and adds that up: of MPI_Ireduce_scatter, where parts may differ in
- * length, Open MPI makes a sum on one rank. */
+/* Each rank receives a piece of its part from all others at a time and adds them. MPI_Ireduce_scatter would
+ * allow parts of different lengths, but Open MPI computes the sum on one rank. */
 static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const int64_t *counts)
 {
     gpunn__mpi   *mpi = (gpunn__mpi *)user;
@@ -148,7 +148,7 @@ static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const i
     return status;
 }
 
-/* Each rank adds up a part, which it then tells all. count: GPUNN__BF16_MOST at most. */
+/* Each rank adds one part, then sends it to all. count is at most GPUNN__BF16_MOST. */
 static gpunn_status gpunn__mpi_all_reduce_bf16(void *user, uint16_t *values, int64_t count)
 {
     gpunn__mpi  *mpi = (gpunn__mpi *)user;
@@ -194,7 +194,7 @@ static const char *gpunn__mpi_error(void *user)
     return ((const gpunn__mpi *)user)->text;
 }
 
-/* Of what is said and what is heard, where the last part is filled up. */
+/* Bytes of the buffers for sending and receiving, with the last part padded. */
 static size_t gpunn__mpi_bf16_bytes(const gpunn__mpi *mpi)
 {
     return 2 * sizeof *mpi->bf16 * ((size_t)GPUNN__BF16_MOST + (size_t)mpi->size);

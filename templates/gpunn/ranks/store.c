@@ -11,7 +11,7 @@ static FILE *gpunn__store_file(const gpunn__store *store, int rank, const char *
     return fopen(path, mode);
 }
 
-/* The call's number, then the bytes. */
+/* Writes the call's number, then the bytes. */
 static bool gpunn__store_put(const gpunn__store *store, const char *mode, const void *memory, size_t bytes)
 {
     FILE *file = gpunn__store_file(store, store->rank, mode);
@@ -24,9 +24,8 @@ static bool gpunn__store_put(const gpunn__store *store, const char *mode, const 
 static gpunn_status gpunn__store_say(gpunn__store *store, const void *memory, size_t bytes)
 {
     store->call++;
-    if (gpunn__store_put(store, "wb", memory, bytes) && /* closed: other machines see it no later than its end */
-        gpunn__store_put(store, "ab", NULL, 0))
-        return GPUNN_OK;
+    /* the file is closed in between, so other machines never see the end before the rest */
+    if (gpunn__store_put(store, "wb", memory, bytes) && gpunn__store_put(store, "ab", NULL, 0)) return GPUNN_OK;
     (void)snprintf(store->text, sizeof store->text, "cannot write rank %d's file in '%.150s': %s", store->rank, store->folder,
                    strerror(errno));
     return GPUNN_ERR_IO;
@@ -41,7 +40,7 @@ static bool gpunn__store_seek(FILE *file, size_t place)
 #endif
 }
 
-/* Of the bytes that a rank says those from a place on, once it has said all. */
+/* Reads `bytes` bytes at `place` of a rank's `all` bytes, if its file is complete. False: it is not yet. */
 static bool gpunn__store_try(const gpunn__store *store, int rank, size_t place, void *memory, size_t bytes, size_t all)
 {
     FILE    *file = gpunn__store_file(store, rank, "rb");
@@ -104,7 +103,7 @@ static gpunn_status gpunn__store_broadcast(void *user, void *memory, size_t byte
     return status;
 }
 
-/* [from, to) of the values become sums in the order of the ranks, so that all have the same bits. */
+/* Adds [from, to) of all ranks' values in the order of the ranks, so that all have the same bits. */
 static gpunn_status gpunn__store_add(gpunn__store *store, float *values, int64_t count, int64_t from, int64_t to)
 {
     const float *part = (const float *)store->piece;
@@ -118,7 +117,7 @@ static gpunn_status gpunn__store_add(gpunn__store *store, float *values, int64_t
     return status;
 }
 
-/* counts: of each rank's part, to hear no more than this one's; NULL: all. */
+/* counts: sizes of the ranks' parts, to read and add only this rank's; NULL: all values. */
 static gpunn_status gpunn__store_reduce(gpunn__store *store, float *values, int64_t count, const int64_t *counts)
 {
     const int64_t most = GPUNN__GROUP_PIECE / (int)sizeof *values;
@@ -193,7 +192,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__find_rank(gpunn_group *group)
     return gpunn__check_rank(group);
 }
 
-/* Whether nobody has said anything there in this rank's place. */
+/* Fails if a file of this rank exists in the folder, since it is of another run. */
 static GPUNN__STATUS gpunn__store_begin(gpunn__store *store)
 {
     for (store->call = 2; store->call > 0; store->call--) {

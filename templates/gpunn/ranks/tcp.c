@@ -7,18 +7,18 @@
 #include "ranks/mpi.h"
 #include "ranks/store.h"
 
-#ifdef AI_PASSIVE /* not hidden by -std=c99 */
+#ifdef AI_PASSIVE /* hidden by -std=c99 */
 #ifdef MSG_NOSIGNAL
 #define GPUNN__NO_SIGNAL MSG_NOSIGNAL
 #else
-#define GPUNN__NO_SIGNAL 0 /* SO_NOSIGPIPE */
+#define GPUNN__NO_SIGNAL 0 /* SO_NOSIGPIPE is set instead */
 #endif
-typedef struct gpunn__hello { /* what both say first */
+typedef struct gpunn__hello { /* first message in both directions */
     char    magic[16];
     int32_t rank, size;
 } gpunn__hello;
 
-/* Whether so much can be done without waiting; errno says why not. */
+/* Waits until the socket is ready for `what`. False: not before `until`, or failed, with errno. */
 static bool gpunn__tcp_ready(int line, short what, double until)
 {
     struct pollfd wanted = {line, what, 0};
@@ -33,7 +33,8 @@ static bool gpunn__tcp_ready(int line, short what, double until)
     return false;
 }
 
-/* what: POLLIN receives, POLLOUT sends, both together send until something is there to be received: errno is EINTR then. */
+/* Transfers all bytes. what: POLLIN receives, POLLOUT sends. Both together send until something arrives;
+ * errno is then EINTR. False: failed, with errno. */
 static bool gpunn__tcp_move(int line, void *memory, size_t bytes, short what, double until)
 {
     for (size_t at = 0; at < bytes;) {
@@ -50,8 +51,9 @@ static bool gpunn__tcp_move(int line, void *memory, size_t bytes, short what, do
     return true;
 }
 
-/* What rank 0 tells before anything else: that a rank is late, its number, or has left; or neither. */
-enum { GPUNN__TCP_WELL = -1, GPUNN__TCP_LEFT = -2 }; /* less its number */
+/* Notice that precedes each message of rank 0: the number of a late rank, LEFT minus the number of a rank
+ * that has left, or WELL. */
+enum { GPUNN__TCP_WELL = -1, GPUNN__TCP_LEFT = -2 }; /* minus its number */
 
 static gpunn_status gpunn__tcp_left(gpunn__tcp *tcp, int rank, const char *why)
 {
@@ -65,12 +67,12 @@ static gpunn_status gpunn__tcp_told(gpunn__tcp *tcp, int32_t notice)
     return gpunn__tcp_left(tcp, GPUNN__TCP_LEFT - notice, "rank 0 no longer hears it");
 }
 
-/* errno: of what did not go well with that rank. Rank 0 tells all others. */
+/* Handles a failure with a rank, described by errno. Rank 0 tells all others. */
 static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
 {
     int32_t notice = GPUNN__TCP_WELL;
     if (errno == EINTR && gpunn__tcp_move(tcp->lines[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
-        return gpunn__tcp_told(tcp, notice); /* while this one was sending */
+        return gpunn__tcp_told(tcp, notice); /* arrived while this rank was sending */
     const bool         late = errno == ETIMEDOUT;
     const gpunn_status status = late ? gpunn__say_late(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout)
                                      : gpunn__tcp_left(tcp, rank, strerror(errno));
@@ -83,11 +85,12 @@ static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
 static gpunn_status gpunn__tcp_talk(gpunn__tcp *tcp, int rank, void *memory, size_t bytes, bool sends)
 {
     const double until = gpunn__seconds() + tcp->timeout * (rank ? 1 : 2);
-    const short what = !sends ? POLLIN : rank ? POLLOUT : POLLOUT | POLLIN; /* rank 0 answers; sooner only, if it misses a rank */
+    /* rank 0 answers; it does so earlier only if it misses a rank */
+    const short what = !sends ? POLLIN : rank ? POLLOUT : POLLOUT | POLLIN;
     return gpunn__tcp_move(tcp->lines[rank], memory, bytes, what, until) ? GPUNN_OK : gpunn__tcp_lost(tcp, rank);
 }
 
-/* What rank 0 tells. */
+/* Receives a notice and a message from rank 0. */
 static gpunn_status gpunn__tcp_hear(gpunn__tcp *tcp, void *memory, size_t bytes)
 {
     int32_t      notice = GPUNN__TCP_WELL;
@@ -96,7 +99,7 @@ static gpunn_status gpunn__tcp_hear(gpunn__tcp *tcp, void *memory, size_t bytes)
     return status == GPUNN_OK ? gpunn__tcp_talk(tcp, 0, memory, bytes, false) : status;
 }
 
-/* Rank 0 tells one. */
+/* Rank 0 sends to one rank. */
 static gpunn_status gpunn__tcp_tell_one(gpunn__tcp *tcp, int rank, void *memory, size_t bytes)
 {
     int32_t            well = GPUNN__TCP_WELL;
@@ -104,7 +107,7 @@ static gpunn_status gpunn__tcp_tell_one(gpunn__tcp *tcp, int rank, void *memory,
     return status == GPUNN_OK ? gpunn__tcp_talk(tcp, rank, memory, bytes, true) : status;
 }
 
-/* Rank 0 tells all but one. */
+/* Rank 0 sends to all ranks but one. */
 static gpunn_status gpunn__tcp_tell(gpunn__tcp *tcp, void *memory, size_t bytes, int but)
 {
     gpunn_status status = GPUNN_OK;
@@ -135,7 +138,7 @@ static gpunn_status gpunn__tcp_broadcast(void *user, void *memory, size_t bytes,
     return status == GPUNN_OK ? gpunn__tcp_tell(tcp, memory, bytes, root) : status;
 }
 
-/* Values behind `at` others become sums, each rank's part of them or, where counts is NULL, all. */
+/* Sums the values that follow `at` others: each rank receives its part or, if counts is NULL, all. */
 static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, int64_t count, const int64_t *counts, int64_t at)
 {
     const float *part = (const float *)tcp->piece;
@@ -158,7 +161,7 @@ static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, int64_t count
     return status;
 }
 
-/* As gpunn__tcp_add; rank 0 hears all before it adds. */
+/* Like gpunn__tcp_add; rank 0 receives all parts before it adds them. */
 static gpunn_status gpunn__tcp_add_bf16(gpunn__tcp *tcp, uint16_t *values, size_t count)
 {
     uint16_t    *parts = (uint16_t *)(void *)tcp->piece;
@@ -234,7 +237,7 @@ static void gpunn__tcp_set(int line)
 #endif
 }
 
-/* A socket that listens at the address, or is on its way there; -1: errno. */
+/* A socket that listens at the address or is connecting to it; -1: failed, with errno. */
 static int gpunn__tcp_socket(const struct addrinfo *address, bool listens)
 {
     const int line = socket(address->ai_family, address->ai_socktype, address->ai_protocol);
@@ -261,7 +264,7 @@ static struct addrinfo *gpunn__tcp_find(const char *host, const char *port, int 
     return getaddrinfo(host, port, &hints, &found) == 0 ? found : NULL;
 }
 
-/* At all addresses of this machine, by both protocols where there is IPv6. */
+/* Listens at all addresses of this machine, for IPv6 and IPv4 if there is IPv6. */
 static int gpunn__tcp_listen(const char *port)
 {
     static const int families[] = {AF_INET6, AF_INET};
@@ -281,7 +284,7 @@ static gpunn__hello gpunn__tcp_hello(const gpunn__tcp *tcp)
     return hello;
 }
 
-/* Whether errno tells that this process has no socket left; tcp->text says so. */
+/* Whether errno means that this process has no sockets left; then writes that to tcp->text. */
 static bool gpunn__tcp_starved(gpunn__tcp *tcp)
 {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return false;
@@ -291,7 +294,8 @@ static bool gpunn__tcp_starved(gpunn__tcp *tcp)
     return true;
 }
 
-/* Rank 0 lets in who is a rank of this run that has not come so far, and nobody else. false: it has no socket left. */
+/* Rank 0 accepts a connection if it is from a rank of this run that is not connected yet. False: no sockets
+ * left. */
 static bool gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
@@ -327,7 +331,7 @@ static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double u
     return status == GPUNN_OK ? status : gpunn__fail(tcp->dev, status, "gpunn_group_open: %s", tcp->text);
 }
 
-/* Whether rank 0 of this run is there; errno: of the socket, if there is none. */
+/* Tries to reach rank 0 of this run at an address. errno is of the socket, if there is none. */
 static bool gpunn__tcp_try(gpunn__tcp *tcp, const struct addrinfo *address, double until)
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
@@ -361,7 +365,7 @@ static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const c
         tcp->size, host, port, tcp->timeout);
 }
 
-/* "tcp://host:port" or "tcp://[::1]:port" in its two parts. */
+/* Splits "tcp://host:port" or "tcp://[::1]:port". */
 static bool gpunn__tcp_parse(const char *store, char host[256], char port[8])
 {
     const char  *begin = store + strlen(GPUNN__TCP), *colon = strrchr(begin, ':');
@@ -427,7 +431,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__master_open(gpunn_group *group)
     char        store[300];
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     const int   port = gpunn__number_of("MASTER_PORT", 29500) + (agent && strcmp(agent, "True") == 0);
-#ifdef GPUNN_MPI /* which may have found this process alone */
+#ifdef GPUNN_MPI /* MPI may have found this process alone */
     if (group->args.all_reduce) gpunn__mpi_close((gpunn__mpi *)group->args.user, true);
     group->args.all_reduce = NULL;
     group->args.reduce_scatter = NULL;
