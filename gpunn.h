@@ -9581,7 +9581,8 @@ GPUNN__PRIVATE const char *const gpunn__pad_mode_names[] = {"constant", "reflect
 #define GPUNN__X(ENUM, name, ...) #name,
 static const char *const gpunn__integer_names[] = {GPUNN_INTEGER_OPS(GPUNN__X)};
 #undef GPUNN__X
-/* The words of an enumeration kind (from DTYPE on), in the order of their values, and their prefix in C. */
+/* The words of an enumeration kind (from DTYPE on), in the order of their values, and how messages describe
+ * the values in C. */
 typedef struct gpunn__choice {
     const char *const *words;
     int                count;
@@ -9615,9 +9616,9 @@ GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name);
 /* How the canonical text writes an op's attributes; ends with a NULL name. */
 GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op);
 
-/* Of a tensor, in place of NONE: it is operand i of the node. */
+/* Default of a tensor argument, instead of NONE: it is operand i of the node. */
 #define GPUNN__OPERAND(i) (i)
-/* Places of what a node tells: an attribute; an axis, -8 to 7, of an operand or the result. */
+/* Places where a node has a value: an attribute, or an axis, -8 to 7, of an operand or the result. */
 #define GPUNN__MEMBER(member) offsetof(gpunn_attributes, member)
 #define GPUNN__AT(operand, axis) (size_t)(16 * ((operand) + 1) + 8 + (axis))
 #define GPUNN__RESULT (-1)
@@ -10947,7 +10948,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_te
     return t;
 }
 
-/* Gives t its name; false after an error, when t is gone if this call had made it. */
+/* Names t. On an error it undoes the call, which frees t if the call appended it, and returns false. */
 static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const char *name)
 {
     const gpunn_tensor *other = gpunn_find(call->model, name);
@@ -11010,7 +11011,7 @@ GPUNN__INTERNAL int64_t gpunn__parse_size(gpunn__size_formula *formula)
     return dim;
 }
 
-/* A new named size: its dimension, 0 after an error. */
+/* Adds a named size. Returns its dimension, or 0 on an error. */
 static int64_t gpunn__new_size(const gpunn__call *call, const char *name, const gpunn_size_args *args)
 {
     gpunn_model  *model = call->model;
@@ -11138,7 +11139,7 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
     return t;
 }
 
-/* ---- questions and settings ------------------------------------------------------------------------------------------ */
+/* ---- queries and settings -------------------------------------------------------------------------------------------- */
 
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name)
 {
@@ -11229,7 +11230,7 @@ GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index)
     return NULL;
 }
 
-/* Opens a call that changes a parameter. */
+/* Opens a call that changes a parameter's setting. */
 static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char *function)
 {
     if (!gpunn__begin_x(call, function, t ? t->name : NULL, t, false)) return false;
@@ -11430,7 +11431,7 @@ GPUNN__INTERNAL bool gpunn__same_dims(const gpunn__meta *a, const gpunn__meta *b
     return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
 }
 
-/* ---- what rules and builders ask ------------------------------------------------------------------------------------------ */
+/* ---- checks shared by rules and builders ---------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int first, int last, bool named)
 {
@@ -11472,7 +11473,7 @@ GPUNN__INTERNAL bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int
     return gpunn__has_rank(call, x, 2 + axes, 2 + axes, layouts[axes - 1]) && gpunn__image_fits(call, x);
 }
 
-/* Broadcasts a shape into *rank, dim, both aligned at their last axes; false after an error. */
+/* Broadcasts another shape into *rank and dim, aligned at the last axes. False on an error. */
 static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int *rank, int64_t *dim, int other_rank,
                                   const int64_t *other)
 {
@@ -11526,7 +11527,7 @@ GPUNN__INTERNAL bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta log
     return fits;
 }
 
-/* x must have that size along an axis, for which the weight was made. */
+/* Checks that x has this size along an axis, which its weight requires. */
 static bool gpunn__fits_weight(const gpunn__inference *i, int axis, int64_t size)
 {
     char one[128], other[128];
@@ -11536,7 +11537,7 @@ static bool gpunn__fits_weight(const gpunn__inference *i, int axis, int64_t size
     return false;
 }
 
-/* The result has the shape that the program asked for. */
+/* Sets the result's shape to the one that the program passed. */
 static void gpunn__take_shape(gpunn__meta *out, const gpunn_shape *shape)
 {
     for (out->rank = 0; out->rank < GPUNN_MAX_RANK && shape->dim[out->rank] != 0; out->rank++)
@@ -11694,7 +11695,7 @@ GPUNN__INTERNAL float gpunn__resize_ratio(int64_t in, int64_t out, bool align_co
     return scale > 0 ? (float)(1 / scale) : (float)in / (float)out;
 }
 
-/* The spatial sizes are those that the program asked for. */
+/* The spatial sizes are those that the program passed. */
 static bool gpunn__resize_rule(const gpunn__inference *i)
 {
     const int last = i->out->rank - 1;
@@ -11773,7 +11774,7 @@ static bool gpunn__affine_grid_rule(const gpunn__inference *i)
     return true;
 }
 
-/* ---- norms: of the result nothing but what the weight allows --------------------------------------------------------------- */
+/* ---- norms: the result has x's shape; only the weight is checked ----------------------------------------------------------- */
 
 static bool gpunn__norm_rule(const gpunn__inference *i)
 {
@@ -11789,7 +11790,7 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
     const gpunn__meta *x = &i->in[0];
     char               text[128];
     bool               fits = gpunn__axes_are_fixed(i->call, *x, 1, 1);
-    for (int k = 2; k < x->rank && fits; k++) /* any may be the batch */
+    for (int k = 2; k < x->rank && fits; k++) /* any of these may be the batch */
         fits = (x->dim[k] < 0 && !gpunn__is_sized(x->dim[k])) || gpunn__axes_fit(i->call, *x, k, k, true);
     if (!fits) return false;
     if (x->dim[1] % i->attr->groups == 0) return gpunn__norm_rule(i);
@@ -11832,7 +11833,7 @@ static bool gpunn__recurrent_rule(const gpunn__inference *i)
     return true;
 }
 
-/* ---- moves ---------------------------------------------------------------------------------------------------------------- */
+/* ---- copies --------------------------------------------------------------------------------------------------------------- */
 
 static bool gpunn__same_count(gpunn_model *model, const gpunn__meta *a, const gpunn__meta *b)
 {
@@ -11894,7 +11895,7 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
         if (sized)
             i->out->dim[axis] = gpunn__dim_plus(i->call->model, i->out->dim[axis], t->dim[axis], 1, 0);
         else
-            i->out->dim[axis] += t->dim[axis]; /* 64 times the limit fits */
+            i->out->dim[axis] += t->dim[axis]; /* 64 times the limit does not overflow */
     }
     return true;
 }
@@ -12055,7 +12056,7 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------ */
 
-/* mask must be of a fitting dtype and broadcast to scores [n, heads, l, s]. */
+/* Checks that mask has a valid dtype and broadcasts to the scores [n, heads, l, s]. */
 static bool gpunn__mask_fits(const gpunn__call *call, const gpunn__meta *mask, const gpunn__meta *scores)
 {
     char        one[128], other[128];
@@ -12086,7 +12087,7 @@ static bool gpunn__lengths_fit(const gpunn__call *call, const gpunn__meta *lengt
     return false;
 }
 
-/* q, k, v, mask, and lengths where there are any; or all of q, k and v in the first, [n, rows, 3, heads, e]. */
+/* Operands q, k, v, mask and, if used, lengths; or q, k and v packed in the first, [n, rows, 3, heads, e]. */
 static bool gpunn__attention_rule(const gpunn__inference *i)
 {
     const bool packed = i->in[0].rank == 5 && i->in[1].dtype == GPUNN_DTYPE_DEFAULT, last = packed || i->attr->heads_last;
@@ -12132,7 +12133,7 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
 
 /* ---- losses --------------------------------------------------------------------------------------------------------------- */
 
-/* logits, labels, weight. */
+/* Operands logits, labels, weight. */
 static bool gpunn__class_loss_rule(const gpunn__inference *i)
 {
     const gpunn__meta *labels = &i->in[1];
@@ -12159,7 +12160,7 @@ static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
     return fits;
 }
 
-/* ---- an op of the program's own ------------------------------------------------------------------------------------------- */
+/* ---- custom ops ----------------------------------------------------------------------------------------------------------- */
 
 static bool gpunn__custom_rule(const gpunn__inference *i)
 {
@@ -12183,7 +12184,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
 
 /* ---- states --------------------------------------------------------------------------------------------------------------- */
 
-/* state, value, position. */
+/* Operands state, value, position. */
 static bool gpunn__assign_rule(const gpunn__inference *i)
 {
     const gpunn__meta *state = &i->in[0], *value = &i->in[1], *position = &i->in[2];
@@ -12213,11 +12214,11 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
     return false;
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------------------------- */
+/* ---- the table of rules --------------------------------------------------------------------------------------------------- */
 
 typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
 
-/* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
+/* In the order of gpunn_op, whose last members are these ops; the elementwise ops come before. */
 static const gpunn__shape_rule gpunn__shape_rules[] = {
 #define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) gpunn__##rule##_rule,
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
@@ -12332,7 +12333,7 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
     return gpunn__node(&call, &gpunn__operation_cast, &attr, &x, 1);
 }
 
-/* ---- of integers ---- */
+/* ---- integer ops ---- */
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *const *operands, int count, int64_t number)
 {
@@ -12379,7 +12380,7 @@ GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor
     return gpunn__integer_node(GPUNN_INTEGER_WHERE, operands, 2, value);
 }
 
-/* ---- of floats ---- */
+/* ---- float ops ---- */
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__map_node(const gpunn__operation *operation, gpunn_tensor *const *operands, float attribute1,
                                               float attribute2)
@@ -12510,7 +12511,7 @@ GPUNN__INTERNAL void gpunn__expr_quote(char *out, size_t size, const char *text,
     out[n] = 0;
 }
 
-/* Records an error at a place of the text; false. word: what stands there, for messages. */
+/* Records an error at a place of the text; returns false. word is the text there, for the message. */
 static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word, size_t length)
 {
     char text[200], shown[64];
@@ -12547,7 +12548,7 @@ static bool gpunn__expr_float(const gpunn__formula *f, double number, float *res
            gpunn__expr_fail(f, f->at, "the number before this place is not finite as a float", "", 0);
 }
 
-/* The term as a tensor: numbers become scalar constants, equal ones of one expression the same. */
+/* The term as a tensor. A number becomes a scalar constant; equal numbers of one expression share it. */
 static gpunn_tensor *gpunn__expr_tensor(gpunn__formula *f, const gpunn__term *term)
 {
     float        value;
@@ -12561,20 +12562,20 @@ static gpunn_tensor *gpunn__expr_tensor(gpunn__formula *f, const gpunn__term *te
     return gpunn_constant(model, scalar, &value);
 }
 
-/* What a node stands for where none is added. */
+/* Stands for a node while no nodes are added. */
 static bool gpunn__expr_pretend(const gpunn__formula *f, gpunn__term *result)
 {
     result->tensor = f->call.model->tensors[0];
     return true;
 }
 
-/* Whether what a derivative makes of an operand is the same in the next one: not of its g. */
+/* Whether a node of this operand can be reused by other derivatives: not if it depends on g. */
 static bool gpunn__expr_shares(const gpunn__formula *f, const gpunn_tensor *operand)
 {
     return f->gradient && operand != f->gradient && (operand->id < f->call.mark || operand->shared);
 }
 
-/* The node that an earlier derivative has made so; NULL: none. */
+/* An equal node of an earlier derivative; NULL: none. */
 static gpunn_tensor *gpunn__expr_find(const gpunn__formula *f, gpunn_op op, gpunn_tensor *const *operands, float attribute1,
                                       float attribute2)
 {
@@ -12606,7 +12607,7 @@ static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term 
     return result->tensor != NULL;
 }
 
-/* The value of an op of two numbers; false: only a node computes it. */
+/* Folds an op of two numbers; false if it must be a node. */
 static bool gpunn__expr_fold2(gpunn_op op, double a, double b, double *result)
 {
     switch ((int)op) {
@@ -12662,7 +12663,7 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
         return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, &operands[b.tensor ? 1 : 0], number, 0, result);
     case GPUNN_OP_ADD: return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, a.tensor ? &a : &b, number, 0, result);
     case GPUNN_OP_MUL: return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, a.tensor ? &a : &b, number, 0, result);
-    case GPUNN_OP_DIV: /* by a power of two whose inverse is exact too */
+    case GPUNN_OP_DIV: /* by a power of two whose reciprocal is exact too */
         if (a.tensor && fabsf(frexpf(number, &exponent)) == 0.5f && fabsf(one_over) >= FLT_MIN && fabsf(one_over) <= FLT_MAX)
             return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, &a, one_over, 0, result);
         if (b.tensor && number == 1) return gpunn__expr_apply(f, GPUNN_OP_RECIPROCAL, &b, 0, 0, result);
@@ -12676,7 +12677,7 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
     return gpunn__expr_apply(f, op, operands, 0, 0, result);
 }
 
-/* A decimal number, whatever the locale. */
+/* Parses a decimal number, in every locale. */
 static bool gpunn__expr_number(gpunn__formula *f, double *result)
 {
     const char *start = f->at;
@@ -12703,13 +12704,13 @@ static bool gpunn__expr_number(gpunn__formula *f, double *result)
     }
     if (digits == 0 || digits > 300 || isalnum((unsigned char)*f->at) || *f->at == '_' || *f->at == '.')
         return gpunn__expr_fail(f, start, "no number", start, (size_t)(f->at - start) + (*f->at != 0));
-    /* In two steps, since 10^-scale alone may leave the range. */
+    /* in two steps, since 10^-scale alone may be out of range */
     *result = scale < 0 ? mantissa / pow(10, -scale / 2) / pow(10, -scale - -scale / 2) : mantissa * pow(10, scale);
-    if (fabs(*result) < 3.4028235677973366e38) return true; /* what rounds to a float */
+    if (fabs(*result) < 3.4028235677973366e38) return true; /* rounds to a finite float */
     return gpunn__expr_fail(f, start, "too large a number", start, (size_t)(f->at - start));
 }
 
-/* The length of the name at a place. */
+/* Length of the name at a place; 0: none. */
 static size_t gpunn__expr_name_length(const char *at)
 {
     size_t length = 0;
@@ -12718,7 +12719,7 @@ static size_t gpunn__expr_name_length(const char *at)
     return length;
 }
 
-/* Whether a word stands here; takes it. */
+/* Consumes a word if it is next. */
 static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
 {
     (void)gpunn__expr_peek(f);
@@ -12728,7 +12729,8 @@ static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
     return true;
 }
 
-/* The arguments of a function, behind its parenthesis: `most` at most, of which those from `arity` on are numbers. */
+/* Parses the arguments of a function after its parenthesis: at least `arity`, at most `most`. Those from
+ * index `arity` on must be numbers. */
 static bool gpunn__expr_arguments(gpunn__formula *f, const char *name, size_t length, int arity, int most, gpunn__term *terms,
                                   int *count)
 {
@@ -12746,7 +12748,7 @@ static bool gpunn__expr_arguments(gpunn__formula *f, const char *name, size_t le
     return *count >= arity || gpunn__expr_fail(f, name, "too few arguments for", name, length);
 }
 
-/* The p-norm of x along axes, p above 0. */
+/* The p-norm of x along axes, p > 0. */
 static gpunn_tensor *gpunn__expr_norm(gpunn_tensor *x, double p, gpunn_axes axes, bool keepdim)
 {
     if (p == 2) return gpunn_sqrt(gpunn_sum(gpunn_square(x), axes, keepdim));
@@ -12755,8 +12757,8 @@ static gpunn_tensor *gpunn__expr_norm(gpunn_tensor *x, double p, gpunn_axes axes
     return gpunn_pow_scalar(gpunn_sum(gpunn_pow_scalar(gpunn_abs(x), (float)p), axes, keepdim), (float)(1 / p));
 }
 
-/* Means over windows of that many cells, odd, along each axis after the second: one axis after another, each as one of an image's
- * for a pool. */
+/* Mean over windows of `window` cells (odd) along each axis after the second. It pools one axis after
+ * another, each reshaped to an axis of an image. */
 static gpunn_tensor *gpunn__expr_window_mean(gpunn_tensor *x, int window)
 {
     const gpunn_shape shape = gpunn_tensor_shape(x);
@@ -12778,8 +12780,8 @@ static gpunn_tensor *gpunn__expr_window_mean(gpunn_tensor *x, int window)
     return gpunn_reshape(x, shape);
 }
 
-/* The functions of x that are no elementwise op: X(name, whether the number p follows, most axes that follow then, whether
- * keepdim may, call). Where several axes may, none are all. */
+/* Functions of x that are no elementwise op: X(name, whether a number p follows, maximum number of axes,
+ * whether keepdim is allowed, call). If several axes are allowed, none means all. */
 #define GPUNN__EXPR_FUNCTIONS(X)                                               \
     X(sum, false, GPUNN_MAX_RANK, true, gpunn_sum(x, axes, keepdim))           \
     X(mean, false, GPUNN_MAX_RANK, true, gpunn_mean(x, axes, keepdim))         \
@@ -12816,7 +12818,7 @@ static gpunn_tensor *gpunn__expr_call(int function, gpunn_tensor *x, double p, g
     }
 }
 
-/* A number, which must be whole. */
+/* Parses a number, which must be an integer. */
 static bool gpunn__expr_whole(gpunn__formula *f, int *result)
 {
     gpunn__term term;
@@ -12829,7 +12831,7 @@ static bool gpunn__expr_whole(gpunn__formula *f, int *result)
     return true;
 }
 
-/* keepdim=number; false where that does not stand here, or after an error. */
+/* Parses keepdim=number. False if that is not next, or on an error. */
 static bool gpunn__expr_keepdim(gpunn__formula *f, bool *ok, bool *keepdim)
 {
     const char *at = f->at;
@@ -12843,7 +12845,8 @@ static bool gpunn__expr_keepdim(gpunn__formula *f, bool *ok, bool *keepdim)
     return *ok;
 }
 
-/* Axes behind x, each behind a comma: numbers, "2:" for the third and all that follow, and in the end perhaps keepdim. */
+/* Parses the axes after x, each after a comma: numbers, "2:" for the third axis and all after it, and at the
+ * end optionally keepdim. */
 static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *function, const char *name, int rank, gpunn_axes *axes,
                              bool *keepdim)
 {
@@ -12869,7 +12872,7 @@ static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *functio
     return !given || count || f->dry || gpunn__expr_fail(f, name, "x has no such axes for", name, length);
 }
 
-/* x, p, axes of a function of the table. */
+/* Parses x, p and axes of a function in the table, and calls it. */
 static bool gpunn__expr_function_along(gpunn__formula *f, int number, const char *name, gpunn__term *result)
 {
     const gpunn__expr_along *function = &gpunn__expr_alongs[number];
@@ -12897,7 +12900,7 @@ static bool gpunn__expr_function_along(gpunn__formula *f, int number, const char
     return result->tensor != NULL;
 }
 
-/* K(number) is that number; given(name): whether an operand is there. */
+/* K(number) is that number; given(name) is whether an operand exists. */
 static bool gpunn__expr_special(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
 {
     const bool is_number = length == 1;
@@ -12916,7 +12919,7 @@ static bool gpunn__expr_is_word(const char *name, size_t length, const char *wor
     return strlen(word) == length && memcmp(name, word, length) == 0;
 }
 
-/* name ( ... ): the op's operands, then its attributes as numbers, which may be left out. */
+/* name ( ... ): the op's operands, then its optional attributes as numbers. */
 static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
 {
     gpunn__term terms[5];
@@ -13042,7 +13045,7 @@ static bool gpunn__expr_sum(gpunn__formula *f, gpunn__term *result)
     }
 }
 
-/* The comparison that stands here, taken, or GPUNN_OP_NONE. */
+/* Consumes a comparison if it is next; else GPUNN_OP_NONE. */
 static gpunn_op gpunn__expr_compares(gpunn__formula *f)
 {
     char first = gpunn__expr_peek(f), second = first ? f->at[1] : (char)0;
@@ -13054,7 +13057,7 @@ static gpunn_op gpunn__expr_compares(gpunn__formula *f)
     return first == '=' ? GPUNN_OP_EQ : GPUNN_OP_NE;
 }
 
-/* result = yes where the condition is not 0, else no. */
+/* result = yes if the condition is not 0, else no. */
 static bool gpunn__expr_where(gpunn__formula *f, gpunn__term condition, gpunn__term yes, gpunn__term no, gpunn__term *result)
 {
     gpunn__term operands[3];
@@ -13091,13 +13094,13 @@ static bool gpunn__expr_inverse(gpunn__formula *f, gpunn__term *result)
     return gpunn__expr_binary(f, GPUNN_OP_EQ, operand, zero, result);
 }
 
-/* Whether all that follows is left out: a number has decided already. */
+/* Whether a number has already decided, so that the rest adds no nodes. */
 static bool gpunn__expr_decided(const gpunn__term *left, bool by)
 {
     return left->tensor == NULL && (left->number != 0) == by;
 }
 
-/* As Python's: a and b is b where a is not 0, else a. */
+/* As in Python: `a and b` is b if a is not 0, else a. */
 static bool gpunn__expr_all(gpunn__formula *f, gpunn__term *result)
 {
     gpunn__term right;
@@ -13126,7 +13129,7 @@ static bool gpunn__expr_any(gpunn__formula *f, gpunn__term *result)
     return true;
 }
 
-/* What stands behind the "if" of the choice that begins here; NULL: there is none. */
+/* Text after the "if" of the choice that begins here; NULL: there is none. */
 static const char *gpunn__expr_find_if(const gpunn__formula *f)
 {
     int    depth = 0;
@@ -13140,7 +13143,7 @@ static const char *gpunn__expr_find_if(const gpunn__formula *f)
     return NULL;
 }
 
-/* Whether a number decides the choice that begins here, and how. */
+/* Whether a number decides the choice that begins here; *yes: which way. */
 static bool gpunn__expr_foresee(const gpunn__formula *f, bool *yes)
 {
     const char *condition = f->dry ? NULL : gpunn__expr_find_if(f);
@@ -17406,9 +17409,9 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
 }
 
 /* ==== >>graph/differentiate ======================================================================================== *
- * Passes backward and forward as nodes, so that they have derivatives too. An elementwise op's is its row in >>ops, read as a
- * formula; each other op has a function here that gives the gradient of operand k from its result y and the gradient g of
- * that. */
+ * Backward and forward passes as nodes, so that they can be differentiated again. For an elementwise op the
+ * derivative is its row in >>ops, read as a formula. For each other op a function here computes the gradient
+ * of operand k from the result y and y's gradient g. */
 typedef gpunn_tensor *(*gpunn__derivative)(gpunn_tensor *y, gpunn_tensor *g, int k);
 
 static gpunn_tensor *gpunn__filled(gpunn_model *model, float value, gpunn_shape shape)
@@ -17417,13 +17420,13 @@ static gpunn_tensor *gpunn__filled(gpunn_model *model, float value, gpunn_shape 
     return gpunn_expand(gpunn_constant(model, scalar, &value), shape);
 }
 
-/* A reshape to what x is. */
+/* Reshapes t to the shape of x. */
 static gpunn_tensor *gpunn__reshape_as(gpunn_tensor *t, const gpunn_tensor *x)
 {
     return gpunn_reshape(t, gpunn_tensor_shape(x));
 }
 
-/* g summed along the axes that broadcasting `shape` to g has added or stretched. */
+/* Sums g over the axes that broadcasting from `shape` added or expanded. */
 static gpunn_tensor *gpunn__sum_to(gpunn_tensor *g, gpunn_shape shape)
 {
     gpunn_axes axes = {{GPUNN_END}};
@@ -17436,13 +17439,13 @@ static gpunn_tensor *gpunn__sum_to(gpunn_tensor *g, gpunn_shape shape)
     return count ? gpunn_reshape(gpunn_sum(g, axes, false), shape) : g;
 }
 
-/* t as a matrix whose columns are its axes from `first` on. */
+/* Reshapes t to a matrix whose columns are its axes from `first` on. */
 static gpunn_tensor *gpunn__matrix(gpunn_tensor *t, int first)
 {
     gpunn_shape shape = {{1, 1}};
     for (int i = 0; t && i < t->rank; i++) {
         int64_t *size = &shape.dim[i >= first];
-        *size = *size < 0 && t->dim[i] < 0 ? 0 : *size * t->dim[i]; /* the batch twice: 0, which gpunn_reshape refuses */
+        *size = *size < 0 && t->dim[i] < 0 ? 0 : *size * t->dim[i]; /* the batch twice: 0, which gpunn_reshape rejects */
     }
     return gpunn_reshape(t, shape);
 }
@@ -17458,8 +17461,8 @@ static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool tra
 
 /* ---- elementwise ops ------------------------------------------------------------------------------------------------------ */
 
-/* What its row in >>ops says of operand k. It is a product with g, so that of the operand's tangent in g's place it is that of
- * y. */
+/* Applies the derivative of operand k from the op's row in >>ops. It is a product with g. With the operand's
+ * tangent instead of g, it gives y's tangent. */
 static gpunn_tensor *gpunn__map_derivative(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn__op_info *info = &gpunn__op_infos[y->op];
@@ -17472,7 +17475,8 @@ static gpunn_tensor *gpunn__map_derivative(gpunn_tensor *y, gpunn_tensor *g, int
         operands[count] = y->inputs[count];
     }
     names[count] = "y", operands[count++] = y;
-    for (int i = 0; i < 2; i++) numbers[i] = (double)fmaxf(-FLT_MAX, fminf(FLT_MAX, y->attr.value[i])); /* clamp's infinities */
+    /* replaces clamp's infinities */
+    for (int i = 0; i < 2; i++) numbers[i] = (double)fmaxf(-FLT_MAX, fminf(FLT_MAX, y->attr.value[i]));
     return gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count, g);
 }
 
@@ -17504,7 +17508,7 @@ static gpunn_tensor *gpunn__derive_matmul(gpunn_tensor *y, gpunn_tensor *g, int 
 
 /* ---- convolutions --------------------------------------------------------------------------------------------------------- */
 
-/* The shape of a number for each channel of x [n, channels, ...] that broadcasts to it. */
+/* Shape of one number per channel of x [n, channels, ...], which broadcasts to x. */
 static gpunn_shape gpunn__channel_shape(const gpunn_tensor *x)
 {
     gpunn_shape shape = {{x->dim[1]}};
@@ -17512,7 +17516,7 @@ static gpunn_shape gpunn__channel_shape(const gpunn_tensor *x)
     return shape;
 }
 
-/* x cut to the sizes of another tensor, from the first element of each axis on. */
+/* Slices x to the sizes of another tensor, from the first element of each axis on. */
 static gpunn_tensor *gpunn__cut_to(gpunn_tensor *x, const gpunn_tensor *other)
 {
     for (int i = 0; x && i < other->rank; i++)
@@ -17520,7 +17524,8 @@ static gpunn_tensor *gpunn__cut_to(gpunn_tensor *x, const gpunn_tensor *other)
     return x;
 }
 
-/* The other convolution with the same weight: a convolution's gradient is the transposed one, and the other way round. */
+/* Gradient of x: the opposite convolution with the same weight. For a convolution that is the transposed one,
+ * and vice versa. */
 static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
 {
     const bool                           transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
@@ -17535,13 +17540,13 @@ static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
         const int64_t span = attr.dilation[i] * (attr.kernel[i] - 1) + 1 - 2 * (int64_t)attr.padding[i];
         attr.output_padding[i] = transposed ? 0 : (int)(x->dim[2 + i] - (g->dim[2 + i] - 1) * attr.stride[i] - span);
     }
-    (void)snprintf(name, sizeof name, "grad.%d", y->model->tensor_count); /* specs tell convolutions by a name */
+    (void)snprintf(name, sizeof name, "grad.%d", y->model->tensor_count); /* in specs convolutions have names */
     const gpunn__call call = gpunn__call_of(y->model, gpunn_op_name(other->op), name);
     return gpunn__cut_to(gpunn__node(&call, other, &attr, operands, 3), x);
 }
 
-/* A product of the results' gradients with the windows, summed over samples and places, for each group. Of a transposed one the
- * operands have changed sides. */
+/* Gradient of the weight: for each group, the product of the results' gradients with the windows, summed over
+ * samples and places. For a transposed convolution the two operands change roles. */
 static gpunn_tensor *gpunn__derive_conv_weight(gpunn_tensor *y, gpunn_tensor *g)
 {
     const bool    transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
@@ -17567,7 +17572,7 @@ static gpunn_tensor *gpunn__derive_conv(gpunn_tensor *y, gpunn_tensor *g, int k)
 
 /* ---- reductions ----------------------------------------------------------------------------------------------------------- */
 
-/* A result of a reduction with 1 where axes were. */
+/* Reshapes the result of a reduction so that the reduced axes have size 1. */
 static gpunn_tensor *gpunn__keep_axes(gpunn_tensor *t, const gpunn_tensor *y)
 {
     gpunn_shape shape = gpunn_tensor_shape(y->inputs[0]);
@@ -17576,7 +17581,8 @@ static gpunn_tensor *gpunn__keep_axes(gpunn_tensor *t, const gpunn_tensor *y)
     return gpunn_reshape(t, shape);
 }
 
-/* g over the number of elements that each of y, a mean, is made of; the batch counts itself. */
+/* Divides g by the number of elements behind each element of a mean y. A batch size is counted by a sum of
+ * ones. */
 static gpunn_tensor *gpunn__divide_by_count(gpunn_tensor *g, const gpunn_tensor *y)
 {
     const gpunn_tensor *x = y->inputs[0];
@@ -17600,7 +17606,7 @@ static gpunn_tensor *gpunn__derive_sum(gpunn_tensor *y, gpunn_tensor *g, int k)
     return gpunn_expand(gpunn__keep_axes(g, y), gpunn_tensor_shape(y->inputs[k]));
 }
 
-/* Ties share. */
+/* Ties share the gradient. */
 static gpunn_tensor *gpunn__derive_max(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     gpunn_tensor *mask = gpunn_eq(y->inputs[k], gpunn__keep_axes(y, y));
@@ -17610,7 +17616,7 @@ static gpunn_tensor *gpunn__derive_max(gpunn_tensor *y, gpunn_tensor *g, int k)
     return gpunn_mul(mask, gpunn_div(gpunn__keep_axes(g, y), gpunn_sum(mask, axes, true)));
 }
 
-/* The sum of all that stand at an element or behind it. */
+/* Sum of g over each element and those after it. */
 static gpunn_tensor *gpunn__derive_cumsum(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const int axis = y->attr.axis + k;
@@ -17653,7 +17659,7 @@ static gpunn_tensor *gpunn__derive_concat(gpunn_tensor *y, gpunn_tensor *g, int 
     return y->input_count == 1 ? g : gpunn_slice(g, axis, start, start + y->inputs[k]->dim[axis], 1);
 }
 
-/* So many zeros before and after along one axis. */
+/* Pads one axis with zeros before and after. */
 static gpunn_tensor *gpunn__zeros_around(gpunn_tensor *x, int axis, int64_t before, int64_t after)
 {
     gpunn_pad_args args;
@@ -17663,7 +17669,8 @@ static gpunn_tensor *gpunn__zeros_around(gpunn_tensor *x, int axis, int64_t befo
     return before || after ? gpunn_pad_(x, args) : x;
 }
 
-/* Zeros for what the slice has left out: step - 1 behind each element, in an axis of its own, then those around them. */
+/* Puts zeros where the slice left out elements: step - 1 after each element, in an axis of its own, then
+ * those around them. */
 static gpunn_tensor *gpunn__derive_slice(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn_attributes *attr = &y->attr;
@@ -17707,7 +17714,8 @@ static gpunn_tensor *gpunn__derive_scatter_add(gpunn_tensor *y, gpunn_tensor *g,
     return k == 0 ? g : gpunn_gather(g, y->attr.axis, y->inputs[1]);
 }
 
-/* Of x what is not overwritten; of src what overwrites: of several for one place the last, by its number. */
+/* x gets the gradient of what is not overwritten, src that of what overwrites. If several elements of src
+ * name one place, only the last counts; it is found by numbering them. */
 static gpunn_tensor *gpunn__derive_scatter(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const int         axis = y->attr.axis;
@@ -17721,7 +17729,7 @@ static gpunn_tensor *gpunn__derive_scatter(gpunn_tensor *y, gpunn_tensor *g, int
     return gpunn_where(gpunn_eq(gpunn_gather(last, axis, index), number), gpunn_gather(g, axis, index), zeros);
 }
 
-/* The row of padding has none. */
+/* The row of padding gets no gradient. */
 static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     gpunn_tensor *weight = y->inputs[k], *rows = gpunn__matrix(g, g->rank - 1), *tokens = y->inputs[0];
@@ -17736,7 +17744,7 @@ static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, i
     return gpunn_index_add(gpunn__filled(y->model, 0, gpunn_tensor_shape(weight)), 0, tokens, rows);
 }
 
-/* ---- losses of classes: own is 1 where a logit, [n, classes, ...], is its label's, counted 0 where that is ignored --------- */
+/* ---- class losses: own is 1 where a logit, [n, classes, ...], is its label's; counted is 0 where the label is ignored ------ */
 
 static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
@@ -17762,7 +17770,7 @@ static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, 
     return gpunn__expr(texts[y->op == GPUNN_OP_NLL], names + 3, operands + 3, 2, NULL, NULL, 0, g);
 }
 
-/* ---- norms: h is x normalised along the rows of a matrix, r what it was multiplied by -------------------------------------- */
+/* ---- norms: h is x normalised along the rows of a matrix, r the factor of that --------------------------------------------- */
 
 #define GPUNN__LAYER_ROWS "c = x - mean(x, 1, keepdim=True); r = rsqrt(mean(c * c, 1, keepdim=True) + eps); h = c * r; "
 #define GPUNN__RMS_ROWS "r = rsqrt(mean(x * x, 1, keepdim=True) + eps); h = x * r; "
@@ -17790,7 +17798,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     return k == 0 ? d : gpunn__reshape_as(gpunn__sum_to(d, shape), weight);
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------------------------- */
+/* ---- the table of derivatives --------------------------------------------------------------------------------------------- */
 
 /* X(op, function) */
 #define GPUNN__DERIVATIVES(X)    \
@@ -17823,7 +17831,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     X(RMS_NORM, norm)            \
     X(GROUP_NORM, norm)
 
-/* NULL: it has none. */
+/* NULL: y's op has none. */
 static gpunn__derivative gpunn__derivative_of(const gpunn_tensor *y)
 {
     static const struct {
@@ -17841,14 +17849,15 @@ static gpunn__derivative gpunn__derivative_of(const gpunn_tensor *y)
     return NULL;
 }
 
-/* Whether y changes with its operand k: not where the derivative is zeros for weight decay's sake. */
+/* Whether y depends on its operand k. False if the derivative is K(0.0), the zeros that only serve weight
+ * decay. */
 static bool gpunn__varies_with(const gpunn_tensor *y, int k)
 {
     return y->inputs[k] && gpunn__op_has_gradient(y->op, k) &&
            !(gpunn__op_elementwise(y->op) && strcmp(gpunn__op_infos[y->op].derivative[k], "K(0.0)") == 0);
 }
 
-/* That of y in a call; NULL after an error: it has none. */
+/* The derivative of y's op. If there is none, records an error and returns NULL. */
 static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, const gpunn_tensor *y)
 {
     const gpunn__derivative derive = gpunn__derivative_of(y);
@@ -17859,16 +17868,16 @@ static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, con
     return derive;
 }
 
-/* False after an error. A sum that is NULL has nothing yet. */
+/* Adds t to *sum, where NULL means 0. False on an error. */
 static bool gpunn__add_to(gpunn_tensor **sum, gpunn_tensor *t)
 {
     *sum = *sum ? gpunn_add(*sum, t) : t;
     return *sum != NULL;
 }
 
-/* ---- forward: from tangents of operands to that of a result ---------------------------------------------------------------- */
+/* ---- forward mode: from the tangents of operands to the tangent of the result ---------------------------------------------- */
 
-/* That of some tensor; it may have 1 where the tensor has a size. */
+/* The tangent of a tensor. It may have size 1 where the tensor has a larger size. */
 typedef struct gpunn__tangent {
     bool          needed, known;
     gpunn_tensor *value; /* NULL: zeros */
@@ -17879,7 +17888,7 @@ static gpunn_tensor *gpunn__expand_as(gpunn_tensor *t, const gpunn_tensor *like)
     return t == NULL || gpunn__same_shape(t, like) ? t : gpunn_expand(t, gpunn_tensor_shape(like));
 }
 
-/* Through a linear layer: of as many rows as v has, which may be one for all. */
+/* Tangent through a linear layer. v may have one row for all rows of x; the result has as many rows as v. */
 static gpunn_tensor *gpunn__push_rows(const gpunn_tensor *y, gpunn_tensor *v)
 {
     gpunn_shape shape = gpunn_tensor_shape(v);
@@ -17887,8 +17896,9 @@ static gpunn_tensor *gpunn__push_rows(const gpunn_tensor *y, gpunn_tensor *v)
     return gpunn_reshape(gpunn__matmul_of(gpunn__matrix(v, v->rank - 1), y->inputs[1], false, true), shape);
 }
 
-/* What y has from the tangent v of its operand k. Where that is no row of >>ops it is the gradient's rule turned around: a rule
- * is linear in g, so that its own gradient by g is the transposed of it; the zeros that stand in for g are never computed. */
+/* The part of y's tangent that comes from the tangent v of operand k. For ops without a row in >>ops it
+ * transposes the gradient rule. The rule is linear in g, so its gradient with respect to g is its transpose.
+ * The zeros that stand for g are never computed. */
 static gpunn_tensor *gpunn__push(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *v, int k)
 {
     const gpunn__derivative derive = gpunn__required_derivative(call, y);
@@ -17907,7 +17917,8 @@ static void gpunn__know(gpunn__tangent *of, const gpunn_tensor *t, gpunn_tensor 
     of[t->id].value = v;
 }
 
-/* The tangents of y and of all between it and those that are known, of which `first` is the first's id; false after an error. */
+/* Propagates tangents to y and all tensors between it and the known ones; `first` is the smallest id of
+ * these. False on an error. */
 static bool gpunn__carry(const gpunn__call *call, int first, const gpunn_tensor *y, gpunn__tangent *of)
 {
     of[y->id].needed = true;
@@ -17937,19 +17948,19 @@ static void gpunn__free_tangents(const gpunn__call *call, gpunn__tangent *of, si
     if (of) gpunn__free(call->model->dev, of, count * sizeof *of);
 }
 
-/* ---- curvature: d2y / dv2 is a sum over all ops of their own, along their operands' tangents, times the gradients they get - */
+/* ---- curvature: d2y / dv2 is the sum over ops of their second derivative along the operands' tangents, times their gradient  */
 
 typedef struct gpunn__curvature {
     const gpunn_tensor *x;
     int                 directions;
-    size_t              size;     /* tensors that have tangents */
+    size_t              size;     /* number of tensors that have tangents */
     gpunn__tangent     *of;       /* [directions][size] */
-    gpunn_tensor       *products; /* of one shape, added up, still to be summed by samples; NULL: none */
+    gpunn_tensor       *products; /* products of one shape, added up, not yet summed per sample; NULL: none */
     gpunn_tensor       *rows;     /* the sum so far, [n, 1]; NULL: 0 */
-    gpunn_tensor       *others;   /* the sum of what has no axis of samples, to be differentiated by y's gradient; NULL: 0 */
+    gpunn_tensor       *others;   /* sum of the terms without an axis of samples, to be differentiated by y's gradient; NULL: 0 */
 } gpunn__curvature;
 
-/* The one axis of t that has samples as x's first; -1: none, or that cannot be told. */
+/* The only axis of t that is x's axis of samples; -1: none, or ambiguous. */
 static int gpunn__sample_axis(const gpunn_tensor *t, const gpunn_tensor *x)
 {
     int axis = -1;
@@ -17961,7 +17972,7 @@ static int gpunn__sample_axis(const gpunn_tensor *t, const gpunn_tensor *x)
     return axis;
 }
 
-/* Sums products of one shape up. */
+/* Sums the collected products per sample. */
 static bool gpunn__sum_products(gpunn__curvature *c)
 {
     gpunn_tensor *t = c->products;
@@ -17975,7 +17986,7 @@ static bool gpunn__sum_products(gpunn__curvature *c)
     return gpunn__add_to(&c->rows, gpunn_reshape(gpunn__sum_to(t, shape), GPUNN_SHAPE(c->x->dim[0], 1)));
 }
 
-/* Adds a times b, tangents of t's gradient and of t; a may be NULL for zeros. */
+/* Adds a * b, where a is the tangent of t's gradient and b that of t. a NULL: zeros. */
 static bool gpunn__add_product(gpunn__curvature *c, gpunn_tensor *a, gpunn_tensor *b, const gpunn_tensor *t)
 {
     if (a == NULL) return true;
@@ -17983,7 +17994,8 @@ static bool gpunn__add_product(gpunn__curvature *c, gpunn_tensor *a, gpunn_tenso
     return gpunn__add_to(&c->products, gpunn__expand_as(gpunn_mul(a, b), t));
 }
 
-/* The tangent of d, which y hands on: y and its operands have theirs of one direction, y's own gradient g is fixed. */
+/* Computes the tangent of d, the gradient that y passes to an operand. y and its operands have their tangents
+ * of one direction; y's own gradient g is constant. */
 static bool gpunn__carry_around(const gpunn__call *call, gpunn_tensor *y, const gpunn_tensor *g, const gpunn_tensor *d,
                                 const gpunn__tangent *of, gpunn__tangent *around)
 {
@@ -17999,7 +18011,8 @@ static bool gpunn__carry_around(const gpunn__call *call, gpunn_tensor *y, const 
     return gpunn__carry(call, first, d, around);
 }
 
-/* Adds what y has of it through d, the gradient that y, whose own is g, hands to operand k: its tangent times the operand's. */
+/* Adds y's contribution through d, the gradient that y with its own gradient g passes to operand k: the
+ * tangent of d times the tangent of the operand. */
 static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, gpunn_tensor *y, const gpunn_tensor *g,
                                  const gpunn_tensor *d, int k)
 {
@@ -18017,14 +18030,14 @@ static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, g
     return ok;
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- reverse mode ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct gpunn__adjoint {
-    bool          leads;    /* to it from one of the inputs */
-    gpunn_tensor *gradient; /* so far; NULL: none */
+    bool          leads;    /* depends on one of the inputs */
+    gpunn_tensor *gradient; /* gradient so far; NULL: none */
 } gpunn__adjoint;
 
-/* What lies between the inputs and y; the first of these. */
+/* Marks the tensors between the inputs and y; returns the smallest id of these. */
 static int gpunn__mark_path(gpunn_model *model, const gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn__adjoint *of)
 {
     int first = y->id + 1;
@@ -18040,7 +18053,7 @@ static int gpunn__mark_path(gpunn_model *model, const gpunn_tensor *y, gpunn_ten
     return first;
 }
 
-/* Adds what y hands on to its operands, and to c, which may be NULL; false after an error. */
+/* Adds y's contributions to the gradients of its operands and, if c is not NULL, to c. False on an error. */
 static bool gpunn__hand_on(const gpunn__call *call, gpunn_tensor *y, gpunn__adjoint *of, gpunn__curvature *c)
 {
     for (int k = 0; k < y->input_count; k++) {
@@ -18073,7 +18086,7 @@ static bool gpunn__differentiate(const gpunn__call *call, gpunn_tensor *y, gpunn
     return ok;
 }
 
-/* Opens a call that differentiates y; direction, of like's shape, may be NULL. */
+/* Opens a call that differentiates y. direction (may be NULL) must have the shape of like. */
 static bool gpunn__begin_derivative(gpunn__call *call, const char *op, gpunn_tensor *y, gpunn_tensor *direction,
                                     const gpunn_tensor *like, const char *name)
 {
@@ -18114,7 +18127,7 @@ GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs
     for (int i = 0; gradients && i < count; i++) gradients[i] = NULL;
     (void)gpunn__undo(&call);
     const gpunn_status status = gpunn_last_status(call.model ? call.model->dev : NULL);
-    return status ? status : GPUNN_ERR_ARGUMENT; /* y comes from a call that failed on its device */
+    return status ? status : GPUNN_ERR_ARGUMENT; /* y is NULL because of an earlier failure on its device */
 }
 
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args)
@@ -18166,7 +18179,7 @@ static bool gpunn__begin_laplacian(gpunn__call *call, gpunn_tensor *y, gpunn_ten
     return false;
 }
 
-/* The tangents along each coordinate of all that y is made of. */
+/* Propagates the tangents along each coordinate of x to y. */
 static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor *y, gpunn_tensor *x, gpunn__curvature *c)
 {
     for (int i = 0; i < c->directions; i++) {
@@ -18181,7 +18194,8 @@ static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor
     return true;
 }
 
-/* What has no axis of samples is linear in y's gradient g: each sample's is the derivative by its element. */
+/* The sum per sample. Terms without an axis of samples are linear in y's gradient g, so the derivative by
+ * element i of g is sample i's part. */
 static gpunn_tensor *gpunn__curvature_of(gpunn__curvature *c, gpunn_tensor *g)
 {
     const gpunn_shape shape = {{c->x->dim[0], 1}};

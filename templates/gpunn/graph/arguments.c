@@ -1,8 +1,8 @@
 #include "graph/arguments.h"
 
-/* Of a tensor, in place of NONE: it is operand i of the node. */
+/* Default of a tensor argument, instead of NONE: it is operand i of the node. */
 #define GPUNN__OPERAND(i) (i)
-/* Places of what a node tells: an attribute; an axis, -8 to 7, of an operand or the result. */
+/* Places where a node has a value: an attribute, or an axis, -8 to 7, of an operand or the result. */
 #define GPUNN__MEMBER(member) offsetof(gpunn_attributes, member)
 #define GPUNN__AT(operand, axis) (size_t)(16 * ((operand) + 1) + 8 + (axis))
 #define GPUNN__RESULT (-1)

@@ -465,7 +465,8 @@ GPUNN__PRIVATE const char *const gpunn__pad_mode_names[] = {"constant", "reflect
 #define GPUNN__X(ENUM, name, ...) #name,
 static const char *const gpunn__integer_names[] = {GPUNN_INTEGER_OPS(GPUNN__X)};
 #undef GPUNN__X
-/* The words of an enumeration kind (from DTYPE on), in the order of their values, and their prefix in C. */
+/* The words of an enumeration kind (from DTYPE on), in the order of their values, and how messages describe
+ * the values in C. */
 typedef struct gpunn__choice {
     const char *const *words;
     int                count;

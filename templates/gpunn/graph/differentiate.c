@@ -7,9 +7,9 @@
 #include "layers/shapes.h"
 
 /* ==== >>graph/differentiate ======================================================================================== *
- * Passes backward and forward as nodes, so that they have derivatives too. An elementwise op's is its row in >>ops, read as a
- * formula; each other op has a function here that gives the gradient of operand k from its result y and the gradient g of
- * that. */
+ * Backward and forward passes as nodes, so that they can be differentiated again. For an elementwise op the
+ * derivative is its row in >>ops, read as a formula. For each other op a function here computes the gradient
+ * of operand k from the result y and y's gradient g. */
 typedef gpunn_tensor *(*gpunn__derivative)(gpunn_tensor *y, gpunn_tensor *g, int k);
 
 static gpunn_tensor *gpunn__filled(gpunn_model *model, float value, gpunn_shape shape)
@@ -18,13 +18,13 @@ static gpunn_tensor *gpunn__filled(gpunn_model *model, float value, gpunn_shape 
     return gpunn_expand(gpunn_constant(model, scalar, &value), shape);
 }
 
-/* A reshape to what x is. */
+/* Reshapes t to the shape of x. */
 static gpunn_tensor *gpunn__reshape_as(gpunn_tensor *t, const gpunn_tensor *x)
 {
     return gpunn_reshape(t, gpunn_tensor_shape(x));
 }
 
-/* g summed along the axes that broadcasting `shape` to g has added or stretched. */
+/* Sums g over the axes that broadcasting from `shape` added or expanded. */
 static gpunn_tensor *gpunn__sum_to(gpunn_tensor *g, gpunn_shape shape)
 {
     gpunn_axes axes = {{GPUNN_END}};
@@ -37,13 +37,13 @@ static gpunn_tensor *gpunn__sum_to(gpunn_tensor *g, gpunn_shape shape)
     return count ? gpunn_reshape(gpunn_sum(g, axes, false), shape) : g;
 }
 
-/* t as a matrix whose columns are its axes from `first` on. */
+/* Reshapes t to a matrix whose columns are its axes from `first` on. */
 static gpunn_tensor *gpunn__matrix(gpunn_tensor *t, int first)
 {
     gpunn_shape shape = {{1, 1}};
     for (int i = 0; t && i < t->rank; i++) {
         int64_t *size = &shape.dim[i >= first];
-        *size = *size < 0 && t->dim[i] < 0 ? 0 : *size * t->dim[i]; /* the batch twice: 0, which gpunn_reshape refuses */
+        *size = *size < 0 && t->dim[i] < 0 ? 0 : *size * t->dim[i]; /* the batch twice: 0, which gpunn_reshape rejects */
     }
     return gpunn_reshape(t, shape);
 }
@@ -59,8 +59,8 @@ static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool tra
 
 /* ---- elementwise ops ------------------------------------------------------------------------------------------------------ */
 
-/* What its row in >>ops says of operand k. It is a product with g, so that of the operand's tangent in g's place it is that of
- * y. */
+/* Applies the derivative of operand k from the op's row in >>ops. It is a product with g. With the operand's
+ * tangent instead of g, it gives y's tangent. */
 static gpunn_tensor *gpunn__map_derivative(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn__op_info *info = &gpunn__op_infos[y->op];
@@ -73,7 +73,8 @@ static gpunn_tensor *gpunn__map_derivative(gpunn_tensor *y, gpunn_tensor *g, int
         operands[count] = y->inputs[count];
     }
     names[count] = "y", operands[count++] = y;
-    for (int i = 0; i < 2; i++) numbers[i] = (double)fmaxf(-FLT_MAX, fminf(FLT_MAX, y->attr.value[i])); /* clamp's infinities */
+    /* replaces clamp's infinities */
+    for (int i = 0; i < 2; i++) numbers[i] = (double)fmaxf(-FLT_MAX, fminf(FLT_MAX, y->attr.value[i]));
     return gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count, g);
 }
 
@@ -105,7 +106,7 @@ static gpunn_tensor *gpunn__derive_matmul(gpunn_tensor *y, gpunn_tensor *g, int 
 
 /* ---- convolutions --------------------------------------------------------------------------------------------------------- */
 
-/* The shape of a number for each channel of x [n, channels, ...] that broadcasts to it. */
+/* Shape of one number per channel of x [n, channels, ...], which broadcasts to x. */
 static gpunn_shape gpunn__channel_shape(const gpunn_tensor *x)
 {
     gpunn_shape shape = {{x->dim[1]}};
@@ -113,7 +114,7 @@ static gpunn_shape gpunn__channel_shape(const gpunn_tensor *x)
     return shape;
 }
 
-/* x cut to the sizes of another tensor, from the first element of each axis on. */
+/* Slices x to the sizes of another tensor, from the first element of each axis on. */
 static gpunn_tensor *gpunn__cut_to(gpunn_tensor *x, const gpunn_tensor *other)
 {
     for (int i = 0; x && i < other->rank; i++)
@@ -121,7 +122,8 @@ static gpunn_tensor *gpunn__cut_to(gpunn_tensor *x, const gpunn_tensor *other)
     return x;
 }
 
-/* The other convolution with the same weight: a convolution's gradient is the transposed one, and the other way round. */
+/* Gradient of x: the opposite convolution with the same weight. For a convolution that is the transposed one,
+ * and vice versa. */
 static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
 {
     const bool                           transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
@@ -136,13 +138,13 @@ static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
         const int64_t span = attr.dilation[i] * (attr.kernel[i] - 1) + 1 - 2 * (int64_t)attr.padding[i];
         attr.output_padding[i] = transposed ? 0 : (int)(x->dim[2 + i] - (g->dim[2 + i] - 1) * attr.stride[i] - span);
     }
-    (void)snprintf(name, sizeof name, "grad.%d", y->model->tensor_count); /* specs tell convolutions by a name */
+    (void)snprintf(name, sizeof name, "grad.%d", y->model->tensor_count); /* in specs convolutions have names */
     const gpunn__call call = gpunn__call_of(y->model, gpunn_op_name(other->op), name);
     return gpunn__cut_to(gpunn__node(&call, other, &attr, operands, 3), x);
 }
 
-/* A product of the results' gradients with the windows, summed over samples and places, for each group. Of a transposed one the
- * operands have changed sides. */
+/* Gradient of the weight: for each group, the product of the results' gradients with the windows, summed over
+ * samples and places. For a transposed convolution the two operands change roles. */
 static gpunn_tensor *gpunn__derive_conv_weight(gpunn_tensor *y, gpunn_tensor *g)
 {
     const bool    transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
@@ -168,7 +170,7 @@ static gpunn_tensor *gpunn__derive_conv(gpunn_tensor *y, gpunn_tensor *g, int k)
 
 /* ---- reductions ----------------------------------------------------------------------------------------------------------- */
 
-/* A result of a reduction with 1 where axes were. */
+/* Reshapes the result of a reduction so that the reduced axes have size 1. */
 static gpunn_tensor *gpunn__keep_axes(gpunn_tensor *t, const gpunn_tensor *y)
 {
     gpunn_shape shape = gpunn_tensor_shape(y->inputs[0]);
@@ -177,7 +179,8 @@ static gpunn_tensor *gpunn__keep_axes(gpunn_tensor *t, const gpunn_tensor *y)
     return gpunn_reshape(t, shape);
 }
 
-/* g over the number of elements that each of y, a mean, is made of; the batch counts itself. */
+/* Divides g by the number of elements behind each element of a mean y. A batch size is counted by a sum of
+ * ones. */
 static gpunn_tensor *gpunn__divide_by_count(gpunn_tensor *g, const gpunn_tensor *y)
 {
     const gpunn_tensor *x = y->inputs[0];
@@ -201,7 +204,7 @@ static gpunn_tensor *gpunn__derive_sum(gpunn_tensor *y, gpunn_tensor *g, int k)
     return gpunn_expand(gpunn__keep_axes(g, y), gpunn_tensor_shape(y->inputs[k]));
 }
 
-/* Ties share. */
+/* Ties share the gradient. */
 static gpunn_tensor *gpunn__derive_max(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     gpunn_tensor *mask = gpunn_eq(y->inputs[k], gpunn__keep_axes(y, y));
@@ -211,7 +214,7 @@ static gpunn_tensor *gpunn__derive_max(gpunn_tensor *y, gpunn_tensor *g, int k)
     return gpunn_mul(mask, gpunn_div(gpunn__keep_axes(g, y), gpunn_sum(mask, axes, true)));
 }
 
-/* The sum of all that stand at an element or behind it. */
+/* Sum of g over each element and those after it. */
 static gpunn_tensor *gpunn__derive_cumsum(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const int axis = y->attr.axis + k;
@@ -254,7 +257,7 @@ static gpunn_tensor *gpunn__derive_concat(gpunn_tensor *y, gpunn_tensor *g, int 
     return y->input_count == 1 ? g : gpunn_slice(g, axis, start, start + y->inputs[k]->dim[axis], 1);
 }
 
-/* So many zeros before and after along one axis. */
+/* Pads one axis with zeros before and after. */
 static gpunn_tensor *gpunn__zeros_around(gpunn_tensor *x, int axis, int64_t before, int64_t after)
 {
     gpunn_pad_args args;
@@ -264,7 +267,8 @@ static gpunn_tensor *gpunn__zeros_around(gpunn_tensor *x, int axis, int64_t befo
     return before || after ? gpunn_pad_(x, args) : x;
 }
 
-/* Zeros for what the slice has left out: step - 1 behind each element, in an axis of its own, then those around them. */
+/* Puts zeros where the slice left out elements: step - 1 after each element, in an axis of its own, then
+ * those around them. */
 static gpunn_tensor *gpunn__derive_slice(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn_attributes *attr = &y->attr;
@@ -308,7 +312,8 @@ static gpunn_tensor *gpunn__derive_scatter_add(gpunn_tensor *y, gpunn_tensor *g,
     return k == 0 ? g : gpunn_gather(g, y->attr.axis, y->inputs[1]);
 }
 
-/* Of x what is not overwritten; of src what overwrites: of several for one place the last, by its number. */
+/* x gets the gradient of what is not overwritten, src that of what overwrites. If several elements of src
+ * name one place, only the last counts; it is found by numbering them. */
 static gpunn_tensor *gpunn__derive_scatter(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const int         axis = y->attr.axis;
@@ -322,7 +327,7 @@ static gpunn_tensor *gpunn__derive_scatter(gpunn_tensor *y, gpunn_tensor *g, int
     return gpunn_where(gpunn_eq(gpunn_gather(last, axis, index), number), gpunn_gather(g, axis, index), zeros);
 }
 
-/* The row of padding has none. */
+/* The row of padding gets no gradient. */
 static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     gpunn_tensor *weight = y->inputs[k], *rows = gpunn__matrix(g, g->rank - 1), *tokens = y->inputs[0];
@@ -337,7 +342,7 @@ static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, i
     return gpunn_index_add(gpunn__filled(y->model, 0, gpunn_tensor_shape(weight)), 0, tokens, rows);
 }
 
-/* ---- losses of classes: own is 1 where a logit, [n, classes, ...], is its label's, counted 0 where that is ignored --------- */
+/* ---- class losses: own is 1 where a logit, [n, classes, ...], is its label's; counted is 0 where the label is ignored ------ */
 
 static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
@@ -363,7 +368,7 @@ static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, 
     return gpunn__expr(texts[y->op == GPUNN_OP_NLL], names + 3, operands + 3, 2, NULL, NULL, 0, g);
 }
 
-/* ---- norms: h is x normalised along the rows of a matrix, r what it was multiplied by -------------------------------------- */
+/* ---- norms: h is x normalised along the rows of a matrix, r the factor of that --------------------------------------------- */
 
 #define GPUNN__LAYER_ROWS "c = x - mean(x, 1, keepdim=True); r = rsqrt(mean(c * c, 1, keepdim=True) + eps); h = c * r; "
 #define GPUNN__RMS_ROWS "r = rsqrt(mean(x * x, 1, keepdim=True) + eps); h = x * r; "
@@ -391,7 +396,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     return k == 0 ? d : gpunn__reshape_as(gpunn__sum_to(d, shape), weight);
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------------------------- */
+/* ---- the table of derivatives --------------------------------------------------------------------------------------------- */
 
 /* X(op, function) */
 #define GPUNN__DERIVATIVES(X)    \
@@ -424,7 +429,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     X(RMS_NORM, norm)            \
     X(GROUP_NORM, norm)
 
-/* NULL: it has none. */
+/* NULL: y's op has none. */
 static gpunn__derivative gpunn__derivative_of(const gpunn_tensor *y)
 {
     static const struct {
@@ -442,14 +447,15 @@ static gpunn__derivative gpunn__derivative_of(const gpunn_tensor *y)
     return NULL;
 }
 
-/* Whether y changes with its operand k: not where the derivative is zeros for weight decay's sake. */
+/* Whether y depends on its operand k. False if the derivative is K(0.0), the zeros that only serve weight
+ * decay. */
 static bool gpunn__varies_with(const gpunn_tensor *y, int k)
 {
     return y->inputs[k] && gpunn__op_has_gradient(y->op, k) &&
            !(gpunn__op_elementwise(y->op) && strcmp(gpunn__op_infos[y->op].derivative[k], "K(0.0)") == 0);
 }
 
-/* That of y in a call; NULL after an error: it has none. */
+/* The derivative of y's op. If there is none, records an error and returns NULL. */
 static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, const gpunn_tensor *y)
 {
     const gpunn__derivative derive = gpunn__derivative_of(y);
@@ -460,16 +466,16 @@ static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, con
     return derive;
 }
 
-/* False after an error. A sum that is NULL has nothing yet. */
+/* Adds t to *sum, where NULL means 0. False on an error. */
 static bool gpunn__add_to(gpunn_tensor **sum, gpunn_tensor *t)
 {
     *sum = *sum ? gpunn_add(*sum, t) : t;
     return *sum != NULL;
 }
 
-/* ---- forward: from tangents of operands to that of a result ---------------------------------------------------------------- */
+/* ---- forward mode: from the tangents of operands to the tangent of the result ---------------------------------------------- */
 
-/* That of some tensor; it may have 1 where the tensor has a size. */
+/* The tangent of a tensor. It may have size 1 where the tensor has a larger size. */
 typedef struct gpunn__tangent {
     bool          needed, known;
     gpunn_tensor *value; /* NULL: zeros */
@@ -480,7 +486,7 @@ static gpunn_tensor *gpunn__expand_as(gpunn_tensor *t, const gpunn_tensor *like)
     return t == NULL || gpunn__same_shape(t, like) ? t : gpunn_expand(t, gpunn_tensor_shape(like));
 }
 
-/* Through a linear layer: of as many rows as v has, which may be one for all. */
+/* Tangent through a linear layer. v may have one row for all rows of x; the result has as many rows as v. */
 static gpunn_tensor *gpunn__push_rows(const gpunn_tensor *y, gpunn_tensor *v)
 {
     gpunn_shape shape = gpunn_tensor_shape(v);
@@ -488,8 +494,9 @@ static gpunn_tensor *gpunn__push_rows(const gpunn_tensor *y, gpunn_tensor *v)
     return gpunn_reshape(gpunn__matmul_of(gpunn__matrix(v, v->rank - 1), y->inputs[1], false, true), shape);
 }
 
-/* What y has from the tangent v of its operand k. Where that is no row of >>ops it is the gradient's rule turned around: a rule
- * is linear in g, so that its own gradient by g is the transposed of it; the zeros that stand in for g are never computed. */
+/* The part of y's tangent that comes from the tangent v of operand k. For ops without a row in >>ops it
+ * transposes the gradient rule. The rule is linear in g, so its gradient with respect to g is its transpose.
+ * The zeros that stand for g are never computed. */
 static gpunn_tensor *gpunn__push(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *v, int k)
 {
     const gpunn__derivative derive = gpunn__required_derivative(call, y);
@@ -508,7 +515,8 @@ static void gpunn__know(gpunn__tangent *of, const gpunn_tensor *t, gpunn_tensor 
     of[t->id].value = v;
 }
 
-/* The tangents of y and of all between it and those that are known, of which `first` is the first's id; false after an error. */
+/* Propagates tangents to y and all tensors between it and the known ones; `first` is the smallest id of
+ * these. False on an error. */
 static bool gpunn__carry(const gpunn__call *call, int first, const gpunn_tensor *y, gpunn__tangent *of)
 {
     of[y->id].needed = true;
@@ -538,19 +546,19 @@ static void gpunn__free_tangents(const gpunn__call *call, gpunn__tangent *of, si
     if (of) gpunn__free(call->model->dev, of, count * sizeof *of);
 }
 
-/* ---- curvature: d2y / dv2 is a sum over all ops of their own, along their operands' tangents, times the gradients they get - */
+/* ---- curvature: d2y / dv2 is the sum over ops of their second derivative along the operands' tangents, times their gradient  */
 
 typedef struct gpunn__curvature {
     const gpunn_tensor *x;
     int                 directions;
-    size_t              size;     /* tensors that have tangents */
+    size_t              size;     /* number of tensors that have tangents */
     gpunn__tangent     *of;       /* [directions][size] */
-    gpunn_tensor       *products; /* of one shape, added up, still to be summed by samples; NULL: none */
+    gpunn_tensor       *products; /* products of one shape, added up, not yet summed per sample; NULL: none */
     gpunn_tensor       *rows;     /* the sum so far, [n, 1]; NULL: 0 */
-    gpunn_tensor       *others;   /* the sum of what has no axis of samples, to be differentiated by y's gradient; NULL: 0 */
+    gpunn_tensor       *others;   /* sum of the terms without an axis of samples, to be differentiated by y's gradient; NULL: 0 */
 } gpunn__curvature;
 
-/* The one axis of t that has samples as x's first; -1: none, or that cannot be told. */
+/* The only axis of t that is x's axis of samples; -1: none, or ambiguous. */
 static int gpunn__sample_axis(const gpunn_tensor *t, const gpunn_tensor *x)
 {
     int axis = -1;
@@ -562,7 +570,7 @@ static int gpunn__sample_axis(const gpunn_tensor *t, const gpunn_tensor *x)
     return axis;
 }
 
-/* Sums products of one shape up. */
+/* Sums the collected products per sample. */
 static bool gpunn__sum_products(gpunn__curvature *c)
 {
     gpunn_tensor *t = c->products;
@@ -576,7 +584,7 @@ static bool gpunn__sum_products(gpunn__curvature *c)
     return gpunn__add_to(&c->rows, gpunn_reshape(gpunn__sum_to(t, shape), GPUNN_SHAPE(c->x->dim[0], 1)));
 }
 
-/* Adds a times b, tangents of t's gradient and of t; a may be NULL for zeros. */
+/* Adds a * b, where a is the tangent of t's gradient and b that of t. a NULL: zeros. */
 static bool gpunn__add_product(gpunn__curvature *c, gpunn_tensor *a, gpunn_tensor *b, const gpunn_tensor *t)
 {
     if (a == NULL) return true;
@@ -584,7 +592,8 @@ static bool gpunn__add_product(gpunn__curvature *c, gpunn_tensor *a, gpunn_tenso
     return gpunn__add_to(&c->products, gpunn__expand_as(gpunn_mul(a, b), t));
 }
 
-/* The tangent of d, which y hands on: y and its operands have theirs of one direction, y's own gradient g is fixed. */
+/* Computes the tangent of d, the gradient that y passes to an operand. y and its operands have their tangents
+ * of one direction; y's own gradient g is constant. */
 static bool gpunn__carry_around(const gpunn__call *call, gpunn_tensor *y, const gpunn_tensor *g, const gpunn_tensor *d,
                                 const gpunn__tangent *of, gpunn__tangent *around)
 {
@@ -600,7 +609,8 @@ static bool gpunn__carry_around(const gpunn__call *call, gpunn_tensor *y, const 
     return gpunn__carry(call, first, d, around);
 }
 
-/* Adds what y has of it through d, the gradient that y, whose own is g, hands to operand k: its tangent times the operand's. */
+/* Adds y's contribution through d, the gradient that y with its own gradient g passes to operand k: the
+ * tangent of d times the tangent of the operand. */
 static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, gpunn_tensor *y, const gpunn_tensor *g,
                                  const gpunn_tensor *d, int k)
 {
@@ -618,14 +628,14 @@ static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, g
     return ok;
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------------- */
+/* ---- reverse mode ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct gpunn__adjoint {
-    bool          leads;    /* to it from one of the inputs */
-    gpunn_tensor *gradient; /* so far; NULL: none */
+    bool          leads;    /* depends on one of the inputs */
+    gpunn_tensor *gradient; /* gradient so far; NULL: none */
 } gpunn__adjoint;
 
-/* What lies between the inputs and y; the first of these. */
+/* Marks the tensors between the inputs and y; returns the smallest id of these. */
 static int gpunn__mark_path(gpunn_model *model, const gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn__adjoint *of)
 {
     int first = y->id + 1;
@@ -641,7 +651,7 @@ static int gpunn__mark_path(gpunn_model *model, const gpunn_tensor *y, gpunn_ten
     return first;
 }
 
-/* Adds what y hands on to its operands, and to c, which may be NULL; false after an error. */
+/* Adds y's contributions to the gradients of its operands and, if c is not NULL, to c. False on an error. */
 static bool gpunn__hand_on(const gpunn__call *call, gpunn_tensor *y, gpunn__adjoint *of, gpunn__curvature *c)
 {
     for (int k = 0; k < y->input_count; k++) {
@@ -674,7 +684,7 @@ static bool gpunn__differentiate(const gpunn__call *call, gpunn_tensor *y, gpunn
     return ok;
 }
 
-/* Opens a call that differentiates y; direction, of like's shape, may be NULL. */
+/* Opens a call that differentiates y. direction (may be NULL) must have the shape of like. */
 static bool gpunn__begin_derivative(gpunn__call *call, const char *op, gpunn_tensor *y, gpunn_tensor *direction,
                                     const gpunn_tensor *like, const char *name)
 {
@@ -715,7 +725,7 @@ GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs
     for (int i = 0; gradients && i < count; i++) gradients[i] = NULL;
     (void)gpunn__undo(&call);
     const gpunn_status status = gpunn_last_status(call.model ? call.model->dev : NULL);
-    return status ? status : GPUNN_ERR_ARGUMENT; /* y comes from a call that failed on its device */
+    return status ? status : GPUNN_ERR_ARGUMENT; /* y is NULL because of an earlier failure on its device */
 }
 
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args)
@@ -767,7 +777,7 @@ static bool gpunn__begin_laplacian(gpunn__call *call, gpunn_tensor *y, gpunn_ten
     return false;
 }
 
-/* The tangents along each coordinate of all that y is made of. */
+/* Propagates the tangents along each coordinate of x to y. */
 static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor *y, gpunn_tensor *x, gpunn__curvature *c)
 {
     for (int i = 0; i < c->directions; i++) {
@@ -782,7 +792,8 @@ static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor
     return true;
 }
 
-/* What has no axis of samples is linear in y's gradient g: each sample's is the derivative by its element. */
+/* The sum per sample. Terms without an axis of samples are linear in y's gradient g, so the derivative by
+ * element i of g is sample i's part. */
 static gpunn_tensor *gpunn__curvature_of(gpunn__curvature *c, gpunn_tensor *g)
 {
     const gpunn_shape shape = {{c->x->dim[0], 1}};

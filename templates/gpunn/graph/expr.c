@@ -11,7 +11,7 @@ GPUNN__INTERNAL void gpunn__expr_quote(char *out, size_t size, const char *text,
     out[n] = 0;
 }
 
-/* Records an error at a place of the text; false. word: what stands there, for messages. */
+/* Records an error at a place of the text; returns false. word is the text there, for the message. */
 static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word, size_t length)
 {
     char text[200], shown[64];
@@ -48,7 +48,7 @@ static bool gpunn__expr_float(const gpunn__formula *f, double number, float *res
            gpunn__expr_fail(f, f->at, "the number before this place is not finite as a float", "", 0);
 }
 
-/* The term as a tensor: numbers become scalar constants, equal ones of one expression the same. */
+/* The term as a tensor. A number becomes a scalar constant; equal numbers of one expression share it. */
 static gpunn_tensor *gpunn__expr_tensor(gpunn__formula *f, const gpunn__term *term)
 {
     float        value;
@@ -62,20 +62,20 @@ static gpunn_tensor *gpunn__expr_tensor(gpunn__formula *f, const gpunn__term *te
     return gpunn_constant(model, scalar, &value);
 }
 
-/* What a node stands for where none is added. */
+/* Stands for a node while no nodes are added. */
 static bool gpunn__expr_pretend(const gpunn__formula *f, gpunn__term *result)
 {
     result->tensor = f->call.model->tensors[0];
     return true;
 }
 
-/* Whether what a derivative makes of an operand is the same in the next one: not of its g. */
+/* Whether a node of this operand can be reused by other derivatives: not if it depends on g. */
 static bool gpunn__expr_shares(const gpunn__formula *f, const gpunn_tensor *operand)
 {
     return f->gradient && operand != f->gradient && (operand->id < f->call.mark || operand->shared);
 }
 
-/* The node that an earlier derivative has made so; NULL: none. */
+/* An equal node of an earlier derivative; NULL: none. */
 static gpunn_tensor *gpunn__expr_find(const gpunn__formula *f, gpunn_op op, gpunn_tensor *const *operands, float attribute1,
                                       float attribute2)
 {
@@ -107,7 +107,7 @@ static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term 
     return result->tensor != NULL;
 }
 
-/* The value of an op of two numbers; false: only a node computes it. */
+/* Folds an op of two numbers; false if it must be a node. */
 static bool gpunn__expr_fold2(gpunn_op op, double a, double b, double *result)
 {
     switch ((int)op) {
@@ -163,7 +163,7 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
         return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, &operands[b.tensor ? 1 : 0], number, 0, result);
     case GPUNN_OP_ADD: return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, a.tensor ? &a : &b, number, 0, result);
     case GPUNN_OP_MUL: return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, a.tensor ? &a : &b, number, 0, result);
-    case GPUNN_OP_DIV: /* by a power of two whose inverse is exact too */
+    case GPUNN_OP_DIV: /* by a power of two whose reciprocal is exact too */
         if (a.tensor && fabsf(frexpf(number, &exponent)) == 0.5f && fabsf(one_over) >= FLT_MIN && fabsf(one_over) <= FLT_MAX)
             return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, &a, one_over, 0, result);
         if (b.tensor && number == 1) return gpunn__expr_apply(f, GPUNN_OP_RECIPROCAL, &b, 0, 0, result);
@@ -177,7 +177,7 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
     return gpunn__expr_apply(f, op, operands, 0, 0, result);
 }
 
-/* A decimal number, whatever the locale. */
+/* Parses a decimal number, in every locale. */
 static bool gpunn__expr_number(gpunn__formula *f, double *result)
 {
     const char *start = f->at;
@@ -204,13 +204,13 @@ static bool gpunn__expr_number(gpunn__formula *f, double *result)
     }
     if (digits == 0 || digits > 300 || isalnum((unsigned char)*f->at) || *f->at == '_' || *f->at == '.')
         return gpunn__expr_fail(f, start, "no number", start, (size_t)(f->at - start) + (*f->at != 0));
-    /* In two steps, since 10^-scale alone may leave the range. */
+    /* in two steps, since 10^-scale alone may be out of range */
     *result = scale < 0 ? mantissa / pow(10, -scale / 2) / pow(10, -scale - -scale / 2) : mantissa * pow(10, scale);
-    if (fabs(*result) < 3.4028235677973366e38) return true; /* what rounds to a float */
+    if (fabs(*result) < 3.4028235677973366e38) return true; /* rounds to a finite float */
     return gpunn__expr_fail(f, start, "too large a number", start, (size_t)(f->at - start));
 }
 
-/* The length of the name at a place. */
+/* Length of the name at a place; 0: none. */
 static size_t gpunn__expr_name_length(const char *at)
 {
     size_t length = 0;
@@ -219,7 +219,7 @@ static size_t gpunn__expr_name_length(const char *at)
     return length;
 }
 
-/* Whether a word stands here; takes it. */
+/* Consumes a word if it is next. */
 static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
 {
     (void)gpunn__expr_peek(f);
@@ -229,7 +229,8 @@ static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
     return true;
 }
 
-/* The arguments of a function, behind its parenthesis: `most` at most, of which those from `arity` on are numbers. */
+/* Parses the arguments of a function after its parenthesis: at least `arity`, at most `most`. Those from
+ * index `arity` on must be numbers. */
 static bool gpunn__expr_arguments(gpunn__formula *f, const char *name, size_t length, int arity, int most, gpunn__term *terms,
                                   int *count)
 {
@@ -247,7 +248,7 @@ static bool gpunn__expr_arguments(gpunn__formula *f, const char *name, size_t le
     return *count >= arity || gpunn__expr_fail(f, name, "too few arguments for", name, length);
 }
 
-/* The p-norm of x along axes, p above 0. */
+/* The p-norm of x along axes, p > 0. */
 static gpunn_tensor *gpunn__expr_norm(gpunn_tensor *x, double p, gpunn_axes axes, bool keepdim)
 {
     if (p == 2) return gpunn_sqrt(gpunn_sum(gpunn_square(x), axes, keepdim));
@@ -256,8 +257,8 @@ static gpunn_tensor *gpunn__expr_norm(gpunn_tensor *x, double p, gpunn_axes axes
     return gpunn_pow_scalar(gpunn_sum(gpunn_pow_scalar(gpunn_abs(x), (float)p), axes, keepdim), (float)(1 / p));
 }
 
-/* Means over windows of that many cells, odd, along each axis after the second: one axis after another, each as one of an image's
- * for a pool. */
+/* Mean over windows of `window` cells (odd) along each axis after the second. It pools one axis after
+ * another, each reshaped to an axis of an image. */
 static gpunn_tensor *gpunn__expr_window_mean(gpunn_tensor *x, int window)
 {
     const gpunn_shape shape = gpunn_tensor_shape(x);
@@ -279,8 +280,8 @@ static gpunn_tensor *gpunn__expr_window_mean(gpunn_tensor *x, int window)
     return gpunn_reshape(x, shape);
 }
 
-/* The functions of x that are no elementwise op: X(name, whether the number p follows, most axes that follow then, whether
- * keepdim may, call). Where several axes may, none are all. */
+/* Functions of x that are no elementwise op: X(name, whether a number p follows, maximum number of axes,
+ * whether keepdim is allowed, call). If several axes are allowed, none means all. */
 #define GPUNN__EXPR_FUNCTIONS(X)                                               \
     X(sum, false, GPUNN_MAX_RANK, true, gpunn_sum(x, axes, keepdim))           \
     X(mean, false, GPUNN_MAX_RANK, true, gpunn_mean(x, axes, keepdim))         \
@@ -317,7 +318,7 @@ static gpunn_tensor *gpunn__expr_call(int function, gpunn_tensor *x, double p, g
     }
 }
 
-/* A number, which must be whole. */
+/* Parses a number, which must be an integer. */
 static bool gpunn__expr_whole(gpunn__formula *f, int *result)
 {
     gpunn__term term;
@@ -330,7 +331,7 @@ static bool gpunn__expr_whole(gpunn__formula *f, int *result)
     return true;
 }
 
-/* keepdim=number; false where that does not stand here, or after an error. */
+/* Parses keepdim=number. False if that is not next, or on an error. */
 static bool gpunn__expr_keepdim(gpunn__formula *f, bool *ok, bool *keepdim)
 {
     const char *at = f->at;
@@ -344,7 +345,8 @@ static bool gpunn__expr_keepdim(gpunn__formula *f, bool *ok, bool *keepdim)
     return *ok;
 }
 
-/* Axes behind x, each behind a comma: numbers, "2:" for the third and all that follow, and in the end perhaps keepdim. */
+/* Parses the axes after x, each after a comma: numbers, "2:" for the third axis and all after it, and at the
+ * end optionally keepdim. */
 static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *function, const char *name, int rank, gpunn_axes *axes,
                              bool *keepdim)
 {
@@ -370,7 +372,7 @@ static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *functio
     return !given || count || f->dry || gpunn__expr_fail(f, name, "x has no such axes for", name, length);
 }
 
-/* x, p, axes of a function of the table. */
+/* Parses x, p and axes of a function in the table, and calls it. */
 static bool gpunn__expr_function_along(gpunn__formula *f, int number, const char *name, gpunn__term *result)
 {
     const gpunn__expr_along *function = &gpunn__expr_alongs[number];
@@ -398,7 +400,7 @@ static bool gpunn__expr_function_along(gpunn__formula *f, int number, const char
     return result->tensor != NULL;
 }
 
-/* K(number) is that number; given(name): whether an operand is there. */
+/* K(number) is that number; given(name) is whether an operand exists. */
 static bool gpunn__expr_special(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
 {
     const bool is_number = length == 1;
@@ -417,7 +419,7 @@ static bool gpunn__expr_is_word(const char *name, size_t length, const char *wor
     return strlen(word) == length && memcmp(name, word, length) == 0;
 }
 
-/* name ( ... ): the op's operands, then its attributes as numbers, which may be left out. */
+/* name ( ... ): the op's operands, then its optional attributes as numbers. */
 static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
 {
     gpunn__term terms[5];
@@ -543,7 +545,7 @@ static bool gpunn__expr_sum(gpunn__formula *f, gpunn__term *result)
     }
 }
 
-/* The comparison that stands here, taken, or GPUNN_OP_NONE. */
+/* Consumes a comparison if it is next; else GPUNN_OP_NONE. */
 static gpunn_op gpunn__expr_compares(gpunn__formula *f)
 {
     char first = gpunn__expr_peek(f), second = first ? f->at[1] : (char)0;
@@ -555,7 +557,7 @@ static gpunn_op gpunn__expr_compares(gpunn__formula *f)
     return first == '=' ? GPUNN_OP_EQ : GPUNN_OP_NE;
 }
 
-/* result = yes where the condition is not 0, else no. */
+/* result = yes if the condition is not 0, else no. */
 static bool gpunn__expr_where(gpunn__formula *f, gpunn__term condition, gpunn__term yes, gpunn__term no, gpunn__term *result)
 {
     gpunn__term operands[3];
@@ -592,13 +594,13 @@ static bool gpunn__expr_inverse(gpunn__formula *f, gpunn__term *result)
     return gpunn__expr_binary(f, GPUNN_OP_EQ, operand, zero, result);
 }
 
-/* Whether all that follows is left out: a number has decided already. */
+/* Whether a number has already decided, so that the rest adds no nodes. */
 static bool gpunn__expr_decided(const gpunn__term *left, bool by)
 {
     return left->tensor == NULL && (left->number != 0) == by;
 }
 
-/* As Python's: a and b is b where a is not 0, else a. */
+/* As in Python: `a and b` is b if a is not 0, else a. */
 static bool gpunn__expr_all(gpunn__formula *f, gpunn__term *result)
 {
     gpunn__term right;
@@ -627,7 +629,7 @@ static bool gpunn__expr_any(gpunn__formula *f, gpunn__term *result)
     return true;
 }
 
-/* What stands behind the "if" of the choice that begins here; NULL: there is none. */
+/* Text after the "if" of the choice that begins here; NULL: there is none. */
 static const char *gpunn__expr_find_if(const gpunn__formula *f)
 {
     int    depth = 0;
@@ -641,7 +643,7 @@ static const char *gpunn__expr_find_if(const gpunn__formula *f)
     return NULL;
 }
 
-/* Whether a number decides the choice that begins here, and how. */
+/* Whether a number decides the choice that begins here; *yes: which way. */
 static bool gpunn__expr_foresee(const gpunn__formula *f, bool *yes)
 {
     const char *condition = f->dry ? NULL : gpunn__expr_find_if(f);

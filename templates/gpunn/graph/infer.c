@@ -20,7 +20,7 @@ GPUNN__INTERNAL bool gpunn__same_dims(const gpunn__meta *a, const gpunn__meta *b
     return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
 }
 
-/* ---- what rules and builders ask ------------------------------------------------------------------------------------------ */
+/* ---- checks shared by rules and builders ---------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int first, int last, bool named)
 {
@@ -62,7 +62,7 @@ GPUNN__INTERNAL bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int
     return gpunn__has_rank(call, x, 2 + axes, 2 + axes, layouts[axes - 1]) && gpunn__image_fits(call, x);
 }
 
-/* Broadcasts a shape into *rank, dim, both aligned at their last axes; false after an error. */
+/* Broadcasts another shape into *rank and dim, aligned at the last axes. False on an error. */
 static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int *rank, int64_t *dim, int other_rank,
                                   const int64_t *other)
 {
@@ -116,7 +116,7 @@ GPUNN__INTERNAL bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta log
     return fits;
 }
 
-/* x must have that size along an axis, for which the weight was made. */
+/* Checks that x has this size along an axis, which its weight requires. */
 static bool gpunn__fits_weight(const gpunn__inference *i, int axis, int64_t size)
 {
     char one[128], other[128];
@@ -126,7 +126,7 @@ static bool gpunn__fits_weight(const gpunn__inference *i, int axis, int64_t size
     return false;
 }
 
-/* The result has the shape that the program asked for. */
+/* Sets the result's shape to the one that the program passed. */
 static void gpunn__take_shape(gpunn__meta *out, const gpunn_shape *shape)
 {
     for (out->rank = 0; out->rank < GPUNN_MAX_RANK && shape->dim[out->rank] != 0; out->rank++)
@@ -284,7 +284,7 @@ GPUNN__INTERNAL float gpunn__resize_ratio(int64_t in, int64_t out, bool align_co
     return scale > 0 ? (float)(1 / scale) : (float)in / (float)out;
 }
 
-/* The spatial sizes are those that the program asked for. */
+/* The spatial sizes are those that the program passed. */
 static bool gpunn__resize_rule(const gpunn__inference *i)
 {
     const int last = i->out->rank - 1;
@@ -363,7 +363,7 @@ static bool gpunn__affine_grid_rule(const gpunn__inference *i)
     return true;
 }
 
-/* ---- norms: of the result nothing but what the weight allows --------------------------------------------------------------- */
+/* ---- norms: the result has x's shape; only the weight is checked ----------------------------------------------------------- */
 
 static bool gpunn__norm_rule(const gpunn__inference *i)
 {
@@ -379,7 +379,7 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
     const gpunn__meta *x = &i->in[0];
     char               text[128];
     bool               fits = gpunn__axes_are_fixed(i->call, *x, 1, 1);
-    for (int k = 2; k < x->rank && fits; k++) /* any may be the batch */
+    for (int k = 2; k < x->rank && fits; k++) /* any of these may be the batch */
         fits = (x->dim[k] < 0 && !gpunn__is_sized(x->dim[k])) || gpunn__axes_fit(i->call, *x, k, k, true);
     if (!fits) return false;
     if (x->dim[1] % i->attr->groups == 0) return gpunn__norm_rule(i);
@@ -422,7 +422,7 @@ static bool gpunn__recurrent_rule(const gpunn__inference *i)
     return true;
 }
 
-/* ---- moves ---------------------------------------------------------------------------------------------------------------- */
+/* ---- copies --------------------------------------------------------------------------------------------------------------- */
 
 static bool gpunn__same_count(gpunn_model *model, const gpunn__meta *a, const gpunn__meta *b)
 {
@@ -484,7 +484,7 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
         if (sized)
             i->out->dim[axis] = gpunn__dim_plus(i->call->model, i->out->dim[axis], t->dim[axis], 1, 0);
         else
-            i->out->dim[axis] += t->dim[axis]; /* 64 times the limit fits */
+            i->out->dim[axis] += t->dim[axis]; /* 64 times the limit does not overflow */
     }
     return true;
 }
@@ -645,7 +645,7 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------ */
 
-/* mask must be of a fitting dtype and broadcast to scores [n, heads, l, s]. */
+/* Checks that mask has a valid dtype and broadcasts to the scores [n, heads, l, s]. */
 static bool gpunn__mask_fits(const gpunn__call *call, const gpunn__meta *mask, const gpunn__meta *scores)
 {
     char        one[128], other[128];
@@ -676,7 +676,7 @@ static bool gpunn__lengths_fit(const gpunn__call *call, const gpunn__meta *lengt
     return false;
 }
 
-/* q, k, v, mask, and lengths where there are any; or all of q, k and v in the first, [n, rows, 3, heads, e]. */
+/* Operands q, k, v, mask and, if used, lengths; or q, k and v packed in the first, [n, rows, 3, heads, e]. */
 static bool gpunn__attention_rule(const gpunn__inference *i)
 {
     const bool packed = i->in[0].rank == 5 && i->in[1].dtype == GPUNN_DTYPE_DEFAULT, last = packed || i->attr->heads_last;
@@ -722,7 +722,7 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
 
 /* ---- losses --------------------------------------------------------------------------------------------------------------- */
 
-/* logits, labels, weight. */
+/* Operands logits, labels, weight. */
 static bool gpunn__class_loss_rule(const gpunn__inference *i)
 {
     const gpunn__meta *labels = &i->in[1];
@@ -749,7 +749,7 @@ static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
     return fits;
 }
 
-/* ---- an op of the program's own ------------------------------------------------------------------------------------------- */
+/* ---- custom ops ----------------------------------------------------------------------------------------------------------- */
 
 static bool gpunn__custom_rule(const gpunn__inference *i)
 {
@@ -773,7 +773,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
 
 /* ---- states --------------------------------------------------------------------------------------------------------------- */
 
-/* state, value, position. */
+/* Operands state, value, position. */
 static bool gpunn__assign_rule(const gpunn__inference *i)
 {
     const gpunn__meta *state = &i->in[0], *value = &i->in[1], *position = &i->in[2];
@@ -803,11 +803,11 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
     return false;
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------------------------- */
+/* ---- the table of rules --------------------------------------------------------------------------------------------------- */
 
 typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
 
-/* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
+/* In the order of gpunn_op, whose last members are these ops; the elementwise ops come before. */
 static const gpunn__shape_rule gpunn__shape_rules[] = {
 #define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) gpunn__##rule##_rule,
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)

@@ -59,7 +59,7 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
     return gpunn__node(&call, &gpunn__operation_cast, &attr, &x, 1);
 }
 
-/* ---- of integers ---- */
+/* ---- integer ops ---- */
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *const *operands, int count, int64_t number)
 {
@@ -106,7 +106,7 @@ GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor
     return gpunn__integer_node(GPUNN_INTEGER_WHERE, operands, 2, value);
 }
 
-/* ---- of floats ---- */
+/* ---- float ops ---- */
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__map_node(const gpunn__operation *operation, gpunn_tensor *const *operands, float attribute1,
                                               float attribute2)

@@ -154,7 +154,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_te
     return t;
 }
 
-/* Gives t its name; false after an error, when t is gone if this call had made it. */
+/* Names t. On an error it undoes the call, which frees t if the call appended it, and returns false. */
 static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const char *name)
 {
     const gpunn_tensor *other = gpunn_find(call->model, name);
@@ -217,7 +217,7 @@ GPUNN__INTERNAL int64_t gpunn__parse_size(gpunn__size_formula *formula)
     return dim;
 }
 
-/* A new named size: its dimension, 0 after an error. */
+/* Adds a named size. Returns its dimension, or 0 on an error. */
 static int64_t gpunn__new_size(const gpunn__call *call, const char *name, const gpunn_size_args *args)
 {
     gpunn_model  *model = call->model;
@@ -345,7 +345,7 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
     return t;
 }
 
-/* ---- questions and settings ------------------------------------------------------------------------------------------ */
+/* ---- queries and settings -------------------------------------------------------------------------------------------- */
 
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name)
 {
@@ -436,7 +436,7 @@ GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index)
     return NULL;
 }
 
-/* Opens a call that changes a parameter. */
+/* Opens a call that changes a parameter's setting. */
 static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char *function)
 {
     if (!gpunn__begin_x(call, function, t ? t->name : NULL, t, false)) return false;
