@@ -3003,10 +3003,10 @@ typedef struct gpunn_loader_args {
      * common to all ranks. */
     gpunn_group *group;
     /* Samples of varying length, such as sentences or sounds. lengths[count] (not copied) is the length of
-     * each sample. The varying dimension is a gpunn_size with .max: the first dimension after the batch where
-     * an input has it. Samples and load provide .max of it, with padding after the valid part. A batch is as
-     * long as its longest sample. With shuffle, samples of similar length are batched together to reduce
-     * padding. */
+     * each sample. The varying dimension is a gpunn_size with .max. In each input that has it, it is the first
+     * dimension after the batch that is not 1. Samples and load provide .max of it, with padding after the
+     * valid part. A batch is as long as its longest sample. With shuffle, samples of similar length are
+     * batched together to reduce padding. */
     const int64_t *lengths;
 } gpunn_loader_args;
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
@@ -4199,6 +4199,7 @@ typedef struct gpunn__room {
     size_t bytes;
 } gpunn__room;
 
+/* Takes the next piece of the buffer; NULL without a base. */
 GPUNN__COMMON void *gpunn__room_take(gpunn__room *room, size_t bytes)
 {
     void *at = room->base ? room->base + room->bytes : NULL;
@@ -4350,6 +4351,7 @@ GPUNN__SHARED int64_t gpunn__trunc_quotient(int64_t a, int64_t b)
     return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
 }
 
+/* The remainder of that division; a if b is 0. */
 GPUNN__SHARED int64_t gpunn__trunc_rest(int64_t a, int64_t b)
 {
     return b == 0 ? a : b == -1 ? 0 : a % b;
@@ -4361,6 +4363,7 @@ GPUNN__SHARED bool gpunn__rounds_up(int64_t a, int64_t b)
     return b != 0 && gpunn__trunc_rest(a, b) != 0 && (a < 0) != (b < 0);
 }
 
+/* Value of an integer op (gpunn_integer_op) of up to three operands. */
 GPUNN__SHARED int64_t gpunn__integer_value(int op, int64_t a, int64_t b, int64_t c)
 {
     switch (op) {
@@ -4372,6 +4375,7 @@ GPUNN__SHARED int64_t gpunn__integer_value(int op, int64_t a, int64_t b, int64_t
     }
 }
 
+/* Whether the op divides by its last operand. */
 GPUNN__SHARED bool gpunn__integer_divides(int op)
 {
     return op >= GPUNN_INTEGER_FLOOR_DIVIDE && op <= GPUNN_INTEGER_FMOD;
@@ -4436,6 +4440,7 @@ GPUNN__COMMON uint32_t gpunn__drop_keep(const gpunn_step *step)
     return step->training && !step->evaluates ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
 }
 
+/* Factor of the elements that dropout keeps. */
 GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
 {
     return keep ? 65536.0f / (float)keep : 0;
@@ -4516,6 +4521,7 @@ GPUNN__COMMON void gpunn__axes_add(gpunn__walk *all, int64_t dim, int64_t stride
     all->rank++;
 }
 
+/* Number of elements of a walk. */
 GPUNN__COMMON int64_t gpunn__axes_count(const gpunn__walk *all)
 {
     int64_t count = 1;
@@ -4828,6 +4834,7 @@ GPUNN__COMMON gpunn__assign_shape gpunn__assign_shape_of(const gpunn_step *step)
     return c;
 }
 
+/* Sizes of an attention step: samples, heads, rows l and s, and features e of q and k, ev of v. */
 typedef struct gpunn__attention_shape {
     int64_t n, heads, kv_heads, l, s, e, ev;
     bool    packed, last; /* packed: q, k and v in one value, [n, l, 3, heads, e] */
@@ -4884,6 +4891,7 @@ GPUNN__COMMON gpunn__lengths gpunn__attention_lengths(const gpunn_step *step)
     return lengths;
 }
 
+/* Number of valid keys of one sample, or `all`. */
 GPUNN__SHARED int64_t gpunn__length_of(const gpunn__lengths *lengths, int64_t sample, int64_t all)
 {
     return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, lengths->one ? 0 : sample) : all;
@@ -4966,6 +4974,7 @@ GPUNN__COMMON double gpunn__as_written(float value)
 #define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
 #define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
 #define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
+/* Computes the column ONCE of a kind's row into once. */
 GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *setting, double step, float *once)
 {
     switch (kind) {
@@ -5956,6 +5965,7 @@ GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
 /* Number of operands of an elementwise op; 0 for other ops. */
 GPUNN__INTERNAL int gpunn__op_arity(gpunn_op op);
 
+/* Number and defaults of the attributes of an elementwise op. */
 GPUNN__INTERNAL int gpunn__op_attribute_count(gpunn_op op);
 
 GPUNN__INTERNAL float gpunn__op_attribute_default(gpunn_op op, int i);
@@ -6091,6 +6101,7 @@ GPUNN__INTERNAL gpunn__sum gpunn__sum_plus_number(gpunn__sum a, int64_t number);
 /* The sum factor * atom. */
 GPUNN__INTERNAL gpunn__sum gpunn__sum_atom(int place, int64_t factor);
 
+/* a * b; count -1 if it is too long or too large. */
 GPUNN__INTERNAL gpunn__sum gpunn__sum_times(const gpunn__sum *a, const gpunn__sum *b);
 
 /* The sum that a dimension stands for. */
@@ -6595,13 +6606,14 @@ GPUNN__INTERNAL const char *gpunn__dim_text(const gpunn_model *model, int64_t di
 /* Text of a shape: "[batch, 3, 32, 32]". */
 GPUNN__INTERNAL const char *gpunn__dims_text(const gpunn_model *model, int rank, const int64_t *dim, char text[128]);
 
+/* The same for a tensor's shape. */
 GPUNN__INTERNAL const char *gpunn__shape_text(const gpunn_tensor *t, char text[128]);
 
 /* Writes the element count as factor * batch^power, counting named sizes as 1. False: factor exceeds the
  * limit. */
 GPUNN__INTERNAL bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *power);
 
-/* Number of elements with that batch size, in the sizes of the current run; -1: too large or unknown. */
+/* Number of elements with that batch size, in the sizes of the run whose values can be read; -1: too large. */
 GPUNN__INTERNAL int64_t gpunn__count(const gpunn_tensor *t, int64_t batch);
 
 /* Whether a dimension is a named size or a formula. */
@@ -7178,6 +7190,7 @@ GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 /* Logs a warning if the device lacks the model's precision. Call it once the model is on its device. */
 GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model);
 
+/* FNV-1a hash of a text. */
 GPUNN__INTERNAL uint32_t gpunn__hash(const char *text);
 
 /* First tensor with that name or layer; NULL: none. */
@@ -7189,6 +7202,7 @@ GPUNN__INTERNAL bool gpunn__index_grow(gpunn_model *model, gpunn__key key);
 /* Adds t to the index, which must have space. Of a layer's tensors only the first is kept. */
 GPUNN__INTERNAL void gpunn__index_add(gpunn_tensor *t, gpunn__key key);
 
+/* Removes t from the index, if it is there. */
 GPUNN__INTERNAL void gpunn__index_remove(gpunn_tensor *t, gpunn__key key);
 
 /* Waits for work on the bound DLPack memory, then calls its deleter. */
@@ -7204,6 +7218,7 @@ struct gpunn_session {
     size_t       bytes;
 };
 
+/* Frees a session and its values; NULL is allowed. */
 GPUNN__INTERNAL void gpunn__session_free(gpunn_device *dev, gpunn_session *session);
 
 /* Frees a model that is closed and has no optimizers, loaders or sessions left. */
@@ -8049,6 +8064,7 @@ typedef struct gpunn__tcp {
 /* gpunn_group_args.all_reduce; also identifies this engine. */
 GPUNN__INTERNAL gpunn_status gpunn__tcp_all_reduce(void *user, float *values, int64_t count);
 
+/* Closes all sockets and frees the engine. */
 GPUNN__INTERNAL void gpunn__tcp_close(gpunn__tcp *tcp);
 #endif
 
@@ -11362,6 +11378,7 @@ typedef struct gpunn__inference {
     gpunn__meta            *out; /* F32 in the shape of in[0], until the rule changes it */
 } gpunn__inference;
 
+/* Dtype and shape of a tensor. */
 GPUNN__INTERNAL gpunn__meta gpunn__meta_of(const gpunn_tensor *t);
 
 /* Text of a shape for messages. */

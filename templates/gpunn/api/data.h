@@ -49,10 +49,10 @@ typedef struct gpunn_loader_args {
      * common to all ranks. */
     gpunn_group *group;
     /* Samples of varying length, such as sentences or sounds. lengths[count] (not copied) is the length of
-     * each sample. The varying dimension is a gpunn_size with .max: the first dimension after the batch where
-     * an input has it. Samples and load provide .max of it, with padding after the valid part. A batch is as
-     * long as its longest sample. With shuffle, samples of similar length are batched together to reduce
-     * padding. */
+     * each sample. The varying dimension is a gpunn_size with .max. In each input that has it, it is the first
+     * dimension after the batch that is not 1. Samples and load provide .max of it, with padding after the
+     * valid part. A batch is as long as its longest sample. With shuffle, samples of similar length are
+     * batched together to reduce padding. */
     const int64_t *lengths;
 } gpunn_loader_args;
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);

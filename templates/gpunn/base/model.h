@@ -10,6 +10,7 @@ GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 /* Logs a warning if the device lacks the model's precision. Call it once the model is on its device. */
 GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model);
 
+/* FNV-1a hash of a text. */
 GPUNN__INTERNAL uint32_t gpunn__hash(const char *text);
 
 /* First tensor with that name or layer; NULL: none. */
@@ -21,6 +22,7 @@ GPUNN__INTERNAL bool gpunn__index_grow(gpunn_model *model, gpunn__key key);
 /* Adds t to the index, which must have space. Of a layer's tensors only the first is kept. */
 GPUNN__INTERNAL void gpunn__index_add(gpunn_tensor *t, gpunn__key key);
 
+/* Removes t from the index, if it is there. */
 GPUNN__INTERNAL void gpunn__index_remove(gpunn_tensor *t, gpunn__key key);
 
 /* Waits for work on the bound DLPack memory, then calls its deleter. */
@@ -36,6 +38,7 @@ struct gpunn_session {
     size_t       bytes;
 };
 
+/* Frees a session and its values; NULL is allowed. */
 GPUNN__INTERNAL void gpunn__session_free(gpunn_device *dev, gpunn_session *session);
 
 /* Frees a model that is closed and has no optimizers, loaders or sessions left. */

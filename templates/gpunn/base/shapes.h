@@ -11,13 +11,14 @@ GPUNN__INTERNAL const char *gpunn__dim_text(const gpunn_model *model, int64_t di
 /* Text of a shape: "[batch, 3, 32, 32]". */
 GPUNN__INTERNAL const char *gpunn__dims_text(const gpunn_model *model, int rank, const int64_t *dim, char text[128]);
 
+/* The same for a tensor's shape. */
 GPUNN__INTERNAL const char *gpunn__shape_text(const gpunn_tensor *t, char text[128]);
 
 /* Writes the element count as factor * batch^power, counting named sizes as 1. False: factor exceeds the
  * limit. */
 GPUNN__INTERNAL bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *power);
 
-/* Number of elements with that batch size, in the sizes of the current run; -1: too large or unknown. */
+/* Number of elements with that batch size, in the sizes of the run whose values can be read; -1: too large. */
 GPUNN__INTERNAL int64_t gpunn__count(const gpunn_tensor *t, int64_t batch);
 
 /* Whether a dimension is a named size or a formula. */

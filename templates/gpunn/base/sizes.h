@@ -29,6 +29,7 @@ GPUNN__INTERNAL gpunn__sum gpunn__sum_plus_number(gpunn__sum a, int64_t number);
 /* The sum factor * atom. */
 GPUNN__INTERNAL gpunn__sum gpunn__sum_atom(int place, int64_t factor);
 
+/* a * b; count -1 if it is too long or too large. */
 GPUNN__INTERNAL gpunn__sum gpunn__sum_times(const gpunn__sum *a, const gpunn__sum *b);
 
 /* The sum that a dimension stands for. */

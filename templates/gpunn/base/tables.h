@@ -43,6 +43,7 @@ GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
 /* Number of operands of an elementwise op; 0 for other ops. */
 GPUNN__INTERNAL int gpunn__op_arity(gpunn_op op);
 
+/* Number and defaults of the attributes of an elementwise op. */
 GPUNN__INTERNAL int gpunn__op_attribute_count(gpunn_op op);
 
 GPUNN__INTERNAL float gpunn__op_attribute_default(gpunn_op op, int i);

@@ -108,6 +108,7 @@ typedef struct gpunn__room {
     size_t bytes;
 } gpunn__room;
 
+/* Takes the next piece of the buffer; NULL without a base. */
 GPUNN__COMMON void *gpunn__room_take(gpunn__room *room, size_t bytes)
 {
     void *at = room->base ? room->base + room->bytes : NULL;

@@ -21,6 +21,7 @@ GPUNN__SHARED int64_t gpunn__trunc_quotient(int64_t a, int64_t b)
     return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
 }
 
+/* The remainder of that division; a if b is 0. */
 GPUNN__SHARED int64_t gpunn__trunc_rest(int64_t a, int64_t b)
 {
     return b == 0 ? a : b == -1 ? 0 : a % b;
@@ -32,6 +33,7 @@ GPUNN__SHARED bool gpunn__rounds_up(int64_t a, int64_t b)
     return b != 0 && gpunn__trunc_rest(a, b) != 0 && (a < 0) != (b < 0);
 }
 
+/* Value of an integer op (gpunn_integer_op) of up to three operands. */
 GPUNN__SHARED int64_t gpunn__integer_value(int op, int64_t a, int64_t b, int64_t c)
 {
     switch (op) {
@@ -43,6 +45,7 @@ GPUNN__SHARED int64_t gpunn__integer_value(int op, int64_t a, int64_t b, int64_t
     }
 }
 
+/* Whether the op divides by its last operand. */
 GPUNN__SHARED bool gpunn__integer_divides(int op)
 {
     return op >= GPUNN_INTEGER_FLOOR_DIVIDE && op <= GPUNN_INTEGER_FMOD;
@@ -107,6 +110,7 @@ GPUNN__COMMON uint32_t gpunn__drop_keep(const gpunn_step *step)
     return step->training && !step->evaluates ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
 }
 
+/* Factor of the elements that dropout keeps. */
 GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
 {
     return keep ? 65536.0f / (float)keep : 0;

@@ -57,6 +57,7 @@ GPUNN__COMMON void gpunn__axes_add(gpunn__walk *all, int64_t dim, int64_t stride
     all->rank++;
 }
 
+/* Number of elements of a walk. */
 GPUNN__COMMON int64_t gpunn__axes_count(const gpunn__walk *all)
 {
     int64_t count = 1;
@@ -369,6 +370,7 @@ GPUNN__COMMON gpunn__assign_shape gpunn__assign_shape_of(const gpunn_step *step)
     return c;
 }
 
+/* Sizes of an attention step: samples, heads, rows l and s, and features e of q and k, ev of v. */
 typedef struct gpunn__attention_shape {
     int64_t n, heads, kv_heads, l, s, e, ev;
     bool    packed, last; /* packed: q, k and v in one value, [n, l, 3, heads, e] */
@@ -425,6 +427,7 @@ GPUNN__COMMON gpunn__lengths gpunn__attention_lengths(const gpunn_step *step)
     return lengths;
 }
 
+/* Number of valid keys of one sample, or `all`. */
 GPUNN__SHARED int64_t gpunn__length_of(const gpunn__lengths *lengths, int64_t sample, int64_t all)
 {
     return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, lengths->one ? 0 : sample) : all;

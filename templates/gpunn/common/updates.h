@@ -55,6 +55,7 @@ GPUNN__COMMON double gpunn__as_written(float value)
 #define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
 #define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
 #define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
+/* Computes the column ONCE of a kind's row into once. */
 GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *setting, double step, float *once)
 {
     switch (kind) {

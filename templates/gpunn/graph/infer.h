@@ -22,6 +22,7 @@ typedef struct gpunn__inference {
     gpunn__meta            *out; /* F32 in the shape of in[0], until the rule changes it */
 } gpunn__inference;
 
+/* Dtype and shape of a tensor. */
 GPUNN__INTERNAL gpunn__meta gpunn__meta_of(const gpunn_tensor *t);
 
 /* Text of a shape for messages. */

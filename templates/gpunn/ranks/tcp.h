@@ -22,6 +22,7 @@ typedef struct gpunn__tcp {
 /* gpunn_group_args.all_reduce; also identifies this engine. */
 GPUNN__INTERNAL gpunn_status gpunn__tcp_all_reduce(void *user, float *values, int64_t count);
 
+/* Closes all sockets and frees the engine. */
 GPUNN__INTERNAL void gpunn__tcp_close(gpunn__tcp *tcp);
 #endif
 
