@@ -21,7 +21,7 @@ GPUNN__INTERNAL bool gpunn__measure(int rank, const int64_t *dim, int64_t *facto
 /* Number of elements with that batch size, in the sizes of the run whose values can be read; -1: too large. */
 GPUNN__INTERNAL int64_t gpunn__count(const gpunn_tensor *t, int64_t batch);
 
-/* Whether a dimension is a named size or a formula. */
+/* Whether any of the dimensions is a named size or a formula. */
 GPUNN__INTERNAL bool gpunn__any_sized(int rank, const int64_t *dim);
 
 /* The dimension a + factor * b + number; 0 if that is not a dimension. */
