@@ -170,7 +170,7 @@ def names_exist():
     declared = set(re.findall(r"\bgpunn_\w+", re.sub(r"/\*.*?\*/", "", public, flags=re.S)))
     for table in re.findall(r"#define GPUNN_\w+_OPS\(X\)(.*?)\n(?!.*\\\n)", header, re.S):
         declared |= {"gpunn_" + name for name in re.findall(r"X\([A-Z0-9_]+, (\w+)", table)}
-    private = set(re.findall(r"\bgpunn__\w+", implementation))
+    private = set(re.findall(r"\bgpunn__\w+", implementation + read("gpunn_cuda.cu")))
     upper = set(re.findall(r"\bGPUNN_\w+", header + read("gpunn_cuda.cu") + read("tests/test.h")))
     comment = header[:header.index("#ifndef GPUNN_H")]
     for where, text in ("README.md", read("README.md")), ("gpunn.h's comment", comment):
