@@ -1419,6 +1419,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(MAX, max, (x), 1, 1, 1, 0, reduce)                                                                                      \
     X(CUMSUM, cumsum, (x), 0, 0, 1, GPUNN__KEEPS_F32, same)                                                                   \
     X(TOPK_INDICES, topk_indices, (x), 0, 0, 0, 0, topk_indices)                                                              \
+    X(SAMPLE, sample, (logits, draw), 0, 0, 0, 0, sample)                                                                     \
     X(ARGMAX, argmax, (x), 0, 0, 0, 0, argmax)                                                                                \
     X(SOFTMAX, softmax, (x), 0, 1, 1, 0, same)                                                                                \
     X(LOG_SOFTMAX, log_softmax, (x), 0, 1, 1, GPUNN__KEEPS_F32, same)                                                         \
@@ -2192,7 +2193,9 @@ typedef struct gpunn_sample_args {
 } gpunn_sample_args;
 /* Draws a class for each row of logits [n, classes] -> I64 [n], with probabilities softmax(logits /
  * temperature). draw F32 [n], in [0, 1), decides: 0 gives the likeliest class. The same number gives the same
- * class on every device. No gradient. */
+ * class on every device. Among equal logits the first comes first. A class that is 2^33 times less likely than
+ * the likeliest is never drawn. If the largest logit is infinite, or one is NaN, the first such class is
+ * drawn. At most 2^32 - 1 classes. No gradient. */
 GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args);
 #define gpunn_sample(logits, ...) gpunn_sample_((logits), GPUNN_NAMED(gpunn_sample_args, __VA_ARGS__))
 
@@ -3308,7 +3311,8 @@ typedef struct gpunn_attributes {
     float    ratio[3];      /* interpolate: cells of x per cell of the result, one per spatial axis */
     int      n_levels, log2_hashmap_size, base_resolution; /* hash_grid_encoding */
     float    per_level_scale;
-    int64_t  number; /* integer: its last operand, if not a tensor */
+    int64_t  number;             /* integer: its last operand, if not a tensor */
+    float    temperature, top_p; /* sample */
 } gpunn_attributes;
 
 struct gpunn_value {
@@ -4682,6 +4686,71 @@ GPUNN__SHARED uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
     memcpy(&bits, &x, sizeof bits);
     bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
     return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
+}
+
+/* ---- sample --------------------------------------------------------------------------------------------------------------- *
+ * A class has a key, which orders as its logit does, and a weight: its probability over the largest one, in units of 2^-32.
+ * All sums of weights are integers, so that neither their order nor the device changes what is drawn. */
+enum { GPUNN__NUCLEUS_LEVELS = 4, GPUNN__NUCLEUS_DIGITS = 256 }; /* of a key: digits from the highest on; their values */
+
+GPUNN__SHARED uint32_t gpunn__nucleus_key(float logit)
+{
+    return (uint32_t)(gpunn__topk_code(logit, 0, true) >> 32);
+}
+
+GPUNN__SHARED float gpunn__nucleus_logit(uint32_t key)
+{
+    const uint32_t bits = key >> 31 ? key & 0x7FFFFFFFu : ~key;
+    float          logit;
+    memcpy(&logit, &bits, sizeof logit);
+    return logit;
+}
+
+/* 2^(32 - (logit of most - logit of key) * scale), rounded. The polynomial is 1 - 2^-f within 2^-28 for f from 0 to 1, both in
+ * units of 2^-32: a fit in the least maximal error. */
+GPUNN__SHARED uint32_t gpunn__nucleus_weight(uint32_t key, uint32_t most, float scale)
+{
+    const float power = (gpunn__nucleus_logit(most) - gpunn__nucleus_logit(key)) * scale;
+    if (key == most) return UINT32_MAX;
+    if (!(power < 33)) return 0;
+    const uint64_t fixed = (uint64_t)(power * 4294967296.0f), f = fixed & UINT32_MAX, whole = fixed >> 32;
+    uint64_t       fall = 468251;
+    fall = 5475002 - (fall * f >> 32);
+    fall = 41142264 - (fall * f >> 32);
+    fall = 238330987 - (fall * f >> 32);
+    fall = 1031755804 - (fall * f >> 32);
+    fall = 2977043973u - (fall * f >> 32);
+    fall = UINT32_MAX - (fall * f >> 32);
+    return (uint32_t)((fall + ((uint64_t)1 << whole >> 1)) >> whole);
+}
+
+/* A share of a sum of weights, rounded down. */
+GPUNN__SHARED uint64_t gpunn__nucleus_share(uint64_t sum, float share)
+{
+    const uint64_t part = share > 0 ? (uint64_t)((share < 1 ? share : 1) * 4294967296.0f) : 0;
+    return (sum >> 32) * part + ((sum & UINT32_MAX) * part >> 32);
+}
+
+/* In falling order the nucleus ends with the class at which the sum of weights passes this. */
+GPUNN__SHARED uint64_t gpunn__nucleus_end(uint64_t sum, float top_p)
+{
+    const uint64_t share = gpunn__nucleus_share(sum, top_p);
+    return share > 0 ? share - 1 : 0;
+}
+
+/* Drawn is the class at which the sum of weights passes this; kept: that of the nucleus. The first class, where a logit is
+ * infinite or no number. */
+GPUNN__SHARED uint64_t gpunn__nucleus_draw(uint64_t kept, float draw, uint32_t most)
+{
+    const uint64_t share = gpunn__nucleus_share(kept, draw);
+    const float    largest = gpunn__nucleus_logit(most);
+    return largest - largest != 0 ? 0 : share < kept ? share : kept - 1;
+}
+
+/* log2(e) / temperature */
+GPUNN__COMMON inline float gpunn__nucleus_scale(float temperature)
+{
+    return (float)(1.44269504088896340736 / (double)temperature);
 }
 
 /* Coordinate of cell i of n, from -1 to 1. */
@@ -9573,6 +9642,8 @@ typedef struct gpunn__assign_args {
     X(OP, cumsum, CUMSUM, 1, 0, AXIS, _plain, gpunn_cumsum(in[0], a->axis), "torch.cumsum.")                                   \
     X(OP, topk_indices, TOPK_INDICES, 1, 0, TOPK, _plain, gpunn_topk_indices(in[0], a->count, a->axis, a->largest),            \
       "The places, i64, of the k largest or smallest in their order; gather takes the values.")                                \
+    X(OP, sample, SAMPLE, 2, 0, SAMPLE, sample, gpunn_sample_(in[0], in[1], *a),                                               \
+      "The class, i64 [n], that numbers from 0 to 1 [n] draw from softmax(logits / temperature) of each row [n, classes].")    \
     X(OP, einsum, NONE, GPUNN__MANY, 0, EINSUM, _plain, gpunn_einsum(a->text, in, e->count),                                   \
       "torch.einsum of one or two tensors.")                                                                                   \
     X(OP, assign, ASSIGN, 2, 0, ASSIGN, _assign, gpunn__make_assign(in, a),                                                    \
@@ -9874,6 +9945,9 @@ GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op);
     K(_plain, k, COUNT, GPUNN__NEEDED, count, "") S(k, ALONG, GPUNN__MEMBER(axis))                                             \
     GPUNN__AXIS_ARGS(K, A, S)                                                                                                  \
     K(_plain, largest, FLAG, true, largest, "") A(largest, BOOL, largest)
+#define GPUNN__SAMPLE_ARGS(K, A, S)                                                                                            \
+    K(sample, temperature, POSITIVE, 1, temperature, "") A(temperature, FLOAT, temperature)                                    \
+    K(sample, top_p, SHARE, 1, top_p, "Above 0: the fewest likeliest classes that have this share.") A(top_p, FLOAT, top_p)
 #define GPUNN__EINSUM_ARGS(K, A, S) K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
 #define GPUNN__LOSS_ARGS(K, A, S) K(loss, reduction, REDUCTION, 0, reduction, "")
 #define GPUNN__HUBER_ARGS(K, A, S)                                                                                             \
@@ -12069,6 +12143,13 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
         (void)gpunn__refuse(i->call, GPUNN_ERR_ARGUMENT, "k is %d, but axis %d of %s has %lld; use 1 to that", k, axis, text,
                             (long long)size);
     return false;
+}
+
+static bool gpunn__sample_rule(const gpunn__inference *i)
+{
+    i->out->dtype = GPUNN_I64;
+    gpunn__reduce_axes(i, 1u << 1);
+    return true;
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------ */
@@ -16056,27 +16137,24 @@ static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logi
 
 GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args)
 {
-    static const char *const operand_names[] = {"logits", "draw"}, *const number_names[] = {"scale", "top_p"};
-    /* For each row: the place in falling order where the cumulative probability exceeds the number drawn. */
-    static const char formula[] = "p = softmax(x * scale, 1); kept = p * (cumsum(p, 1) - p < top_p);"
-                                  "passed = sum(cumsum(kept, 1) <= y * sum(kept, 1, keepdim=True), 1, keepdim=True);"
-                                  "max(min(passed, sum(kept > 0, 1, keepdim=True) - 1), 0)";
-    gpunn__call       call;
-    gpunn_tensor     *in[2] = {logits, draw}, *places = NULL;
+    static const char *const names[] = {"logits", "draw"};
+    gpunn__call              call;
+    gpunn_attributes         attr = gpunn__no_attributes();
+    gpunn_tensor            *in[2] = {logits, draw}, *places = NULL;
     args.temperature = gpunn__float_setting(args.temperature, 1);
     args.top_p = gpunn__float_setting(args.top_p, 1);
-    if (!gpunn__begin(&call, "sample", NULL, operand_names, in, args.temperature == 0 && draw == NULL ? 1 : 2, 2) ||
+    if (!gpunn__begin(&call, "sample", NULL, names, in, args.temperature == 0 && draw == NULL ? 1 : 2, 2) ||
         !gpunn__sample_fits(&call, logits, draw, &args))
         return NULL;
     if (args.temperature == 0) return gpunn__made(&call, gpunn_argmax(logits, 1, false));
-    const int     classes = (int)logits->dim[1], kept = args.top_k > 0 && args.top_k < classes ? args.top_k : classes;
-    const double  numbers[2] = {1 / (double)args.temperature, (double)args.top_p};
+    attr.temperature = args.temperature;
+    attr.top_p = args.top_p;
+    const bool few = args.top_k > 0 && args.top_k < logits->dim[1];
+    if (few) in[0] = gpunn_topk(logits, args.top_k, 1, true, &places);
+    gpunn_tensor *drawn = gpunn__node(&call, &gpunn__operation_sample, &attr, in, 2);
+    if (!few || drawn == NULL) return drawn;
     const int64_t column[2] = {logits->dim[0], 1};
-    in[0] = gpunn_topk(logits, kept, 1, true, &places);
-    in[1] = gpunn__reshape_to(draw, 2, column);
-    gpunn_tensor *place = gpunn_cast(gpunn__expr(formula, NULL, in, 2, number_names, numbers, 2, NULL), GPUNN_I64);
-    gpunn_tensor *taken = gpunn_gather(gpunn_cast(places, GPUNN_F32), 1, place);
-    return gpunn__made(&call, gpunn_cast(gpunn__reshape_to(taken, 1, column), GPUNN_I64));
+    return gpunn__made(&call, gpunn__reshape_to(gpunn_gather(places, 1, gpunn__reshape_to(drawn, 2, column)), 1, column));
 }
 
 /* ==== >>layers/attention =========================================================================================== */
@@ -26258,6 +26336,100 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_ste
     t.along.x = (const float *)step->in[0].data;
     t.along.index = (int64_t *)step->out.data;
     gpunn_parallel(threads, gpunn__topk_task, &t);
+    return GPUNN_OK;
+}
+
+/* ---- sample: digit by digit of its key, the class at which the weights in falling order pass a sum ----------------------- */
+
+typedef struct gpunn__nucleus {
+    const float *logits, *draw;
+    int64_t     *drawn, rows, n;
+    float        scale, top_p;
+} gpunn__nucleus;
+typedef struct gpunn__nucleus_row {
+    const float *logits;
+    int64_t      n;
+    uint32_t     most;
+    float        scale;
+    uint64_t     first[GPUNN__NUCLEUS_DIGITS]; /* sums of weights by the keys' first digits */
+} gpunn__nucleus_row;
+
+/* The sums of weights of the keys that begin with the first digits of `key`, by their next digit. */
+static void gpunn__nucleus_sums(const gpunn__nucleus_row *r, int level, uint64_t key, uint64_t sums[GPUNN__NUCLEUS_DIGITS])
+{
+    const int shift = 32 - 8 * level;
+    memset(sums, 0, GPUNN__NUCLEUS_DIGITS * sizeof *sums);
+    for (int64_t i = 0; i < r->n; i++) {
+        const uint64_t own = gpunn__nucleus_key(r->logits[i]);
+        if (own >> shift == key) sums[own >> (shift - 8) & 0xFF] += gpunn__nucleus_weight((uint32_t)own, r->most, r->scale);
+    }
+}
+
+/* The key at which the sum of weights passes `target`; *before: the sum of larger keys. */
+static uint32_t gpunn__nucleus_find(const gpunn__nucleus_row *r, uint64_t target, uint64_t *before)
+{
+    uint64_t sums[GPUNN__NUCLEUS_DIGITS], key = 0;
+    *before = 0;
+    memcpy(sums, r->first, sizeof sums);
+    for (int level = 0; level < GPUNN__NUCLEUS_LEVELS; level++) {
+        unsigned digit = GPUNN__NUCLEUS_DIGITS - 1;
+        if (level > 0) gpunn__nucleus_sums(r, level, key, sums);
+        for (; *before + sums[digit] <= target; digit--) *before += sums[digit];
+        key = key << 8 | digit;
+    }
+    return (uint32_t)key;
+}
+
+static int64_t gpunn__nucleus_drawn(gpunn__nucleus_row *r, float draw, float top_p)
+{
+    uint64_t kept = 0, before;
+    r->most = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        const uint32_t key = gpunn__nucleus_key(r->logits[i]);
+        if (key > r->most) r->most = key;
+    }
+    gpunn__nucleus_sums(r, 0, 0, r->first);
+    for (int digit = 0; digit < GPUNN__NUCLEUS_DIGITS; digit++) kept += r->first[digit];
+    if (top_p < 1) {
+        const uint64_t end = gpunn__nucleus_end(kept, top_p);
+        const uint32_t weight = gpunn__nucleus_weight(gpunn__nucleus_find(r, end, &before), r->most, r->scale);
+        kept = before + ((end - before) / weight + 1) * weight;
+    }
+    const uint64_t target = gpunn__nucleus_draw(kept, draw, r->most);
+    const uint32_t key = gpunn__nucleus_find(r, target, &before);
+    uint64_t equals = (target - before) / gpunn__nucleus_weight(key, r->most, r->scale); /* before the class that is drawn */
+    int64_t  i = 0;
+    while (gpunn__nucleus_key(r->logits[i]) != key || equals-- > 0) i++;
+    return i;
+}
+
+static void gpunn__nucleus_task(void *arg, int thread, int threads)
+{
+    const gpunn__nucleus *s = (const gpunn__nucleus *)arg;
+    gpunn__nucleus_row    row;
+    int64_t               i, end;
+    row.n = s->n;
+    row.scale = s->scale;
+    gpunn__cpu_part(s->rows, 1, threads, thread, &i, &end);
+    for (; i < end; i++) {
+        row.logits = s->logits + i * s->n;
+        s->drawn[i] = gpunn__nucleus_drawn(&row, s->draw[i], s->top_p);
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__nucleus s;
+    s.logits = (const float *)step->in[0].data;
+    s.draw = (const float *)step->in[1].data;
+    s.drawn = (int64_t *)step->out.data;
+    s.rows = step->in[0].dim[0];
+    s.n = step->in[0].dim[1];
+    s.scale = gpunn__nucleus_scale(step->attr->temperature);
+    s.top_p = step->attr->top_p;
+    if (action == GPUNN__PREPARE && s.n > UINT32_MAX)
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "sample from %lld classes; 2^32 - 1 are possible", (long long)s.n);
+    if (action == GPUNN__FORWARD) gpunn_parallel(gpunn__cpu_threads(cpu, 16 * step->in[0].count), gpunn__nucleus_task, &s);
     return GPUNN_OK;
 }
 

@@ -4460,6 +4460,259 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_s
                          s.sorted);
 }
 
+/* ---- sample -------------------------------------------------------------------------------------------- *
+ * A block sorts the classes of a short row. Of longer ones each launch sums the weights of the keys that begin
+ * with the digits found so far, by their next digit: first for the end of the nucleus, then for the class that
+ * is drawn. The fifth digit counts the parts of the row, from the end. */
+
+enum { GPUNN__NUCLEUS_FEW = 1024, GPUNN__NUCLEUS_PASSES = 2 * GPUNN__NUCLEUS_LEVELS };
+typedef unsigned long long gpunn__mass;
+
+typedef struct gpunn__search {
+    gpunn__mass key;            /* the digits found */
+    gpunn__mass before, target; /* the sum of weights of larger keys; which sum is to be passed */
+} gpunn__search;
+
+/* Of a row. All is 0 at first. */
+typedef struct gpunn__nucleus_row {
+    gpunn__mass   most;                          /* key */
+    gpunn__search search[GPUNN__NUCLEUS_PASSES]; /* as each pass begins */
+    gpunn__mass   sums[GPUNN__NUCLEUS_PASSES][GPUNN__NUCLEUS_DIGITS];
+    unsigned      done; /* blocks of the last pass */
+} gpunn__nucleus_row;
+
+typedef struct gpunn__nucleus {
+    const void         *logits, *draw;
+    gpunn_dtype         logits_type, draw_type;
+    int64_t            *drawn;
+    int64_t             rows, n, part, parts; /* part: classes that a block takes */
+    float               scale, top_p;
+    gpunn__nucleus_row *row;
+} gpunn__nucleus;
+
+typedef struct gpunn__nucleus_part {
+    int64_t row, number, begin, end;
+} gpunn__nucleus_part;
+
+__device__ __forceinline__ gpunn__nucleus_part gpunn__nucleus_part_of(const gpunn__nucleus &s, int64_t row, int64_t number)
+{
+    const int64_t begin = number * s.part;
+    return {row, number, begin, begin + s.part < s.n ? begin + s.part : s.n};
+}
+
+__device__ __forceinline__ gpunn__nucleus_part gpunn__nucleus_own_part(const gpunn__nucleus &s)
+{
+    const int64_t row = gpunn__quotient(blockIdx.x, s.parts);
+    return gpunn__nucleus_part_of(s, row, blockIdx.x - row * s.parts);
+}
+
+__device__ __forceinline__ uint32_t gpunn__nucleus_key_of(const gpunn__nucleus &s, int64_t row, int64_t i)
+{
+    return gpunn__nucleus_key(gpunn__load(s.logits, s.logits_type, row * s.n + i));
+}
+
+/* The target of the class that is drawn. */
+__device__ __forceinline__ gpunn__mass gpunn__nucleus_target(const gpunn__nucleus &s, int64_t row, gpunn__mass kept,
+                                                             uint32_t most)
+{
+    return gpunn__nucleus_draw(kept, gpunn__load(s.draw, s.draw_type, row), most);
+}
+
+/* The sum of the block's values up to this thread's. */
+__device__ __forceinline__ gpunn__mass gpunn__block_sums(gpunn__mass value)
+{
+    __shared__ gpunn__mass part[32];
+    const unsigned         lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (unsigned distance = 1; distance < 32; distance *= 2) {
+        const gpunn__mass other = __shfl_sync(0xFFFFFFFFu, value, (lane - distance) & 31);
+        if (lane >= distance) value += other;
+    }
+    __syncthreads(); /* of an earlier call: everybody has read part */
+    if (lane == 31) part[warp] = value;
+    __syncthreads();
+    for (unsigned w = 0; w < warp; w++) value += part[w];
+    return value;
+}
+
+/* Whether a sum that reaches `upto` by this mass passes the target by it. */
+__device__ __forceinline__ bool gpunn__passes(gpunn__mass upto, gpunn__mass mass, gpunn__mass target)
+{
+    return upto > target && upto - mass <= target;
+}
+
+static __global__ void __launch_bounds__(GPUNN__NUCLEUS_FEW) gpunn__nucleus_few_kernel(const gpunn__nucleus s)
+{
+    GPUNN__FOLLOW();
+    __shared__ unsigned long long code[GPUNN__NUCLEUS_FEW];
+    __shared__ gpunn__mass        kept;
+    const unsigned                i = threadIdx.x;
+    for (int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
+        code[i] = i < s.n ? gpunn__topk_code(gpunn__load(s.logits, s.logits_type, row * s.n + i), i, true) : 0;
+        gpunn__block_sort(code, blockDim.x);
+        const uint32_t    key = (uint32_t)(code[i] >> 32), most = (uint32_t)(code[0] >> 32);
+        const gpunn__mass weight = i < s.n ? gpunn__nucleus_weight(key, most, s.scale) : 0, upto = gpunn__block_sums(weight);
+        if (i == blockDim.x - 1) kept = upto;
+        __syncthreads();
+        const bool ends = s.top_p < 1 && gpunn__passes(upto, weight, gpunn__nucleus_end(kept, s.top_p));
+        __syncthreads();
+        if (ends) kept = upto;
+        __syncthreads();
+        if (gpunn__passes(upto, weight, gpunn__nucleus_target(s, row, kept, most)))
+            s.drawn[row] = 0xFFFFFFFFu - (uint32_t)code[i];
+        __syncthreads();
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__NUCLEUS_DIGITS) gpunn__nucleus_most_kernel(const gpunn__nucleus s)
+{
+    GPUNN__FOLLOW();
+    const gpunn__nucleus_part part = gpunn__nucleus_own_part(s);
+    int64_t                   least = 0; /* the negative of the largest key */
+    for (int64_t i = part.begin + threadIdx.x; i < part.end; i += blockDim.x) {
+        const int64_t key = gpunn__nucleus_key_of(s, part.row, i);
+        least = -key < least ? -key : least;
+    }
+    least = gpunn__block_reduce(least, gpunn__smaller());
+    if (threadIdx.x == 0) (void)atomicMax(&s.row[part.row].most, (gpunn__mass)-least);
+}
+
+/* Adds the weights of a warp's lanes to its sums, one digit after another. Only lane 0 writes. */
+__device__ __forceinline__ void gpunn__nucleus_add(gpunn__mass *sums, unsigned digit, uint32_t weight)
+{
+    const unsigned lane = threadIdx.x & 31, equals = __match_any_sync(0xFFFFFFFFu, digit);
+    unsigned       open = 0xFFFFFFFFu; /* lanes to come */
+    while (open) {
+        const unsigned first = (unsigned)__popc(~open & (open - 1)), group = __shfl_sync(0xFFFFFFFFu, equals, first);
+        const unsigned own = __shfl_sync(0xFFFFFFFFu, digit, first);
+        gpunn__mass    sum = group >> lane & 1 ? weight : 0;
+#pragma unroll
+        for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
+        if (lane == 0) sums[own] += sum;
+        open &= ~group;
+    }
+}
+
+/* The search one digit further on; thread i has the sum of digit 255 - i. */
+__device__ __forceinline__ gpunn__search gpunn__nucleus_digit(const gpunn__search &search, const gpunn__mass *sums)
+{
+    __shared__ gpunn__search found;
+    const unsigned           digit = GPUNN__NUCLEUS_DIGITS - 1 - threadIdx.x;
+    const gpunn__mass        mass = sums[digit], upto = search.before + gpunn__block_sums(mass);
+    if (gpunn__passes(upto, mass, search.target)) found = {search.key << 8 | digit, upto - mass, search.target};
+    __syncthreads();
+    return found;
+}
+
+/* The search as a pass begins: goes on with the digits of the pass before, or starts anew with those of all classes. */
+__device__ __forceinline__ gpunn__search gpunn__nucleus_begin(const gpunn__nucleus &s, int64_t row, int pass)
+{
+    const gpunn__nucleus_row &r = s.row[row];
+    const uint32_t            most = (uint32_t)r.most;
+    if (pass == 0) return {0, 0, 0};
+    if (pass != 1 && pass != GPUNN__NUCLEUS_LEVELS) return gpunn__nucleus_digit(r.search[pass - 1], r.sums[pass - 1]);
+    gpunn__mass kept = gpunn__block_reduce(r.sums[0][threadIdx.x], gpunn__add());
+    if (pass == 1) return gpunn__nucleus_digit({0, 0, gpunn__nucleus_end(kept, s.top_p)}, r.sums[0]);
+    if (s.top_p < 1) {
+        const gpunn__search end = gpunn__nucleus_digit(r.search[pass - 1], r.sums[pass - 1]);
+        const gpunn__mass   weight = gpunn__nucleus_weight((uint32_t)end.key, most, s.scale);
+        kept = end.before + ((end.target - end.before) / weight + 1) * weight;
+    }
+    return gpunn__nucleus_digit({0, 0, gpunn__nucleus_target(s, row, kept, most)}, r.sums[0]);
+}
+
+/* Of the classes that have the key that was found, the one at which the weights pass the target. */
+__device__ __forceinline__ void gpunn__nucleus_write(const gpunn__nucleus &s, int64_t row, const gpunn__search &all)
+{
+    const gpunn__nucleus_row &r = s.row[row];
+    const gpunn__search       search = gpunn__nucleus_digit(all, r.sums[GPUNN__NUCLEUS_PASSES - 1]);
+    const uint32_t            key = (uint32_t)(search.key >> 8), weight = gpunn__nucleus_weight(key, (uint32_t)r.most, s.scale);
+    const gpunn__nucleus_part part = gpunn__nucleus_part_of(s, row, GPUNN__NUCLEUS_DIGITS - 1 - (int64_t)(search.key & 0xFF));
+    gpunn__mass               before = search.before;
+    for (int64_t base = part.begin; base < part.end; base += blockDim.x) {
+        const int64_t     i = base + threadIdx.x;
+        const gpunn__mass mass = i < part.end && gpunn__nucleus_key_of(s, row, i) == key ? weight : 0;
+        if (gpunn__passes(before + gpunn__block_sums(mass), mass, search.target)) s.drawn[row] = i;
+        before += gpunn__block_reduce(mass, gpunn__add());
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__NUCLEUS_DIGITS) gpunn__nucleus_pass_kernel(const gpunn__nucleus s, int pass)
+{
+    GPUNN__FOLLOW();
+    __shared__ gpunn__mass    sums[GPUNN__NUCLEUS_DIGITS / 32][GPUNN__NUCLEUS_DIGITS + 1]; /* the last one: of no class */
+    const gpunn__nucleus_part part = gpunn__nucleus_own_part(s);
+    gpunn__nucleus_row       &row = s.row[part.row];
+    const gpunn__search       search = gpunn__nucleus_begin(s, part.row, pass);
+    const uint32_t            most = (uint32_t)row.most;
+    const int level = pass < GPUNN__NUCLEUS_LEVELS ? pass : pass - GPUNN__NUCLEUS_LEVELS + 1, shift = 32 - 8 * level;
+    for (int w = 0; w < GPUNN__NUCLEUS_DIGITS / 32; w++) sums[w][threadIdx.x] = 0;
+    __syncthreads();
+    if (part.number == 0 && threadIdx.x == 0) row.search[pass] = search;
+    for (int64_t base = part.begin; base < part.end; base += blockDim.x) {
+        const int64_t     i = base + threadIdx.x;
+        const gpunn__mass key = i < part.end ? gpunn__nucleus_key_of(s, part.row, i) : ~(gpunn__mass)0;
+        const uint32_t    weight = key >> shift == search.key ? gpunn__nucleus_weight((uint32_t)key, most, s.scale) : 0;
+        unsigned          digit = GPUNN__NUCLEUS_DIGITS;
+        if (weight && level == GPUNN__NUCLEUS_LEVELS) digit -= 1 + (unsigned)part.number;
+        if (weight && level < GPUNN__NUCLEUS_LEVELS) digit = key >> (shift - 8) & 0xFF;
+        gpunn__nucleus_add(sums[threadIdx.x >> 5], digit, weight);
+    }
+    __syncthreads();
+    gpunn__mass sum = 0;
+    for (int w = 0; w < GPUNN__NUCLEUS_DIGITS / 32; w++) sum += sums[w][threadIdx.x];
+    if (sum) (void)atomicAdd(&row.sums[pass][threadIdx.x], sum);
+    if (pass == GPUNN__NUCLEUS_PASSES - 1 && gpunn__is_last_block(&row.done, (unsigned)s.parts))
+        gpunn__nucleus_write(s, part.row, search);
+}
+
+static gpunn__nucleus gpunn__nucleus_of(const gpunn__cuda *cuda, const gpunn_step *step)
+{
+    const gpunn_value *logits = &step->in[0], *draw = &step->in[1];
+    gpunn__nucleus     s;
+    memset(&s, 0, sizeof s);
+    s.logits = logits->data;
+    s.logits_type = logits->dtype;
+    s.draw = draw->data;
+    s.draw_type = draw->dtype;
+    s.drawn = (int64_t *)step->out.data;
+    s.rows = logits->dim[0];
+    s.n = logits->dim[1];
+    s.scale = gpunn__nucleus_scale(step->attr->temperature);
+    s.top_p = step->attr->top_p;
+    s.row = (gpunn__nucleus_row *)step->workspace;
+    const int64_t tile = GPUNN__NUCLEUS_DIGITS, tiles = (s.n + tile - 1) / tile, fill = 4 * gpunn__parts_of_line(cuda, s.rows);
+    const int64_t most = fill < tile ? fill : tile; /* parts: a digit counts them */
+    s.part = (tiles + most - 1) / most * tile;
+    s.parts = (s.n + s.part - 1) / s.part;
+    return s;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__nucleus s = gpunn__nucleus_of(cuda, step);
+    const bool           few = s.n <= GPUNN__NUCLEUS_FEW;
+    if (action == GPUNN__PREPARE) {
+        if (s.n > UINT32_MAX)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "sample from %lld classes; 2^32 - 1 are possible",
+                                    (long long)s.n);
+        step->workspace_bytes = few ? 0 : (size_t)s.rows * sizeof *s.row;
+        return GPUNN_OK;
+    }
+    if (few) {
+        const int size = gpunn__power_of_2(s.n, GPUNN__NUCLEUS_FEW);
+        return GPUNN__LAUNCH(cuda, gpunn__nucleus_few_kernel, gpunn__blocks(cuda, s.rows * GPUNN__THREADS, 1),
+                             (unsigned)(size < 32 ? 32 : size), s);
+    }
+    const unsigned blocks = (unsigned)(s.rows * s.parts);
+    GPUNN__TRY(gpunn__cuda_fill(cuda, s.row, 0, (size_t)s.rows * sizeof *s.row));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__nucleus_most_kernel, blocks, GPUNN__NUCLEUS_DIGITS, s));
+    for (int pass = 0; pass < GPUNN__NUCLEUS_PASSES; pass++)
+        if (s.top_p < 1 || pass == 0 || pass >= GPUNN__NUCLEUS_LEVELS)
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__nucleus_pass_kernel, blocks, GPUNN__NUCLEUS_DIGITS, s, pass));
+    return GPUNN_OK;
+}
+
 /* ---- embedding -------------------------------------------------------------------------------------------------------------- *
  * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each
  * row of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. */

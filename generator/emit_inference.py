@@ -5,6 +5,7 @@ import textwrap
 from collections import namedtuple
 
 from . import ir, scalar, stamp, template
+from .floats import f32
 from .graph import hash_levels, shape_text
 from .inference import GATES, Plan
 from .scalar import number
@@ -349,6 +350,11 @@ class Emitter:
         dim = t.attrs["dim"]
         return self.call("topk", self.pointer(t.id), self.pointer(t.inputs[0]), *self.line(t.inputs[0], dim),
                          self.shape(t.id)[dim], self.flag(t.attrs["largest"]))
+
+    def op_sample(self, t):
+        logits, draw = t.inputs
+        return self.call("sample", *map(self.pointer, (t.id, logits, draw)), *self.shape(logits),
+                         number(f32(1.44269504088896340736 / t.attrs["temperature"])), number(t.attrs["top_p"]))
 
     def op_argmax(self, t):
         return self.call("topk", self.pointer(t.id), self.pointer(t.inputs[0]), *self.line(t.inputs[0], t.attrs["dim"]), 1, "true")

@@ -1150,6 +1150,17 @@ class Graph:
         shape = x.shape[:axis] + (k,) + x.shape[axis + 1:]
         return self.node("topk_indices", {"dim": axis, "largest": largest}, (x,), shape, "i64")
 
+    def sample(self, logits, draw, temperature, top_p):
+        check_f32(logits, draw)
+        if len(logits.shape) != 2 or (logits.shape[1] < 1 and not varies(logits.shape[1])):
+            raise GraphError("logits is %s, but [n, classes] is needed; reshape it" % shape_text(logits.shape), "inputs")
+        if draw.shape != logits.shape[:1]:
+            raise GraphError("draw is %s and logits %s; one number a row, [n], is needed" % (
+                shape_text(draw.shape), shape_text(logits.shape)), "inputs")
+        if top_p == 0:
+            raise GraphError("top_p is 0; above 0 to 1 is possible", "top_p")
+        return self.node("sample", {"temperature": f32(temperature), "top_p": f32(top_p)}, (logits, draw), draw.shape, "i64")
+
     def cumsum(self, x, dim):
         if x.dtype != "f32":
             return self.running_sum(self.cast(x, "i64"), axis_of(x, dim))

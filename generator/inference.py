@@ -21,8 +21,8 @@ REASONS = {
     "custom": "its code is the program's own; write it as an expr"}
 SUPPORTED = frozenset(CONVOLUTIONS + table.having("POOL") + VIEWS + IN_PLACE + tuple(GATES) + (
     "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add",
-    "scatter", "cast", "sum", "max", "argmax", "topk_indices", "interpolate", "scaled_dot_product_attention"))
-INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices", "permute", "concat", "slice", "expand", "gather", "scatter")
+    "scatter", "cast", "sum", "max", "argmax", "topk_indices", "sample", "interpolate", "scaled_dot_product_attention"))
+INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices", "sample", "permute", "concat", "slice", "expand", "gather", "scatter")
 
 
 class Refused(Exception):

@@ -261,19 +261,75 @@ ${fn} bool ${name}_before(const float *x, int inner, int i, int j, bool largest)
     return (a != a || a > b) == largest;
 }
 
-/* The places of the first k of each line's n, in their order: each the first of those behind the one before it. */
+/* Of a line's n elements the first behind that at `last`, or the first of all. */
+${fn} int ${name}_next(const float *x, int inner, int n, int last, bool largest)
+{
+    int best = -1;
+    for (int i = 0; i < n; ++i) {
+        const bool left = last < 0 || ${name}_before(x, inner, last, i, largest);
+        if (left && i != last && (best < 0 || ${name}_before(x, inner, i, best, largest))) best = i;
+    }
+    return best;
+}
+
+/* The places of the first k of each line's n, in their order. */
 ${fn} void ${name}_topk(int64_t *y, const float *x, int outer, int n, int inner, int k, bool largest)
 {
     for (int line = 0; line < outer * inner; ++line) {
         const float *own = x + line / inner * n * inner + line % inner;
         for (int rank = 0, last = -1; rank < k; ++rank) {
-            int best = -1;
-            for (int i = 0; i < n; ++i) {
-                const bool left = last < 0 || ${name}_before(own, inner, last, i, largest);
-                if (left && i != last && (best < 0 || ${name}_before(own, inner, i, best, largest))) best = i;
-            }
-            y[(line / inner * k + rank) * inner + line % inner] = last = best;
+            last = ${name}_next(own, inner, n, last, largest);
+            y[(line / inner * k + rank) * inner + line % inner] = last;
         }
+    }
+}
+
+/* 2^(32 - fall * scale), rounded, as gpunn.h has it. fall: how far a logit is below the largest. */
+${fn} uint32_t ${name}_weight(float fall, float scale)
+{
+    static const uint32_t factors[] = {468251, 5475002, 41142264, 238330987, 1031755804, 2977043973u, 0xFFFFFFFFu};
+    const float           power = fall * scale;
+    if (fall == 0) return 0xFFFFFFFFu;
+    if (!(power < 33)) return 0;
+    const uint64_t fixed = (uint64_t)(power * 4294967296.0f), f = fixed & 0xFFFFFFFFu, whole = fixed >> 32;
+    uint64_t       y = factors[0];
+    for (int i = 1; i < 7; ++i) y = factors[i] - (y * f >> 32);
+    return (uint32_t)((y + ((uint64_t)1 << whole >> 1)) >> whole);
+}
+
+/* A share of a sum of weights, rounded down. */
+${fn} uint64_t ${name}_share(uint64_t sum, float share)
+{
+    const uint64_t part = share > 0 ? (uint64_t)((share < 1 ? share : 1) * 4294967296.0f) : 0;
+    return (sum >> 32) * part + ((sum & 0xFFFFFFFFu) * part >> 32);
+}
+
+/* The class at which the weights in falling order pass a sum; *upto: the sum of weights up to it. */
+${fn} int ${name}_passing(const float *logits, int n, float scale, uint64_t sum, uint64_t *upto)
+{
+    const int first = ${name}_next(logits, 1, n, -1, true);
+    int       last = first;
+    *upto = 0xFFFFFFFFu;
+    while (*upto <= sum) {
+        last = ${name}_next(logits, 1, n, last, true);
+        *upto += ${name}_weight(logits[first] - logits[last], scale);
+    }
+    return last;
+}
+
+/* scale: log2(e) / temperature. Where the largest logit is infinite or no number, its class is drawn. */
+${fn} void ${name}_sample(int64_t *y, const float *logits, const float *draw, int rows, int n, float scale, float top_p)
+{
+    for (int row = 0; row < rows; ++row, logits += n) {
+        const int first = ${name}_next(logits, 1, n, -1, true);
+        uint64_t  kept = 0, upto;
+        y[row] = first;
+        if (logits[first] - logits[first] != 0) continue;
+        for (int i = 0; i < n; ++i) kept += ${name}_weight(logits[first] - logits[i], scale);
+        const uint64_t end = ${name}_share(kept, top_p);
+        if (top_p < 1) (void)${name}_passing(logits, n, scale, end > 0 ? end - 1 : 0, &kept);
+        const uint64_t target = ${name}_share(kept, draw[row]);
+        y[row] = ${name}_passing(logits, n, scale, target < kept ? target : kept - 1, &upto);
     }
 }
 

@@ -143,6 +143,8 @@ class Maker:
             if not any(t.label == "boxes" for t in tensors):
                 return None
             entry["inputs"][1] = "boxes"
+        if op == "sample":
+            entry["inputs"][1] = "b"
         if op == "cosine_embedding_loss":
             if not any(t.label == "signs" for t in tensors):
                 return None
@@ -217,6 +219,7 @@ class Maker:
     def model(self, op):
         """A model with that op and others."""
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
+        dtypes = INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1]
         if op == "affine_grid":
             shape = self.pick((["N", 2, 3], ["N", 3, 4]))
         elif op in ("grid_sample", "group_norm", "interpolate", "ncc_loss", "roi_align", "rotary_embedding"):
@@ -229,6 +232,8 @@ class Maker:
             shape = self.pick((["N", 5, 12], [5, "N", 12]))
         elif op in ("cross_entropy", "nll_loss", "accuracy", "multi_margin_loss", "cosine_embedding_loss"):
             shape = ["N", 6]
+        elif op == "sample":
+            shape, dtypes = ["N", 6], ("f32",)
         elif op in GATES:
             shape = [3, "N", 5]
         elif op == "ctc_loss":
@@ -237,7 +242,7 @@ class Maker:
             shape = self.pick((["N", 3], ["N", 4, 3]))
         elif op == "hash_grid_encoding":
             shape = self.pick((["N", 2], ["N", 4, 3]))
-        dtype = self.pick(INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1])
+        dtype = self.pick(dtypes)
         self.entries = [{"op": "input", "name": "a", "shape": shape},
                         {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op in ("gather", "scatter", "scatter_add") else
                          self.pick(([9], [4], ["N", 9])) if op == "rotary_embedding" else ["N"]}]

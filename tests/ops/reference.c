@@ -1902,6 +1902,122 @@ static void test_orders(void **state)
     for (int i = 0; i < followed(COUNT(cases)); i++) check_order(f, cases[i], (uint32_t)i + 91);
 }
 
+/* ---- sample: the classes of each row in the order of their logits, and which of them a number draws ---- */
+typedef struct drawing {
+    int             rows, classes, values; /* of logits, multiples of 1 / 8; 0: any; 1: all alike */
+    float           temperature, top_p;
+    int             top_k;
+    gpunn_precision precision;
+} drawing;
+
+static void draw_classes(fixture *f, const drawing *d, const float *x, const float *draws, int64_t *drawn)
+{
+    const int64_t count = (int64_t)d->rows * d->classes;
+    next_model_of(f, d->precision);
+    gpunn_tensor *in = add_input(f, "x", GPUNN_SHAPE(d->rows, d->classes), x, count);
+    gpunn_tensor *draw = add_input(f, "draw", GPUNN_SHAPE(d->rows), draws, d->rows);
+    gpunn_tensor *y = MADE(f->dev, gpunn_sample(stored(f, in, count, "l", d->precision), draw, .temperature = d->temperature,
+                                                .top_k = d->top_k, .top_p = d->top_p));
+    OK(f->dev, gpunn_forward(&y, 1));
+    OK(f->dev, gpunn_read(y, drawn, (size_t)d->rows * sizeof *drawn));
+}
+
+/* A class that can be drawn, and the middle of the numbers that draw it. */
+static int64_t class_to_draw(const float *logits, const drawing *d, uint32_t *seed, float *draw)
+{
+    const int kept = d->top_k ? d->top_k : d->classes;
+    int64_t  *places = malloc((size_t)d->classes * sizeof *places);
+    double   *upto = malloc(((size_t)kept + 1) * sizeof *upto); /* sums of the probabilities before each */
+    int       end = 1;
+    for (int i = 0; i < d->classes; i++) places[i] = i;
+    ordered.x = logits, ordered.stride = 1, ordered.largest = true;
+    qsort(places, (size_t)d->classes, sizeof *places, compare_places);
+    upto[0] = 0;
+    for (int i = 0; i < kept; i++)
+        upto[i + 1] = upto[i] + exp(((double)logits[places[i]] - (double)logits[places[0]]) / (double)d->temperature);
+    while (end < kept && upto[end] < upto[kept] * (double)d->top_p) end++;
+    while (end > 1 && upto[end] - upto[end - 1] < 1e-6 * upto[end]) end--; /* the last ones may be beyond a float's precision */
+    const int at = between(seed, 0, end - 1);
+    const int64_t class = places[at];
+    *draw = (float)((upto[at] + upto[at + 1]) / 2 / upto[end]);
+    free(places), free(upto);
+    return class;
+}
+
+static void check_drawing(fixture *f, drawing d, uint32_t seed)
+{
+    const int64_t count = (int64_t)d.rows * d.classes;
+    const size_t  bytes = (size_t)d.rows * sizeof(int64_t);
+    float        *x = test_randoms(count, seed, 4), *draws = malloc((size_t)d.rows * sizeof *draws);
+    int64_t      *wanted = malloc(bytes), *drawn = malloc(bytes);
+    fixture       cpu = {.backend = &backends[0]};
+    fixture_open(&cpu);
+    for (int64_t i = 0; i < count; i++) {
+        if (d.values) x[i] = (float)((int)(fabsf(x[i]) * 1000) % d.values) / 8;
+        if (d.values != 1 && i % 7 == 3) x[i] = -INFINITY;
+    }
+    for (int row = 0; row < d.rows; row++) wanted[row] = class_to_draw(x + (int64_t)row * d.classes, &d, &seed, &draws[row]);
+    draw_classes(f, &d, x, draws, drawn);
+    for (int row = 0; row < d.rows; row++)
+        if (drawn[row] != wanted[row])
+            fail_msg("row %d of %d classes, top_p %g: %.9g draws %d, should be %d", row, d.classes, (double)d.top_p,
+                     (double)draws[row], (int)drawn[row], (int)wanted[row]);
+    for (int row = 0; row < d.rows; row++) draws[row] = fabsf(test_random(&seed));
+    draw_classes(&cpu, &d, x, draws, wanted);
+    draw_classes(f, &d, x, draws, drawn);
+    assert_memory_equal(drawn, wanted, bytes);
+    fixture_close(&cpu);
+    free(x), free(draws), free(wanted), free(drawn);
+}
+
+/* A short row is sorted by a block; longer ones are searched by many. */
+static void test_drawings(void **state)
+{
+    fixture             *f = *state;
+    static const int     classes[] = {1, 63, 64, 65, 1000, 1024, 1025}, values[] = {0, 1, 9};
+    static const drawing others[] = {
+        {1, 50257, 0, 1, 0.9f, 0, GPUNN_PRECISION_F32},       {1, 50257, 1, 1, 0.5f, 0, GPUNN_PRECISION_F32},
+        {2, 50257, 9, 0.7f, 0.999f, 0, GPUNN_PRECISION_BF16}, {3, 50257, 0, 0.5f, 0.8f, 40, GPUNN_PRECISION_F32},
+        {70, 1500, 0, 2, 1, 0, GPUNN_PRECISION_F32},          {70, 1100, 30, 2, 0.6f, 700, GPUNN_PRECISION_F16}};
+    for (int i = 0; i < 3 * followed(COUNT(classes)); i++) {
+        const drawing d = {1 + 4 * (i % 2), classes[i / 3], values[i % 3], 1, i % 2 ? 0.9f : 1, 0, GPUNN_PRECISION_F32};
+        check_drawing(f, d, (uint32_t)i + 7);
+    }
+    for (int i = 0; i < followed(COUNT(others)); i++) check_drawing(f, others[i], (uint32_t)i + 47);
+}
+
+/* Five rows, alike but for the numbers that draw, of which three are at most 0 or none and two at least 1. */
+static void check_extremes(fixture *f, int classes, float logit, float last_two, int first, int last)
+{
+    static const float draws[5] = {NAN, -1, 0, 1, INFINITY};
+    const drawing      d = {5, classes, 0, 1, 0.99f, 0, GPUNN_PRECISION_F32};
+    float             *x = malloc((size_t)(5 * classes) * sizeof *x);
+    int64_t            drawn[5];
+    for (int i = 0; i < 5 * classes; i++) x[i] = i % classes < classes - 2 ? logit : last_two;
+    draw_classes(f, &d, x, draws, drawn);
+    for (int row = 0; row < 5; row++)
+        if (drawn[row] != (row < 3 ? first : last))
+            fail_msg("%d classes of %g, the last two %g: %g draws %d, should be %d", classes, (double)logit, (double)last_two,
+                     (double)draws[row], (int)drawn[row], row < 3 ? first : last);
+    free(x);
+}
+
+static void test_drawings_of_extremes(void **state)
+{
+    fixture         *f = *state;
+    static const int classes[] = {3, 1200};
+    for (int i = 0; i < COUNT(classes); i++) {
+        const int n = classes[i];
+        check_extremes(f, n, 1, 1, 0, (int)ceil((double)0.99f * n) - 1);
+        check_extremes(f, n, 1, NAN, n - 2, n - 2);
+        check_extremes(f, n, 1, INFINITY, n - 2, n - 2);
+        check_extremes(f, n, -INFINITY, -3, n - 2, n - 1);
+        check_extremes(f, n, -INFINITY, -INFINITY, 0, 0);
+        check_extremes(f, n, 0.0f, -0.0f, 0, (int)ceil((double)0.99f * n) - 1);
+        check_extremes(f, n, -3e38f, 3e38f, n - 2, n - 1);
+    }
+}
+
 /* ---- sums at indices: scatter_add, and gather backward, of lines of few and of many indices ---- */
 typedef struct adding {
     int64_t outer, n, m, inner;
@@ -2479,6 +2595,8 @@ int main(void)
     count += each_backend(tests + count, "rnn, lstm and gru", test_recurrent, NULL);
     count += each_backend(tests + count, "cumsum, topk and copies", test_lines, NULL);
     count += each_backend(tests + count, "topk of long lines", test_orders, NULL);
+    count += each_backend(tests + count, "sample", test_drawings, NULL);
+    count += each_backend(tests + count, "sample of extremes", test_drawings_of_extremes, NULL);
     count += each_backend(tests + count, "sums at indices", test_additions, NULL);
     count += each_backend(tests + count, "group_norm", test_groups, NULL);
     count += each_backend(tests + count, "batch_norm, residual and relu", test_normed, NULL);

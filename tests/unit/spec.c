@@ -90,6 +90,8 @@ static void node_texts(void **state)
     check_text(gpunn_embedding(labels, "w", .weight = gpunn_find(m, "words.weight"), .padding_idx = -2),
                "embedding padding_idx=5 f32 [N,4]");
     check_text(gpunn_topk_indices(wide, 3, -1, false), "topk_indices dim=1 largest=0 i64 [N,3]");
+    check_text(gpunn_sample(wide, gpunn_sum(wide, GPUNN_AXES(1), false), .temperature = 0.5f),
+               "sample temperature=0.5 top_p=1 i64 [N]");
     check_text(gpunn_cumsum(wide, -1), "cumsum dim=1 f32 [N,10]");
     check_text(gpunn_expand(wide, GPUNN_SHAPE(2, GPUNN_BATCH, 10)), "expand f32 [2,N,10]");
     check_text(gpunn_gather(wide, -1, gpunn_cast(wide, GPUNN_I32)), "gather dim=1 f32 [N,10]");
@@ -338,6 +340,8 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_embedding(t, "shared", .weight = gpunn_find(m, "words.weight"), .padding_idx = -1);
     all[count++] = gpunn_topk(h, 2, -1, true, NULL);
     all[count++] = gpunn_topk(h, 2, 1, false, NULL);
+    gpunn_tensor *draws = gpunn_sum(h, GPUNN_AXES(1, 2, 3), false);
+    all[count++] = gpunn_cast(gpunn_sample(gpunn_flatten(h), draws, .temperature = 0.3f, .top_k = 7, .top_p = 0.8f), GPUNN_F32);
     all[count++] = gpunn_cumsum(h, 1);
     all[count++] = gpunn_tile(h, GPUNN_SHAPE(2, 1, 1, 3));
     all[count++] = gpunn_expand(h, GPUNN_SHAPE(3, GPUNN_BATCH, 4, 5, 9));

@@ -60,7 +60,8 @@ typedef struct gpunn_attributes {
     float    ratio[3];      /* interpolate: cells of x per cell of the result, one per spatial axis */
     int      n_levels, log2_hashmap_size, base_resolution; /* hash_grid_encoding */
     float    per_level_scale;
-    int64_t  number; /* integer: its last operand, if not a tensor */
+    int64_t  number;             /* integer: its last operand, if not a tensor */
+    float    temperature, top_p; /* sample */
 } gpunn_attributes;
 
 struct gpunn_value {

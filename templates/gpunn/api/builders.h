@@ -711,7 +711,9 @@ typedef struct gpunn_sample_args {
 } gpunn_sample_args;
 /* Draws a class for each row of logits [n, classes] -> I64 [n], with probabilities softmax(logits /
  * temperature). draw F32 [n], in [0, 1), decides: 0 gives the likeliest class. The same number gives the same
- * class on every device. No gradient. */
+ * class on every device. Among equal logits the first comes first. A class that is 2^33 times less likely than
+ * the likeliest is never drawn. If the largest logit is infinite, or one is NaN, the first such class is
+ * drawn. At most 2^32 - 1 classes. No gradient. */
 GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args);
 #define gpunn_sample(logits, ...) gpunn_sample_((logits), GPUNN_NAMED(gpunn_sample_args, __VA_ARGS__))
 

@@ -198,6 +198,7 @@
     X(MAX, max, (x), 1, 1, 1, 0, reduce)                                                                                      \
     X(CUMSUM, cumsum, (x), 0, 0, 1, GPUNN__KEEPS_F32, same)                                                                   \
     X(TOPK_INDICES, topk_indices, (x), 0, 0, 0, 0, topk_indices)                                                              \
+    X(SAMPLE, sample, (logits, draw), 0, 0, 0, 0, sample)                                                                     \
     X(ARGMAX, argmax, (x), 0, 0, 0, 0, argmax)                                                                                \
     X(SOFTMAX, softmax, (x), 0, 1, 1, 0, same)                                                                                \
     X(LOG_SOFTMAX, log_softmax, (x), 0, 1, 1, GPUNN__KEEPS_F32, same)                                                         \

@@ -220,6 +220,71 @@ GPUNN__SHARED uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
     return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
 }
 
+/* ---- sample --------------------------------------------------------------------------------------------------------------- *
+ * A class has a key, which orders as its logit does, and a weight: its probability over the largest one, in units of 2^-32.
+ * All sums of weights are integers, so that neither their order nor the device changes what is drawn. */
+enum { GPUNN__NUCLEUS_LEVELS = 4, GPUNN__NUCLEUS_DIGITS = 256 }; /* of a key: digits from the highest on; their values */
+
+GPUNN__SHARED uint32_t gpunn__nucleus_key(float logit)
+{
+    return (uint32_t)(gpunn__topk_code(logit, 0, true) >> 32);
+}
+
+GPUNN__SHARED float gpunn__nucleus_logit(uint32_t key)
+{
+    const uint32_t bits = key >> 31 ? key & 0x7FFFFFFFu : ~key;
+    float          logit;
+    memcpy(&logit, &bits, sizeof logit);
+    return logit;
+}
+
+/* 2^(32 - (logit of most - logit of key) * scale), rounded. The polynomial is 1 - 2^-f within 2^-28 for f from 0 to 1, both in
+ * units of 2^-32: a fit in the least maximal error. */
+GPUNN__SHARED uint32_t gpunn__nucleus_weight(uint32_t key, uint32_t most, float scale)
+{
+    const float power = (gpunn__nucleus_logit(most) - gpunn__nucleus_logit(key)) * scale;
+    if (key == most) return UINT32_MAX;
+    if (!(power < 33)) return 0;
+    const uint64_t fixed = (uint64_t)(power * 4294967296.0f), f = fixed & UINT32_MAX, whole = fixed >> 32;
+    uint64_t       fall = 468251;
+    fall = 5475002 - (fall * f >> 32);
+    fall = 41142264 - (fall * f >> 32);
+    fall = 238330987 - (fall * f >> 32);
+    fall = 1031755804 - (fall * f >> 32);
+    fall = 2977043973u - (fall * f >> 32);
+    fall = UINT32_MAX - (fall * f >> 32);
+    return (uint32_t)((fall + ((uint64_t)1 << whole >> 1)) >> whole);
+}
+
+/* A share of a sum of weights, rounded down. */
+GPUNN__SHARED uint64_t gpunn__nucleus_share(uint64_t sum, float share)
+{
+    const uint64_t part = share > 0 ? (uint64_t)((share < 1 ? share : 1) * 4294967296.0f) : 0;
+    return (sum >> 32) * part + ((sum & UINT32_MAX) * part >> 32);
+}
+
+/* In falling order the nucleus ends with the class at which the sum of weights passes this. */
+GPUNN__SHARED uint64_t gpunn__nucleus_end(uint64_t sum, float top_p)
+{
+    const uint64_t share = gpunn__nucleus_share(sum, top_p);
+    return share > 0 ? share - 1 : 0;
+}
+
+/* Drawn is the class at which the sum of weights passes this; kept: that of the nucleus. The first class, where a logit is
+ * infinite or no number. */
+GPUNN__SHARED uint64_t gpunn__nucleus_draw(uint64_t kept, float draw, uint32_t most)
+{
+    const uint64_t share = gpunn__nucleus_share(kept, draw);
+    const float    largest = gpunn__nucleus_logit(most);
+    return largest - largest != 0 ? 0 : share < kept ? share : kept - 1;
+}
+
+/* log2(e) / temperature */
+GPUNN__COMMON inline float gpunn__nucleus_scale(float temperature)
+{
+    return (float)(1.44269504088896340736 / (double)temperature);
+}
+
 /* Coordinate of cell i of n, from -1 to 1. */
 GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, bool align_corners)
 {

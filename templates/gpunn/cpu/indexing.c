@@ -310,6 +310,100 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_ste
     return GPUNN_OK;
 }
 
+/* ---- sample: digit by digit of its key, the class at which the weights in falling order pass a sum ----------------------- */
+
+typedef struct gpunn__nucleus {
+    const float *logits, *draw;
+    int64_t     *drawn, rows, n;
+    float        scale, top_p;
+} gpunn__nucleus;
+typedef struct gpunn__nucleus_row {
+    const float *logits;
+    int64_t      n;
+    uint32_t     most;
+    float        scale;
+    uint64_t     first[GPUNN__NUCLEUS_DIGITS]; /* sums of weights by the keys' first digits */
+} gpunn__nucleus_row;
+
+/* The sums of weights of the keys that begin with the first digits of `key`, by their next digit. */
+static void gpunn__nucleus_sums(const gpunn__nucleus_row *r, int level, uint64_t key, uint64_t sums[GPUNN__NUCLEUS_DIGITS])
+{
+    const int shift = 32 - 8 * level;
+    memset(sums, 0, GPUNN__NUCLEUS_DIGITS * sizeof *sums);
+    for (int64_t i = 0; i < r->n; i++) {
+        const uint64_t own = gpunn__nucleus_key(r->logits[i]);
+        if (own >> shift == key) sums[own >> (shift - 8) & 0xFF] += gpunn__nucleus_weight((uint32_t)own, r->most, r->scale);
+    }
+}
+
+/* The key at which the sum of weights passes `target`; *before: the sum of larger keys. */
+static uint32_t gpunn__nucleus_find(const gpunn__nucleus_row *r, uint64_t target, uint64_t *before)
+{
+    uint64_t sums[GPUNN__NUCLEUS_DIGITS], key = 0;
+    *before = 0;
+    memcpy(sums, r->first, sizeof sums);
+    for (int level = 0; level < GPUNN__NUCLEUS_LEVELS; level++) {
+        unsigned digit = GPUNN__NUCLEUS_DIGITS - 1;
+        if (level > 0) gpunn__nucleus_sums(r, level, key, sums);
+        for (; *before + sums[digit] <= target; digit--) *before += sums[digit];
+        key = key << 8 | digit;
+    }
+    return (uint32_t)key;
+}
+
+static int64_t gpunn__nucleus_drawn(gpunn__nucleus_row *r, float draw, float top_p)
+{
+    uint64_t kept = 0, before;
+    r->most = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        const uint32_t key = gpunn__nucleus_key(r->logits[i]);
+        if (key > r->most) r->most = key;
+    }
+    gpunn__nucleus_sums(r, 0, 0, r->first);
+    for (int digit = 0; digit < GPUNN__NUCLEUS_DIGITS; digit++) kept += r->first[digit];
+    if (top_p < 1) {
+        const uint64_t end = gpunn__nucleus_end(kept, top_p);
+        const uint32_t weight = gpunn__nucleus_weight(gpunn__nucleus_find(r, end, &before), r->most, r->scale);
+        kept = before + ((end - before) / weight + 1) * weight;
+    }
+    const uint64_t target = gpunn__nucleus_draw(kept, draw, r->most);
+    const uint32_t key = gpunn__nucleus_find(r, target, &before);
+    uint64_t equals = (target - before) / gpunn__nucleus_weight(key, r->most, r->scale); /* before the class that is drawn */
+    int64_t  i = 0;
+    while (gpunn__nucleus_key(r->logits[i]) != key || equals-- > 0) i++;
+    return i;
+}
+
+static void gpunn__nucleus_task(void *arg, int thread, int threads)
+{
+    const gpunn__nucleus *s = (const gpunn__nucleus *)arg;
+    gpunn__nucleus_row    row;
+    int64_t               i, end;
+    row.n = s->n;
+    row.scale = s->scale;
+    gpunn__cpu_part(s->rows, 1, threads, thread, &i, &end);
+    for (; i < end; i++) {
+        row.logits = s->logits + i * s->n;
+        s->drawn[i] = gpunn__nucleus_drawn(&row, s->draw[i], s->top_p);
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__nucleus s;
+    s.logits = (const float *)step->in[0].data;
+    s.draw = (const float *)step->in[1].data;
+    s.drawn = (int64_t *)step->out.data;
+    s.rows = step->in[0].dim[0];
+    s.n = step->in[0].dim[1];
+    s.scale = gpunn__nucleus_scale(step->attr->temperature);
+    s.top_p = step->attr->top_p;
+    if (action == GPUNN__PREPARE && s.n > UINT32_MAX)
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "sample from %lld classes; 2^32 - 1 are possible", (long long)s.n);
+    if (action == GPUNN__FORWARD) gpunn_parallel(gpunn__cpu_threads(cpu, 16 * step->in[0].count), gpunn__nucleus_task, &s);
+    return GPUNN_OK;
+}
+
 /* ---- argmax over x[outer][n][inner]: the first maximum; NaN counts as largest ----------------------------------------- */
 
 static void gpunn__argmax_task(void *arg, int thread, int threads)

@@ -242,6 +242,9 @@
     K(_plain, k, COUNT, GPUNN__NEEDED, count, "") S(k, ALONG, GPUNN__MEMBER(axis))                                             \
     GPUNN__AXIS_ARGS(K, A, S)                                                                                                  \
     K(_plain, largest, FLAG, true, largest, "") A(largest, BOOL, largest)
+#define GPUNN__SAMPLE_ARGS(K, A, S)                                                                                            \
+    K(sample, temperature, POSITIVE, 1, temperature, "") A(temperature, FLOAT, temperature)                                    \
+    K(sample, top_p, SHARE, 1, top_p, "Above 0: the fewest likeliest classes that have this share.") A(top_p, FLOAT, top_p)
 #define GPUNN__EINSUM_ARGS(K, A, S) K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
 #define GPUNN__LOSS_ARGS(K, A, S) K(loss, reduction, REDUCTION, 0, reduction, "")
 #define GPUNN__HUBER_ARGS(K, A, S)                                                                                             \

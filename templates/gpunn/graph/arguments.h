@@ -441,6 +441,8 @@ typedef struct gpunn__assign_args {
     X(OP, cumsum, CUMSUM, 1, 0, AXIS, _plain, gpunn_cumsum(in[0], a->axis), "torch.cumsum.")                                   \
     X(OP, topk_indices, TOPK_INDICES, 1, 0, TOPK, _plain, gpunn_topk_indices(in[0], a->count, a->axis, a->largest),            \
       "The places, i64, of the k largest or smallest in their order; gather takes the values.")                                \
+    X(OP, sample, SAMPLE, 2, 0, SAMPLE, sample, gpunn_sample_(in[0], in[1], *a),                                               \
+      "The class, i64 [n], that numbers from 0 to 1 [n] draw from softmax(logits / temperature) of each row [n, classes].")    \
     X(OP, einsum, NONE, GPUNN__MANY, 0, EINSUM, _plain, gpunn_einsum(a->text, in, e->count),                                   \
       "torch.einsum of one or two tensors.")                                                                                   \
     X(OP, assign, ASSIGN, 2, 0, ASSIGN, _assign, gpunn__make_assign(in, a),                                                    \

@@ -643,6 +643,13 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
     return false;
 }
 
+static bool gpunn__sample_rule(const gpunn__inference *i)
+{
+    i->out->dtype = GPUNN_I64;
+    gpunn__reduce_axes(i, 1u << 1);
+    return true;
+}
+
 /* ---- attention ------------------------------------------------------------------------------------------------------------ */
 
 /* Checks that mask has a valid dtype and broadcasts to the scores [n, heads, l, s]. */

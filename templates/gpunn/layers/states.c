@@ -1,7 +1,6 @@
 #include "layers/states.h"
 #include "base/shapes.h"
 #include "graph/nodes.h"
-#include "graph/expr.h"
 #include "layers/basic.h"
 #include "layers/shapes.h"
 
@@ -62,25 +61,22 @@ static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logi
 
 GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args)
 {
-    static const char *const operand_names[] = {"logits", "draw"}, *const number_names[] = {"scale", "top_p"};
-    /* For each row: the place in falling order where the cumulative probability exceeds the number drawn. */
-    static const char formula[] = "p = softmax(x * scale, 1); kept = p * (cumsum(p, 1) - p < top_p);"
-                                  "passed = sum(cumsum(kept, 1) <= y * sum(kept, 1, keepdim=True), 1, keepdim=True);"
-                                  "max(min(passed, sum(kept > 0, 1, keepdim=True) - 1), 0)";
-    gpunn__call       call;
-    gpunn_tensor     *in[2] = {logits, draw}, *places = NULL;
+    static const char *const names[] = {"logits", "draw"};
+    gpunn__call              call;
+    gpunn_attributes         attr = gpunn__no_attributes();
+    gpunn_tensor            *in[2] = {logits, draw}, *places = NULL;
     args.temperature = gpunn__float_setting(args.temperature, 1);
     args.top_p = gpunn__float_setting(args.top_p, 1);
-    if (!gpunn__begin(&call, "sample", NULL, operand_names, in, args.temperature == 0 && draw == NULL ? 1 : 2, 2) ||
+    if (!gpunn__begin(&call, "sample", NULL, names, in, args.temperature == 0 && draw == NULL ? 1 : 2, 2) ||
         !gpunn__sample_fits(&call, logits, draw, &args))
         return NULL;
     if (args.temperature == 0) return gpunn__made(&call, gpunn_argmax(logits, 1, false));
-    const int     classes = (int)logits->dim[1], kept = args.top_k > 0 && args.top_k < classes ? args.top_k : classes;
-    const double  numbers[2] = {1 / (double)args.temperature, (double)args.top_p};
+    attr.temperature = args.temperature;
+    attr.top_p = args.top_p;
+    const bool few = args.top_k > 0 && args.top_k < logits->dim[1];
+    if (few) in[0] = gpunn_topk(logits, args.top_k, 1, true, &places);
+    gpunn_tensor *drawn = gpunn__node(&call, &gpunn__operation_sample, &attr, in, 2);
+    if (!few || drawn == NULL) return drawn;
     const int64_t column[2] = {logits->dim[0], 1};
-    in[0] = gpunn_topk(logits, kept, 1, true, &places);
-    in[1] = gpunn__reshape_to(draw, 2, column);
-    gpunn_tensor *place = gpunn_cast(gpunn__expr(formula, NULL, in, 2, number_names, numbers, 2, NULL), GPUNN_I64);
-    gpunn_tensor *taken = gpunn_gather(gpunn_cast(places, GPUNN_F32), 1, place);
-    return gpunn__made(&call, gpunn_cast(gpunn__reshape_to(taken, 1, column), GPUNN_I64));
+    return gpunn__made(&call, gpunn__reshape_to(gpunn_gather(places, 1, gpunn__reshape_to(drawn, 2, column)), 1, column));
 }
