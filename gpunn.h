@@ -18514,6 +18514,10 @@ GPUNN__INTERNAL void gpunn__mark_kept(const gpunn_model *model, bool *needed, bo
  * need no input that the outputs do not need. */
 GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch);
 
+/* The tensor that a step of t reads as operand i. Indices that gpunn_expand copied to all lines of a gather or
+ * scatter_add are read as that one line, of size 1 along all other axes. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__source(const gpunn_tensor *t, int i);
+
 /* Whether t is an image of fixed size for which channels first and channels last differ in memory. */
 GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t);
 
@@ -18881,6 +18885,15 @@ GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training
     }
 }
 
+GPUNN__INTERNAL gpunn_tensor *gpunn__source(const gpunn_tensor *t, int i)
+{
+    gpunn_tensor *input = t->inputs[i], *line = input && input->op == GPUNN_OP_EXPAND ? input->inputs[0] : NULL;
+    bool          serves = i == 1 && (t->op == GPUNN_OP_GATHER || t->op == GPUNN_OP_SCATTER_ADD) && line && line->rank == t->rank;
+    for (int axis = 0; serves && axis < t->rank; axis++)
+        serves = line->dim[axis] == (axis == t->attr.axis ? input->dim[axis] : 1);
+    return serves ? line : input;
+}
+
 GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t)
 {
     bool fixed = t->rank == 4 && t->dim[1] > 0 && t->dim[2] > 0 && t->dim[3] > 0;
@@ -19161,7 +19174,7 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
 
 GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i)
 {
-    const gpunn_tensor *input = t->inputs[i];
+    const gpunn_tensor *input = gpunn__source(t, i);
     return input && plan->tensors[input->id].part != 2 ? input : NULL;
 }
 
@@ -19765,7 +19778,7 @@ GPUNN__INTERNAL bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_te
 
 static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
 {
-    if (!gpunn__is_factor(b, t, operand)) return gpunn__read_value(b, value, t->inputs[operand], at);
+    if (!gpunn__is_factor(b, t, operand)) return gpunn__read_value(b, value, gpunn__source(t, operand), at);
     int root = b->plan->tensors[t->inputs[operand]->id].root;
     gpunn__describe(b->plan, value, t->inputs[operand]);
     value->dtype = gpunn__half_of(b->model);
@@ -20464,14 +20477,14 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
         if (b->pass > 0 && gpunn__op_is(t->op, GPUNN__RECURRENT)) b->tensors[id].again = b->model->parts + 1;
         const bool grouped = b->tensors[id].group >= 0;
         for (int i = 0; i < t->input_count; i++)
-            if (t->inputs[i] && (grouped || gpunn__op_reads_input(t->op, i))) gpunn__mark_again(b, t->inputs[i]);
+            if (t->inputs[i] && (grouped || gpunn__op_reads_input(t->op, i))) gpunn__mark_again(b, gpunn__source(t, i));
         if (grouped || gpunn__op_reads_output(t->op) || gpunn__op_is(t->op, GPUNN__SAVES)) gpunn__mark_again(b, t);
     }
     for (int place = b->place_count - 1; place >= 0 && b->model->parts; place--) {
         const int maker = b->order[place], part = b->tensors[maker].again;
         for (int id = part ? maker : -1; id >= 0; id = gpunn__member_before(b, maker, id))
             for (int i = 0; i < b->model->tensors[id]->input_count; i++) {
-                const gpunn_tensor *input = b->model->tensors[id]->inputs[i];
+                const gpunn_tensor *input = gpunn__source(b->model->tensors[id], i);
                 if (input && b->model->tensors[gpunn__maker(b, input)]->part == part) gpunn__mark_again(b, input);
             }
     }
@@ -20506,7 +20519,7 @@ static bool gpunn__repeat_for(gpunn__builder *b, int maker)
     for (int id = maker; id >= 0 && gpunn__recomputes(b); id = gpunn__member_before(b, maker, id)) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = -1; i < t->input_count; i++) {
-            const gpunn_tensor *read = i < 0 ? t : t->inputs[i];
+            const gpunn_tensor *read = i < 0 ? t : gpunn__source(t, i);
             const int           part = read ? b->tensors[gpunn__maker(b, read)].again : 0;
             if (part && !gpunn__repeat_part(b, part)) return false;
         }
@@ -21252,6 +21265,21 @@ static GPUNN__STATUS gpunn__settle_sizes(gpunn__builder *b)
     return GPUNN_OK;
 }
 
+/* Copies of indices that no step reads are not made. */
+static void gpunn__drop_expanded(gpunn__builder *b)
+{
+    for (int id = b->plan->tensor_count - 1; id >= 0; id--) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (t->op != GPUNN_OP_EXPAND || t->dtype == GPUNN_F32 || gpunn__is_visible(b->plan, t)) continue;
+        bool read = false;
+        for (int k = id + 1; k < b->plan->tensor_count; k++)
+            for (int i = 0; b->needed[k] && i < b->model->tensors[k]->input_count; i++)
+                read = read || (b->model->tensors[k]->inputs[i] == t &&
+                                (b->tensors[k].group >= 0 || gpunn__source(b->model->tensors[k], i) == t));
+        b->needed[id] = b->needed[id] && read;
+    }
+}
+
 static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
 {
     gpunn_model *model = b->model;
@@ -21293,6 +21321,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     const bool gradients = plan->training && !plan->forward_only;
     if (gradients) gpunn__mark_gradients(b);
     if (plan->pass_count == 1) gpunn__mark_groups(b);
+    gpunn__drop_expanded(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
     gpunn__mark_chains(b);
     for (int id = 0; id < plan->tensor_count && gradients && !plan->seeded; id++) /* losses are F32 */
@@ -26017,7 +26046,7 @@ typedef struct gpunn__pick {
     const float       *from;                              /* x, or the gradient of out */
     gpunn_dtype        dtype;                             /* of x; rows of an embedding may be in 16-bit storage */
     float             *to;                                /* out, or the gradient of x */
-    bool               rows, add;                         /* rows: rows of an embedding; add: += instead of = */
+    bool               rows, slices, add;                 /* rows: rows of an embedding; add: += instead of = */
     int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* bad: first position out of range per part; -1: none */
 } gpunn__pick;
 
@@ -26032,20 +26061,27 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pic
 
 /* ---- embedding and gather: read elements at integer indices ----------------------------------------------------------- *
  * out[o][j][i] = x[o][index[o][j][i]][i]. The index of an embedding is [1][m][1] and applies to all i, the
- * columns of its weight. */
+ * columns of its weight. The index of slices is [m] and applies to all o and i. */
+
+/* Elements, or rows of an embedding. */
+GPUNN__INLINE int64_t gpunn__pick_count(const gpunn__pick *p)
+{
+    return p->outer * p->m * (p->rows ? 1 : p->inner);
+}
 
 static void gpunn__pick_part(gpunn__pick *p, int64_t part)
 {
-    int64_t begin = gpunn__least(part * p->part_size, p->index->count), end = gpunn__least(begin + p->part_size, p->index->count);
-    int64_t inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
+    int64_t      count = gpunn__pick_count(p), begin = gpunn__least(part * p->part_size, count);
+    int64_t      end = gpunn__least(begin + p->part_size, count);
+    int64_t      inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
     const bool   whole = !p->rows && p->dtype != GPUNN_F32;
     int64_t      first = line / p->m * p->n * inner; /* offset of a line of x */
     const float *from = p->from;
     p->bad[part] = -1;
     for (int64_t at = begin; at < end; at++) {
-        int64_t index = gpunn__picked(p, at);
+        int64_t index = gpunn__picked(p, p->slices ? j : at);
         if (index < 0 || index >= p->n) {
-            p->bad[part] = at;
+            p->bad[part] = p->slices ? j : at;
             return;
         }
         if (p->rows) {
@@ -26090,7 +26126,7 @@ static void gpunn__pick_back_task(void *arg, int thread, int threads)
         float       *to = p->to + o * p->n * p->inner + column;
         const float *from = p->from + o * p->m * p->inner + column;
         for (int64_t j = 0; j < p->m; j++, from += p->inner) {
-            if (p->rows) {
+            if (p->rows || p->slices) {
                 int64_t                index = gpunn__picked(p, j);
                 float *GPUNN__RESTRICT row = to + index * p->inner;
                 if (index == p->padding) continue;
@@ -26126,7 +26162,7 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     p->dtype = step->in[table].dtype;
     p->to = (float *)step->out.data;
     p->add = false;
-    p->part_size = (p->index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
+    p->part_size = (gpunn__pick_count(p) + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
     gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__pick_task, p);
     for (int part = 0; part < GPUNN__PICK_PARTS; part++)
         if (p->bad[part] >= 0) return gpunn__pick_fail(cpu, p, p->bad[part]);
@@ -26138,6 +26174,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *
     gpunn__pick p;
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     p.rows = true;
+    p.slices = false;
     p.outer = 1;
     p.m = step->in[0].count;
     p.n = step->in[1].dim[0];
@@ -26146,18 +26183,26 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *
     return gpunn__pick_run(cpu, step, action, &p, 1);
 }
 
+/* gather, and scatter_add. */
+static void gpunn__pick_along(gpunn__pick *p, const gpunn_step *step)
+{
+    gpunn__along a;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    p->index = &step->in[1];
+    p->outer = a.outer;
+    p->m = p->index->dim[step->attr->axis];
+    p->n = a.n;
+    p->inner = a.inner;
+    p->padding = -1;
+    p->rows = false;
+    p->slices = p->index->count < gpunn__pick_count(p);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    gpunn__pick  p;
-    gpunn__along a;
+    gpunn__pick p;
     if (action == GPUNN__PREPARE) return GPUNN_OK;
-    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
-    p.rows = false;
-    p.outer = a.outer;
-    p.m = step->out.dim[step->attr->axis];
-    p.n = a.n;
-    p.inner = a.inner;
-    p.padding = -1;
+    gpunn__pick_along(&p, step);
     return gpunn__pick_run(cpu, step, action, &p, 0);
 }
 
@@ -26174,30 +26219,22 @@ static GPUNN__STATUS gpunn__scatter_check(gpunn__cpu *cpu, const gpunn__pick *p)
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    gpunn__pick  p;
-    gpunn__along a;
-    gpunn_step   copy = *step;
+    gpunn__pick p;
+    gpunn_step  copy = *step;
     copy.input_count = 1;
     gpunn_status status = gpunn__cpu_expand(cpu, &copy, action);
     step->workspace_bytes = copy.workspace_bytes;
     if (status != GPUNN_OK || action == GPUNN__PREPARE || (action == GPUNN__BACKWARD && !step->grad_in[2].data)) return status;
-    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
-    p.rows = false;
-    p.outer = a.outer;
-    p.m = step->in[2].dim[step->attr->axis];
-    p.n = a.n;
-    p.inner = a.inner;
-    p.padding = -1;
-    p.index = &step->in[1];
+    gpunn__pick_along(&p, step);
     p.dtype = GPUNN_F32;
-    p.part_size = (p.index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
+    p.part_size = (gpunn__pick_count(&p) + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
     p.add = action == GPUNN__BACKWARD ? step->accumulate[2] : true;
     p.from = (const float *)(action == GPUNN__BACKWARD ? step->grad_out.data : step->in[2].data);
     p.to = (float *)(action == GPUNN__BACKWARD ? step->grad_in[2].data : step->out.data);
     if (action != GPUNN__BACKWARD) status = gpunn__scatter_check(cpu, &p);
     if (status != GPUNN_OK) return status;
-    gpunn_parallel(gpunn__cpu_threads(cpu, p.index->count), action == GPUNN__BACKWARD ? gpunn__pick_task : gpunn__pick_back_task,
-                   &p);
+    gpunn_parallel(gpunn__cpu_threads(cpu, gpunn__pick_count(&p)),
+                   action == GPUNN__BACKWARD ? gpunn__pick_task : gpunn__pick_back_task, &p);
     return GPUNN_OK;
 }
 

@@ -55,12 +55,12 @@ static void test_launches(void **state)
 }
 
 /* What orders, draws from and adds to long lines: launches of a pass, and MB that the device holds for it. */
-typedef enum pick { TOPK, SORT, SAMPLE, SCATTER, SORT_BACKWARD } pick;
+typedef enum pick { TOPK, SORT, SAMPLE, SCATTER, SORT_BACKWARD, SELECT, INDEX_ADD, SELECT_BACKWARD } pick;
 static const struct picking {
     const char *name;
     pick        pick;
     int64_t     lines, n;
-    int         k; /* largest, or indices of a line */
+    int         k; /* largest, or indices of a line, or of all */
     long        launches;
     double      megabytes;
 } pickings[] = {{"40 of 50257", TOPK, 1, 50257, 40, 2, 0.22},
@@ -78,6 +78,9 @@ static const struct picking {
                 {"sample from 50257, 256 times", SAMPLE, 256, 50257, 0, 10, 56},
                 {"add at 1000000", SCATTER, 1, 1000000, 1000000, 9, 37},
                 {"add at 1000, 64 times", SCATTER, 64, 5000, 1000, 3, 3.4},
+                {"select 3000 of 5000 rows of 256", SELECT, 5000, 256, 3000, 2, 8.3},
+                {"add 3000 to 5000 rows of 256", INDEX_ADD, 5000, 256, 3000, 7, 13.4},
+                {"backward of selecting 3000 of 5000 rows of 256", SELECT_BACKWARD, 5000, 256, 3000, 15, 24.7},
                 {"backward of sort 131072", SORT_BACKWARD, 1, 131072, 0, 25, 5.4},
                 {"backward of sort 1024, 4096 times", SORT_BACKWARD, 4096, 1024, 0, 11, 118}};
 
@@ -91,6 +94,16 @@ static void make_pick(workload *w, const struct picking *p)
     if (p->pick == SCATTER) {
         gpunn_tensor *src = input(w, "src", p->lines, GPUNN_SHAPE(p->lines, p->k));
         w->output = gpunn_scatter_add(x, 1, gpunn_cast(src, GPUNN_I64), src);
+    }
+    gpunn_tensor *rows = p->pick >= SELECT ? input(w, "rows", p->k, GPUNN_SHAPE(p->k)) : NULL;
+    if (p->pick == SELECT) w->output = gpunn_index_select(x, 0, gpunn_cast(rows, GPUNN_I64));
+    if (p->pick == INDEX_ADD)
+        w->output = gpunn_index_add(x, 0, gpunn_cast(rows, GPUNN_I64), input(w, "src", p->k, GPUNN_SHAPE(p->k, p->n)));
+    if (p->pick == SELECT_BACKWARD) {
+        gpunn_tensor *weight = gpunn_parameter(w->model, "weight", GPUNN_SHAPE(p->lines, p->n), (gpunn_init){0});
+        gpunn_tensor *picked = gpunn_index_select(weight, 0, gpunn_cast(rows, GPUNN_I64));
+        w->loss = gpunn_sum(gpunn_mul(picked, picked), GPUNN_ALL, false);
+        w->opt = gpunn_sgd(w->model, .lr = 0.1f);
     }
     if (p->pick == SORT_BACKWARD) {
         gpunn_tensor *weight = gpunn_parameter(w->model, "weight", GPUNN_SHAPE(p->lines, p->n), (gpunn_init){0});

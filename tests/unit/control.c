@@ -692,6 +692,7 @@ static gpunn_tensor *block(gpunn_tensor *x, int number, gpunn_tensor **middle)
     h = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 2, 4, 16));
     h = gpunn_scaled_dot_product_attention(h, h, h, .dropout_p = 0.2f);
     h = gpunn_flatten(gpunn_max_pool2d(h, .kernel_size = 2));
+    h = gpunn_index_select(h, 1, gpunn_argsort(gpunn_mean(h, GPUNN_AXES(0), false), 0, true));
     h = gpunn_dropout(gpunn_layer_norm(h, names[2]), 0.3f);
     h = gpunn_mul(gpunn_gelu_tanh(gpunn_linear(h, names[3], .out_features = WIDE * 16)), gpunn_rand_like(gpunn_flatten(x)));
     h = gpunn_softmax(gpunn_linear(h, names[4], .out_features = WIDE * 16), -1);

@@ -3,20 +3,27 @@
 
 /* ---- embedding and gather: read elements at integer indices ----------------------------------------------------------- *
  * out[o][j][i] = x[o][index[o][j][i]][i]. The index of an embedding is [1][m][1] and applies to all i, the
- * columns of its weight. */
+ * columns of its weight. The index of slices is [m] and applies to all o and i. */
+
+/* Elements, or rows of an embedding. */
+GPUNN__INLINE int64_t gpunn__pick_count(const gpunn__pick *p)
+{
+    return p->outer * p->m * (p->rows ? 1 : p->inner);
+}
 
 static void gpunn__pick_part(gpunn__pick *p, int64_t part)
 {
-    int64_t begin = gpunn__least(part * p->part_size, p->index->count), end = gpunn__least(begin + p->part_size, p->index->count);
-    int64_t inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
+    int64_t      count = gpunn__pick_count(p), begin = gpunn__least(part * p->part_size, count);
+    int64_t      end = gpunn__least(begin + p->part_size, count);
+    int64_t      inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
     const bool   whole = !p->rows && p->dtype != GPUNN_F32;
     int64_t      first = line / p->m * p->n * inner; /* offset of a line of x */
     const float *from = p->from;
     p->bad[part] = -1;
     for (int64_t at = begin; at < end; at++) {
-        int64_t index = gpunn__picked(p, at);
+        int64_t index = gpunn__picked(p, p->slices ? j : at);
         if (index < 0 || index >= p->n) {
-            p->bad[part] = at;
+            p->bad[part] = p->slices ? j : at;
             return;
         }
         if (p->rows) {
@@ -61,7 +68,7 @@ static void gpunn__pick_back_task(void *arg, int thread, int threads)
         float       *to = p->to + o * p->n * p->inner + column;
         const float *from = p->from + o * p->m * p->inner + column;
         for (int64_t j = 0; j < p->m; j++, from += p->inner) {
-            if (p->rows) {
+            if (p->rows || p->slices) {
                 int64_t                index = gpunn__picked(p, j);
                 float *GPUNN__RESTRICT row = to + index * p->inner;
                 if (index == p->padding) continue;
@@ -97,7 +104,7 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     p->dtype = step->in[table].dtype;
     p->to = (float *)step->out.data;
     p->add = false;
-    p->part_size = (p->index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
+    p->part_size = (gpunn__pick_count(p) + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
     gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__pick_task, p);
     for (int part = 0; part < GPUNN__PICK_PARTS; part++)
         if (p->bad[part] >= 0) return gpunn__pick_fail(cpu, p, p->bad[part]);
@@ -109,6 +116,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *
     gpunn__pick p;
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     p.rows = true;
+    p.slices = false;
     p.outer = 1;
     p.m = step->in[0].count;
     p.n = step->in[1].dim[0];
@@ -117,18 +125,26 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *
     return gpunn__pick_run(cpu, step, action, &p, 1);
 }
 
+/* gather, and scatter_add. */
+static void gpunn__pick_along(gpunn__pick *p, const gpunn_step *step)
+{
+    gpunn__along a;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    p->index = &step->in[1];
+    p->outer = a.outer;
+    p->m = p->index->dim[step->attr->axis];
+    p->n = a.n;
+    p->inner = a.inner;
+    p->padding = -1;
+    p->rows = false;
+    p->slices = p->index->count < gpunn__pick_count(p);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    gpunn__pick  p;
-    gpunn__along a;
+    gpunn__pick p;
     if (action == GPUNN__PREPARE) return GPUNN_OK;
-    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
-    p.rows = false;
-    p.outer = a.outer;
-    p.m = step->out.dim[step->attr->axis];
-    p.n = a.n;
-    p.inner = a.inner;
-    p.padding = -1;
+    gpunn__pick_along(&p, step);
     return gpunn__pick_run(cpu, step, action, &p, 0);
 }
 
@@ -145,30 +161,22 @@ static GPUNN__STATUS gpunn__scatter_check(gpunn__cpu *cpu, const gpunn__pick *p)
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    gpunn__pick  p;
-    gpunn__along a;
-    gpunn_step   copy = *step;
+    gpunn__pick p;
+    gpunn_step  copy = *step;
     copy.input_count = 1;
     gpunn_status status = gpunn__cpu_expand(cpu, &copy, action);
     step->workspace_bytes = copy.workspace_bytes;
     if (status != GPUNN_OK || action == GPUNN__PREPARE || (action == GPUNN__BACKWARD && !step->grad_in[2].data)) return status;
-    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
-    p.rows = false;
-    p.outer = a.outer;
-    p.m = step->in[2].dim[step->attr->axis];
-    p.n = a.n;
-    p.inner = a.inner;
-    p.padding = -1;
-    p.index = &step->in[1];
+    gpunn__pick_along(&p, step);
     p.dtype = GPUNN_F32;
-    p.part_size = (p.index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
+    p.part_size = (gpunn__pick_count(&p) + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
     p.add = action == GPUNN__BACKWARD ? step->accumulate[2] : true;
     p.from = (const float *)(action == GPUNN__BACKWARD ? step->grad_out.data : step->in[2].data);
     p.to = (float *)(action == GPUNN__BACKWARD ? step->grad_in[2].data : step->out.data);
     if (action != GPUNN__BACKWARD) status = gpunn__scatter_check(cpu, &p);
     if (status != GPUNN_OK) return status;
-    gpunn_parallel(gpunn__cpu_threads(cpu, p.index->count), action == GPUNN__BACKWARD ? gpunn__pick_task : gpunn__pick_back_task,
-                   &p);
+    gpunn_parallel(gpunn__cpu_threads(cpu, gpunn__pick_count(&p)),
+                   action == GPUNN__BACKWARD ? gpunn__pick_task : gpunn__pick_back_task, &p);
     return GPUNN_OK;
 }
 

@@ -12,7 +12,7 @@ typedef struct gpunn__pick {
     const float       *from;                              /* x, or the gradient of out */
     gpunn_dtype        dtype;                             /* of x; rows of an embedding may be in 16-bit storage */
     float             *to;                                /* out, or the gradient of x */
-    bool               rows, add;                         /* rows: rows of an embedding; add: += instead of = */
+    bool               rows, slices, add;                 /* rows: rows of an embedding; add: += instead of = */
     int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* bad: first position out of range per part; -1: none */
 } gpunn__pick;
 

@@ -429,14 +429,14 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
         if (b->pass > 0 && gpunn__op_is(t->op, GPUNN__RECURRENT)) b->tensors[id].again = b->model->parts + 1;
         const bool grouped = b->tensors[id].group >= 0;
         for (int i = 0; i < t->input_count; i++)
-            if (t->inputs[i] && (grouped || gpunn__op_reads_input(t->op, i))) gpunn__mark_again(b, t->inputs[i]);
+            if (t->inputs[i] && (grouped || gpunn__op_reads_input(t->op, i))) gpunn__mark_again(b, gpunn__source(t, i));
         if (grouped || gpunn__op_reads_output(t->op) || gpunn__op_is(t->op, GPUNN__SAVES)) gpunn__mark_again(b, t);
     }
     for (int place = b->place_count - 1; place >= 0 && b->model->parts; place--) {
         const int maker = b->order[place], part = b->tensors[maker].again;
         for (int id = part ? maker : -1; id >= 0; id = gpunn__member_before(b, maker, id))
             for (int i = 0; i < b->model->tensors[id]->input_count; i++) {
-                const gpunn_tensor *input = b->model->tensors[id]->inputs[i];
+                const gpunn_tensor *input = gpunn__source(b->model->tensors[id], i);
                 if (input && b->model->tensors[gpunn__maker(b, input)]->part == part) gpunn__mark_again(b, input);
             }
     }
@@ -471,7 +471,7 @@ static bool gpunn__repeat_for(gpunn__builder *b, int maker)
     for (int id = maker; id >= 0 && gpunn__recomputes(b); id = gpunn__member_before(b, maker, id)) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = -1; i < t->input_count; i++) {
-            const gpunn_tensor *read = i < 0 ? t : t->inputs[i];
+            const gpunn_tensor *read = i < 0 ? t : gpunn__source(t, i);
             const int           part = read ? b->tensors[gpunn__maker(b, read)].again : 0;
             if (part && !gpunn__repeat_part(b, part)) return false;
         }

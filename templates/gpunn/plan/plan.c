@@ -445,6 +445,21 @@ static GPUNN__STATUS gpunn__settle_sizes(gpunn__builder *b)
     return GPUNN_OK;
 }
 
+/* Copies of indices that no step reads are not made. */
+static void gpunn__drop_expanded(gpunn__builder *b)
+{
+    for (int id = b->plan->tensor_count - 1; id >= 0; id--) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (t->op != GPUNN_OP_EXPAND || t->dtype == GPUNN_F32 || gpunn__is_visible(b->plan, t)) continue;
+        bool read = false;
+        for (int k = id + 1; k < b->plan->tensor_count; k++)
+            for (int i = 0; b->needed[k] && i < b->model->tensors[k]->input_count; i++)
+                read = read || (b->model->tensors[k]->inputs[i] == t &&
+                                (b->tensors[k].group >= 0 || gpunn__source(b->model->tensors[k], i) == t));
+        b->needed[id] = b->needed[id] && read;
+    }
+}
+
 static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
 {
     gpunn_model *model = b->model;
@@ -486,6 +501,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     const bool gradients = plan->training && !plan->forward_only;
     if (gradients) gpunn__mark_gradients(b);
     if (plan->pass_count == 1) gpunn__mark_groups(b);
+    gpunn__drop_expanded(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
     gpunn__mark_chains(b);
     for (int id = 0; id < plan->tensor_count && gradients && !plan->seeded; id++) /* losses are F32 */

@@ -190,6 +190,15 @@ GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training
     }
 }
 
+GPUNN__INTERNAL gpunn_tensor *gpunn__source(const gpunn_tensor *t, int i)
+{
+    gpunn_tensor *input = t->inputs[i], *line = input && input->op == GPUNN_OP_EXPAND ? input->inputs[0] : NULL;
+    bool          serves = i == 1 && (t->op == GPUNN_OP_GATHER || t->op == GPUNN_OP_SCATTER_ADD) && line && line->rank == t->rank;
+    for (int axis = 0; serves && axis < t->rank; axis++)
+        serves = line->dim[axis] == (axis == t->attr.axis ? input->dim[axis] : 1);
+    return serves ? line : input;
+}
+
 GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t)
 {
     bool fixed = t->rank == 4 && t->dim[1] > 0 && t->dim[2] > 0 && t->dim[3] > 0;
@@ -470,7 +479,7 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
 
 GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i)
 {
-    const gpunn_tensor *input = t->inputs[i];
+    const gpunn_tensor *input = gpunn__source(t, i);
     return input && plan->tensors[input->id].part != 2 ? input : NULL;
 }
 
@@ -1074,7 +1083,7 @@ GPUNN__INTERNAL bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_te
 
 static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
 {
-    if (!gpunn__is_factor(b, t, operand)) return gpunn__read_value(b, value, t->inputs[operand], at);
+    if (!gpunn__is_factor(b, t, operand)) return gpunn__read_value(b, value, gpunn__source(t, operand), at);
     int root = b->plan->tensors[t->inputs[operand]->id].root;
     gpunn__describe(b->plan, value, t->inputs[operand]);
     value->dtype = gpunn__half_of(b->model);

@@ -196,6 +196,10 @@ GPUNN__INTERNAL void gpunn__mark_kept(const gpunn_model *model, bool *needed, bo
  * need no input that the outputs do not need. */
 GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch);
 
+/* The tensor that a step of t reads as operand i. Indices that gpunn_expand copied to all lines of a gather or
+ * scatter_add are read as that one line, of size 1 along all other axes. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__source(const gpunn_tensor *t, int i);
+
 /* Whether t is an image of fixed size for which channels first and channels last differ in memory. */
 GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t);
 

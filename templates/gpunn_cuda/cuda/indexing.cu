@@ -669,7 +669,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, gpunn_step *s
 
 /* ---- embedding -------------------------------------------------------------------------------------------------------------- *
  * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each
- * row of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. */
+ * row of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. So are
+ * slices, which stand in [outer][rows][width] and have outer * width columns. */
 
 typedef struct gpunn__rows {
     const void  *index; /* tokens */
@@ -677,10 +678,18 @@ typedef struct gpunn__rows {
     const void  *from;            /* weight, or the gradient of the result */
     void        *to;              /* the result, or the gradient of weight */
     int64_t      count, n, width; /* tokens; rows and columns of weight */
+    int64_t      outer;           /* of slices; 1: of rows */
     int64_t      padding;         /* a row without gradient; -1: none */
-    bool         add;
-    const uint2 *sorted; /* per token (its row, its position); n in place of a row that gets nothing */
+    bool         add, spoils;     /* spoils: a token that is no row makes row 0 NaN */
+    const uint2 *sorted; /* per token (its row, its position); (n, ..): it counts for nothing; (0, UINT32_MAX): it spoils */
 } gpunn__rows;
+
+/* Where a column of a row stands among `rows` rows. */
+__device__ __forceinline__ int64_t gpunn__rows_place(const gpunn__rows &r, int64_t rows, int64_t row, int64_t column)
+{
+    const int64_t o = r.outer == 1 ? 0 : gpunn__quotient(column, r.width);
+    return (o * rows + row) * r.width + column - o * r.width;
+}
 
 template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
 {
@@ -702,8 +711,9 @@ typedef struct gpunn__row_keys {
     __device__ uint2 operator()(const gpunn__sorting &, int64_t, int64_t i) const
     {
         const int64_t row = gpunn__integer(r.index, r.index_type, i);
-        const bool    counts = row >= 0 && row < r.n && row != r.padding;
-        return make_uint2((unsigned)(counts ? row : r.n), (unsigned)i);
+        const bool    there = row >= 0 && row < r.n;
+        if (r.spoils && !there) return make_uint2(0, UINT32_MAX);
+        return make_uint2((unsigned)(there && row != r.padding ? row : r.n), (unsigned)i);
     }
 } gpunn__row_keys;
 
@@ -723,7 +733,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel
                 high = middle;
         }
         if (low < r.count && (int64_t)r.sorted[low].x == row) continue;
-        for (int64_t column = lane; column < r.width; column += 32) gpunn__store(r.to, r.to_type, row * r.width + column, 0);
+        for (int64_t column = lane; column < r.outer * r.width; column += 32)
+            gpunn__store(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 0);
     }
 }
 
@@ -750,10 +761,11 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
     for (int j = 0; j < N; j++) sum[j] = 0;
 #pragma unroll(N > 1 ? 2 : 4)
     for (unsigned i = 0; i < count; i++, token += step) {
-        float v[N];
-        gpunn__line_load<N>(r.from, r.from_type, (int64_t)token->y * r.width + column, 1, v);
+        float      v[N];
+        const bool there = token->y != UINT32_MAX;
+        gpunn__line_load<N>(r.from, r.from_type, gpunn__rows_place(r, r.count, there ? token->y : 0, column), 1, v);
 #pragma unroll
-        for (int j = 0; j < N; j++) sum[j] += v[j];
+        for (int j = 0; j < N; j++) sum[j] += there ? v[j] : NAN;
     }
 }
 
@@ -765,6 +777,7 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum
 {
     GPUNN__FOLLOW();
     __shared__ float part[N][GPUNN__ROWS_THREADS];
+    const int64_t    columns = r.outer * r.width;
     unsigned         groups = GPUNN__ROWS_THREADS / across, group = threadIdx.x / across;
     int64_t          start = (int64_t)(threadIdx.x & (across - 1)) * N;
     for (int64_t base = (int64_t)blockIdx.x * groups; base < r.count; base += (int64_t)gridDim.x * groups) {
@@ -774,24 +787,24 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum
             unsigned count = (unsigned)(gpunn__run_end(r.sorted, r.count, first) - first);
             float    sum[N];
             if (count <= GPUNN__ROWS_ALONE) {
-                for (int64_t column = start; g == group && column < r.width; column += (int64_t)across * N) {
+                for (int64_t column = start; g == group && column < columns; column += (int64_t)across * N) {
                     gpunn__rows_add<N>(r, first, count, 1, column, sum);
-                    gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
+                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum, r.add);
                 }
                 continue;
             }
             unsigned own = count / groups + (group < count % groups);
-            for (int64_t offset = 0; offset < r.width; offset += (int64_t)across * N) {
+            for (int64_t offset = 0; offset < columns; offset += (int64_t)across * N) {
                 int64_t column = offset + start;
-                if (column < r.width) gpunn__rows_add<N>(r, first + group, own, groups, column, sum);
+                if (column < columns) gpunn__rows_add<N>(r, first + group, own, groups, column, sum);
 #pragma unroll
-                for (int j = 0; j < N; j++) part[j][threadIdx.x] = column < r.width ? sum[j] : 0;
+                for (int j = 0; j < N; j++) part[j][threadIdx.x] = column < columns ? sum[j] : 0;
                 __syncthreads();
-                if (group == 0 && column < r.width) {
+                if (group == 0 && column < columns) {
                     for (unsigned other = 1; other < groups; other++)
 #pragma unroll
                         for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
-                    gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
+                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum, r.add);
                 }
                 __syncthreads();
             }
@@ -807,7 +820,7 @@ static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpun
     if (!r->add) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1), GPUNN__THREADS, *r));
     int      pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
     unsigned across = 1;
-    while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->width) across *= 2;
+    while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->outer * r->width) across *= 2;
     unsigned blocks = gpunn__blocks(cuda, r->count * across, 1);
     if (pack > 1) return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r, across);
     return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<1>), blocks, GPUNN__ROWS_THREADS, *r, across);
@@ -831,6 +844,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     r.count = tokens->count;
     r.n = weight->dim[0];
     r.width = weight->dim[1];
+    r.outer = 1;
     r.padding = step->attr->ignore_index;
     const gpunn_value *from = step->backward ? &step->grad_out : weight, *to = step->backward ? &step->grad_in[1] : &step->out;
     r.from = from->data;
@@ -849,6 +863,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
 
 /* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ---------------------------------------- *
  * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them.
+ * Indices that serve all lines are sorted once, as an embedding's tokens.
  * Else they are sorted, each line by a block or, longer ones, all together in memory; then each run of equal
  * places is summed. Sums are made in the order of the indices, but those of runs longer than GPUNN__RUN_ALONE
  * in memory by a block, in an order that the indices alone tell. An index out of range makes a NaN, of
@@ -861,16 +876,24 @@ typedef struct gpunn__gather {
     gpunn_dtype x_type, gradient_type, index_type, base_type, y_type, dx_type;
     int64_t     outer, m, n, inner;
     bool        add, whole; /* to y; of integers */
+    bool        slices;     /* index is [m] and serves all lines */
 } gpunn__gather;
+
+/* Index number j of line [o][..][column]. */
+__device__ __forceinline__ int64_t gpunn__gather_index(const gpunn__gather &g, int64_t o, int64_t j, int64_t column)
+{
+    return gpunn__integer(g.index, g.index_type, g.slices ? j : (o * g.m + j) * g.inner + column);
+}
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_kernel(const gpunn__gather g)
 {
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t line = gpunn__quotient(i, g.inner), at = gpunn__integer(g.index, g.index_type, i);
+        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m), column = i - line * g.inner;
+        int64_t at = gpunn__gather_index(g, o, line - o * g.m, column);
         bool    there = at >= 0 && at < g.n;
-        int64_t from = (gpunn__quotient(line, g.m) * g.n + at) * g.inner + (i - line * g.inner);
+        int64_t from = (o * g.n + at) * g.inner + column;
         if (g.whole) {
             gpunn__put_integer(g.y, g.y_type, i, there ? gpunn__integer(g.x, g.x_type, from) : 0);
             continue;
@@ -895,7 +918,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
         int64_t from = o * g.m * g.inner + (i - line * g.inner);
         float   sum = gpunn__gather_base(g, i);
         for (int64_t j = 0; j < g.m; j++, from += g.inner) {
-            int64_t k = gpunn__integer(g.index, g.index_type, from);
+            int64_t k = gpunn__gather_index(g, o, j, i - line * g.inner);
             if (k < 0 || k >= g.n) sum = NAN;
             if (k == line - o * g.n) sum += gpunn__load(g.gradient, g.gradient_type, from);
         }
@@ -999,6 +1022,7 @@ static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along
     g.inner = a->inner;
     g.outer = a->lines / a->inner;
     g.m = index->dim[step->attr->axis];
+    g.slices = index->count < a->lines * g.m;
     g.index = index->data;
     g.index_type = index->dtype;
     return g;
@@ -1007,8 +1031,8 @@ static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along
 /* GPUNN__PREPARE of what gpunn__gather_back will do. */
 static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, const gpunn__gather *g)
 {
-    const int64_t count = g->outer * g->m * g->inner, places = g->outer * g->n * g->inner;
-    if (g->m <= (g->n <= UINT32_MAX ? GPUNN__GATHER_LINE : GPUNN__GATHER_FEW)) return GPUNN_OK;
+    const int64_t count = g->slices ? g->m : g->outer * g->m * g->inner, places = g->slices ? g->n : g->outer * g->n * g->inner;
+    if (g->m <= (!g->slices && g->n <= UINT32_MAX ? GPUNN__GATHER_LINE : GPUNN__GATHER_FEW)) return GPUNN_OK;
     if (count > UINT32_MAX || places > UINT32_MAX)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                 "%lld indices into %lld elements; the GPU can add to 2^32 - 1 of each at once, so split axis %d",
@@ -1018,6 +1042,28 @@ static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, c
     return GPUNN_OK;
 }
 
+/* Adds slices of the gradient to those of dx. */
+static gpunn_status gpunn__gather_slices(gpunn__cuda *cuda, const gpunn__gather *g, void *workspace)
+{
+    gpunn__sorting s = gpunn__sorting_of(cuda, 1, g->m);
+    gpunn__rows    r;
+    memset(&r, 0, sizeof r);
+    r.index = g->index;
+    r.index_type = g->index_type;
+    r.count = g->m;
+    r.n = g->n;
+    r.width = g->inner;
+    r.outer = g->outer;
+    r.padding = -1;
+    r.from = g->gradient;
+    r.from_type = g->gradient_type;
+    r.to = g->dx;
+    r.to_type = g->dx_type;
+    r.add = g->base != NULL;
+    r.spoils = true;
+    return gpunn__rows_backward(cuda, &r, &s, workspace);
+}
+
 /* dx = base plus what the indices bring to it. */
 static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g, void *workspace)
 {
@@ -1025,9 +1071,10 @@ static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g
     const bool    few = g->m <= GPUNN__GATHER_FEW;
     gpunn__gather start = *g;
     if (!few) start.m = 0; /* what no index names is the base alone */
-    if (few || g->base != g->dx)
+    if (few || (g->base != g->dx && !(g->slices && g->base == NULL)))
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1), GPUNN__THREADS, start));
     if (few) return GPUNN_OK;
+    if (g->slices) return gpunn__gather_slices(cuda, g, workspace);
     if (g->m <= GPUNN__GATHER_LINE) {
         const int size = gpunn__power_of_2(g->m, GPUNN__GATHER_LINE);
         return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1), (unsigned)size / 2,
@@ -1076,7 +1123,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_st
         g.y = step->grad_in[2].data;
         g.y_type = step->grad_in[2].dtype;
         g.add = step->accumulate[2];
-        return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->in[1].count, 1), GPUNN__THREADS, g);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->in[2].count, 1), GPUNN__THREADS, g);
     }
     g.base = a.x;
     g.base_type = a.x_type;
