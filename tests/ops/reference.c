@@ -2115,14 +2115,14 @@ static void test_additions(void **state)
 {
     fixture            *f = *state;
     static const adding cases[] = {
+        {1, 700, 1000, 8, ANYWHERE, GPUNN_PRECISION_F32, true},   {33, 40, 300, 3, ANYWHERE, GPUNN_PRECISION_BF16, true},
         {3, 50, 65, 2, ANYWHERE, GPUNN_PRECISION_F32, false},     {2, 700, 3001, 1, ONE_PLACE, GPUNN_PRECISION_F32, false},
         {2, 900, 1100, 2, ANYWHERE, GPUNN_PRECISION_BF16, false}, {3, 50, 64, 1, ANYWHERE, GPUNN_PRECISION_F32, false},
         {1, 1500, 1025, 1, APART, GPUNN_PRECISION_F32, false},    {2, 300, 1100, 3, ANYWHERE, GPUNN_PRECISION_F32, false},
         {2, 7, 1024, 1, ONE_PLACE, GPUNN_PRECISION_F32, false},   {5, 1000, 600, 1, APART, GPUNN_PRECISION_F32, false},
         {1, 40, 2100, 2, ANYWHERE, GPUNN_PRECISION_F32, false},   {2, 900, 500, 2, ANYWHERE, GPUNN_PRECISION_BF16, false},
         {1, 50, 64, 3, ANYWHERE, GPUNN_PRECISION_F32, true},      {3, 50, 65, 1, ANYWHERE, GPUNN_PRECISION_F32, true},
-        {1, 700, 1000, 8, ANYWHERE, GPUNN_PRECISION_F32, true},   {2, 300, 1100, 4, ONE_PLACE, GPUNN_PRECISION_F32, true},
-        {70, 90, 63, 1, APART, GPUNN_PRECISION_F32, true},        {33, 40, 300, 3, ANYWHERE, GPUNN_PRECISION_BF16, true},
+        {2, 300, 1100, 4, ONE_PLACE, GPUNN_PRECISION_F32, true},  {70, 90, 63, 1, APART, GPUNN_PRECISION_F32, true},
         {1, 3, 1, 5, ANYWHERE, GPUNN_PRECISION_F32, true},        {1, 300, 257, 700, ANYWHERE, GPUNN_PRECISION_F16, true}};
     for (int i = 0; i < followed(COUNT(cases)); i++) check_adding(f, cases[i], (uint32_t)i + 97);
 }
