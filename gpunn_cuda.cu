@@ -8003,7 +8003,7 @@ static dim3 gpunn__sample_blocks(const gpunn__cuda *cuda, const gpunn__sampling 
     return grid;
 }
 
-template <int AXES> static gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, const gpunn__sampling *s, gpunn__action action)
+template <int AXES> static gpunn_status gpunn__cuda_sample_grid(gpunn__cuda *cuda, const gpunn__sampling *s, gpunn__action action)
 {
     dim3 grid = gpunn__sample_blocks(cuda, s);
     if (action == GPUNN__FORWARD) return GPUNN__LAUNCH(cuda, (gpunn__sample_kernel<AXES>), grid, GPUNN__THREADS, *s);
@@ -8047,7 +8047,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_st
         s.exact = gpunn__exact_of(cuda, step, x->count, s.points);
     } else
         s.y = y->data;
-    return axes == 3 ? gpunn__cuda_sample<3>(cuda, &s, action) : gpunn__cuda_sample<2>(cuda, &s, action);
+    return axes == 3 ? gpunn__cuda_sample_grid<3>(cuda, &s, action) : gpunn__cuda_sample_grid<2>(cuda, &s, action);
 }
 
 /* ---- roi_align: a thread for each value ------------------------------------------------------------------------------------ */

@@ -230,6 +230,11 @@ GPUNN__SHARED uint32_t gpunn__nucleus_key(float logit)
     return (uint32_t)(gpunn__topk_code(logit, 0, true) >> 32);
 }
 
+GPUNN__SHARED bool gpunn__nucleus_is_finite(uint32_t key)
+{
+    return key >= 0x00800000u && key < 0xFF800000u;
+}
+
 GPUNN__SHARED float gpunn__nucleus_logit(uint32_t key)
 {
     const uint32_t bits = key >> 31 ? key & 0x7FFFFFFFu : ~key;
@@ -244,8 +249,8 @@ GPUNN__SHARED uint32_t gpunn__nucleus_weight(uint32_t key, uint32_t most, float 
 {
     const float power = (gpunn__nucleus_logit(most) - gpunn__nucleus_logit(key)) * scale;
     if (key == most) return UINT32_MAX;
-    if (!(power < 33)) return 0;
-    const uint64_t fixed = (uint64_t)(power * 4294967296.0f), f = fixed & UINT32_MAX, whole = fixed >> 32;
+    if (!gpunn__nucleus_is_finite(key) || !gpunn__nucleus_is_finite(most) || !(power < 33)) return 0;
+    const uint64_t fixed = (uint64_t)(power * 4294967296.0f), f = fixed & UINT32_MAX, whole = fixed >> 32 & 63;
     uint64_t       fall = 468251;
     fall = 5475002 - (fall * f >> 32);
     fall = 41142264 - (fall * f >> 32);
@@ -275,8 +280,7 @@ GPUNN__SHARED uint64_t gpunn__nucleus_end(uint64_t sum, float top_p)
 GPUNN__SHARED uint64_t gpunn__nucleus_draw(uint64_t kept, float draw, uint32_t most)
 {
     const uint64_t share = gpunn__nucleus_share(kept, draw);
-    const float    largest = gpunn__nucleus_logit(most);
-    return largest - largest != 0 ? 0 : share < kept ? share : kept - 1;
+    return !gpunn__nucleus_is_finite(most) ? 0 : share < kept ? share : kept - 1;
 }
 
 /* log2(e) / temperature */
