@@ -2199,10 +2199,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_s
 GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun);
 
 /* ==== >>cuda/formulas ============================================================================================== *
- * gpunn.h's tables of elementwise ops as structs of device functions. */
-enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT }; /* after the operands */
+ * Turns gpunn.h's tables of elementwise ops into structs of device functions. Macros give each word of the
+ * tables' language its CUDA meaning. */
+enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT }; /* indices in from[], after the operands */
 
-/* F32 as the language of the tables has it; C's functions hide NaN from min and max. */
+/* min and max as the tables define them, in F32: NaN propagates, which C's fminf and fmaxf do not do. */
 __device__ __forceinline__ float gpunn__float_min(float a, float b)
 {
     return a < b || a != a ? a : b;
@@ -2224,8 +2225,8 @@ __device__ __forceinline__ float gpunn__float_sigmoid(float x)
     return (x < 0 ? e : 1.0f) / (1 + e);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), and log10(2) in two parts, the first with 13 bits: unlike log10f's, powers of 10 are
- * exact. */
+/* Splits x into 2^n m with sqrt(1/2) <= m < sqrt(2). log10(2) is held in two parts, the first with 13 bits.
+ * Powers of 10 give exact results, which log10f does not provide. */
 __device__ __forceinline__ float gpunn__float_log10(float x)
 {
     float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
@@ -2236,8 +2237,9 @@ __device__ __forceinline__ float gpunn__float_log10(float x)
     return x > 0 && x < INFINITY ? y : x == 0 ? -INFINITY : x < 0 ? NAN : x;
 }
 
-/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32
- * bits of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
+/* sin(x + quadrants pi / 2). Unlike sinf's, the range reduction of large x needs no local memory. x / (2
+ * pi) is the product of x's 32-bit significand and 96 bits of 1 / (2 pi): those that yield less than whole
+ * turns. */
 static __device__ const unsigned gpunn__turns[8] = {0,           0x28BE60DBu, 0x9391054Au, 0x7F09D5F4u,
                                                     0x7D4D3770u, 0x36D8A566u, 0x4F10E410u, 0x7F9458EAu};
 __device__ __forceinline__ float gpunn__float_sin(float x, int quadrants)
@@ -2274,7 +2276,7 @@ constexpr bool gpunn__in_name(char letter)
            letter == '_';
 }
 
-/* Whether a text of the tables mentions a one-letter name. */
+/* Whether a formula of the tables mentions a one-letter name. */
 constexpr bool gpunn__mentions(const char *text, char name)
 {
     for (char before = ' '; *text; before = *text++)
@@ -2282,11 +2284,12 @@ constexpr bool gpunn__mentions(const char *text, char name)
     return false;
 }
 
-/* What the texts say, as sets of derivatives (bit i: of operand i). */
+/* What the formulas of the derivatives contain. Each is a bit set of derivatives (bit i: of operand i),
+ * unless noted. */
 typedef struct gpunn__map_facts {
-    unsigned present, passed;            /* not just 0; just g */
-    unsigned readers[GPUNN__FROM_COUNT]; /* mention that one of from[] */
-    unsigned read;                       /* bit k: from[k] has readers */
+    unsigned present, passed;            /* present: not just 0; passed: just g */
+    unsigned readers[GPUNN__FROM_COUNT]; /* the derivatives that mention from[k] */
+    unsigned read;                       /* bit k: a derivative reads from[k] */
 } gpunn__map_facts;
 
 constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, const char *db, const char *dc)
@@ -2303,7 +2306,7 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
     return facts;
 }
 
-/* The tables' language. Every op becomes a structure of functions that read from[] and attr[]. */
+/* The tables' language. Every op becomes a struct of functions that read from[] and attr[]. */
 #define x from[0]
 #define a from[0]
 #define b from[1]
@@ -2342,7 +2345,7 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
     (void)name;
-/* The texts of the derivatives come unexpanded, as strings, too. */
+/* The derivatives are also passed as unexpanded strings, which gpunn__map_facts_of reads. */
 #define GPUNN__MAP(name, operands, constants, f, da, db, dc, ...)                                       \
     struct gpunn__op_##name {                                                                           \
         static constexpr int                    OPERANDS = operands;                                    \
@@ -2419,16 +2422,17 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__MAP
 
 #define GPUNN__X(...) +1
-enum { GPUNN__MAP_COUNT = 1 GPUNN__ELEMENTWISE_OPS(GPUNN__X) }; /* gpunn_op's first members */
+enum { GPUNN__MAP_COUNT = 1 GPUNN__ELEMENTWISE_OPS(GPUNN__X) }; /* elementwise ops are gpunn_op's first members */
 #undef GPUNN__X
 
 /* ==== >>cuda/elementwise =========================================================================================== *
- * Elementwise ops: kernels made from gpunn.h's tables, one forward and one backward per op. A thread takes packs of 8 results;
- * what the tables do not mention is not read. Below them the ops that only move data. */
-/* What the derivatives of an elementwise op read. */
+ * Elementwise ops as kernels made from gpunn.h's tables, one forward and one backward kernel per op. A
+ * thread computes packs of 8 elements. It does not load operands that the op's formulas do not mention.
+ * Below them are ops that only move data. */
+/* Which values the derivatives of an elementwise op read. */
 GPUNN__INTERNAL const gpunn__map_facts *gpunn__map_facts_for(gpunn_op op);
 
-/* What one of so many blocks copies. */
+/* Block number `block` of `blocks` copies its share: to = or += from. */
 __device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                                                  int64_t count, bool add, unsigned block, unsigned blocks)
 {
@@ -2443,17 +2447,19 @@ __device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype,
 
 GPUNN__INTERNAL bool gpunn__is_float(gpunn_dtype dtype);
 
-/* An operand as seen from the result, whose element i has the digits i % size[0], i / size[0] % size[1], ...: the result's
- * dimensions, innermost first, neighbours merged. An operand of the result's shape and a scalar have one digit, the common ways
- * to broadcast two or three; a pack costs one division per digit but the last, of 32 bits where that is enough. */
+/* An operand addressed by the index i of a result element. i has the digits i % size[0], i / size[0] %
+ * size[1], ...: one per dimension of the result, innermost first, with adjacent dimensions merged. An operand
+ * of the result's shape and a scalar have one digit; common broadcasts have two or three. A pack costs one
+ * division per digit but the last, in 32 bits where that suffices. */
 typedef struct gpunn__operand {
-    const void *data; /* NULL: not there */
+    const void *data; /* NULL: absent */
     gpunn_dtype dtype;
     int         rank;
     int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* stride[0]: 1, or 0 where broadcast */
 } gpunn__operand;
 
-/* Where the value for element i stands. left: elements from i on for which the first digit does not wrap. */
+/* The index of the operand's value for element i. *left receives the number of elements from i on before the
+ * first digit wraps. */
 __device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i, int64_t *left)
 {
     uint64_t rest = (uint64_t)i;
@@ -2493,14 +2499,14 @@ __device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operan
 
 typedef struct gpunn__map_job {
     gpunn__operand from[GPUNN__FROM_COUNT]; /* what the op's functions read */
-    void          *to[3];                   /* result; or gradient of each operand */
+    void          *to[3];                   /* the result, or the gradient of each operand */
     gpunn_dtype    to_dtype[3];
     bool           add[3];
     float          attr[2];
     int64_t        count;
 } gpunn__map_job;
 
-/* The only operand of an op, its result and that one's gradient are never broadcast: gpunn__cuda_map sees to it. */
+/* Unary operands, results and their gradients are never broadcast; gpunn__cuda_map checks it. */
 __device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i, int n, float v[8])
 {
     if (broadcasts)
@@ -2554,7 +2560,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_
     }
 }
 
-/* In the order of gpunn_op, where they come first. */
+/* The kernels in the order of gpunn_op, whose first members are the elementwise ops. */
 static const struct {
     void (*forward)(gpunn__map_job job);
     void (*backward)(gpunn__map_job job);
@@ -2586,11 +2592,12 @@ static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_va
 static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
-    gpunn_value             full[3] = {}; /* gradients of broadcast operands at the result's size: grad_out, or computed */
-    bool                    sums[3] = {}; /* .. which then are summed */
-    gpunn__room             room = {(char *)step->workspace, 0};
-    size_t                  workspace = 0;
-    unsigned                computed = 0;
+    /* gradients of broadcast operands at the result's size: grad_out, or computed */
+    gpunn_value full[3] = {};
+    bool        sums[3] = {}; /* whether full[i] is then summed to the operand's shape */
+    gpunn__room room = {(char *)step->workspace, 0};
+    size_t      workspace = 0;
+    unsigned    computed = 0;
     for (int i = 0; i < step->input_count; i++) {
         if (step->grad_in[i].data == NULL) continue;
         sums[i] = step->in[i].count != step->out.count;
@@ -2666,7 +2673,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn
                          from_dtype, count, accumulate);
 }
 
-/* As C; BOOL is x != 0. */
+/* Conversion as in C, except that BOOL is x != 0. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
 {
@@ -2709,7 +2716,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *ste
                          in->data, in->dtype, out->count);
 }
 
-/* ---- integers: a thread for each result ------------------------------------------------------------------------------ */
+/* ---- integers: one thread per result --------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(const gpunn__integers p)
 {
@@ -3273,15 +3280,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ==== >>cuda/reduce ================================================================================================ *
- * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
- * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
+ * Sums and maxima over axes, and the ops along one axis. All work on lines: elements that are contiguous or
+ * a constant stride apart. A line is shared by a team of 1, 2, 4, .. 32 adjacent threads or by a block. */
 typedef struct gpunn__line {
-    int64_t index, begin, stride, n; /* index: among the lines of the op */
-    int     thread, team;            /* this thread among those that share the line */
+    int64_t index, begin, stride, n; /* index: among the lines of the op; begin: of the first element; n: elements */
+    int     thread, team;            /* this thread's index in the team; the team's size */
 } gpunn__line;
 
-/* Hands every element of the line to one thread of the team: visit.at<8>(i, c) for packs of 8, aligned when the stride is 1, and
- * visit.at<1>(i, c) for what is left. i: where the (first) element lies; c: its position in the line. */
+/* Visits every element of the line once, distributed over the team. visit.at<8>(i, c) takes packs of 8,
+ * aligned if the stride is 1, and visit.at<1>(i, c) takes the remaining elements. i is the index of the
+ * (first) element in memory, c its position in the line. */
 template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
 {
     int64_t head = 0, packed = 0;
@@ -3308,7 +3316,7 @@ __device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype d
     for (int j = 0; j < N; j++) v[j] = gpunn__load(data, dtype, i + j * stride);
 }
 
-/* data = or += v. */
+/* data = or += v. v is overwritten if add. */
 template <int N>
 __device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v, bool add)
 {
@@ -3326,7 +3334,7 @@ __device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype,
     for (int j = 0; j < N; j++) gpunn__store(data, dtype, i + j * stride, v[j]);
 }
 
-/* All N, pairwise; v is overwritten. */
+/* Reduces all N values, pairwise. v is overwritten. */
 template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduce(float *v, Op op)
 {
 #pragma unroll
@@ -3336,7 +3344,7 @@ template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduc
     return v[0];
 }
 
-/* Over the threads of a team; each gets the result. All threads of the block must call it. */
+/* Reduces over the threads of a team. Every thread gets the result. All threads of the block must call it. */
 template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_reduce(T value, Op op, int team)
 {
     if (team > 32) return gpunn__block_reduce(value, op);
@@ -3344,42 +3352,48 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_redu
     return value;
 }
 
-/* The least power of 2 that is no less than n, at most `most`. */
+/* The smallest power of 2 that is at least n, at most `most`. */
 GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most);
 
-/* Threads that share each of `lines` lines. Neighbouring lines lie beside each other where the stride is not 1: then a line is
- * shared only as far as it takes to keep the device busy. */
+/* The number of threads that share each of `lines` lines. If the stride is not 1, adjacent lines are adjacent
+ * in memory. Then the team grows only as far as needed to fill the device. */
 GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride);
 
+/* A reduction of x to y; >>cuda/reduce describes its kept axes, planes, rows and columns beside the
+ * kernels. */
 typedef struct gpunn__reduction {
-    int         kind;
-    bool        by_column; /* the last axis is kept */
-    bool        add;       /* y += */
-    int         kept_rank, plane_rank;
-    int64_t     kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
-    int64_t     plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
-    int64_t     kept, planes, rows, columns;
-    int         span, team;           /* threads: of a unit (result or tile of columns, chunk); across a line */
-    int         pack;                 /* columns that a thread takes, 8 or 1 */
-    int64_t     tiles;                /* of team * pack columns */
-    int64_t     pieces, step, length; /* lines of a plane, elements from one to the next, elements of one */
+    int     kind;
+    bool    by_column; /* the last axis is kept */
+    bool    add;       /* y += */
+    int     kept_rank, plane_rank;
+    int64_t kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
+    int64_t plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
+    int64_t kept, planes, rows, columns;
+    /* span: threads per unit (output or column tile, and chunk); team: threads across a line */
+    int         span, team;
+    int         pack;                 /* columns per thread, 8 or 1 */
+    int64_t     tiles;                /* tiles of team * pack columns */
+    int64_t     pieces, step, length; /* lines per plane, elements from line to line and per line */
     int64_t     lines, chunk_lines, chunks;
     const void *x, *reference; /* reference: the maxima, for COUNT */
-    void       *y;             /* [kept][columns], of a first launch [chunks][kept][columns] */
+    void       *y;             /* [kept][columns]; of the first of two launches [chunks][kept][columns] */
     gpunn_dtype x_type, reference_type, y_type;
     float       divisor;
 } gpunn__reduction;
 
-/* Chooses threads and chunks: enough to fill the device, and no chunk below 16384 elements. whole: no chunks. */
+/* Chooses threads and chunks: enough to fill the device, but no chunk below 16384 elements. whole: a single
+ * chunk. */
 GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole);
 
+/* Bytes for the partial results of the first launch; 0 if there is a single chunk. */
 GPUNN__INTERNAL size_t gpunn__reduction_workspace(const gpunn__reduction *r);
 
+/* An op along one axis of x[outer][n][inner]; lines = outer * inner. */
 typedef struct gpunn__along {
     int64_t     lines, n, inner;
     int         team;
     const void *x, *y, *gradient;
-    void       *out; /* of the forward pass: the result; of the backward pass: dx */
+    void       *out; /* forward: the result; backward: dx */
     gpunn_dtype x_type, y_type, gradient_type, out_type;
     bool        add, log;
 } gpunn__along;
@@ -3388,7 +3402,8 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
 
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
 
-/* The teams of a block take neighbouring lines and go on together: for (first = _first; first < a.lines; first += _step). */
+/* The teams of a block take adjacent lines and advance together: for (first = _first; first < a.lines; first
+ * += _step). */
 __device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
 {
     return (int64_t)gridDim.x * (blockDim.x / a.team);
@@ -3399,7 +3414,7 @@ __device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
     return (int64_t)blockIdx.x * (blockDim.x / a.team);
 }
 
-/* This thread's; without elements beyond the last. */
+/* This thread's line. It has no elements if it is beyond the last. */
 __device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
 {
     int64_t     index = first + threadIdx.x / a.team, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
@@ -3419,7 +3434,8 @@ GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most)
     return power;
 }
 
-/* Threads for n elements that lie together: neighbours read neighbours, in packs of 8 where there are enough. */
+/* Threads for n contiguous elements. Adjacent threads read adjacent elements, in packs of 8 if n is large
+ * enough. */
 static int gpunn__lanes(int64_t n, int most)
 {
     return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
@@ -3434,12 +3450,14 @@ GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64
 }
 
 /* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
- * from `planes` blocks of rows * columns elements that lie together. Either columns are reduced too (columns 1, rows holds the
- * length) or each column has its own result. A result's elements are read line by line: a row, or where columns are kept, one
- * element of each column. Where results are few, the lines are dealt to chunks, whose results a second launch reduces. */
+ * Adjacent axes that are all kept or all reduced are merged. The rest is kept x planes x rows x columns.
+ * There are `kept` results (or rows of results), each from `planes` contiguous blocks of rows * columns
+ * elements. If columns are reduced too, columns is 1 and rows holds the length; otherwise each column has
+ * its own result. A result's elements are read line by line. A line is a row or, if columns are kept, one
+ * element of each column. If results are few, the lines are split into chunks, whose results a second launch
+ * reduces. */
 
-enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* of what equals the maximum */ };
+enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* elements that equal the maximum */ };
 
 GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole)
 {
@@ -3525,7 +3543,8 @@ template <int KIND> struct gpunn__fold_visit {
     }
 };
 
-/* Where a line of a result begins, from the result's own place on; *rest: elements from there to the plane's end. */
+/* The offset of a line of a result from the result's own start. *rest receives the number of elements from
+ * there to the plane's end. */
 __device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line, int64_t *rest)
 {
     int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces), row = (line - plane * r.pieces) * r.step;
@@ -3558,7 +3577,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_k
     }
 }
 
-/* A unit's threads: team across the columns, span / team down the lines. */
+/* A unit's threads: `team` across the columns, span / team down the lines. */
 template <int KIND, int N>
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_columns_kernel(const gpunn__reduction r)
 {
@@ -3567,7 +3586,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
     int              thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t          units = r.chunks * r.kept * r.tiles;
     for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
-        int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles); /* of any chunk */
+        /* result: counted over all chunks */
+        int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles);
         int64_t column = ((unit - result * r.tiles) * r.team + (thread & (r.team - 1))) * N;
         bool    there = unit < units && column < r.columns;
         float   value[N];
@@ -3634,7 +3654,8 @@ static gpunn_value gpunn__rank_3(const void *data, gpunn_dtype dtype, int64_t a,
     return value;
 }
 
-/* After gpunn__reduction_shape, which gives a plain sum in F32, y and what else differs have been set. */
+/* Runs a reduction, in two launches if it has several chunks. gpunn__reduction_shape describes a plain F32
+ * sum; the caller has set y and whatever else differs. */
 static gpunn_status gpunn__reduction_run(gpunn__cuda *cuda, const gpunn__reduction *r, void *workspace)
 {
     if (r->chunks == 1) return gpunn__reduction_launch(cuda, r);
@@ -3702,13 +3723,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_v
     return gpunn__reduction_run(cuda, &r, workspace);
 }
 
-/* The gradient of both: a thread takes a pack of dx, for which it looks up what belongs to the result. */
+/* The backward pass of SUM and MAX: a thread writes a pack of dx from the values of its results. */
 typedef struct gpunn__spread {
-    int          rank;
-    int64_t      dim[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* merged axes, from the last on; stride: of results, or 0 */
+    int rank;
+    /* merged axes, last first; stride: of the results, or 0 */
+    int64_t      dim[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
     int64_t      count;
     const void  *gradient, *x, *y; /* sum: x and y are NULL */
-    const float *equal;            /* max: how many elements equal it */
+    const float *equal;            /* max: number of elements that equal it */
     void        *dx;
     gpunn_dtype  gradient_type, x_type, y_type, dx_type;
     float        divisor;
@@ -3724,7 +3746,7 @@ template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn_
         int64_t result = (i - row * s.dim[0]) * stride + gpunn__offset(row, s.rank - 1, s.dim + 1, s.stride + 1);
         float   v[N];
         gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
-        if (s.x) { /* torch's mask * g / equal: NaN all over where the maximum is NaN */
+        if (s.x) { /* as torch's mask * g / equal: all NaN if the maximum is NaN */
             float x[N], y[N], equal[N];
             gpunn__line_load<N>(s.x, s.x_type, i, 1, x);
             gpunn__line_load<N>(s.y, s.y_type, result, stride, y);
@@ -3739,8 +3761,8 @@ template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn_
     }
 }
 
-/* Forward of SUM and MAX: out = the sums, means or maxima. Backward: dx = or += the gradient / divisor; of a maximum, shared by
- * the elements that equal it. */
+/* Forward of SUM and MAX: out = the sums, means or maxima. Backward: dx = or += the gradient / divisor. The
+ * gradient of a maximum is shared by the elements that equal it. */
 static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, int kind)
 {
     const gpunn_value *in = &step->in[0];
@@ -3806,13 +3828,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
 }
 
-/* ---- gradient_energy: the means of squared differences of neighbours, along some axes ------------------------------------- */
+/* ---- gradient_energy: the sum over some axes of the mean squared difference of neighbours --------------------------------- */
 
 typedef struct gpunn__energy {
     int64_t     n;
-    int         count; /* of axes; those of one element are left out */
+    int         count; /* number of axes, without those of one element */
     int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
-    float       share[GPUNN_MAX_RANK]; /* of one difference in the mean along that axis */
+    float       share[GPUNN_MAX_RANK]; /* weight of one difference in the mean along that axis */
     const void *x;
     gpunn_dtype dtype;
     void       *dx; /* of x's dtype */
@@ -3821,7 +3843,7 @@ typedef struct gpunn__energy {
     bool        accumulate;
 } gpunn__energy;
 
-/* Where element i lies along axis k of those that count. */
+/* The position of element i along axis k of these axes. */
 __device__ __forceinline__ int64_t gpunn__energy_at(const gpunn__energy &e, int k, int64_t i)
 {
     int64_t place = gpunn__quotient(i, e.stride[k]);
@@ -3846,7 +3868,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(co
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-/* One block. */
+/* One block adds up the partial sums. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__energy_finish_kernel(const double *partials, int count, void *y, gpunn_dtype dtype)
 {
@@ -3933,16 +3955,16 @@ GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpun
     return gpunn__blocks(cuda, a->lines * a->team, 1);
 }
 
-/* ---- cumsum: along a line, backward from its end ---------------------------------------------------------------------------- *
- * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto
- * what came before. A long line that would leave the device idle is cut into parts, which a launch before has
- * summed. */
+/* ---- cumsum: along a line, in the backward pass from its end ---------------------------------------------------------------- *
+ * Many lines use one thread each. Otherwise a block scans a line piece by piece, one element per thread, and
+ * carries the sum over. A long line that would leave the device idle is cut into parts, which an earlier
+ * launch has summed. */
 
 enum { GPUNN__CUMSUM_PART = 8 * GPUNN__THREADS };
 typedef struct gpunn__cumsum {
     gpunn__along along; /* x: or the gradient */
     bool         reverse;
-    int64_t      part, parts; /* elements of a part; parts of a line */
+    int64_t      part, parts; /* elements per part; parts per line */
     float       *sums;        /* [lines][parts]; NULL: there is one part */
 } gpunn__cumsum;
 
@@ -3986,7 +4008,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kern
     }
 }
 
-/* The sum of the parts before one. */
+/* The sum of the parts before this one. */
 __device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, int64_t line, int64_t part)
 {
     float sum = 0;
@@ -4008,7 +4030,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_ker
             int64_t at = start + t < end ? gpunn__cumsum_place(k, line, start + t) : -1;
             float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
             for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
-                __syncthreads(); /* what sums held has been read */
+                __syncthreads(); /* the previous contents of sums have been read */
                 sums[t] = sum;
                 __syncthreads();
                 if (t >= distance) sum += sums[t - distance];
@@ -5265,9 +5287,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *
 }
 
 /* ==== >>cuda/gemm ================================================================================================== */
+/* Matrix products and linear layers. Products go to cuBLASLt, or to the tiled kernel below if they are small
+ * or cuBLASLt does not support them. Bias, residual, activation and row sums are fused where possible. */
 enum { GPUNN__TILE = 16, GPUNN__DEPTH = 64 };
 
-/* to[k][i] = x at (i0 + i, k0 + k), stored [k][i] if by_k, else [i][k]; what lies outside [m][depth] is 0. */
+/* Loads a tile into shared memory: to[k][i] = x at (i0 + i, k0 + k). x is stored [k][i] if by_k, else [i][k].
+ * Elements outside [m][depth] read as 0. */
 __device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], const void *x, gpunn_dtype dtype, bool by_k,
                                                  int64_t start, int64_t ld, int64_t i0, int64_t m, int64_t k0, int64_t depth)
 {
@@ -5280,7 +5305,7 @@ __device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], c
     }
 }
 
-/* The constants are gpunn.h's. */
+/* The activation of one element, or sum times its derivative at aux. The constants are gpunn.h's. */
 __device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_t at, float sum)
 {
     if (p->activation == GPUNN__NO_ACTIVATION) return sum;
@@ -5292,7 +5317,8 @@ __device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_
     return sum * 0.5f * (1 + t) * (1 + x * (1 - t) * 0.7978846f * (1 + 0.134145f * x * x));
 }
 
-/* d at (i, j), with all that follows its sum; row_sum: of row i of a. */
+/* Adds bias, previous value and residual to the sum, applies the activation and stores d at (i, j). row_sum
+ * is the sum of row i of op(a). */
 __device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, int64_t i, int64_t j, int64_t at, float sum,
                                                      float row_sum)
 {
@@ -5304,7 +5330,7 @@ __device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, in
     gpunn__store(p->d, p->d_dtype, at, gpunn__activate(p, at, sum));
 }
 
-/* A block makes 16 x 16 of d at a time, a thread one of them. */
+/* Computes a product. A block computes 16 x 16 tiles of d, each thread one element. */
 __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
 {
     __shared__ float a[GPUNN__DEPTH][GPUNN__TILE + 1], b[GPUNN__DEPTH][GPUNN__TILE + 1];
@@ -5315,7 +5341,7 @@ __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
         const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE, j0 = tile % across * GPUNN__TILE;
         float         sum = 0, row_sum = 0;
         for (int64_t k0 = 0; k0 < p->k; k0 += GPUNN__DEPTH) {
-            __syncthreads(); /* the last piece has been used */
+            __syncthreads(); /* the previous tiles have been read */
             gpunn__load_tile(a, p->a, p->dtype, p->transpose_a, batch * p->stride_a, p->lda, i0, p->m, k0, p->k);
             gpunn__load_tile(b, p->b, p->dtype, !p->transpose_b, batch * p->stride_b, p->ldb, j0, p->n, k0, p->k);
             __syncthreads();
@@ -5331,48 +5357,59 @@ __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
     }
 }
 
+/* The number of 16 x 16 tiles of d, over the whole batch. */
 GPUNN__INTERNAL int64_t gpunn__product_tiles(const gpunn__product *p);
 
-/* Done before the library's kernel would have started: a multiprocessor has no more than two pieces to do. */
+/* Whether our own kernel would finish before cuBLASLt's could start: a multiprocessor then has at most two
+ * pieces of work. */
 GPUNN__INTERNAL bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p);
 
-/* Up to two products that do not depend on each other, with all that follows their sums. */
+/* Prepares or runs up to two independent products, with everything fused into them. */
 GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action);
 
+/* The address of element `index`. */
 GPUNN__INTERNAL void *gpunn__element(const void *data, gpunn_dtype dtype, int64_t index);
 
-/* d[m][n] = a[m][k] b[k][n], all contiguous; transpose_a: a is stored [k][m]; transpose_b: b as [n][k]. */
+/* Describes d[m][n] = a[m][k] b[k][n], all contiguous. transpose_a: a is stored [k][m]. transpose_b: b is
+ * stored [n][k]. */
 GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k, const gpunn_value *a,
                                                    bool transpose_a, const gpunn_value *b, bool transpose_b,
                                                    const gpunn_value *d);
 
-/* Operands of one dtype make a result of that dtype or of F32. */
+/* Checks that the operands share a dtype and that the result has that dtype or F32. Else
+ * GPUNN_ERR_UNSUPPORTED. */
 GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a, const gpunn_value *b,
                                                    const gpunn_value *d);
 
-/* All that bias, norm, residual and relu do to the bare product in y. */
+/* Applies the step's bias, norm, residual and activation to the bare product in y, and stores step->out. */
 GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype);
 
-/* x [rows, in], y = x W^T + bias, with what is merged into the step, as one product. false: a product cannot make all of that. */
+/* Describes y = x W^T + bias for x [rows, in], with everything fused into the step, as one product. Returns
+ * false if one product cannot do all of that. */
 GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole);
 
 typedef struct gpunn__linear_gradients {
     gpunn__product product[2];
     int            count;
-    gpunn_value   *before;        /* what the activation that made x was applied to; of relu x, which tells as much */
-    bool           sums, derived; /* whether they make the bias's gradient, and the activation's derivative */
+    /* the argument of the activation that made x; for relu x itself, which determines the derivative as
+     * well */
+    gpunn_value *before;
+    /* whether the products also compute the bias gradient (sums) and the activation's derivative (derived) */
+    bool sums, derived;
 } gpunn__linear_gradients;
 
-/* dX = dY W, times the derivative of an activation that made X; dW = dY^T X; dbias = the sums over the rows of dY, which go with
- * the product for dW where nothing is added to them. Whether a gradient is added to may change from run to run. */
+/* The products of LINEAR's backward step. dX = dY W, times the derivative of an activation that made X. dW =
+ * dY^T X. dbias is dY summed over its rows, and is fused into the product for dW unless it accumulates.
+ * Whether a gradient accumulates may change from run to run. */
 GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step);
 
-/* p for every index of the kept axes, summed over the others. The longest kept axis goes into one call. */
+/* Runs p for every index of the kept axes and sums over the others. The longest kept axis becomes the batch
+ * of one call. */
 GPUNN__INTERNAL gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__walk kept,
                                                       const gpunn__walk *summed, gpunn__action action);
 
-/* Whether what .benchmark compares can be timed now: never where results may not vary, and not while the stream is captured; the
- * next run that is not will do it. */
+/* Whether alternatives may be timed now for .benchmark. Not if the device is deterministic, where results may
+ * not vary. Not during a stream capture: the next run outside one does it. */
 static gpunn_status gpunn__may_time(gpunn__cuda *cuda, bool *may)
 {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
@@ -5387,7 +5424,7 @@ typedef gpunn_status (*gpunn__timed)(gpunn__cuda *cuda, const void *what);
 static gpunn_status gpunn__time_between(gpunn__cuda *cuda, gpunn__timed run, const void *what, cudaEvent_t begin, cudaEvent_t end,
                                         float *milliseconds)
 {
-    GPUNN__TRY(run(cuda, what)); /* loads what it needs */
+    GPUNN__TRY(run(cuda, what)); /* warm-up: loads the kernels */
     GPUNN__CUDA(cuda, cudaEventRecord(begin, cuda->stream));
     for (int repeat = 0; repeat < 4; repeat++) GPUNN__TRY(run(cuda, what));
     GPUNN__CUDA(cuda, cudaEventRecord(end, cuda->stream));
@@ -5396,7 +5433,7 @@ static gpunn_status gpunn__time_between(gpunn__cuda *cuda, gpunn__timed run, con
     return GPUNN_OK;
 }
 
-/* How long four times of it take. */
+/* Times four runs, after one to warm up. */
 static gpunn_status gpunn__time(gpunn__cuda *cuda, gpunn__timed run, const void *what, float *milliseconds)
 {
     cudaEvent_t begin, end;
@@ -5413,13 +5450,13 @@ static gpunn_status gpunn__time(gpunn__cuda *cuda, gpunn__timed run, const void 
 #ifdef GPUNN__EMULATOR
 #include "reference.h" /* tests/emulator: products and convolutions in plain code */
 #else
-/* cuBLASLt counts columns first. What is row-major here is the transpose to it, so that D = A B becomes D^T = B^T A^T: the
- * operands change places, and nothing is copied. */
+/* cuBLASLt is column-major, so a row-major matrix is its own transpose there. D = A B becomes D^T = B^T A^T:
+ * the operands swap places, and nothing is copied. */
 enum { GPUNN__PRODUCT_TAG = 0x70726F64, GPUNN__ALGORITHMS = 8 };
 
-typedef struct gpunn__product_key { /* no padding */
+typedef struct gpunn__product_key { /* a key of the cache: no padding */
     int64_t tag, m, n, k, batch, transpose_a, transpose_b, lda, ldb, ldd, stride_a, stride_b, stride_d, dtype, d_dtype, precision,
-        accumulate, activation, bias_dtype, residual, aux, row_sums;   /* bias_dtype: -1 without */
+        accumulate, activation, bias_dtype, residual, aux, row_sums;   /* bias_dtype: -1 without a bias */
     int64_t align_a, align_b, align_c, align_d, align_bias, align_aux; /* in bytes */
 } gpunn__product_key;
 
@@ -5427,7 +5464,7 @@ typedef struct gpunn__algorithms {
     cublasLtMatmulDesc_t   operation;
     cublasLtMatrixLayout_t a, b, d; /* as cuBLASLt sees them: a is the product's b */
     cublasLtMatmulAlgo_t   algorithm[GPUNN__ALGORITHMS];
-    int                    count, chosen; /* count 0: there is none */
+    int                    count, chosen; /* count: 0 if there is none; chosen: index of the one that runs */
     bool                   timed;
 } gpunn__algorithms;
 
@@ -5452,7 +5489,7 @@ static gpunn_status gpunn__algorithms_check(gpunn__cuda *cuda, cublasStatus_t st
                             "%s: %s", call, cuda->libraries->cublasLtGetStatusString(status));
 }
 #define GPUNN__LT(call) GPUNN__TRY(gpunn__algorithms_check(cuda, cuda->libraries->call, #call))
-/* Sets an attribute, given as a value of its type. */
+/* Sets an attribute to a value of the given type. */
 #define GPUNN__LT_SET(function, object, attribute, type, value)             \
     do {                                                                    \
         const type value_ = (value);                                        \
@@ -5464,7 +5501,7 @@ static cudaDataType_t gpunn__lt_type(int64_t dtype)
     return dtype == GPUNN_F32 ? CUDA_R_32F : dtype == GPUNN_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-/* What a pointer is a multiple of, in bytes; 64 at most, which is what values start at. */
+/* The alignment of a pointer in bytes, at most 64, which is the alignment of values. */
 static int64_t gpunn__alignment(const void *pointer)
 {
     const uintptr_t bits = (uintptr_t)pointer | 64;
@@ -5503,7 +5540,7 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
     if (key->row_sums) epilogue |= CUBLASLT_EPILOGUE_BGRADB;
     if (key->aux && key->activation == GPUNN__GELU_TANH) epilogue |= CUBLASLT_EPILOGUE_GELU_AUX;
     if (epilogue == 0) epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    /* The search asks these pointers only for their alignment. */
+    /* The search uses these pointers only for their alignment. */
     if (bias || key->row_sums) GPUNN__DESCRIBE(BIAS_POINTER, void *, (void *)(uintptr_t)key->align_bias);
     if (key->aux) {
         GPUNN__DESCRIBE(EPILOGUE_AUX_POINTER, void *, (void *)(uintptr_t)key->align_aux);
@@ -5514,7 +5551,7 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
     return GPUNN_OK;
 }
 
-/* The algorithms whose sums are made in F32 and in a fixed order, the one held to be fastest first. */
+/* Finds algorithms that sum in F32 and in a fixed order, the one estimated to be fastest first. */
 static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__product_key *key, gpunn__algorithms *all,
                                              cublasLtMatmulPreference_t preference)
 {
@@ -5539,7 +5576,8 @@ static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__pro
     return GPUNN_OK;
 }
 
-/* placed: p's pointers are those of the run; else any value starts where values do. */
+/* Finds or makes the cache entry of a product. placed: p's pointers are those of the run. Otherwise all
+ * pointers count as aligned. Returns GPUNN_ERR_UNSUPPORTED if there is no algorithm. */
 static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__product *p, bool placed, gpunn__algorithms **found)
 {
     gpunn__product_key key;
@@ -5562,7 +5600,8 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all, gpunn__algorithms_free,
                                                                      &fresh);
     if (all == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
-    /* It takes a bias of the result's dtype, and relu's derivative from a mask that its own relu has made. */
+    /* cuBLASLt takes a bias only in the result's dtype, and relu's derivative only from its own relu's bit
+     * mask. */
     const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) && p->activation != GPUNN__RELU_DERIVATIVE;
     if (fresh && known) {
         cublasLtMatmulPreference_t preference;
@@ -5631,7 +5670,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
         GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, void *, (void *)bias);
     if (p->aux)
         GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, void *, p->aux);
-    /* Timing writes the result again and again, which an accumulating product must not. */
+    /* Timing writes the result repeatedly, which would be wrong for an accumulating product. */
     if (!all->timed && all->count > 1 && !p->accumulate) GPUNN__TRY(gpunn__algorithms_choose(cuda, p, all));
     return gpunn__algorithms_run(cuda, p, all, all->chosen);
 }
@@ -5639,13 +5678,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
 #undef GPUNN__LT
 #endif
 
-/* ---- our own product, for what is too small to be worth the library's launches or not known to it ------------------------ */
+/* ---- our own product, for what is too small for the library's launches or unsupported by it ------------------------------ */
 
 typedef struct gpunn__product_pair {
     gpunn__product p[2];
 } gpunn__product_pair;
 
-/* blockIdx.y: which product. */
+/* blockIdx.y is the index of the product. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(gpunn__product_pair pair)
 {
     GPUNN__FOLLOW();
@@ -5660,7 +5699,8 @@ GPUNN__INTERNAL int64_t gpunn__product_tiles(const gpunn__product *p)
 GPUNN__INTERNAL bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p)
 {
     const int64_t pieces = (p->k + GPUNN__DEPTH - 1) / GPUNN__DEPTH;
-    const bool    apart = p->activation == GPUNN__RELU && p->keep_nan; /* of the library's: a second pass, worth a longer sum */
+    /* the library would need a second pass, so a longer sum pays */
+    const bool apart = p->activation == GPUNN__RELU && p->keep_nan;
     return pieces <= (apart ? 8 : 2) && gpunn__product_tiles(p) * pieces <= 2 * cuda->multiprocessors;
 }
 
@@ -5674,7 +5714,7 @@ static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *
                          GPUNN__THREADS, pair);
 }
 
-/* ---- what follows a product's sums: in the library's own pass, or in passes of ours ---- */
+/* ---- what follows a product's sums: in the library's epilogue, or in passes of ours ---- */
 
 static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient)
 {
@@ -5684,7 +5724,7 @@ static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x
     return gpunn__cuda_map(cuda, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
-/* The product without what passes of ours can do behind it. */
+/* The product without what separate passes can do after it. */
 static gpunn__product gpunn__product_bare(gpunn__product p)
 {
     if (p.activation == GPUNN__GELU_TANH && p.aux) p.d = p.aux;
@@ -5719,7 +5759,7 @@ static gpunn_status gpunn__product_whole(gpunn__cuda *cuda, const void *what)
 }
 
 enum { GPUNN__CHOICE_TAG = 0x63686F69 };
-typedef struct gpunn__choice_key { /* no padding */
+typedef struct gpunn__choice_key { /* a key of the cache: no padding */
     int64_t tag, m, n, k, transpose_a, transpose_b, dtype, d_dtype, activation, aux, row_sums;
 } gpunn__choice_key;
 typedef struct gpunn__choice {
@@ -5736,9 +5776,9 @@ static gpunn_status gpunn__product_compare(gpunn__cuda *cuda, const gpunn__produ
     return GPUNN_OK;
 }
 
-/* Whether the library's own pass does all that p says. Activations and row sums are part of its kernels on the GPUs for data
- * centres since Hopper; on others it has them make a pass that is slower than ours (karpathy/llm.c #338, #591, #653). Where
- * .benchmark asks, both ways are timed. */
+/* Whether the library's epilogue does all that p needs. On data-centre GPUs since Hopper, activations and row
+ * sums are part of its kernels. On others it runs a separate pass for them that is slower than ours
+ * (karpathy/llm.c #338, #591, #653). With .benchmark, both ways are timed. */
 static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__action action, bool *whole)
 {
     const bool         follows = p->activation != GPUNN__NO_ACTIVATION || p->row_sums;
@@ -5756,10 +5796,11 @@ static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__produc
     GPUNN__TRY(gpunn__may_time(cuda, &may));
     const gpunn_status compared = may && !choice->timed ? gpunn__product_compare(cuda, p, choice) : GPUNN_OK;
     if (choice->timed) *whole = choice->whole;
-    return compared == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : compared; /* of operands at these addresses: gpunn__product_run */
+    /* unsupported at these addresses: gpunn__product_run handles it */
+    return compared == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : compared;
 }
 
-/* Whether the library or, for what is small, our own kernel makes p's sums with bias and residual. */
+/* Whether the library or, for small products, our own kernel computes p's sums with bias and residual. */
 static gpunn_status gpunn__product_fits(gpunn__cuda *cuda, const gpunn__product *p, bool *fits)
 {
     const gpunn__product bare = gpunn__product_bare(*p);
@@ -5768,8 +5809,8 @@ static gpunn_status gpunn__product_fits(gpunn__cuda *cuda, const gpunn__product 
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
 
-/* Of a product that fits: in the library's own pass, or followed by passes of ours. Where the operands lie at addresses for which
- * the library has no algorithm, which shows only now, our own kernel does it. */
+/* Runs a product that fits: with the library's epilogue (whole) or with separate passes. The library may have
+ * no algorithm for the alignment of these operands, which shows only now. Then our own kernel runs. */
 static gpunn_status gpunn__product_run(gpunn__cuda *cuda, const gpunn__product *p, bool whole)
 {
     gpunn_status status = whole ? gpunn__cuda_product(cuda, p) : GPUNN_ERR_UNSUPPORTED;
@@ -5838,17 +5879,18 @@ GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product 
     whole->bias_dtype = bias->dtype;
     whole->residual = residual->data;
     whole->activation = step->fused.relu ? GPUNN__RELU : step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
-    whole->keep_nan = step->training; /* a bad loss must show */
+    whole->keep_nan = step->training; /* a bad loss must stay visible */
     whole->aux = before->data;
     return !step->fused.norm && (!before->data || before->dtype == y->dtype) && (!residual->data || residual->dtype == y->dtype);
 }
 
-/* The product makes as much of it as it can. */
+/* Fuses as much into the product as it supports; the rest follows in separate passes. */
 static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     const gpunn_value *y = &step->out;
-    gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out; /* what an activation is applied to */
+    /* the activation's argument */
+    gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out;
     gpunn__product     bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, before), whole;
     bool               fits = false;
     if (gpunn__linear_whole(step, &whole)) GPUNN__TRY(gpunn__product_fits(cuda, &whole, &fits));
@@ -5956,8 +5998,8 @@ GPUNN__INTERNAL gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__
     return GPUNN_OK;
 }
 
-/* p for every index of the leading axes of shape; a, b and d each lack some of them or have 1 there, and d is summed over those
- * that it lacks: in F32, in the workspace, if that is not what it holds. */
+/* Runs p for every index of the leading axes of shape. a, b and d may each lack some of them or have size 1
+ * there. d is summed over the axes that it lacks: in F32 in the workspace, if d has another dtype. */
 static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step, gpunn__product p, const gpunn_value *shape,
                                              const gpunn_value *a, const gpunn_value *b, const gpunn_value *d,
                                              gpunn__action action)
@@ -5977,8 +6019,8 @@ static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__cuda_copy(cuda, d->data, d->dtype, p.d, GPUNN_F32, d->count, accumulate);
 }
 
-/* c = op(a) op(b); da = dc op(b)^T and db = op(a)^T dc, or their transposes where the operand is stored so, summed over the axes
- * along which the operand was repeated. */
+/* c = op(a) op(b), da = dc op(b)^T, db = op(a)^T dc. A gradient is transposed if its operand is stored
+ * transposed, and summed over the axes along which the operand was broadcast. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const bool  ta = step->attr->transpose_a, tb = step->attr->transpose_b;
@@ -6014,17 +6056,18 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ==== >>cuda/conv ================================================================================================== *
- * cuDNN's graphs. A convolution is a graph of one to four operations; heuristics name engines for it, the best first, and the
- * first that the device can run and that keeps gpunn's promises (gpunn__dnn_suits) is taken, once for a gpunn__convolution. */
+ * Convolutions through cuDNN's graph API. A convolution becomes a graph of one to four operations, for which
+ * cuDNN's heuristics propose engines, best first. gpunn takes the first engine that the device can run and
+ * that meets its guarantees (gpunn__dnn_suits). The choice is made once per gpunn__convolution and cached. */
 #if GPUNN__CUDNN
 
 enum {
-    GPUNN__DNN_MADE = 256,     /* descriptors of a builder */
-    GPUNN__DNN_CONFIGS = 96,   /* of one heuristic */
-    GPUNN__DNN_NOTES = 32,     /* of an engine */
-    GPUNN__DNN_CANDIDATES = 8, /* plans that a benchmark compares */
-    GPUNN__DNN_WARM = 1,       /* runs of each before it is timed, */
-    GPUNN__DNN_TIMED = 4,      /* and timed ones */
+    GPUNN__DNN_MADE = 256,     /* most descriptors of one builder */
+    GPUNN__DNN_CONFIGS = 96,   /* most engine configurations of one heuristic */
+    GPUNN__DNN_NOTES = 32,     /* most numerical notes of one engine */
+    GPUNN__DNN_CANDIDATES = 8, /* most plans that a benchmark compares */
+    GPUNN__DNN_WARM = 1,       /* warm-up runs of a plan before it is timed */
+    GPUNN__DNN_TIMED = 4,      /* timed runs of a plan */
 };
 
 typedef struct gpunn__dnn_plan {
@@ -6032,18 +6075,20 @@ typedef struct gpunn__dnn_plan {
     int64_t                  workspace;
 } gpunn__dnn_plan;
 
-/* What the cache holds for a gpunn__convolution. */
+/* The cache entry of a gpunn__convolution: its plans, or why there are none. */
 typedef struct gpunn__dnn_choice {
-    bool            searched;
-    int             count;                        /* 0: cuDNN cannot; several: the next run that is not captured compares them */
-    gpunn__dnn_plan plans[GPUNN__DNN_CANDIDATES]; /* a run takes the first */
-    char            refusal[256];                 /* why there is none */
+    bool searched;
+    /* 0: no plan; above 1: the next run outside a capture compares them */
+    int             count;
+    gpunn__dnn_plan plans[GPUNN__DNN_CANDIDATES]; /* a run executes the first */
+    char            refusal[256];                 /* why there is no plan */
 } gpunn__dnn_choice;
 
-/* Descriptors in the making. After a failure, which status and text describe, nothing more is called. */
+/* Builds cuDNN descriptors and owns those in `made`. After a failure, which status and text describe, it
+ * makes no more calls. */
 typedef struct gpunn__dnn_builder {
     gpunn__cuda                *cuda;
-    const gpunn__convolution   *conv; /* one of these two */
+    const gpunn__convolution   *conv; /* exactly one of conv and attention is non-NULL */
     const gpunn__dnn_attention *attention;
     gpunn_status                status;
     char                        text[256];
@@ -6051,17 +6096,21 @@ typedef struct gpunn__dnn_builder {
     cudnnBackendDescriptor_t    made[GPUNN__DNN_MADE];
 } gpunn__dnn_builder;
 
-/* The status of a call of cuDNN; text: its name, what cuDNN calls the error and what it adds. */
+/* Converts a cuDNN status to a gpunn status. On failure, text receives the call's name, cuDNN's name of the
+ * error and its detail. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size);
 
-/* Calls a function of cuDNN unless an earlier call has failed; whether it succeeded. */
+/* Calls a cuDNN function unless an earlier call has failed. Yields true if the call succeeded. */
 #define GPUNN__DNN(builder, function, ...)                                                                                \
     ((builder)->status == GPUNN_OK &&                                                                                     \
      ((builder)->status = gpunn__dnn_check((builder)->cuda, (builder)->cuda->libraries->function(__VA_ARGS__), #function, \
                                            (builder)->text, sizeof(builder)->text)) == GPUNN_OK)
 
+/* Creates a descriptor, which the builder owns. Returns NULL after a failure. */
 GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type);
 
+/* Sets an attribute to `count` values of the given type. The next three set one integer, data type or
+ * descriptor. */
 GPUNN__INTERNAL void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
                                     cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
                                     const void *values);
@@ -6077,24 +6126,29 @@ GPUNN__INTERNAL void gpunn__dnn_link(gpunn__dnn_builder *builder, cudnnBackendDe
 
 GPUNN__INTERNAL void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor);
 
-/* The graph of these operations. */
+/* Creates the graph of these operations. */
 GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builder *builder, int64_t count,
                                                                const cudnnBackendDescriptor_t *operations);
 
-/* A refusal is no failure: the next one is asked. text keeps it. */
+/* Clears GPUNN_ERR_UNSUPPORTED, so that the next candidate can be tried. text keeps the reason. */
 GPUNN__INTERNAL void gpunn__dnn_forgive(gpunn__dnn_builder *builder);
 
+/* Destroys the plans of a gpunn__dnn_choice. */
 GPUNN__INTERNAL void gpunn__dnn_forget(gpunn__cuda *cuda, void *value);
 
-/* What was prepared and cannot run is not refused: it failed. */
+/* Reports a failure of cuDNN. GPUNN_ERR_UNSUPPORTED becomes GPUNN_ERR_DEVICE: what was prepared must run. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status status, const char *text);
 
+/* Fills choice with plans for the graph, or with the reason why there is none; both return GPUNN_OK. Either
+ * conv or attention is non-NULL. Nondeterministic engines are tried last, and never if the device is opened
+ * as deterministic. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv,
                                                const gpunn__dnn_attention *attention,
                                                cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder),
                                                gpunn__dnn_choice *choice);
 
-/* Runs the plan on these tensors, by their names; the fastest of several if they can be compared: repeated, that is. */
+/* Runs a plan on tensors given as ids (names) and device pointers. If there are several plans and the graph
+ * is repeatable (no output is also an input), it times them first and keeps the fastest. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count, const int64_t *names,
                                                const void *const *pointers, void *workspace, bool repeatable);
 #endif
@@ -6113,16 +6167,17 @@ GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda)
 
 typedef enum gpunn__dnn_kind { GPUNN__DNN_CONVOLUTION, GPUNN__DNN_DEPTHWISE, GPUNN__DNN_ATTENTION } gpunn__dnn_kind;
 
-/* Tells the log why cuDNN, which is there, does not do a step: once a device for each kind. */
+/* Logs a warning that says why an available cuDNN does not do a step, once per device and kind. */
 GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why);
 
 #if GPUNN__CUDNN
 
-/* A CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR instead of a device that is here: plans can be made for it, and not run. */
+/* A CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR that replaces the machine's device. Plans can be made for it but not
+ * run. */
 #ifndef GPUNN__DNN_DESCRIBED
 #define GPUNN__DNN_DESCRIBED NULL
 #endif
-/* The names of a graph's tensors; from BETWEEN on those that are never stored. */
+/* Ids of a graph's tensors. Those from BETWEEN on are virtual: cuDNN never stores them. */
 enum { GPUNN__DNN_X = 1, GPUNN__DNN_W, GPUNN__DNN_Y, GPUNN__DNN_BIAS, GPUNN__DNN_RESIDUAL, GPUNN__DNN_BETWEEN };
 
 GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size)
@@ -6145,7 +6200,7 @@ GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *bui
     return descriptor;
 }
 
-/* Destroys what was made since there were `count`. */
+/* Destroys all descriptors but the first `count`. */
 static void gpunn__dnn_release(gpunn__dnn_builder *builder, int count)
 {
     while (builder->count > count) (void)builder->cuda->libraries->cudnnBackendDestroyDescriptor(builder->made[--builder->count]);
@@ -6182,7 +6237,7 @@ GPUNN__INTERNAL void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBacke
     (void)GPUNN__DNN(builder, cudnnBackendFinalize, descriptor);
 }
 
-/* How many values there are; at most `count` are written. */
+/* Reads an attribute. Writes at most `count` values and returns how many there are. */
 static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                               cudnnBackendAttributeType_t type, int64_t count, void *values)
 {
@@ -6191,7 +6246,7 @@ static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescripto
     return got;
 }
 
-/* shape: n, c, d, h, w; d is left out of a convolution of two axes. */
+/* A contiguous tensor. shape is n, c, d, h, w; a convolution of two axes omits d. */
 static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, int64_t name, const int64_t shape[5])
 {
     bool    between = name >= GPUNN__DNN_BETWEEN, last = builder->conv->channels_last != 0;
@@ -6290,8 +6345,9 @@ GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builde
     return graph;
 }
 
-/* x, w -> convolution -> + residual -> + bias -> relu -> y, in the only order for which cuDNN has compiled engines. Without a
- * bias there are none for a residual or relu: NHWC gets one made at run time, NCHW has no plan. */
+/* The graph x, w -> convolution -> + residual -> + bias -> relu -> y. cuDNN has precompiled engines for this
+ * order only. Without a bias it has none for a residual or relu: for NHWC it compiles one at run time, for
+ * NCHW it has no plan. */
 static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
 {
     const gpunn__convolution *conv = builder->conv;
@@ -6318,7 +6374,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
     return gpunn__dnn_operations(builder, count, operations);
 }
 
-/* What the heuristic proposes for the graph, the fastest first; how many. */
+/* Gets the heuristic's engine configurations for the graph, fastest first. Returns how many. */
 static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
                                   cudnnBackendDescriptor_t configs[GPUNN__DNN_CONFIGS])
 {
@@ -6337,8 +6393,8 @@ static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescr
     return got < count ? got : count;
 }
 
-/* Whether the engine keeps gpunn's promises: sums in F32, exact products where they are asked for and, unless any_order, the same
- * bits for the same inputs. */
+/* Whether the engine meets gpunn's guarantees: it sums in F32 and multiplies exactly if F32 precision is set.
+ * Unless any_order is set, it also gives the same bits for the same inputs. */
 static bool gpunn__dnn_suits(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, bool any_order)
 {
     const gpunn__convolution   *conv = builder->conv;
@@ -6374,8 +6430,8 @@ static void gpunn__dnn_limit(gpunn__dnn_builder *builder, int64_t workspace)
                    (long long)workspace, (unsigned long long)limit);
 }
 
-/* Adds the plan of the config if the device can run it in the workspace there may be, which a config may tell before there is a
- * plan: compiling one takes up to a second. */
+/* Adds the configuration's plan if the device can run it within workspace_limit. The workspace is queried
+ * before the plan is made where cuDNN allows it, because compiling a plan takes up to a second. */
 static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, gpunn__dnn_choice *choice)
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
@@ -6495,7 +6551,8 @@ static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t 
     return GPUNN_OK;
 }
 
-/* Keeps the fastest plan alone. Not while the stream is captured: the next run that is not will do it. */
+/* Times the plans and keeps only the fastest. Does nothing during a stream capture: the next run outside one
+ * does it. */
 static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *choice, cudnnBackendDescriptor_t pack)
 {
     cudaStreamCaptureStatus capture;
@@ -6551,10 +6608,11 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__conv
     const void *pointers[5] = {data->x, data->w, data->y};
     if (conv->bias) names[count] = GPUNN__DNN_BIAS, pointers[count++] = data->bias;
     if (conv->residual) names[count] = GPUNN__DNN_RESIDUAL, pointers[count++] = data->residual;
-    const bool repeatable = !(conv->residual && data->residual == data->y); /* else y would be an operand of itself */
+    /* in place, a second run would read the first one's result */
+    const bool repeatable = !(conv->residual && data->residual == data->y);
     return gpunn__dnn_launch(cuda, choice, count, names, pointers, data->workspace, repeatable);
 }
-#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: convolutions are products */
+#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: convolutions use matrix products */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
 {
     (void)conv, (void)workspace_bytes;
@@ -6591,11 +6649,11 @@ GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step
     gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
 }
 
-/* x, the weight and y of a step, of which kind says which is made: the others are read. A transposed convolution is the data
- * gradient of the convolution that a gpunn__convolution describes: its result is x. */
+/* x, w and y of a step. kind says which of them is computed; the other two are read. A transposed convolution
+ * is the data gradient of the convolution that gpunn__convolution describes, so its result is x. */
 typedef struct gpunn__conv_values {
     gpunn_value x, w, y;
-    bool        gradient, accumulate; /* what is made is a gradient, and added to */
+    bool        gradient, accumulate; /* gradient: the result is a gradient; accumulate: it is added to */
 } gpunn__conv_values;
 
 static gpunn__conv_values gpunn__conv_values_of(const gpunn_step *step, gpunn__conv_kind kind)
@@ -6634,7 +6692,7 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
     conv.precision = step->precision;
     conv.axes = x->rank == 5 ? 3 : 2;
     for (int i = 0; i < 3; i++) {
-        const int from = i + x->rank - 5; /* the first axes may be missing */
+        const int from = i + x->rank - 5; /* axes of a lower rank are the last ones */
         conv.stride[i] = from < 0 ? 1 : attr->stride[from];
         conv.padding[i] = from < 0 ? 0 : attr->padding[from];
         conv.dilation[i] = from < 0 ? 1 : attr->dilation[from];
@@ -6645,17 +6703,19 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
     conv.o = made[0], conv.p = made[1], conv.q = made[2];
     conv.groups = attr->groups;
     const gpunn_value *const w = kind == GPUNN__CONV_FILTER ? &step->grad_in[1] : &step->in[1];
-    conv.channels_last = x->channels_last || y->channels_last || w->channels_last; /* some may look the same either way */
+    /* a tensor may look the same in both layouts */
+    conv.channels_last = x->channels_last || y->channels_last || w->channels_last;
     return conv;
 }
 
-/* Whether the place of the channels, dim[1], makes a difference. */
+/* Whether the position of the channel axis, dim[1], affects the memory layout. */
 static bool gpunn__has_place(const gpunn_value *value)
 {
     return value->dim[1] > 1 && value->dim[2] * value->dim[3] > 1;
 }
 
-/* to = or += from, the same shape with its channels second in one and last in the other. */
+/* to = or += from. Both have the same shape; channels are second in one and last in the other (to_last: in
+ * `to`). */
 static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bool to_last, const gpunn_value *from,
                                     bool accumulate)
 {
@@ -6676,12 +6736,12 @@ static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bo
         attr.order[i] = to_last ? second[i] : last[i];
         *(to_last ? &target.dim[i] : &step.grad_out.dim[i]) = to->dim[last[i]];
     }
-    target.channels_last = step.grad_out.channels_last = false; /* dim says where they are */
+    target.channels_last = step.grad_out.channels_last = false; /* dim itself has the layout */
     return gpunn__cuda_permute(cuda, &step, GPUNN__BACKWARD);
 }
 
-/* columns[image][c][kd][kh][kw][o][p][q]: what the window at o, p, q sees of x at kd, kh, kw; 0 in the padding. Eight at a
- * time. */
+/* im2col: columns[image][c][kd][kh][kw][o][p][q] is what the window at o, p, q reads of x at kd, kh, kw.
+ * Padding reads as 0. A thread writes eight elements at a time. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     gpunn__columns_kernel(gpunn__convolution v, const void *x, void *columns, gpunn_dtype dtype, int64_t count)
 {
@@ -6690,7 +6750,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK; at < count; at += stride) {
         const int64_t line = gpunn__quotient(at, v.q), slice = gpunn__quotient(line, v.p), cell = gpunn__quotient(slice, v.o);
         const int64_t row = gpunn__quotient(cell, v.kw), face = gpunn__quotient(row, v.kh);
-        int64_t       plane = gpunn__quotient(face, v.kd); /* image and channel */
+        int64_t       plane = gpunn__quotient(face, v.kd); /* image * channels + channel */
         int64_t       q = at - line * v.q, p = line - slice * v.p, o = slice - cell * v.o;
         int64_t       s = cell - row * v.kw, r = row - face * v.kh, t = face - plane * v.kd;
         float         value[GPUNN__PACK];
@@ -6725,7 +6785,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     }
 }
 
-/* x = or += for every element the sum, kd, kh and kw in order, over the windows that see it. */
+/* col2im: x = or += for every element the sum over the windows that cover it, with kd, kh and kw in order. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__gather_kernel(gpunn__convolution v, const float *columns, void *x, gpunn_dtype dtype, int64_t count, bool accumulate)
 {
@@ -6752,17 +6812,17 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* ---- depthwise: each channel of x has filters of its own, conv.k / conv.c of them ---- */
+/* ---- depthwise: each channel of x has its own conv.k / conv.c filters ---------------- */
 
 static bool gpunn__is_depthwise(const gpunn__convolution *conv)
 {
     return conv->groups > 1 && conv->groups == conv->c;
 }
 
-/* x or y: its shape behind the samples. An element is at first + ((d * h + its h) * w + its w) * step. */
+/* The shape of one sample of x or y. An element is at first + ((d * h + its h) * w + its w) * step. */
 typedef struct gpunn__volumes {
     int64_t c, d, h, w;
-    bool    last; /* channels */
+    bool    last; /* channels last */
 } gpunn__volumes;
 typedef struct gpunn__voxel {
     int64_t n, c, d, h, w;
@@ -6791,11 +6851,11 @@ typedef struct gpunn__depthwise {
     gpunn__volumes     x, y;
     void              *x_data, *w_data, *y_data;
     gpunn_dtype        x_dtype, w_dtype, y_dtype;
-    int64_t            count; /* of what is made */
+    int64_t            count; /* elements of the result */
     bool               accumulate;
 } gpunn__depthwise;
 
-/* y = or += for every element the sum over what its window sees of x, kd, kh and kw in order. */
+/* y = or += for every element the sum over its window of x, with kd, kh and kw in order. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_kernel(const gpunn__depthwise v)
 {
     GPUNN__FOLLOW();
@@ -6827,7 +6887,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_ker
     }
 }
 
-/* x = or += for every element the sum over the windows that see it, filter by filter, kd, kh and kw in order. */
+/* x = or += for every element the sum over the windows that cover it, filter by filter, with kd, kh and kw in
+ * order. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_data_kernel(const gpunn__depthwise v)
 {
     GPUNN__FOLLOW();
@@ -6860,7 +6921,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_dat
     }
 }
 
-/* partial[part][k][kd][kh][kw], of channels that come second: a block adds up what one weight meets in one part of the images. */
+/* partial[part][k][kd][kh][kw], for channels second. A block sums the products of one weight over one part of
+ * the images. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__depthwise_filter_kernel(const gpunn__depthwise v, float *partial, int64_t images)
 {
@@ -6886,7 +6948,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/* Without cuDNN; of a FILTER the channels come second. */
+/* Depthwise convolution without cuDNN. FILTER needs channels second. */
 static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                           gpunn__room *room, gpunn__action action)
 {
@@ -6917,12 +6979,12 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
     return GPUNN__LAUNCH(cuda, gpunn__depthwise_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
 }
 
-/* A convolution of images whose channels come second, without cuDNN, as many images at a time as the limit of the workspace
- * allows. In every image and group, with what the windows see laid out as columns [c / groups * kd * kh * kw][o * p * q]:
- *     FORWARD  y = w columns
- *     DATA     columns = w^T y, which are then gathered into x
- *     FILTER   w = y columns^T, which are then summed over the images
- * The columns of windows of one cell side by side are x itself. */
+/* A convolution without cuDNN, for channels second. It processes as many images at a time as workspace_limit
+ * allows. For every image and group, im2col gives columns [c / groups * kd * kh * kw][o * p * q]:
+ *  FORWARD  y = w columns
+ *  DATA     columns = w^T y, which are then gathered into x
+ *  FILTER   w = y columns^T, which are then summed over the images
+ * Where windows are single adjacent cells, the columns are x itself. */
 static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
 {
@@ -6989,15 +7051,16 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     return GPUNN_OK;
 }
 
-/* Without cuDNN, channels in either place: last ones are brought to the second place and back where that is asked for, those of
- * filters too. */
+/* A convolution without cuDNN, for channels second or last. Tensors with channels last, filters included, are
+ * converted to channels second, and results back. */
 static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
 {
     const bool relays_x = conv->channels_last && gpunn__has_place(&v->x),
                relays_y = conv->channels_last && gpunn__has_place(&v->y);
     const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv), filter = conv->kind == GPUNN__CONV_FILTER;
-    const bool other_w = v->w.channels_last && !depthwise; /* one channel a filter has the same memory in both places */
+    /* with one channel per filter both layouts are the same memory */
+    const bool other_w = v->w.channels_last && !depthwise;
     const bool relays_w = other_w || (filter && v->w.dtype != GPUNN_F32);
     if (depthwise && !filter) return gpunn__conv_depthwise(cuda, conv, v, room, action);
     gpunn__conv_values second = *v;
@@ -7021,8 +7084,9 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
     return GPUNN_OK;
 }
 
-/* The same by cuDNN, which works in `bytes`. All of it has conv's dtype, writes and never adds, and where channels are last they
- * are in filters too: what differs goes by way of the workspace. Whether a gradient is added to may change from run to run. */
+/* A convolution by cuDNN with a workspace of `bytes`. cuDNN needs every tensor in conv's dtype, writes
+ * without accumulating and, if channels are last, wants filters that way too. Whatever differs is staged in
+ * the workspace. Whether a gradient accumulates may change from run to run. */
 static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v, const void *bias,
                                      const void *residual, size_t bytes, gpunn__room *room, gpunn__action action)
 {
@@ -7048,7 +7112,7 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
     return gpunn__cuda_copy(cuda, result->data, result->dtype, aside.data, aside.dtype, result->count, v->accumulate);
 }
 
-/* Whether cuDNN has a plan, and the bytes that it works in. */
+/* Whether cuDNN has a plan, and the bytes of workspace that it needs. */
 static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *bytes, bool *fits)
 {
     gpunn_status status = GPUNN_ERR_UNSUPPORTED;
@@ -7062,15 +7126,16 @@ static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
 
-/* After gpunn__conv_fits has found that it does not. */
+/* Logs why the step does not use cuDNN, after gpunn__conv_fits has set the text. */
 static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__convolution *conv)
 {
     if (gpunn__dnn_available(cuda))
         gpunn__dnn_slower(cuda, step, gpunn__is_depthwise(conv) ? GPUNN__DNN_DEPTHWISE : GPUNN__DNN_CONVOLUTION, cuda->text);
 }
 
-/* cuDNN's graph with bias and all that is merged into the step, or the bare convolution and a pass that does the rest. A bias of
- * F32 is rounded to the graph's dtype first, a result of another dtype comes by way of the workspace. */
+/* Runs cuDNN's graph with bias and everything fused into the step, or the bare convolution followed by one
+ * pass that does the rest. An F32 bias is rounded to the graph's dtype first. A result of another dtype is
+ * staged in the workspace. */
 static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn__conv_kind kind = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_DATA : GPUNN__CONV_FORWARD;
@@ -7082,7 +7147,8 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     size_t                 bytes = 0;
     const gpunn_dtype      dtype = step->in[0].dtype;
     bool whole = !step->fused.norm && y->dtype == dtype && (residual->data == NULL || residual->dtype == dtype), fits = false;
-    if (step->training && step->fused.relu) whole = false; /* cuDNN's relu may make 0 of NaN, which would hide a bad loss */
+    /* cuDNN's relu may turn NaN into 0, which would hide a bad loss */
+    if (step->training && step->fused.relu) whole = false;
     if (kind == GPUNN__CONV_DATA) whole = false;
     if (whole) {
         conv.bias = bias->data != NULL, conv.residual = residual->data != NULL, conv.relu = step->fused.relu;
@@ -7165,32 +7231,36 @@ GPUNN__X(conv_transpose3d)
 #undef GPUNN__X
 
 /* ==== >>cuda/pool ================================================================================================== *
- * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1, for which the kernels that are
- * not `deep` are made. Forward: a thread for each result, or a block where windows are large. Backward gathers: a thread has
- * eight cells side by side and adds up what the windows over them hand back, in their order. With channels last a thread has
- * eight channels of one result or cell. */
+ * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel. A plane is a volume of depth 1;
+ * kernels that are not `deep` are specialized for it. The forward pass uses a thread per output, or a block
+ * where windows are large. The backward pass gathers: a thread owns eight adjacent cells and adds the
+ * contributions of the windows over them, in window order. With channels last, a thread owns eight channels
+ * of one output or cell. */
 typedef struct gpunn__pool {
     int64_t          results, cells; /* of all volumes */
     gpunn__pool_axis z, y, x;
-    int              channels, packs; /* channels last: packs of eight channels that a cell has */
-    int64_t          images;          /* channels last */
+    int              channels, packs; /* channels last only; packs: packs of eight channels per cell */
+    int64_t          images;          /* channels last only */
     bool             average, count_exclude_pad, accumulate;
-    int              at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
-    void            *at;
-    const void      *from; /* x, or the gradient of y */
-    void            *to;   /* y, or the gradient of x */
-    gpunn_dtype      from_dtype, to_dtype;
+    /* bytes per saved position of a maximum, an index in the largest window; 0: not saved */
+    int         at_bytes;
+    void       *at;
+    const void *from; /* x, or the gradient of y */
+    void       *to;   /* y, or the gradient of x */
+    gpunn_dtype from_dtype, to_dtype;
 } gpunn__pool;
 
+/* Describes a pooling step. images, channels and packs stay 0. */
 GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step);
 
-/* Whether a maximum's windows lie side by side and cover every cell, each small enough for one thread. */
+/* Whether the windows of a max pooling lie side by side and cover every cell, each small enough for one
+ * thread. */
 GPUNN__INTERNAL bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool *p);
 
 /* The windows that cover any of the cells [from, to) are [*begin, *end). */
 __device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin, int *end)
 {
-    if (a.kernel == 0) { /* from a guess that may be one off */
+    if (a.kernel == 0) { /* search from an estimate that may be off by one */
         int low, high;
         *begin = max((int)((float)from * (float)a.out / (float)a.n) - 1, 0);
         while ((void)gpunn__pool_window(&a, *begin, &low, &high), high <= from) ++*begin;
@@ -7198,18 +7268,19 @@ __device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, i
         while (*end < a.out && ((void)gpunn__pool_window(&a, *end, &low, &high), low < to)) ++*end;
         return;
     }
-    int before = from + a.padding - a.kernel; /* a window that begins here or earlier has ended */
+    int before = from + a.padding - a.kernel; /* windows that begin at or before this one have ended */
     *begin = before < 0 ? 0 : before / a.stride + 1;
     *end = min((to - 1 + a.padding) / a.stride + 1, a.out);
 }
 
-typedef struct gpunn__pool_place { /* of one result */
+typedef struct gpunn__pool_place { /* one output */
     int   z0, z1, y0, y1, x0, x1;  /* its window is cells [z0, z1) x [y0, y1) x [x0, x1) */
-    int   skipped;                 /* index in the whole window of its first cell */
-    float share;                   /* of one cell in an average */
+    int   skipped;                 /* index of its first cell in the unclipped window */
+    float share;                   /* weight of one cell in an average */
 } gpunn__pool_place;
 
-/* What one cell has of the average over a window; the lengths count the padding, those of the cells do not. */
+/* The weight of one cell in the average over a window. depth, rows and columns include padding; the cell
+ * counts do not. */
 template <bool deep>
 __device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int depth, int rows, int columns, int deep_cells,
                                                    int row_cells, int column_cells)
@@ -7219,7 +7290,7 @@ __device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int dep
     return 1 / cells;
 }
 
-/* index: in its volume */
+/* index: of the output in its volume. */
 template <bool deep> __device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
 {
     gpunn__pool_place place;
@@ -7242,7 +7313,7 @@ __device__ __forceinline__ int gpunn__pool_marked(const gpunn__pool &p, int64_t 
     return p.at_bytes == 1 ? ((const unsigned char *)p.at)[i] : ((const int *)p.at)[i];
 }
 
-/* A NaN wins, over an earlier NaN too, and of equal cells the first. */
+/* A NaN wins, even over an earlier NaN. Of equal cells the first wins. */
 template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
@@ -7271,10 +7342,10 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
     }
 }
 
-/* Of two cells the one that gives the larger number is the maximum. */
+/* A sort key: the cell with the larger key is the maximum. */
 __device__ __forceinline__ unsigned long long gpunn__pool_rank(float v, unsigned at)
 {
-    unsigned bits = __float_as_uint(v + 0.0f); /* one zero */
+    unsigned bits = __float_as_uint(v + 0.0f); /* makes -0 equal to 0 */
     if (v != v) return 0xFFFFFFFFull << 32 | at;
     bits = bits >> 31 ? ~bits : bits | 0x80000000u;
     return (unsigned long long)bits << 32 | ~at;
@@ -7287,16 +7358,17 @@ typedef struct gpunn__most {
     }
 } gpunn__most;
 
-/* A block, of any number of whole warps, for each result. */
+/* One block, of any number of whole warps, per output. */
 template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int size = (deep ? p.z.out : 1) * p.y.out * p.x.out;
     for (int64_t i = blockIdx.x; i < p.results; i += gridDim.x) {
-        int64_t            volume = i / size;
-        gpunn__pool_place  place = gpunn__pool_at<deep>(p, (int)(i - volume * size));
-        int                columns = place.x1 - place.x0, rows = place.y1 - place.y0, threads = (int)blockDim.x;
-        int                line = (int)threadIdx.x / columns, x = (int)threadIdx.x % columns; /* lines: rows of all slices */
+        int64_t           volume = i / size;
+        gpunn__pool_place place = gpunn__pool_at<deep>(p, (int)(i - volume * size));
+        int               columns = place.x1 - place.x0, rows = place.y1 - place.y0, threads = (int)blockDim.x;
+        /* lines: rows of all slices */
+        int                line = (int)threadIdx.x / columns, x = (int)threadIdx.x % columns;
         int                down = threads / columns, along = threads % columns;
         float              sum = 0;
         unsigned long long best = 0;
@@ -7343,7 +7415,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
         int     z = deep ? line / p.y.n : 0, y = line - z * p.y.n, count = gpunn__pack_size(p.cells, i);
         float   v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (p.accumulate) gpunn__load_pack(p.to, p.to_dtype, i, count, v);
-        for (int done = 0, n; done < count; done += n, x = 0) { /* the cells of one row after another */
+        for (int done = 0, n; done < count; done += n, x = 0) { /* one row of cells after another */
             int oz = 0, oz_end = 1, oy_begin, oy_end, ox_begin, ox_end;
             n = min(count - done, p.x.n - x);
             if (deep) gpunn__pool_windows(p.z, z, z + 1, &oz, &oz_end);
@@ -7354,10 +7426,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
                 for (int oy = oy_begin; oy < oy_end; oy++) {
                     int     y0, y1, height = gpunn__pool_window(&p.y, oy, &y0, &y1);
                     int64_t line = ((deep ? volume * p.z.out + oz : volume) * p.y.out + oy) * p.x.out;
-                    int     marked = y - gpunn__pool_corner(&p.y, oy, y0); /* this row's first index in that window */
+                    /* index of this row's first cell in that window */
+                    int marked = y - gpunn__pool_corner(&p.y, oy, y0);
                     if (deep) marked += (z - gpunn__pool_corner(&p.z, oz, z0)) * p.y.span;
                     marked *= p.x.span;
-                    for (int ox = ox_begin; ox < ox_end; ox++) { /* hands its share to cells [begin, end) of this row */
+                    /* adds its share to cells [begin, end) of this row */
+                    for (int ox = ox_begin; ox < ox_end; ox++) {
                         int   begin, end, width = gpunn__pool_window(&p.x, ox, &begin, &end);
                         float share = 1;
                         if (p.average) {
@@ -7385,7 +7459,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
     }
 }
 
-/* Channels c .. c + n - 1, n < 8 only at the last ones, from element i on. */
+/* Channels c .. c + n - 1, starting at element i. n < 8 only for the last channels. */
 __device__ __forceinline__ void gpunn__pool_load(const gpunn__pool &p, const void *data, gpunn_dtype dtype, int64_t i, int n,
                                                  float v[8])
 {
@@ -7408,7 +7482,7 @@ __device__ __forceinline__ void gpunn__pool_store(const gpunn__pool &p, int64_t 
         if (j < n) gpunn__store(p.to, p.to_dtype, i + j, v[j]);
 }
 
-/* Planes only, as the next. */
+/* For planes only, as is the next kernel. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_last_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
@@ -7475,9 +7549,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_channels
         }
 }
 
-enum { GPUNN__POOL_MOST = 1 << 30 }; /* values of an image, or cells of a window */
+enum { GPUNN__POOL_MOST = 1 << 30 }; /* most values of an image, or cells of a window */
 
-/* Cells of the largest window; more than GPUNN__POOL_MOST where there are too many. */
+/* Cells of the largest window. The result exceeds GPUNN__POOL_MOST if there are too many. */
 static int64_t gpunn__pool_cells(const gpunn__pool *p)
 {
     int64_t plane = (int64_t)p->y.span * p->x.span;
@@ -7510,15 +7584,15 @@ GPUNN__INTERNAL bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool
 }
 
 typedef struct gpunn__pool_relu {
-    gpunn__pool p; /* `to` is the gradient of what relu is applied to */
+    gpunn__pool p; /* `to` is the gradient of relu's argument */
     int         images, channels;
     const void *y; /* relu's result */
     gpunn_dtype y_dtype;
-    float      *sums; /* [channels] = or += those of the gradient; NULL: not wanted */
+    float      *sums; /* [channels] = or += the channel sums of the gradient; NULL: not wanted */
     bool        add;
 } gpunn__pool_relu;
 
-/* A block for each channel, a thread for each window. */
+/* A block per channel, a thread per window. */
 static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(const gpunn__pool_relu r)
 {
     GPUNN__FOLLOW();
@@ -7543,7 +7617,8 @@ static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(cons
     if (threadIdx.x == 0) r.sums[blockIdx.x] = r.add ? r.sums[blockIdx.x] + sum : sum;
 }
 
-/* Takes over the relu before a maximum, on its way back, and sums up the gradient of the convolution's bias before that. */
+/* Merges a max pooling's backward step with that of the relu before it. If a convolution's backward step
+ * follows, it also computes the gradient of its bias. */
 static gpunn_status gpunn__pool_relu_back(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__pool *p, bool *taken)
 {
     const gpunn_step *relu = cuda->next, *conv = cuda->next + 1;
@@ -7638,18 +7713,18 @@ GPUNN__X(adaptive_avg_pool3d)
 #undef GPUNN__X
 
 /* ==== >>cuda/finish ================================================================================================ *
- * The end of a product or convolution: bias, norm, residual, relu and pool in one pass. */
+ * The pass after a product or convolution: bias, norm, residual, relu and max pooling in one kernel. */
 typedef struct gpunn__finish {
     int64_t      count, channels, inner;
-    const void  *y, *bias, *residual; /* NULL: not there */
+    const void  *y, *bias, *residual; /* NULL: absent */
     void        *out;
     gpunn_dtype  y_dtype, bias_dtype, residual_dtype, out_dtype;
-    const float *scale, *shift, *mean, *variance; /* of the norm; without one all NULL */
+    const float *scale, *shift, *mean, *variance; /* of the norm; all NULL without one */
     float        eps;
     bool         relu;
 } gpunn__finish;
 
-/* A value v of channel c becomes v * x + y. */
+/* The factor x and shift y of channel c: a value v becomes v * x + y. */
 __device__ __forceinline__ float2 gpunn__finish_line(const gpunn__finish &f, int64_t c)
 {
     float2 line = {1, f.bias ? gpunn__load(f.bias, f.bias_dtype, c) : 0};
@@ -7685,7 +7760,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(co
     }
 }
 
-/* With the maxima over what comes out: a thread for each window. */
+/* The same with max pooling over the result: one thread per window. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
 {
     GPUNN__FOLLOW();
@@ -7708,8 +7783,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kern
     }
 }
 
-/* Whether the step that follows takes maxima over what f makes, in windows of which each has a thread at once. Memory that f
- * reads beside its result may be where the maxima go. */
+/* Whether the next step is a max pooling over f's result that this launch can include, with a thread per
+ * window at once. Not if f reads other memory than its result, since the maxima may be written there. */
 static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f, gpunn__pool *p)
 {
     const gpunn_step *pool = cuda->next;
@@ -9938,8 +10013,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_
 }
 
 /* ==== >>cuda/softmax =============================================================================================== *
- * A line is read twice, the second time from a cache: for the maximum and the sum of exp(x - maximum), kept up together, then for
- * the result. NaN shows in the sum, not in the maximum; a line wholly -inf gives NaN, as torch's does. */
+ * softmax and log_softmax. A line is read twice, the second time from a cache. The first pass updates the
+ * maximum and the sum of exp(x - maximum) together; the second writes the result. NaN appears in the sum,
+ * not in the maximum. A line that is all -inf gives NaN, as in torch. */
 struct gpunn__exp_sum {
     const void *x;
     gpunn_dtype dtype;
@@ -9961,8 +10037,8 @@ struct gpunn__exp_sum {
     }
 };
 
-/* top and sum of a whole line, for each thread of its team. top starts at the least number, so that x - top is a number even for
- * -inf. */
+/* top and sum of a whole line, for each thread of its team. top starts at the lowest finite number, so that x
+ * - top is never NaN for x = -inf. */
 __device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
 {
     gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
@@ -9976,7 +10052,7 @@ __device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &
 struct gpunn__softmax_visit {
     const gpunn__along &a;
     int64_t             stride;
-    float               top, factor; /* factor: 1 / sum; log: log(sum) */
+    float               top, factor; /* 1 / sum; log: log(sum) */
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
@@ -9999,7 +10075,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_kernel(c
     }
 }
 
-/* The sum of g y; log: of g. */
+/* Accumulates the sum of g y; for log_softmax the sum of g. */
 struct gpunn__softmax_dot_visit {
     const gpunn__along &a;
     int64_t             stride;
@@ -10068,15 +10144,18 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_st
 }
 
 /* ==== >>cuda/loss ================================================================================================== *
- * cross_entropy and nll: x[n][classes][inner], one label per line, line = n * inner + position. With l = log_softmax(x) (nll: x
- * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a line that is not ignored costs
- *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
- * and the mean divides by the sum of w[label]. Its gradient: dx[c] = or += a p[c] - b (c == label) - d w[c], p = softmax(x), with
- *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
- * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports, and has no gradient.
- * Saved: the divisor and sum w; cross_entropy: per line the maximum and 1 / sum exp(x - maximum). */
+ * cross_entropy and nll over x[n][classes][inner], with one label per line and line = n * inner + position.
+ * Let l = log_softmax(x) (nll: x itself), w the class weights (1 without) and e the label smoothing (nll:
+ * 0). A line that is not ignored costs
+ *  (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
+ * The mean divides by the sum of w[label]. The gradient is
+ *  dx[c] = or += a p[c] - b (c == label) - d w[c]
+ * with p = softmax(x), s = g / divisor, b = s (1 - e) w[label], d = s e / classes and a = b + d sum w. For
+ * nll, a = d = 0. A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of
+ * the loss reports. It has no gradient. The saved data is the divisor and sum w. For cross_entropy each line
+ * adds its maximum and 1 / sum exp(x - maximum). */
 typedef struct gpunn__class_loss {
-    gpunn__along    along; /* out: losses or dx */
+    gpunn__along    along; /* out: the losses or dx */
     bool            softmax;
     gpunn_reduction reduction;
     gpunn_dtype     label_type, weight_type;
@@ -10084,10 +10163,10 @@ typedef struct gpunn__class_loss {
     float           smoothing;
     int64_t         ignore;
     float2         *saved;   /* [0]: divisor, sum w; [1 + line]: maximum, 1 / sum */
-    float2         *partial; /* per block: sums of costs and of w[label] */
+    float2         *partial; /* per block: the sum of costs and the sum of w[label] */
 } gpunn__class_loss;
 
-/* -1: ignored; -2: impossible. */
+/* The label of a line. -1: ignored. -2: out of range. */
 __device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t line)
 {
     int64_t label = gpunn__integer(l.labels, l.label_type, line);
@@ -10099,7 +10178,7 @@ __device__ __forceinline__ float gpunn__class_weight(const gpunn__class_loss &l,
     return l.weight ? gpunn__load(l.weight, l.weight_type, c) : 1;
 }
 
-/* For label smoothing: the sums of w[c] (top - x[c]) and of w[c]. */
+/* Accumulates, for label smoothing, the sums of w[c] (top - x[c]) and of w[c]. */
 struct gpunn__smooth_visit {
     const gpunn__class_loss &l;
     int64_t                  stride;
@@ -10120,7 +10199,7 @@ struct gpunn__smooth_visit {
     }
 };
 
-/* reduction: MEAN or SUM. */
+/* Stores the reduced loss and saves the divisor. The reduction is MEAN or SUM. */
 __device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss &l, double loss, double weights)
 {
     double divisor = l.reduction == GPUNN_REDUCE_MEAN ? weights : 1;
@@ -10128,6 +10207,7 @@ __device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss 
     gpunn__store(l.along.out, l.along.out_type, 0, loss == 0 && divisor == 0 ? -0.0f : (float)(loss / divisor));
 }
 
+/* The forward pass. With several blocks, each leaves its partial sums for a second launch. */
 __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
 {
     float loss = 0, weights = 0;
@@ -10173,6 +10253,7 @@ __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &
         l.partial[blockIdx.x] = make_float2(loss, weights);
 }
 
+/* Writes the gradient of a line. a, b, d and top are those of the formulas above. */
 struct gpunn__class_loss_slope_visit {
     const gpunn__class_loss &l;
     int64_t                  stride, label;
@@ -10197,6 +10278,7 @@ struct gpunn__class_loss_slope_visit {
     }
 };
 
+/* The backward pass. */
 __device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss &l)
 {
     float2 whole = *l.saved;
@@ -10246,7 +10328,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backw
     gpunn__class_loss_slope(l);
 }
 
-/* Blocks and threads of the forward kernel: a single block where that is quick, since it needs no second launch. */
+/* Blocks and threads of the forward kernel. It uses a single block where that is fast, since a single block
+ * needs no second launch. */
 static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
 {
     int64_t wanted = (a->lines * a->team + 31) / 32 * 32;
@@ -10310,31 +10393,34 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step
 }
 
 /* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
- * gpunn.h's formulas, one block a sample, a thread for every place of a row. A label or length out of range costs NaN, which the
- * check of the loss reports, and has no gradient. Saved (evaluation: workspace): losses, offsets, then of each sample the rows of
- * a, and skip; the backward pass's workspace: two rows of b, the terms of a row, and the next place of each place's class. */
+ * gpunn.h's formulas, with one block per sample and one thread per position of a row. A label or length out
+ * of range costs NaN, which the check of the loss reports, and has no gradient. The saved data is losses,
+ * offsets, then for each sample the rows of a, and skip; evaluation keeps it in the workspace. The backward
+ * pass's workspace holds two rows of b, the terms of a row, and the next position with each position's
+ * class. */
 
 typedef struct gpunn__ctc {
-    const void     *x, *targets, *input_lengths, *target_lengths;
-    void           *out;
-    const void     *gradient;
-    gpunn_dtype     x_type, target_type, input_type, length_type, out_type, gradient_type;
-    double         *loss, *offset;
-    float          *rows, *skip, *back, *terms;
-    int            *next; /* of each place the next one with its label, 0: none; ~ that where it is not the first */
+    const void *x, *targets, *input_lengths, *target_lengths;
+    void       *out;
+    const void *gradient;
+    gpunn_dtype x_type, target_type, input_type, length_type, out_type, gradient_type;
+    double     *loss, *offset;
+    float      *rows, *skip, *back, *terms;
+    /* per position the next one with its label, 0: none; ~ of that where the position is not the first */
+    int            *next;
     int64_t         times, samples, count, most, row, row_count, time_stride, sample_stride;
     int             blank;
     bool            zero_infinity, training, accumulate;
     gpunn_reduction reduction;
 } gpunn__ctc;
 
-/* The class of place s. */
+/* The class of position s. */
 __device__ __forceinline__ int64_t gpunn__ctc_class(const gpunn__ctc &c, int64_t sample, int64_t s)
 {
     return s % 2 ? gpunn__integer(c.targets, c.target_type, sample * c.most + s / 2) : c.blank;
 }
 
-/* Places of a sample; 0: its lengths are out of range. */
+/* The number of positions of a sample. 0: its lengths are out of range. */
 __device__ __forceinline__ int64_t gpunn__ctc_places(const gpunn__ctc &c, int64_t sample, int64_t *times)
 {
     int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
@@ -10351,7 +10437,7 @@ __device__ __forceinline__ float gpunn__log_add(float a, float b, float c)
 
 __device__ __forceinline__ double gpunn__ctc_share_of(const gpunn__ctc &c, int64_t sample)
 {
-    /* Before the loss: on sm_100 a register less is needed around the division. */
+    /* Loaded before the loss: this saves a register around the division on sm_100. */
     const int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
     return gpunn__ctc_share(c.loss[sample], length, c.samples, c.reduction, c.zero_infinity);
 }
@@ -12162,12 +12248,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_gru(gpunn__cuda *cuda, gpunn_step *step
 }
 
 /* ==== >>cuda/short ================================================================================================= *
- * Short steps in a row take longer to launch than to compute. One block does them one after another: products of a tile or two,
- * or of few multiplications for each thread, elementwise ops, sums to one number and class losses, forward and backward. Each
- * eight multiplications of a thread take about 150 clocks, a launch 4000. */
+ * Runs several short steps in one launch, because they take longer to launch than to compute. One block does
+ * them one after another, forward or backward: small products, elementwise ops, sums to one number and class
+ * losses. A product is small if it has one or two tiles, or few multiplications per thread. Eight
+ * multiplications of a thread take about 150 clocks, a launch about 4000. */
 enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_TILES = 2, GPUNN__SHORT_EIGHTS = 24 };
 
-typedef struct gpunn__short_map { /* as gpunn__map_job, its operands as large as the result or one number */
+typedef struct gpunn__short_map { /* like gpunn__map_job; each operand has the result's size or is one number */
     gpunn_op    op;
     bool        single[GPUNN__FROM_COUNT], add[3];
     int         count;
@@ -12187,7 +12274,7 @@ typedef struct gpunn__short_sum { /* y = the sum of x / divisor; backward x = or
 
 typedef struct gpunn__short {
     gpunn_op op;
-    bool     backward, tiled; /* tiled: a product, by tiles */
+    bool     backward, tiled; /* tiled: a product, computed by tiles */
     union {
         gpunn__short_map  map;
         gpunn__short_sum  sum;
@@ -12202,18 +12289,19 @@ typedef struct gpunn__short_steps {
 } gpunn__short_steps;
 static_assert(sizeof(gpunn__short_steps) <= 4096, "a kernel's arguments");
 
-/* Whether each node of a generated kernel's group would be a short step by itself: then it shares a launch with what stands
- * before and after the group, too. */
+/* Whether each node of a generated kernel's group would be a short step by itself. Such a group is run as
+ * single steps, so that it shares a launch with its neighbours. */
 GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step);
 
-/* Takes the short steps with which the run goes on, if there are at least two. */
+/* Launches the short steps at cuda->next as one kernel and moves cuda->next past them. Does nothing if there
+ * are fewer than two. */
 GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda);
 
 #ifndef GPUNN__SHORT
-#define GPUNN__SHORT 1024 /* elements of such a step at most, four of each thread; of a product twice as many */
+#define GPUNN__SHORT 1024 /* most elements of a short step, four per thread; a product may have twice as many */
 #endif
 
-/* By any of the tables' ops. */
+/* The forward function of any op of the tables. */
 __device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float *from, const float *attr)
 {
     switch (op) {
@@ -12270,7 +12358,7 @@ __device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s,
     if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
 }
 
-/* A thread for each element of d. */
+/* One thread per element of d. */
 __device__ __forceinline__ void gpunn__short_product_make(const gpunn__product &p)
 {
 #pragma unroll 1
@@ -12293,7 +12381,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(
 #pragma unroll 1
     for (int i = 0; i < steps.count; i++) {
         const gpunn__short &step = steps.step[i];
-        __syncthreads(); /* what the steps before have stored is there for all */
+        __syncthreads(); /* makes the results of earlier steps visible to all threads */
         if (step.tiled)
             gpunn__product_make(&step.product);
         else if (step.op == GPUNN_OP_LINEAR)
@@ -12352,7 +12440,7 @@ static bool gpunn__short_sum_of(const gpunn_step *step, gpunn__short_sum *s)
     return true;
 }
 
-/* Whether one block makes p sooner than a launch would begin. */
+/* Whether one block computes p in less time than a launch takes. */
 static bool gpunn__short_product_of(const gpunn__cuda *cuda, const gpunn__product *p, gpunn__short *item)
 {
     if (!gpunn__product_is_small(cuda, p) || p->m * p->n > 2 * GPUNN__SHORT) return false;
@@ -12363,7 +12451,8 @@ static bool gpunn__short_product_of(const gpunn__cuda *cuda, const gpunn__produc
     return item->tiled || rounds * ((p->k + 7) / 8) <= GPUNN__SHORT_EIGHTS;
 }
 
-/* The products of a linear layer, two of its backward step: how many; 0: they are not short, or not all that there is to do. */
+/* Describes the products of a linear layer, two for a backward step, and returns their number. Returns 0 if
+ * they are not short or do not cover the whole step. */
 static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
 {
     gpunn__product whole;
@@ -12375,7 +12464,8 @@ static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpu
     return g.count;
 }
 
-/* How a block does a step, in one or two items; 0: it is not short enough. */
+/* Describes how a block computes a step, in one or two items, and returns their number. Returns 0 if it is
+ * not short. */
 static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
 {
     item->op = step->op;
@@ -12403,7 +12493,7 @@ GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step)
         if (gpunn__is_float(dtype) && step->in[i].count != 1 && step->in[i].count != largest) return false;
     }
     for (int k = 0; k < kernel->node_count; k++) {
-        const char  *text = kernel->nodes[k].text; /* begins with the op's name and ends in the shape */
+        const char  *text = kernel->nodes[k].text; /* starts with the op's name and ends with the shape */
         const size_t length = strlen(text), word = strcspn(text, " ");
         int          op = 1;
         while (op < GPUNN_OP_COUNT &&
@@ -12431,16 +12521,18 @@ GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda)
 }
 
 /* ==== >>cuda/optimizers ============================================================================================ *
- * The rows of the optimizers as kernels, each in one pass over parameter, gradient and state. What a run decides by (is the loss
- * finite, the norm of all gradients, the loss scale, lr, step) is in device memory: every block works it out for itself, in the
- * same order. */
-#define GPUNN__BAD_GRADIENT ((uint64_t)1 << 63) /* in bad[0], beside the step: it is no loss */
+ * The optimizers of gpunn.h's table as kernels, each in one pass over parameter, gradient and state. The
+ * inputs of a run's decisions are in device memory: whether the loss is finite, the gradient norm, the loss
+ * scale, lr and step. Every block evaluates them itself, in the same order. */
+#define GPUNN__BAD_GRADIENT ((uint64_t)1 << 63) /* flag in bad[0], beside the step: a gradient is bad, not the loss */
 enum {
-    GPUNN__FEW_GRADIENTS = 4096,  /* every block of an update looks at so many by itself */
-    GPUNN__GRADIENT_RANGES = 160, /* that fit a kernel's arguments */
+    /* up to so many gradient elements, every block of an update checks all of them itself */
+    GPUNN__FEW_GRADIENTS = 4096,
+    GPUNN__GRADIENT_RANGES = 160, /* most ranges that fit a kernel's arguments */
 };
 
-/* What a run changes in place is copied aside, or back: range by range in blocks first, first + blocks, ... */
+/* Copies the values that a run changes in place aside, or back. One block copies ranges first, first +
+ * blocks, ... */
 __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first, unsigned blocks)
 {
     for (unsigned k = first; k < (unsigned)count; k += blocks) {
@@ -12449,6 +12541,7 @@ __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int cou
     }
 }
 
+/* Gradients as ranges of F32 values; length is in elements. */
 typedef struct gpunn__gradients {
     int          count;
     const float *values[GPUNN__GRADIENT_RANGES];

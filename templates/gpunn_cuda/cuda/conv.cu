@@ -4,11 +4,12 @@
 
 #if GPUNN__CUDNN
 
-/* A CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR instead of a device that is here: plans can be made for it, and not run. */
+/* A CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR that replaces the machine's device. Plans can be made for it but not
+ * run. */
 #ifndef GPUNN__DNN_DESCRIBED
 #define GPUNN__DNN_DESCRIBED NULL
 #endif
-/* The names of a graph's tensors; from BETWEEN on those that are never stored. */
+/* Ids of a graph's tensors. Those from BETWEEN on are virtual: cuDNN never stores them. */
 enum { GPUNN__DNN_X = 1, GPUNN__DNN_W, GPUNN__DNN_Y, GPUNN__DNN_BIAS, GPUNN__DNN_RESIDUAL, GPUNN__DNN_BETWEEN };
 
 GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size)
@@ -31,7 +32,7 @@ GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *bui
     return descriptor;
 }
 
-/* Destroys what was made since there were `count`. */
+/* Destroys all descriptors but the first `count`. */
 static void gpunn__dnn_release(gpunn__dnn_builder *builder, int count)
 {
     while (builder->count > count) (void)builder->cuda->libraries->cudnnBackendDestroyDescriptor(builder->made[--builder->count]);
@@ -68,7 +69,7 @@ GPUNN__INTERNAL void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBacke
     (void)GPUNN__DNN(builder, cudnnBackendFinalize, descriptor);
 }
 
-/* How many values there are; at most `count` are written. */
+/* Reads an attribute. Writes at most `count` values and returns how many there are. */
 static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                               cudnnBackendAttributeType_t type, int64_t count, void *values)
 {
@@ -77,7 +78,7 @@ static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescripto
     return got;
 }
 
-/* shape: n, c, d, h, w; d is left out of a convolution of two axes. */
+/* A contiguous tensor. shape is n, c, d, h, w; a convolution of two axes omits d. */
 static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, int64_t name, const int64_t shape[5])
 {
     bool    between = name >= GPUNN__DNN_BETWEEN, last = builder->conv->channels_last != 0;
@@ -176,8 +177,9 @@ GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builde
     return graph;
 }
 
-/* x, w -> convolution -> + residual -> + bias -> relu -> y, in the only order for which cuDNN has compiled engines. Without a
- * bias there are none for a residual or relu: NHWC gets one made at run time, NCHW has no plan. */
+/* The graph x, w -> convolution -> + residual -> + bias -> relu -> y. cuDNN has precompiled engines for this
+ * order only. Without a bias it has none for a residual or relu: for NHWC it compiles one at run time, for
+ * NCHW it has no plan. */
 static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
 {
     const gpunn__convolution *conv = builder->conv;
@@ -204,7 +206,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
     return gpunn__dnn_operations(builder, count, operations);
 }
 
-/* What the heuristic proposes for the graph, the fastest first; how many. */
+/* Gets the heuristic's engine configurations for the graph, fastest first. Returns how many. */
 static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
                                   cudnnBackendDescriptor_t configs[GPUNN__DNN_CONFIGS])
 {
@@ -223,8 +225,8 @@ static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescr
     return got < count ? got : count;
 }
 
-/* Whether the engine keeps gpunn's promises: sums in F32, exact products where they are asked for and, unless any_order, the same
- * bits for the same inputs. */
+/* Whether the engine meets gpunn's guarantees: it sums in F32 and multiplies exactly if F32 precision is set.
+ * Unless any_order is set, it also gives the same bits for the same inputs. */
 static bool gpunn__dnn_suits(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, bool any_order)
 {
     const gpunn__convolution   *conv = builder->conv;
@@ -260,8 +262,8 @@ static void gpunn__dnn_limit(gpunn__dnn_builder *builder, int64_t workspace)
                    (long long)workspace, (unsigned long long)limit);
 }
 
-/* Adds the plan of the config if the device can run it in the workspace there may be, which a config may tell before there is a
- * plan: compiling one takes up to a second. */
+/* Adds the configuration's plan if the device can run it within workspace_limit. The workspace is queried
+ * before the plan is made where cuDNN allows it, because compiling a plan takes up to a second. */
 static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, gpunn__dnn_choice *choice)
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
@@ -381,7 +383,8 @@ static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t 
     return GPUNN_OK;
 }
 
-/* Keeps the fastest plan alone. Not while the stream is captured: the next run that is not will do it. */
+/* Times the plans and keeps only the fastest. Does nothing during a stream capture: the next run outside one
+ * does it. */
 static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *choice, cudnnBackendDescriptor_t pack)
 {
     cudaStreamCaptureStatus capture;
@@ -437,10 +440,11 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__conv
     const void *pointers[5] = {data->x, data->w, data->y};
     if (conv->bias) names[count] = GPUNN__DNN_BIAS, pointers[count++] = data->bias;
     if (conv->residual) names[count] = GPUNN__DNN_RESIDUAL, pointers[count++] = data->residual;
-    const bool repeatable = !(conv->residual && data->residual == data->y); /* else y would be an operand of itself */
+    /* in place, a second run would read the first one's result */
+    const bool repeatable = !(conv->residual && data->residual == data->y);
     return gpunn__dnn_launch(cuda, choice, count, names, pointers, data->workspace, repeatable);
 }
-#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: convolutions are products */
+#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: convolutions use matrix products */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
 {
     (void)conv, (void)workspace_bytes;
@@ -477,11 +481,11 @@ GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step
     gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
 }
 
-/* x, the weight and y of a step, of which kind says which is made: the others are read. A transposed convolution is the data
- * gradient of the convolution that a gpunn__convolution describes: its result is x. */
+/* x, w and y of a step. kind says which of them is computed; the other two are read. A transposed convolution
+ * is the data gradient of the convolution that gpunn__convolution describes, so its result is x. */
 typedef struct gpunn__conv_values {
     gpunn_value x, w, y;
-    bool        gradient, accumulate; /* what is made is a gradient, and added to */
+    bool        gradient, accumulate; /* gradient: the result is a gradient; accumulate: it is added to */
 } gpunn__conv_values;
 
 static gpunn__conv_values gpunn__conv_values_of(const gpunn_step *step, gpunn__conv_kind kind)
@@ -520,7 +524,7 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
     conv.precision = step->precision;
     conv.axes = x->rank == 5 ? 3 : 2;
     for (int i = 0; i < 3; i++) {
-        const int from = i + x->rank - 5; /* the first axes may be missing */
+        const int from = i + x->rank - 5; /* axes of a lower rank are the last ones */
         conv.stride[i] = from < 0 ? 1 : attr->stride[from];
         conv.padding[i] = from < 0 ? 0 : attr->padding[from];
         conv.dilation[i] = from < 0 ? 1 : attr->dilation[from];
@@ -531,17 +535,19 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
     conv.o = made[0], conv.p = made[1], conv.q = made[2];
     conv.groups = attr->groups;
     const gpunn_value *const w = kind == GPUNN__CONV_FILTER ? &step->grad_in[1] : &step->in[1];
-    conv.channels_last = x->channels_last || y->channels_last || w->channels_last; /* some may look the same either way */
+    /* a tensor may look the same in both layouts */
+    conv.channels_last = x->channels_last || y->channels_last || w->channels_last;
     return conv;
 }
 
-/* Whether the place of the channels, dim[1], makes a difference. */
+/* Whether the position of the channel axis, dim[1], affects the memory layout. */
 static bool gpunn__has_place(const gpunn_value *value)
 {
     return value->dim[1] > 1 && value->dim[2] * value->dim[3] > 1;
 }
 
-/* to = or += from, the same shape with its channels second in one and last in the other. */
+/* to = or += from. Both have the same shape; channels are second in one and last in the other (to_last: in
+ * `to`). */
 static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bool to_last, const gpunn_value *from,
                                     bool accumulate)
 {
@@ -562,12 +568,12 @@ static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bo
         attr.order[i] = to_last ? second[i] : last[i];
         *(to_last ? &target.dim[i] : &step.grad_out.dim[i]) = to->dim[last[i]];
     }
-    target.channels_last = step.grad_out.channels_last = false; /* dim says where they are */
+    target.channels_last = step.grad_out.channels_last = false; /* dim itself has the layout */
     return gpunn__cuda_permute(cuda, &step, GPUNN__BACKWARD);
 }
 
-/* columns[image][c][kd][kh][kw][o][p][q]: what the window at o, p, q sees of x at kd, kh, kw; 0 in the padding. Eight at a
- * time. */
+/* im2col: columns[image][c][kd][kh][kw][o][p][q] is what the window at o, p, q reads of x at kd, kh, kw.
+ * Padding reads as 0. A thread writes eight elements at a time. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     gpunn__columns_kernel(gpunn__convolution v, const void *x, void *columns, gpunn_dtype dtype, int64_t count)
 {
@@ -576,7 +582,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK; at < count; at += stride) {
         const int64_t line = gpunn__quotient(at, v.q), slice = gpunn__quotient(line, v.p), cell = gpunn__quotient(slice, v.o);
         const int64_t row = gpunn__quotient(cell, v.kw), face = gpunn__quotient(row, v.kh);
-        int64_t       plane = gpunn__quotient(face, v.kd); /* image and channel */
+        int64_t       plane = gpunn__quotient(face, v.kd); /* image * channels + channel */
         int64_t       q = at - line * v.q, p = line - slice * v.p, o = slice - cell * v.o;
         int64_t       s = cell - row * v.kw, r = row - face * v.kh, t = face - plane * v.kd;
         float         value[GPUNN__PACK];
@@ -611,7 +617,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     }
 }
 
-/* x = or += for every element the sum, kd, kh and kw in order, over the windows that see it. */
+/* col2im: x = or += for every element the sum over the windows that cover it, with kd, kh and kw in order. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__gather_kernel(gpunn__convolution v, const float *columns, void *x, gpunn_dtype dtype, int64_t count, bool accumulate)
 {
@@ -638,17 +644,17 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* ---- depthwise: each channel of x has filters of its own, conv.k / conv.c of them ---- */
+/* ---- depthwise: each channel of x has its own conv.k / conv.c filters ---------------- */
 
 static bool gpunn__is_depthwise(const gpunn__convolution *conv)
 {
     return conv->groups > 1 && conv->groups == conv->c;
 }
 
-/* x or y: its shape behind the samples. An element is at first + ((d * h + its h) * w + its w) * step. */
+/* The shape of one sample of x or y. An element is at first + ((d * h + its h) * w + its w) * step. */
 typedef struct gpunn__volumes {
     int64_t c, d, h, w;
-    bool    last; /* channels */
+    bool    last; /* channels last */
 } gpunn__volumes;
 typedef struct gpunn__voxel {
     int64_t n, c, d, h, w;
@@ -677,11 +683,11 @@ typedef struct gpunn__depthwise {
     gpunn__volumes     x, y;
     void              *x_data, *w_data, *y_data;
     gpunn_dtype        x_dtype, w_dtype, y_dtype;
-    int64_t            count; /* of what is made */
+    int64_t            count; /* elements of the result */
     bool               accumulate;
 } gpunn__depthwise;
 
-/* y = or += for every element the sum over what its window sees of x, kd, kh and kw in order. */
+/* y = or += for every element the sum over its window of x, with kd, kh and kw in order. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_kernel(const gpunn__depthwise v)
 {
     GPUNN__FOLLOW();
@@ -713,7 +719,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_ker
     }
 }
 
-/* x = or += for every element the sum over the windows that see it, filter by filter, kd, kh and kw in order. */
+/* x = or += for every element the sum over the windows that cover it, filter by filter, with kd, kh and kw in
+ * order. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_data_kernel(const gpunn__depthwise v)
 {
     GPUNN__FOLLOW();
@@ -746,7 +753,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_dat
     }
 }
 
-/* partial[part][k][kd][kh][kw], of channels that come second: a block adds up what one weight meets in one part of the images. */
+/* partial[part][k][kd][kh][kw], for channels second. A block sums the products of one weight over one part of
+ * the images. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__depthwise_filter_kernel(const gpunn__depthwise v, float *partial, int64_t images)
 {
@@ -772,7 +780,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/* Without cuDNN; of a FILTER the channels come second. */
+/* Depthwise convolution without cuDNN. FILTER needs channels second. */
 static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                           gpunn__room *room, gpunn__action action)
 {
@@ -803,12 +811,12 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
     return GPUNN__LAUNCH(cuda, gpunn__depthwise_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
 }
 
-/* A convolution of images whose channels come second, without cuDNN, as many images at a time as the limit of the workspace
- * allows. In every image and group, with what the windows see laid out as columns [c / groups * kd * kh * kw][o * p * q]:
- *     FORWARD  y = w columns
- *     DATA     columns = w^T y, which are then gathered into x
- *     FILTER   w = y columns^T, which are then summed over the images
- * The columns of windows of one cell side by side are x itself. */
+/* A convolution without cuDNN, for channels second. It processes as many images at a time as workspace_limit
+ * allows. For every image and group, im2col gives columns [c / groups * kd * kh * kw][o * p * q]:
+ *  FORWARD  y = w columns
+ *  DATA     columns = w^T y, which are then gathered into x
+ *  FILTER   w = y columns^T, which are then summed over the images
+ * Where windows are single adjacent cells, the columns are x itself. */
 static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
 {
@@ -875,15 +883,16 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     return GPUNN_OK;
 }
 
-/* Without cuDNN, channels in either place: last ones are brought to the second place and back where that is asked for, those of
- * filters too. */
+/* A convolution without cuDNN, for channels second or last. Tensors with channels last, filters included, are
+ * converted to channels second, and results back. */
 static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
 {
     const bool relays_x = conv->channels_last && gpunn__has_place(&v->x),
                relays_y = conv->channels_last && gpunn__has_place(&v->y);
     const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv), filter = conv->kind == GPUNN__CONV_FILTER;
-    const bool other_w = v->w.channels_last && !depthwise; /* one channel a filter has the same memory in both places */
+    /* with one channel per filter both layouts are the same memory */
+    const bool other_w = v->w.channels_last && !depthwise;
     const bool relays_w = other_w || (filter && v->w.dtype != GPUNN_F32);
     if (depthwise && !filter) return gpunn__conv_depthwise(cuda, conv, v, room, action);
     gpunn__conv_values second = *v;
@@ -907,8 +916,9 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
     return GPUNN_OK;
 }
 
-/* The same by cuDNN, which works in `bytes`. All of it has conv's dtype, writes and never adds, and where channels are last they
- * are in filters too: what differs goes by way of the workspace. Whether a gradient is added to may change from run to run. */
+/* A convolution by cuDNN with a workspace of `bytes`. cuDNN needs every tensor in conv's dtype, writes
+ * without accumulating and, if channels are last, wants filters that way too. Whatever differs is staged in
+ * the workspace. Whether a gradient accumulates may change from run to run. */
 static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v, const void *bias,
                                      const void *residual, size_t bytes, gpunn__room *room, gpunn__action action)
 {
@@ -934,7 +944,7 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
     return gpunn__cuda_copy(cuda, result->data, result->dtype, aside.data, aside.dtype, result->count, v->accumulate);
 }
 
-/* Whether cuDNN has a plan, and the bytes that it works in. */
+/* Whether cuDNN has a plan, and the bytes of workspace that it needs. */
 static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *bytes, bool *fits)
 {
     gpunn_status status = GPUNN_ERR_UNSUPPORTED;
@@ -948,15 +958,16 @@ static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
 
-/* After gpunn__conv_fits has found that it does not. */
+/* Logs why the step does not use cuDNN, after gpunn__conv_fits has set the text. */
 static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__convolution *conv)
 {
     if (gpunn__dnn_available(cuda))
         gpunn__dnn_slower(cuda, step, gpunn__is_depthwise(conv) ? GPUNN__DNN_DEPTHWISE : GPUNN__DNN_CONVOLUTION, cuda->text);
 }
 
-/* cuDNN's graph with bias and all that is merged into the step, or the bare convolution and a pass that does the rest. A bias of
- * F32 is rounded to the graph's dtype first, a result of another dtype comes by way of the workspace. */
+/* Runs cuDNN's graph with bias and everything fused into the step, or the bare convolution followed by one
+ * pass that does the rest. An F32 bias is rounded to the graph's dtype first. A result of another dtype is
+ * staged in the workspace. */
 static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn__conv_kind kind = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_DATA : GPUNN__CONV_FORWARD;
@@ -968,7 +979,8 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     size_t                 bytes = 0;
     const gpunn_dtype      dtype = step->in[0].dtype;
     bool whole = !step->fused.norm && y->dtype == dtype && (residual->data == NULL || residual->dtype == dtype), fits = false;
-    if (step->training && step->fused.relu) whole = false; /* cuDNN's relu may make 0 of NaN, which would hide a bad loss */
+    /* cuDNN's relu may turn NaN into 0, which would hide a bad loss */
+    if (step->training && step->fused.relu) whole = false;
     if (kind == GPUNN__CONV_DATA) whole = false;
     if (whole) {
         conv.bias = bias->data != NULL, conv.residual = residual->data != NULL, conv.relu = step->fused.relu;

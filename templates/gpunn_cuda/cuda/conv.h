@@ -4,17 +4,18 @@
 #include "base/shared.h"
 
 /* ==== >>cuda/conv ================================================================================================== *
- * cuDNN's graphs. A convolution is a graph of one to four operations; heuristics name engines for it, the best first, and the
- * first that the device can run and that keeps gpunn's promises (gpunn__dnn_suits) is taken, once for a gpunn__convolution. */
+ * Convolutions through cuDNN's graph API. A convolution becomes a graph of one to four operations, for which
+ * cuDNN's heuristics propose engines, best first. gpunn takes the first engine that the device can run and
+ * that meets its guarantees (gpunn__dnn_suits). The choice is made once per gpunn__convolution and cached. */
 #if GPUNN__CUDNN
 
 enum {
-    GPUNN__DNN_MADE = 256,     /* descriptors of a builder */
-    GPUNN__DNN_CONFIGS = 96,   /* of one heuristic */
-    GPUNN__DNN_NOTES = 32,     /* of an engine */
-    GPUNN__DNN_CANDIDATES = 8, /* plans that a benchmark compares */
-    GPUNN__DNN_WARM = 1,       /* runs of each before it is timed, */
-    GPUNN__DNN_TIMED = 4,      /* and timed ones */
+    GPUNN__DNN_MADE = 256,     /* most descriptors of one builder */
+    GPUNN__DNN_CONFIGS = 96,   /* most engine configurations of one heuristic */
+    GPUNN__DNN_NOTES = 32,     /* most numerical notes of one engine */
+    GPUNN__DNN_CANDIDATES = 8, /* most plans that a benchmark compares */
+    GPUNN__DNN_WARM = 1,       /* warm-up runs of a plan before it is timed */
+    GPUNN__DNN_TIMED = 4,      /* timed runs of a plan */
 };
 
 typedef struct gpunn__dnn_plan {
@@ -22,18 +23,20 @@ typedef struct gpunn__dnn_plan {
     int64_t                  workspace;
 } gpunn__dnn_plan;
 
-/* What the cache holds for a gpunn__convolution. */
+/* The cache entry of a gpunn__convolution: its plans, or why there are none. */
 typedef struct gpunn__dnn_choice {
-    bool            searched;
-    int             count;                        /* 0: cuDNN cannot; several: the next run that is not captured compares them */
-    gpunn__dnn_plan plans[GPUNN__DNN_CANDIDATES]; /* a run takes the first */
-    char            refusal[256];                 /* why there is none */
+    bool searched;
+    /* 0: no plan; above 1: the next run outside a capture compares them */
+    int             count;
+    gpunn__dnn_plan plans[GPUNN__DNN_CANDIDATES]; /* a run executes the first */
+    char            refusal[256];                 /* why there is no plan */
 } gpunn__dnn_choice;
 
-/* Descriptors in the making. After a failure, which status and text describe, nothing more is called. */
+/* Builds cuDNN descriptors and owns those in `made`. After a failure, which status and text describe, it
+ * makes no more calls. */
 typedef struct gpunn__dnn_builder {
     gpunn__cuda                *cuda;
-    const gpunn__convolution   *conv; /* one of these two */
+    const gpunn__convolution   *conv; /* exactly one of conv and attention is non-NULL */
     const gpunn__dnn_attention *attention;
     gpunn_status                status;
     char                        text[256];
@@ -41,17 +44,21 @@ typedef struct gpunn__dnn_builder {
     cudnnBackendDescriptor_t    made[GPUNN__DNN_MADE];
 } gpunn__dnn_builder;
 
-/* The status of a call of cuDNN; text: its name, what cuDNN calls the error and what it adds. */
+/* Converts a cuDNN status to a gpunn status. On failure, text receives the call's name, cuDNN's name of the
+ * error and its detail. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size);
 
-/* Calls a function of cuDNN unless an earlier call has failed; whether it succeeded. */
+/* Calls a cuDNN function unless an earlier call has failed. Yields true if the call succeeded. */
 #define GPUNN__DNN(builder, function, ...)                                                                                \
     ((builder)->status == GPUNN_OK &&                                                                                     \
      ((builder)->status = gpunn__dnn_check((builder)->cuda, (builder)->cuda->libraries->function(__VA_ARGS__), #function, \
                                            (builder)->text, sizeof(builder)->text)) == GPUNN_OK)
 
+/* Creates a descriptor, which the builder owns. Returns NULL after a failure. */
 GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type);
 
+/* Sets an attribute to `count` values of the given type. The next three set one integer, data type or
+ * descriptor. */
 GPUNN__INTERNAL void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
                                     cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
                                     const void *values);
@@ -67,24 +74,29 @@ GPUNN__INTERNAL void gpunn__dnn_link(gpunn__dnn_builder *builder, cudnnBackendDe
 
 GPUNN__INTERNAL void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor);
 
-/* The graph of these operations. */
+/* Creates the graph of these operations. */
 GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builder *builder, int64_t count,
                                                                const cudnnBackendDescriptor_t *operations);
 
-/* A refusal is no failure: the next one is asked. text keeps it. */
+/* Clears GPUNN_ERR_UNSUPPORTED, so that the next candidate can be tried. text keeps the reason. */
 GPUNN__INTERNAL void gpunn__dnn_forgive(gpunn__dnn_builder *builder);
 
+/* Destroys the plans of a gpunn__dnn_choice. */
 GPUNN__INTERNAL void gpunn__dnn_forget(gpunn__cuda *cuda, void *value);
 
-/* What was prepared and cannot run is not refused: it failed. */
+/* Reports a failure of cuDNN. GPUNN_ERR_UNSUPPORTED becomes GPUNN_ERR_DEVICE: what was prepared must run. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status status, const char *text);
 
+/* Fills choice with plans for the graph, or with the reason why there is none; both return GPUNN_OK. Either
+ * conv or attention is non-NULL. Nondeterministic engines are tried last, and never if the device is opened
+ * as deterministic. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv,
                                                const gpunn__dnn_attention *attention,
                                                cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder),
                                                gpunn__dnn_choice *choice);
 
-/* Runs the plan on these tensors, by their names; the fastest of several if they can be compared: repeated, that is. */
+/* Runs a plan on tensors given as ids (names) and device pointers. If there are several plans and the graph
+ * is repeatable (no output is also an input), it times them first and keeps the fastest. */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count, const int64_t *names,
                                                const void *const *pointers, void *workspace, bool repeatable);
 #endif
@@ -103,7 +115,7 @@ GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda)
 
 typedef enum gpunn__dnn_kind { GPUNN__DNN_CONVOLUTION, GPUNN__DNN_DEPTHWISE, GPUNN__DNN_ATTENTION } gpunn__dnn_kind;
 
-/* Tells the log why cuDNN, which is there, does not do a step: once a device for each kind. */
+/* Logs a warning that says why an available cuDNN does not do a step, once per device and kind. */
 GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why);
 
 #endif /* GPUNN__CUDA_CUDA_CONV_H */

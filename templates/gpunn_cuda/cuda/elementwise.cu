@@ -1,17 +1,19 @@
 #include "cuda/elementwise.h"
 #include "base/shared.h"
 
-/* An operand as seen from the result, whose element i has the digits i % size[0], i / size[0] % size[1], ...: the result's
- * dimensions, innermost first, neighbours merged. An operand of the result's shape and a scalar have one digit, the common ways
- * to broadcast two or three; a pack costs one division per digit but the last, of 32 bits where that is enough. */
+/* An operand addressed by the index i of a result element. i has the digits i % size[0], i / size[0] %
+ * size[1], ...: one per dimension of the result, innermost first, with adjacent dimensions merged. An operand
+ * of the result's shape and a scalar have one digit; common broadcasts have two or three. A pack costs one
+ * division per digit but the last, in 32 bits where that suffices. */
 typedef struct gpunn__operand {
-    const void *data; /* NULL: not there */
+    const void *data; /* NULL: absent */
     gpunn_dtype dtype;
     int         rank;
     int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* stride[0]: 1, or 0 where broadcast */
 } gpunn__operand;
 
-/* Where the value for element i stands. left: elements from i on for which the first digit does not wrap. */
+/* The index of the operand's value for element i. *left receives the number of elements from i on before the
+ * first digit wraps. */
 __device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i, int64_t *left)
 {
     uint64_t rest = (uint64_t)i;
@@ -51,14 +53,14 @@ __device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operan
 
 typedef struct gpunn__map_job {
     gpunn__operand from[GPUNN__FROM_COUNT]; /* what the op's functions read */
-    void          *to[3];                   /* result; or gradient of each operand */
+    void          *to[3];                   /* the result, or the gradient of each operand */
     gpunn_dtype    to_dtype[3];
     bool           add[3];
     float          attr[2];
     int64_t        count;
 } gpunn__map_job;
 
-/* The only operand of an op, its result and that one's gradient are never broadcast: gpunn__cuda_map sees to it. */
+/* Unary operands, results and their gradients are never broadcast; gpunn__cuda_map checks it. */
 __device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i, int n, float v[8])
 {
     if (broadcasts)
@@ -112,7 +114,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_
     }
 }
 
-/* In the order of gpunn_op, where they come first. */
+/* The kernels in the order of gpunn_op, whose first members are the elementwise ops. */
 static const struct {
     void (*forward)(gpunn__map_job job);
     void (*backward)(gpunn__map_job job);
@@ -144,11 +146,12 @@ static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_va
 static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
-    gpunn_value             full[3] = {}; /* gradients of broadcast operands at the result's size: grad_out, or computed */
-    bool                    sums[3] = {}; /* .. which then are summed */
-    gpunn__room             room = {(char *)step->workspace, 0};
-    size_t                  workspace = 0;
-    unsigned                computed = 0;
+    /* gradients of broadcast operands at the result's size: grad_out, or computed */
+    gpunn_value full[3] = {};
+    bool        sums[3] = {}; /* whether full[i] is then summed to the operand's shape */
+    gpunn__room room = {(char *)step->workspace, 0};
+    size_t      workspace = 0;
+    unsigned    computed = 0;
     for (int i = 0; i < step->input_count; i++) {
         if (step->grad_in[i].data == NULL) continue;
         sums[i] = step->in[i].count != step->out.count;
@@ -224,7 +227,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn
                          from_dtype, count, accumulate);
 }
 
-/* As C; BOOL is x != 0. */
+/* Conversion as in C, except that BOOL is x != 0. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
 {
@@ -267,7 +270,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *ste
                          in->data, in->dtype, out->count);
 }
 
-/* ---- integers: a thread for each result ------------------------------------------------------------------------------ */
+/* ---- integers: one thread per result --------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(const gpunn__integers p)
 {

@@ -4,12 +4,13 @@
 #include "cuda/formulas.h"
 
 /* ==== >>cuda/elementwise =========================================================================================== *
- * Elementwise ops: kernels made from gpunn.h's tables, one forward and one backward per op. A thread takes packs of 8 results;
- * what the tables do not mention is not read. Below them the ops that only move data. */
-/* What the derivatives of an elementwise op read. */
+ * Elementwise ops as kernels made from gpunn.h's tables, one forward and one backward kernel per op. A
+ * thread computes packs of 8 elements. It does not load operands that the op's formulas do not mention.
+ * Below them are ops that only move data. */
+/* Which values the derivatives of an elementwise op read. */
 GPUNN__INTERNAL const gpunn__map_facts *gpunn__map_facts_for(gpunn_op op);
 
-/* What one of so many blocks copies. */
+/* Block number `block` of `blocks` copies its share: to = or += from. */
 __device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                                                  int64_t count, bool add, unsigned block, unsigned blocks)
 {

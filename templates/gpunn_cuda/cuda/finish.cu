@@ -3,18 +3,18 @@
 #include "cuda/pool.h"
 
 /* ==== >>cuda/finish ================================================================================================ *
- * The end of a product or convolution: bias, norm, residual, relu and pool in one pass. */
+ * The pass after a product or convolution: bias, norm, residual, relu and max pooling in one kernel. */
 typedef struct gpunn__finish {
     int64_t      count, channels, inner;
-    const void  *y, *bias, *residual; /* NULL: not there */
+    const void  *y, *bias, *residual; /* NULL: absent */
     void        *out;
     gpunn_dtype  y_dtype, bias_dtype, residual_dtype, out_dtype;
-    const float *scale, *shift, *mean, *variance; /* of the norm; without one all NULL */
+    const float *scale, *shift, *mean, *variance; /* of the norm; all NULL without one */
     float        eps;
     bool         relu;
 } gpunn__finish;
 
-/* A value v of channel c becomes v * x + y. */
+/* The factor x and shift y of channel c: a value v becomes v * x + y. */
 __device__ __forceinline__ float2 gpunn__finish_line(const gpunn__finish &f, int64_t c)
 {
     float2 line = {1, f.bias ? gpunn__load(f.bias, f.bias_dtype, c) : 0};
@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(co
     }
 }
 
-/* With the maxima over what comes out: a thread for each window. */
+/* The same with max pooling over the result: one thread per window. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
 {
     GPUNN__FOLLOW();
@@ -73,8 +73,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kern
     }
 }
 
-/* Whether the step that follows takes maxima over what f makes, in windows of which each has a thread at once. Memory that f
- * reads beside its result may be where the maxima go. */
+/* Whether the next step is a max pooling over f's result that this launch can include, with a thread per
+ * window at once. Not if f reads other memory than its result, since the maxima may be written there. */
 static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f, gpunn__pool *p)
 {
     const gpunn_step *pool = cuda->next;

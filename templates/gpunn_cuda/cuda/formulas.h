@@ -3,10 +3,11 @@
 #include "base/config.h"
 
 /* ==== >>cuda/formulas ============================================================================================== *
- * gpunn.h's tables of elementwise ops as structs of device functions. */
-enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT }; /* after the operands */
+ * Turns gpunn.h's tables of elementwise ops into structs of device functions. Macros give each word of the
+ * tables' language its CUDA meaning. */
+enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT }; /* indices in from[], after the operands */
 
-/* F32 as the language of the tables has it; C's functions hide NaN from min and max. */
+/* min and max as the tables define them, in F32: NaN propagates, which C's fminf and fmaxf do not do. */
 __device__ __forceinline__ float gpunn__float_min(float a, float b)
 {
     return a < b || a != a ? a : b;
@@ -28,8 +29,8 @@ __device__ __forceinline__ float gpunn__float_sigmoid(float x)
     return (x < 0 ? e : 1.0f) / (1 + e);
 }
 
-/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), and log10(2) in two parts, the first with 13 bits: unlike log10f's, powers of 10 are
- * exact. */
+/* Splits x into 2^n m with sqrt(1/2) <= m < sqrt(2). log10(2) is held in two parts, the first with 13 bits.
+ * Powers of 10 give exact results, which log10f does not provide. */
 __device__ __forceinline__ float gpunn__float_log10(float x)
 {
     float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
@@ -40,8 +41,9 @@ __device__ __forceinline__ float gpunn__float_log10(float x)
     return x > 0 && x < INFINITY ? y : x == 0 ? -INFINITY : x < 0 ? NAN : x;
 }
 
-/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32
- * bits of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
+/* sin(x + quadrants pi / 2). Unlike sinf's, the range reduction of large x needs no local memory. x / (2
+ * pi) is the product of x's 32-bit significand and 96 bits of 1 / (2 pi): those that yield less than whole
+ * turns. */
 static __device__ const unsigned gpunn__turns[8] = {0,           0x28BE60DBu, 0x9391054Au, 0x7F09D5F4u,
                                                     0x7D4D3770u, 0x36D8A566u, 0x4F10E410u, 0x7F9458EAu};
 __device__ __forceinline__ float gpunn__float_sin(float x, int quadrants)
@@ -78,7 +80,7 @@ constexpr bool gpunn__in_name(char letter)
            letter == '_';
 }
 
-/* Whether a text of the tables mentions a one-letter name. */
+/* Whether a formula of the tables mentions a one-letter name. */
 constexpr bool gpunn__mentions(const char *text, char name)
 {
     for (char before = ' '; *text; before = *text++)
@@ -86,11 +88,12 @@ constexpr bool gpunn__mentions(const char *text, char name)
     return false;
 }
 
-/* What the texts say, as sets of derivatives (bit i: of operand i). */
+/* What the formulas of the derivatives contain. Each is a bit set of derivatives (bit i: of operand i),
+ * unless noted. */
 typedef struct gpunn__map_facts {
-    unsigned present, passed;            /* not just 0; just g */
-    unsigned readers[GPUNN__FROM_COUNT]; /* mention that one of from[] */
-    unsigned read;                       /* bit k: from[k] has readers */
+    unsigned present, passed;            /* present: not just 0; passed: just g */
+    unsigned readers[GPUNN__FROM_COUNT]; /* the derivatives that mention from[k] */
+    unsigned read;                       /* bit k: a derivative reads from[k] */
 } gpunn__map_facts;
 
 constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, const char *db, const char *dc)
@@ -107,7 +110,7 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
     return facts;
 }
 
-/* The tables' language. Every op becomes a structure of functions that read from[] and attr[]. */
+/* The tables' language. Every op becomes a struct of functions that read from[] and attr[]. */
 #define x from[0]
 #define a from[0]
 #define b from[1]
@@ -146,7 +149,7 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
     (void)name;
-/* The texts of the derivatives come unexpanded, as strings, too. */
+/* The derivatives are also passed as unexpanded strings, which gpunn__map_facts_of reads. */
 #define GPUNN__MAP(name, operands, constants, f, da, db, dc, ...)                                       \
     struct gpunn__op_##name {                                                                           \
         static constexpr int                    OPERANDS = operands;                                    \
@@ -223,7 +226,7 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__MAP
 
 #define GPUNN__X(...) +1
-enum { GPUNN__MAP_COUNT = 1 GPUNN__ELEMENTWISE_OPS(GPUNN__X) }; /* gpunn_op's first members */
+enum { GPUNN__MAP_COUNT = 1 GPUNN__ELEMENTWISE_OPS(GPUNN__X) }; /* elementwise ops are gpunn_op's first members */
 #undef GPUNN__X
 
 #endif /* GPUNN__CUDA_CUDA_FORMULAS_H */

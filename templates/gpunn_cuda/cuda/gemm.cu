@@ -1,7 +1,7 @@
 #include "cuda/gemm.h"
 
-/* Whether what .benchmark compares can be timed now: never where results may not vary, and not while the stream is captured; the
- * next run that is not will do it. */
+/* Whether alternatives may be timed now for .benchmark. Not if the device is deterministic, where results may
+ * not vary. Not during a stream capture: the next run outside one does it. */
 static gpunn_status gpunn__may_time(gpunn__cuda *cuda, bool *may)
 {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
@@ -16,7 +16,7 @@ typedef gpunn_status (*gpunn__timed)(gpunn__cuda *cuda, const void *what);
 static gpunn_status gpunn__time_between(gpunn__cuda *cuda, gpunn__timed run, const void *what, cudaEvent_t begin, cudaEvent_t end,
                                         float *milliseconds)
 {
-    GPUNN__TRY(run(cuda, what)); /* loads what it needs */
+    GPUNN__TRY(run(cuda, what)); /* warm-up: loads the kernels */
     GPUNN__CUDA(cuda, cudaEventRecord(begin, cuda->stream));
     for (int repeat = 0; repeat < 4; repeat++) GPUNN__TRY(run(cuda, what));
     GPUNN__CUDA(cuda, cudaEventRecord(end, cuda->stream));
@@ -25,7 +25,7 @@ static gpunn_status gpunn__time_between(gpunn__cuda *cuda, gpunn__timed run, con
     return GPUNN_OK;
 }
 
-/* How long four times of it take. */
+/* Times four runs, after one to warm up. */
 static gpunn_status gpunn__time(gpunn__cuda *cuda, gpunn__timed run, const void *what, float *milliseconds)
 {
     cudaEvent_t begin, end;
@@ -42,13 +42,13 @@ static gpunn_status gpunn__time(gpunn__cuda *cuda, gpunn__timed run, const void 
 #ifdef GPUNN__EMULATOR
 #include "reference.h" /* tests/emulator: products and convolutions in plain code */
 #else
-/* cuBLASLt counts columns first. What is row-major here is the transpose to it, so that D = A B becomes D^T = B^T A^T: the
- * operands change places, and nothing is copied. */
+/* cuBLASLt is column-major, so a row-major matrix is its own transpose there. D = A B becomes D^T = B^T A^T:
+ * the operands swap places, and nothing is copied. */
 enum { GPUNN__PRODUCT_TAG = 0x70726F64, GPUNN__ALGORITHMS = 8 };
 
-typedef struct gpunn__product_key { /* no padding */
+typedef struct gpunn__product_key { /* a key of the cache: no padding */
     int64_t tag, m, n, k, batch, transpose_a, transpose_b, lda, ldb, ldd, stride_a, stride_b, stride_d, dtype, d_dtype, precision,
-        accumulate, activation, bias_dtype, residual, aux, row_sums;   /* bias_dtype: -1 without */
+        accumulate, activation, bias_dtype, residual, aux, row_sums;   /* bias_dtype: -1 without a bias */
     int64_t align_a, align_b, align_c, align_d, align_bias, align_aux; /* in bytes */
 } gpunn__product_key;
 
@@ -56,7 +56,7 @@ typedef struct gpunn__algorithms {
     cublasLtMatmulDesc_t   operation;
     cublasLtMatrixLayout_t a, b, d; /* as cuBLASLt sees them: a is the product's b */
     cublasLtMatmulAlgo_t   algorithm[GPUNN__ALGORITHMS];
-    int                    count, chosen; /* count 0: there is none */
+    int                    count, chosen; /* count: 0 if there is none; chosen: index of the one that runs */
     bool                   timed;
 } gpunn__algorithms;
 
@@ -81,7 +81,7 @@ static gpunn_status gpunn__algorithms_check(gpunn__cuda *cuda, cublasStatus_t st
                             "%s: %s", call, cuda->libraries->cublasLtGetStatusString(status));
 }
 #define GPUNN__LT(call) GPUNN__TRY(gpunn__algorithms_check(cuda, cuda->libraries->call, #call))
-/* Sets an attribute, given as a value of its type. */
+/* Sets an attribute to a value of the given type. */
 #define GPUNN__LT_SET(function, object, attribute, type, value)             \
     do {                                                                    \
         const type value_ = (value);                                        \
@@ -93,7 +93,7 @@ static cudaDataType_t gpunn__lt_type(int64_t dtype)
     return dtype == GPUNN_F32 ? CUDA_R_32F : dtype == GPUNN_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-/* What a pointer is a multiple of, in bytes; 64 at most, which is what values start at. */
+/* The alignment of a pointer in bytes, at most 64, which is the alignment of values. */
 static int64_t gpunn__alignment(const void *pointer)
 {
     const uintptr_t bits = (uintptr_t)pointer | 64;
@@ -132,7 +132,7 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
     if (key->row_sums) epilogue |= CUBLASLT_EPILOGUE_BGRADB;
     if (key->aux && key->activation == GPUNN__GELU_TANH) epilogue |= CUBLASLT_EPILOGUE_GELU_AUX;
     if (epilogue == 0) epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    /* The search asks these pointers only for their alignment. */
+    /* The search uses these pointers only for their alignment. */
     if (bias || key->row_sums) GPUNN__DESCRIBE(BIAS_POINTER, void *, (void *)(uintptr_t)key->align_bias);
     if (key->aux) {
         GPUNN__DESCRIBE(EPILOGUE_AUX_POINTER, void *, (void *)(uintptr_t)key->align_aux);
@@ -143,7 +143,7 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
     return GPUNN_OK;
 }
 
-/* The algorithms whose sums are made in F32 and in a fixed order, the one held to be fastest first. */
+/* Finds algorithms that sum in F32 and in a fixed order, the one estimated to be fastest first. */
 static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__product_key *key, gpunn__algorithms *all,
                                              cublasLtMatmulPreference_t preference)
 {
@@ -168,7 +168,8 @@ static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__pro
     return GPUNN_OK;
 }
 
-/* placed: p's pointers are those of the run; else any value starts where values do. */
+/* Finds or makes the cache entry of a product. placed: p's pointers are those of the run. Otherwise all
+ * pointers count as aligned. Returns GPUNN_ERR_UNSUPPORTED if there is no algorithm. */
 static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__product *p, bool placed, gpunn__algorithms **found)
 {
     gpunn__product_key key;
@@ -191,7 +192,8 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all, gpunn__algorithms_free,
                                                                      &fresh);
     if (all == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
-    /* It takes a bias of the result's dtype, and relu's derivative from a mask that its own relu has made. */
+    /* cuBLASLt takes a bias only in the result's dtype, and relu's derivative only from its own relu's bit
+     * mask. */
     const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) && p->activation != GPUNN__RELU_DERIVATIVE;
     if (fresh && known) {
         cublasLtMatmulPreference_t preference;
@@ -260,7 +262,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
         GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, void *, (void *)bias);
     if (p->aux)
         GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, void *, p->aux);
-    /* Timing writes the result again and again, which an accumulating product must not. */
+    /* Timing writes the result repeatedly, which would be wrong for an accumulating product. */
     if (!all->timed && all->count > 1 && !p->accumulate) GPUNN__TRY(gpunn__algorithms_choose(cuda, p, all));
     return gpunn__algorithms_run(cuda, p, all, all->chosen);
 }
@@ -268,13 +270,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
 #undef GPUNN__LT
 #endif
 
-/* ---- our own product, for what is too small to be worth the library's launches or not known to it ------------------------ */
+/* ---- our own product, for what is too small for the library's launches or unsupported by it ------------------------------ */
 
 typedef struct gpunn__product_pair {
     gpunn__product p[2];
 } gpunn__product_pair;
 
-/* blockIdx.y: which product. */
+/* blockIdx.y is the index of the product. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(gpunn__product_pair pair)
 {
     GPUNN__FOLLOW();
@@ -289,7 +291,8 @@ GPUNN__INTERNAL int64_t gpunn__product_tiles(const gpunn__product *p)
 GPUNN__INTERNAL bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p)
 {
     const int64_t pieces = (p->k + GPUNN__DEPTH - 1) / GPUNN__DEPTH;
-    const bool    apart = p->activation == GPUNN__RELU && p->keep_nan; /* of the library's: a second pass, worth a longer sum */
+    /* the library would need a second pass, so a longer sum pays */
+    const bool apart = p->activation == GPUNN__RELU && p->keep_nan;
     return pieces <= (apart ? 8 : 2) && gpunn__product_tiles(p) * pieces <= 2 * cuda->multiprocessors;
 }
 
@@ -303,7 +306,7 @@ static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *
                          GPUNN__THREADS, pair);
 }
 
-/* ---- what follows a product's sums: in the library's own pass, or in passes of ours ---- */
+/* ---- what follows a product's sums: in the library's epilogue, or in passes of ours ---- */
 
 static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient)
 {
@@ -313,7 +316,7 @@ static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x
     return gpunn__cuda_map(cuda, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
-/* The product without what passes of ours can do behind it. */
+/* The product without what separate passes can do after it. */
 static gpunn__product gpunn__product_bare(gpunn__product p)
 {
     if (p.activation == GPUNN__GELU_TANH && p.aux) p.d = p.aux;
@@ -348,7 +351,7 @@ static gpunn_status gpunn__product_whole(gpunn__cuda *cuda, const void *what)
 }
 
 enum { GPUNN__CHOICE_TAG = 0x63686F69 };
-typedef struct gpunn__choice_key { /* no padding */
+typedef struct gpunn__choice_key { /* a key of the cache: no padding */
     int64_t tag, m, n, k, transpose_a, transpose_b, dtype, d_dtype, activation, aux, row_sums;
 } gpunn__choice_key;
 typedef struct gpunn__choice {
@@ -365,9 +368,9 @@ static gpunn_status gpunn__product_compare(gpunn__cuda *cuda, const gpunn__produ
     return GPUNN_OK;
 }
 
-/* Whether the library's own pass does all that p says. Activations and row sums are part of its kernels on the GPUs for data
- * centres since Hopper; on others it has them make a pass that is slower than ours (karpathy/llm.c #338, #591, #653). Where
- * .benchmark asks, both ways are timed. */
+/* Whether the library's epilogue does all that p needs. On data-centre GPUs since Hopper, activations and row
+ * sums are part of its kernels. On others it runs a separate pass for them that is slower than ours
+ * (karpathy/llm.c #338, #591, #653). With .benchmark, both ways are timed. */
 static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__action action, bool *whole)
 {
     const bool         follows = p->activation != GPUNN__NO_ACTIVATION || p->row_sums;
@@ -385,10 +388,11 @@ static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__produc
     GPUNN__TRY(gpunn__may_time(cuda, &may));
     const gpunn_status compared = may && !choice->timed ? gpunn__product_compare(cuda, p, choice) : GPUNN_OK;
     if (choice->timed) *whole = choice->whole;
-    return compared == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : compared; /* of operands at these addresses: gpunn__product_run */
+    /* unsupported at these addresses: gpunn__product_run handles it */
+    return compared == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : compared;
 }
 
-/* Whether the library or, for what is small, our own kernel makes p's sums with bias and residual. */
+/* Whether the library or, for small products, our own kernel computes p's sums with bias and residual. */
 static gpunn_status gpunn__product_fits(gpunn__cuda *cuda, const gpunn__product *p, bool *fits)
 {
     const gpunn__product bare = gpunn__product_bare(*p);
@@ -397,8 +401,8 @@ static gpunn_status gpunn__product_fits(gpunn__cuda *cuda, const gpunn__product 
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
 
-/* Of a product that fits: in the library's own pass, or followed by passes of ours. Where the operands lie at addresses for which
- * the library has no algorithm, which shows only now, our own kernel does it. */
+/* Runs a product that fits: with the library's epilogue (whole) or with separate passes. The library may have
+ * no algorithm for the alignment of these operands, which shows only now. Then our own kernel runs. */
 static gpunn_status gpunn__product_run(gpunn__cuda *cuda, const gpunn__product *p, bool whole)
 {
     gpunn_status status = whole ? gpunn__cuda_product(cuda, p) : GPUNN_ERR_UNSUPPORTED;
@@ -467,17 +471,18 @@ GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product 
     whole->bias_dtype = bias->dtype;
     whole->residual = residual->data;
     whole->activation = step->fused.relu ? GPUNN__RELU : step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
-    whole->keep_nan = step->training; /* a bad loss must show */
+    whole->keep_nan = step->training; /* a bad loss must stay visible */
     whole->aux = before->data;
     return !step->fused.norm && (!before->data || before->dtype == y->dtype) && (!residual->data || residual->dtype == y->dtype);
 }
 
-/* The product makes as much of it as it can. */
+/* Fuses as much into the product as it supports; the rest follows in separate passes. */
 static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     const gpunn_value *y = &step->out;
-    gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out; /* what an activation is applied to */
+    /* the activation's argument */
+    gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out;
     gpunn__product     bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, before), whole;
     bool               fits = false;
     if (gpunn__linear_whole(step, &whole)) GPUNN__TRY(gpunn__product_fits(cuda, &whole, &fits));
@@ -585,8 +590,8 @@ GPUNN__INTERNAL gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__
     return GPUNN_OK;
 }
 
-/* p for every index of the leading axes of shape; a, b and d each lack some of them or have 1 there, and d is summed over those
- * that it lacks: in F32, in the workspace, if that is not what it holds. */
+/* Runs p for every index of the leading axes of shape. a, b and d may each lack some of them or have size 1
+ * there. d is summed over the axes that it lacks: in F32 in the workspace, if d has another dtype. */
 static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step, gpunn__product p, const gpunn_value *shape,
                                              const gpunn_value *a, const gpunn_value *b, const gpunn_value *d,
                                              gpunn__action action)
@@ -606,8 +611,8 @@ static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__cuda_copy(cuda, d->data, d->dtype, p.d, GPUNN_F32, d->count, accumulate);
 }
 
-/* c = op(a) op(b); da = dc op(b)^T and db = op(a)^T dc, or their transposes where the operand is stored so, summed over the axes
- * along which the operand was repeated. */
+/* c = op(a) op(b), da = dc op(b)^T, db = op(a)^T dc. A gradient is transposed if its operand is stored
+ * transposed, and summed over the axes along which the operand was broadcast. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const bool  ta = step->attr->transpose_a, tb = step->attr->transpose_b;

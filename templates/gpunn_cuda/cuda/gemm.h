@@ -4,9 +4,12 @@
 #include "base/shared.h"
 
 /* ==== >>cuda/gemm ================================================================================================== */
+/* Matrix products and linear layers. Products go to cuBLASLt, or to the tiled kernel below if they are small
+ * or cuBLASLt does not support them. Bias, residual, activation and row sums are fused where possible. */
 enum { GPUNN__TILE = 16, GPUNN__DEPTH = 64 };
 
-/* to[k][i] = x at (i0 + i, k0 + k), stored [k][i] if by_k, else [i][k]; what lies outside [m][depth] is 0. */
+/* Loads a tile into shared memory: to[k][i] = x at (i0 + i, k0 + k). x is stored [k][i] if by_k, else [i][k].
+ * Elements outside [m][depth] read as 0. */
 __device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], const void *x, gpunn_dtype dtype, bool by_k,
                                                  int64_t start, int64_t ld, int64_t i0, int64_t m, int64_t k0, int64_t depth)
 {
@@ -19,7 +22,7 @@ __device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], c
     }
 }
 
-/* The constants are gpunn.h's. */
+/* The activation of one element, or sum times its derivative at aux. The constants are gpunn.h's. */
 __device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_t at, float sum)
 {
     if (p->activation == GPUNN__NO_ACTIVATION) return sum;
@@ -31,7 +34,8 @@ __device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_
     return sum * 0.5f * (1 + t) * (1 + x * (1 - t) * 0.7978846f * (1 + 0.134145f * x * x));
 }
 
-/* d at (i, j), with all that follows its sum; row_sum: of row i of a. */
+/* Adds bias, previous value and residual to the sum, applies the activation and stores d at (i, j). row_sum
+ * is the sum of row i of op(a). */
 __device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, int64_t i, int64_t j, int64_t at, float sum,
                                                      float row_sum)
 {
@@ -43,7 +47,7 @@ __device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, in
     gpunn__store(p->d, p->d_dtype, at, gpunn__activate(p, at, sum));
 }
 
-/* A block makes 16 x 16 of d at a time, a thread one of them. */
+/* Computes a product. A block computes 16 x 16 tiles of d, each thread one element. */
 __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
 {
     __shared__ float a[GPUNN__DEPTH][GPUNN__TILE + 1], b[GPUNN__DEPTH][GPUNN__TILE + 1];
@@ -54,7 +58,7 @@ __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
         const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE, j0 = tile % across * GPUNN__TILE;
         float         sum = 0, row_sum = 0;
         for (int64_t k0 = 0; k0 < p->k; k0 += GPUNN__DEPTH) {
-            __syncthreads(); /* the last piece has been used */
+            __syncthreads(); /* the previous tiles have been read */
             gpunn__load_tile(a, p->a, p->dtype, p->transpose_a, batch * p->stride_a, p->lda, i0, p->m, k0, p->k);
             gpunn__load_tile(b, p->b, p->dtype, !p->transpose_b, batch * p->stride_b, p->ldb, j0, p->n, k0, p->k);
             __syncthreads();
@@ -70,43 +74,54 @@ __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
     }
 }
 
+/* The number of 16 x 16 tiles of d, over the whole batch. */
 GPUNN__INTERNAL int64_t gpunn__product_tiles(const gpunn__product *p);
 
-/* Done before the library's kernel would have started: a multiprocessor has no more than two pieces to do. */
+/* Whether our own kernel would finish before cuBLASLt's could start: a multiprocessor then has at most two
+ * pieces of work. */
 GPUNN__INTERNAL bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p);
 
-/* Up to two products that do not depend on each other, with all that follows their sums. */
+/* Prepares or runs up to two independent products, with everything fused into them. */
 GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action);
 
+/* The address of element `index`. */
 GPUNN__INTERNAL void *gpunn__element(const void *data, gpunn_dtype dtype, int64_t index);
 
-/* d[m][n] = a[m][k] b[k][n], all contiguous; transpose_a: a is stored [k][m]; transpose_b: b as [n][k]. */
+/* Describes d[m][n] = a[m][k] b[k][n], all contiguous. transpose_a: a is stored [k][m]. transpose_b: b is
+ * stored [n][k]. */
 GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k, const gpunn_value *a,
                                                    bool transpose_a, const gpunn_value *b, bool transpose_b,
                                                    const gpunn_value *d);
 
-/* Operands of one dtype make a result of that dtype or of F32. */
+/* Checks that the operands share a dtype and that the result has that dtype or F32. Else
+ * GPUNN_ERR_UNSUPPORTED. */
 GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a, const gpunn_value *b,
                                                    const gpunn_value *d);
 
-/* All that bias, norm, residual and relu do to the bare product in y. */
+/* Applies the step's bias, norm, residual and activation to the bare product in y, and stores step->out. */
 GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype);
 
-/* x [rows, in], y = x W^T + bias, with what is merged into the step, as one product. false: a product cannot make all of that. */
+/* Describes y = x W^T + bias for x [rows, in], with everything fused into the step, as one product. Returns
+ * false if one product cannot do all of that. */
 GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole);
 
 typedef struct gpunn__linear_gradients {
     gpunn__product product[2];
     int            count;
-    gpunn_value   *before;        /* what the activation that made x was applied to; of relu x, which tells as much */
-    bool           sums, derived; /* whether they make the bias's gradient, and the activation's derivative */
+    /* the argument of the activation that made x; for relu x itself, which determines the derivative as
+     * well */
+    gpunn_value *before;
+    /* whether the products also compute the bias gradient (sums) and the activation's derivative (derived) */
+    bool sums, derived;
 } gpunn__linear_gradients;
 
-/* dX = dY W, times the derivative of an activation that made X; dW = dY^T X; dbias = the sums over the rows of dY, which go with
- * the product for dW where nothing is added to them. Whether a gradient is added to may change from run to run. */
+/* The products of LINEAR's backward step. dX = dY W, times the derivative of an activation that made X. dW =
+ * dY^T X. dbias is dY summed over its rows, and is fused into the product for dW unless it accumulates.
+ * Whether a gradient accumulates may change from run to run. */
 GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step);
 
-/* p for every index of the kept axes, summed over the others. The longest kept axis goes into one call. */
+/* Runs p for every index of the kept axes and sums over the others. The longest kept axis becomes the batch
+ * of one call. */
 GPUNN__INTERNAL gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__walk kept,
                                                       const gpunn__walk *summed, gpunn__action action);
 

@@ -25,7 +25,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backw
     gpunn__class_loss_slope(l);
 }
 
-/* Blocks and threads of the forward kernel: a single block where that is quick, since it needs no second launch. */
+/* Blocks and threads of the forward kernel. It uses a single block where that is fast, since a single block
+ * needs no second launch. */
 static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
 {
     int64_t wanted = (a->lines * a->team + 31) / 32 * 32;
@@ -89,31 +90,34 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step
 }
 
 /* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
- * gpunn.h's formulas, one block a sample, a thread for every place of a row. A label or length out of range costs NaN, which the
- * check of the loss reports, and has no gradient. Saved (evaluation: workspace): losses, offsets, then of each sample the rows of
- * a, and skip; the backward pass's workspace: two rows of b, the terms of a row, and the next place of each place's class. */
+ * gpunn.h's formulas, with one block per sample and one thread per position of a row. A label or length out
+ * of range costs NaN, which the check of the loss reports, and has no gradient. The saved data is losses,
+ * offsets, then for each sample the rows of a, and skip; evaluation keeps it in the workspace. The backward
+ * pass's workspace holds two rows of b, the terms of a row, and the next position with each position's
+ * class. */
 
 typedef struct gpunn__ctc {
-    const void     *x, *targets, *input_lengths, *target_lengths;
-    void           *out;
-    const void     *gradient;
-    gpunn_dtype     x_type, target_type, input_type, length_type, out_type, gradient_type;
-    double         *loss, *offset;
-    float          *rows, *skip, *back, *terms;
-    int            *next; /* of each place the next one with its label, 0: none; ~ that where it is not the first */
+    const void *x, *targets, *input_lengths, *target_lengths;
+    void       *out;
+    const void *gradient;
+    gpunn_dtype x_type, target_type, input_type, length_type, out_type, gradient_type;
+    double     *loss, *offset;
+    float      *rows, *skip, *back, *terms;
+    /* per position the next one with its label, 0: none; ~ of that where the position is not the first */
+    int            *next;
     int64_t         times, samples, count, most, row, row_count, time_stride, sample_stride;
     int             blank;
     bool            zero_infinity, training, accumulate;
     gpunn_reduction reduction;
 } gpunn__ctc;
 
-/* The class of place s. */
+/* The class of position s. */
 __device__ __forceinline__ int64_t gpunn__ctc_class(const gpunn__ctc &c, int64_t sample, int64_t s)
 {
     return s % 2 ? gpunn__integer(c.targets, c.target_type, sample * c.most + s / 2) : c.blank;
 }
 
-/* Places of a sample; 0: its lengths are out of range. */
+/* The number of positions of a sample. 0: its lengths are out of range. */
 __device__ __forceinline__ int64_t gpunn__ctc_places(const gpunn__ctc &c, int64_t sample, int64_t *times)
 {
     int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
@@ -130,7 +134,7 @@ __device__ __forceinline__ float gpunn__log_add(float a, float b, float c)
 
 __device__ __forceinline__ double gpunn__ctc_share_of(const gpunn__ctc &c, int64_t sample)
 {
-    /* Before the loss: on sm_100 a register less is needed around the division. */
+    /* Loaded before the loss: this saves a register around the division on sm_100. */
     const int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
     return gpunn__ctc_share(c.loss[sample], length, c.samples, c.reduction, c.zero_infinity);
 }

@@ -3,15 +3,18 @@
 #include "cuda/softmax.h"
 
 /* ==== >>cuda/loss ================================================================================================== *
- * cross_entropy and nll: x[n][classes][inner], one label per line, line = n * inner + position. With l = log_softmax(x) (nll: x
- * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a line that is not ignored costs
- *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
- * and the mean divides by the sum of w[label]. Its gradient: dx[c] = or += a p[c] - b (c == label) - d w[c], p = softmax(x), with
- *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
- * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports, and has no gradient.
- * Saved: the divisor and sum w; cross_entropy: per line the maximum and 1 / sum exp(x - maximum). */
+ * cross_entropy and nll over x[n][classes][inner], with one label per line and line = n * inner + position.
+ * Let l = log_softmax(x) (nll: x itself), w the class weights (1 without) and e the label smoothing (nll:
+ * 0). A line that is not ignored costs
+ *  (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
+ * The mean divides by the sum of w[label]. The gradient is
+ *  dx[c] = or += a p[c] - b (c == label) - d w[c]
+ * with p = softmax(x), s = g / divisor, b = s (1 - e) w[label], d = s e / classes and a = b + d sum w. For
+ * nll, a = d = 0. A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of
+ * the loss reports. It has no gradient. The saved data is the divisor and sum w. For cross_entropy each line
+ * adds its maximum and 1 / sum exp(x - maximum). */
 typedef struct gpunn__class_loss {
-    gpunn__along    along; /* out: losses or dx */
+    gpunn__along    along; /* out: the losses or dx */
     bool            softmax;
     gpunn_reduction reduction;
     gpunn_dtype     label_type, weight_type;
@@ -19,10 +22,10 @@ typedef struct gpunn__class_loss {
     float           smoothing;
     int64_t         ignore;
     float2         *saved;   /* [0]: divisor, sum w; [1 + line]: maximum, 1 / sum */
-    float2         *partial; /* per block: sums of costs and of w[label] */
+    float2         *partial; /* per block: the sum of costs and the sum of w[label] */
 } gpunn__class_loss;
 
-/* -1: ignored; -2: impossible. */
+/* The label of a line. -1: ignored. -2: out of range. */
 __device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t line)
 {
     int64_t label = gpunn__integer(l.labels, l.label_type, line);
@@ -34,7 +37,7 @@ __device__ __forceinline__ float gpunn__class_weight(const gpunn__class_loss &l,
     return l.weight ? gpunn__load(l.weight, l.weight_type, c) : 1;
 }
 
-/* For label smoothing: the sums of w[c] (top - x[c]) and of w[c]. */
+/* Accumulates, for label smoothing, the sums of w[c] (top - x[c]) and of w[c]. */
 struct gpunn__smooth_visit {
     const gpunn__class_loss &l;
     int64_t                  stride;
@@ -55,7 +58,7 @@ struct gpunn__smooth_visit {
     }
 };
 
-/* reduction: MEAN or SUM. */
+/* Stores the reduced loss and saves the divisor. The reduction is MEAN or SUM. */
 __device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss &l, double loss, double weights)
 {
     double divisor = l.reduction == GPUNN_REDUCE_MEAN ? weights : 1;
@@ -63,6 +66,7 @@ __device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss 
     gpunn__store(l.along.out, l.along.out_type, 0, loss == 0 && divisor == 0 ? -0.0f : (float)(loss / divisor));
 }
 
+/* The forward pass. With several blocks, each leaves its partial sums for a second launch. */
 __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
 {
     float loss = 0, weights = 0;
@@ -108,6 +112,7 @@ __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &
         l.partial[blockIdx.x] = make_float2(loss, weights);
 }
 
+/* Writes the gradient of a line. a, b, d and top are those of the formulas above. */
 struct gpunn__class_loss_slope_visit {
     const gpunn__class_loss &l;
     int64_t                  stride, label;
@@ -132,6 +137,7 @@ struct gpunn__class_loss_slope_visit {
     }
 };
 
+/* The backward pass. */
 __device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss &l)
 {
     float2 whole = *l.saved;

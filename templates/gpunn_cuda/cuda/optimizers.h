@@ -3,16 +3,18 @@
 #include "base/config.h"
 
 /* ==== >>cuda/optimizers ============================================================================================ *
- * The rows of the optimizers as kernels, each in one pass over parameter, gradient and state. What a run decides by (is the loss
- * finite, the norm of all gradients, the loss scale, lr, step) is in device memory: every block works it out for itself, in the
- * same order. */
-#define GPUNN__BAD_GRADIENT ((uint64_t)1 << 63) /* in bad[0], beside the step: it is no loss */
+ * The optimizers of gpunn.h's table as kernels, each in one pass over parameter, gradient and state. The
+ * inputs of a run's decisions are in device memory: whether the loss is finite, the gradient norm, the loss
+ * scale, lr and step. Every block evaluates them itself, in the same order. */
+#define GPUNN__BAD_GRADIENT ((uint64_t)1 << 63) /* flag in bad[0], beside the step: a gradient is bad, not the loss */
 enum {
-    GPUNN__FEW_GRADIENTS = 4096,  /* every block of an update looks at so many by itself */
-    GPUNN__GRADIENT_RANGES = 160, /* that fit a kernel's arguments */
+    /* up to so many gradient elements, every block of an update checks all of them itself */
+    GPUNN__FEW_GRADIENTS = 4096,
+    GPUNN__GRADIENT_RANGES = 160, /* most ranges that fit a kernel's arguments */
 };
 
-/* What a run changes in place is copied aside, or back: range by range in blocks first, first + blocks, ... */
+/* Copies the values that a run changes in place aside, or back. One block copies ranges first, first +
+ * blocks, ... */
 __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first, unsigned blocks)
 {
     for (unsigned k = first; k < (unsigned)count; k += blocks) {
@@ -21,6 +23,7 @@ __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int cou
     }
 }
 
+/* Gradients as ranges of F32 values; length is in elements. */
 typedef struct gpunn__gradients {
     int          count;
     const float *values[GPUNN__GRADIENT_RANGES];

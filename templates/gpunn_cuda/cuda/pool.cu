@@ -4,7 +4,7 @@
 /* The windows that cover any of the cells [from, to) are [*begin, *end). */
 __device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin, int *end)
 {
-    if (a.kernel == 0) { /* from a guess that may be one off */
+    if (a.kernel == 0) { /* search from an estimate that may be off by one */
         int low, high;
         *begin = max((int)((float)from * (float)a.out / (float)a.n) - 1, 0);
         while ((void)gpunn__pool_window(&a, *begin, &low, &high), high <= from) ++*begin;
@@ -12,18 +12,19 @@ __device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, i
         while (*end < a.out && ((void)gpunn__pool_window(&a, *end, &low, &high), low < to)) ++*end;
         return;
     }
-    int before = from + a.padding - a.kernel; /* a window that begins here or earlier has ended */
+    int before = from + a.padding - a.kernel; /* windows that begin at or before this one have ended */
     *begin = before < 0 ? 0 : before / a.stride + 1;
     *end = min((to - 1 + a.padding) / a.stride + 1, a.out);
 }
 
-typedef struct gpunn__pool_place { /* of one result */
+typedef struct gpunn__pool_place { /* one output */
     int   z0, z1, y0, y1, x0, x1;  /* its window is cells [z0, z1) x [y0, y1) x [x0, x1) */
-    int   skipped;                 /* index in the whole window of its first cell */
-    float share;                   /* of one cell in an average */
+    int   skipped;                 /* index of its first cell in the unclipped window */
+    float share;                   /* weight of one cell in an average */
 } gpunn__pool_place;
 
-/* What one cell has of the average over a window; the lengths count the padding, those of the cells do not. */
+/* The weight of one cell in the average over a window. depth, rows and columns include padding; the cell
+ * counts do not. */
 template <bool deep>
 __device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int depth, int rows, int columns, int deep_cells,
                                                    int row_cells, int column_cells)
@@ -33,7 +34,7 @@ __device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int dep
     return 1 / cells;
 }
 
-/* index: in its volume */
+/* index: of the output in its volume. */
 template <bool deep> __device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
 {
     gpunn__pool_place place;
@@ -56,7 +57,7 @@ __device__ __forceinline__ int gpunn__pool_marked(const gpunn__pool &p, int64_t 
     return p.at_bytes == 1 ? ((const unsigned char *)p.at)[i] : ((const int *)p.at)[i];
 }
 
-/* A NaN wins, over an earlier NaN too, and of equal cells the first. */
+/* A NaN wins, even over an earlier NaN. Of equal cells the first wins. */
 template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
@@ -85,10 +86,10 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
     }
 }
 
-/* Of two cells the one that gives the larger number is the maximum. */
+/* A sort key: the cell with the larger key is the maximum. */
 __device__ __forceinline__ unsigned long long gpunn__pool_rank(float v, unsigned at)
 {
-    unsigned bits = __float_as_uint(v + 0.0f); /* one zero */
+    unsigned bits = __float_as_uint(v + 0.0f); /* makes -0 equal to 0 */
     if (v != v) return 0xFFFFFFFFull << 32 | at;
     bits = bits >> 31 ? ~bits : bits | 0x80000000u;
     return (unsigned long long)bits << 32 | ~at;
@@ -101,16 +102,17 @@ typedef struct gpunn__most {
     }
 } gpunn__most;
 
-/* A block, of any number of whole warps, for each result. */
+/* One block, of any number of whole warps, per output. */
 template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int size = (deep ? p.z.out : 1) * p.y.out * p.x.out;
     for (int64_t i = blockIdx.x; i < p.results; i += gridDim.x) {
-        int64_t            volume = i / size;
-        gpunn__pool_place  place = gpunn__pool_at<deep>(p, (int)(i - volume * size));
-        int                columns = place.x1 - place.x0, rows = place.y1 - place.y0, threads = (int)blockDim.x;
-        int                line = (int)threadIdx.x / columns, x = (int)threadIdx.x % columns; /* lines: rows of all slices */
+        int64_t           volume = i / size;
+        gpunn__pool_place place = gpunn__pool_at<deep>(p, (int)(i - volume * size));
+        int               columns = place.x1 - place.x0, rows = place.y1 - place.y0, threads = (int)blockDim.x;
+        /* lines: rows of all slices */
+        int                line = (int)threadIdx.x / columns, x = (int)threadIdx.x % columns;
         int                down = threads / columns, along = threads % columns;
         float              sum = 0;
         unsigned long long best = 0;
@@ -157,7 +159,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
         int     z = deep ? line / p.y.n : 0, y = line - z * p.y.n, count = gpunn__pack_size(p.cells, i);
         float   v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (p.accumulate) gpunn__load_pack(p.to, p.to_dtype, i, count, v);
-        for (int done = 0, n; done < count; done += n, x = 0) { /* the cells of one row after another */
+        for (int done = 0, n; done < count; done += n, x = 0) { /* one row of cells after another */
             int oz = 0, oz_end = 1, oy_begin, oy_end, ox_begin, ox_end;
             n = min(count - done, p.x.n - x);
             if (deep) gpunn__pool_windows(p.z, z, z + 1, &oz, &oz_end);
@@ -168,10 +170,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
                 for (int oy = oy_begin; oy < oy_end; oy++) {
                     int     y0, y1, height = gpunn__pool_window(&p.y, oy, &y0, &y1);
                     int64_t line = ((deep ? volume * p.z.out + oz : volume) * p.y.out + oy) * p.x.out;
-                    int     marked = y - gpunn__pool_corner(&p.y, oy, y0); /* this row's first index in that window */
+                    /* index of this row's first cell in that window */
+                    int marked = y - gpunn__pool_corner(&p.y, oy, y0);
                     if (deep) marked += (z - gpunn__pool_corner(&p.z, oz, z0)) * p.y.span;
                     marked *= p.x.span;
-                    for (int ox = ox_begin; ox < ox_end; ox++) { /* hands its share to cells [begin, end) of this row */
+                    /* adds its share to cells [begin, end) of this row */
+                    for (int ox = ox_begin; ox < ox_end; ox++) {
                         int   begin, end, width = gpunn__pool_window(&p.x, ox, &begin, &end);
                         float share = 1;
                         if (p.average) {
@@ -199,7 +203,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
     }
 }
 
-/* Channels c .. c + n - 1, n < 8 only at the last ones, from element i on. */
+/* Channels c .. c + n - 1, starting at element i. n < 8 only for the last channels. */
 __device__ __forceinline__ void gpunn__pool_load(const gpunn__pool &p, const void *data, gpunn_dtype dtype, int64_t i, int n,
                                                  float v[8])
 {
@@ -222,7 +226,7 @@ __device__ __forceinline__ void gpunn__pool_store(const gpunn__pool &p, int64_t 
         if (j < n) gpunn__store(p.to, p.to_dtype, i + j, v[j]);
 }
 
-/* Planes only, as the next. */
+/* For planes only, as is the next kernel. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_last_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
@@ -289,9 +293,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_channels
         }
 }
 
-enum { GPUNN__POOL_MOST = 1 << 30 }; /* values of an image, or cells of a window */
+enum { GPUNN__POOL_MOST = 1 << 30 }; /* most values of an image, or cells of a window */
 
-/* Cells of the largest window; more than GPUNN__POOL_MOST where there are too many. */
+/* Cells of the largest window. The result exceeds GPUNN__POOL_MOST if there are too many. */
 static int64_t gpunn__pool_cells(const gpunn__pool *p)
 {
     int64_t plane = (int64_t)p->y.span * p->x.span;
@@ -324,15 +328,15 @@ GPUNN__INTERNAL bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool
 }
 
 typedef struct gpunn__pool_relu {
-    gpunn__pool p; /* `to` is the gradient of what relu is applied to */
+    gpunn__pool p; /* `to` is the gradient of relu's argument */
     int         images, channels;
     const void *y; /* relu's result */
     gpunn_dtype y_dtype;
-    float      *sums; /* [channels] = or += those of the gradient; NULL: not wanted */
+    float      *sums; /* [channels] = or += the channel sums of the gradient; NULL: not wanted */
     bool        add;
 } gpunn__pool_relu;
 
-/* A block for each channel, a thread for each window. */
+/* A block per channel, a thread per window. */
 static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(const gpunn__pool_relu r)
 {
     GPUNN__FOLLOW();
@@ -357,7 +361,8 @@ static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(cons
     if (threadIdx.x == 0) r.sums[blockIdx.x] = r.add ? r.sums[blockIdx.x] + sum : sum;
 }
 
-/* Takes over the relu before a maximum, on its way back, and sums up the gradient of the convolution's bias before that. */
+/* Merges a max pooling's backward step with that of the relu before it. If a convolution's backward step
+ * follows, it also computes the gradient of its bias. */
 static gpunn_status gpunn__pool_relu_back(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__pool *p, bool *taken)
 {
     const gpunn_step *relu = cuda->next, *conv = cuda->next + 1;

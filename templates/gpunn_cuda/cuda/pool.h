@@ -3,26 +3,30 @@
 #include "base/config.h"
 
 /* ==== >>cuda/pool ================================================================================================== *
- * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1, for which the kernels that are
- * not `deep` are made. Forward: a thread for each result, or a block where windows are large. Backward gathers: a thread has
- * eight cells side by side and adds up what the windows over them hand back, in their order. With channels last a thread has
- * eight channels of one result or cell. */
+ * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel. A plane is a volume of depth 1;
+ * kernels that are not `deep` are specialized for it. The forward pass uses a thread per output, or a block
+ * where windows are large. The backward pass gathers: a thread owns eight adjacent cells and adds the
+ * contributions of the windows over them, in window order. With channels last, a thread owns eight channels
+ * of one output or cell. */
 typedef struct gpunn__pool {
     int64_t          results, cells; /* of all volumes */
     gpunn__pool_axis z, y, x;
-    int              channels, packs; /* channels last: packs of eight channels that a cell has */
-    int64_t          images;          /* channels last */
+    int              channels, packs; /* channels last only; packs: packs of eight channels per cell */
+    int64_t          images;          /* channels last only */
     bool             average, count_exclude_pad, accumulate;
-    int              at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
-    void            *at;
-    const void      *from; /* x, or the gradient of y */
-    void            *to;   /* y, or the gradient of x */
-    gpunn_dtype      from_dtype, to_dtype;
+    /* bytes per saved position of a maximum, an index in the largest window; 0: not saved */
+    int         at_bytes;
+    void       *at;
+    const void *from; /* x, or the gradient of y */
+    void       *to;   /* y, or the gradient of x */
+    gpunn_dtype from_dtype, to_dtype;
 } gpunn__pool;
 
+/* Describes a pooling step. images, channels and packs stay 0. */
 GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step);
 
-/* Whether a maximum's windows lie side by side and cover every cell, each small enough for one thread. */
+/* Whether the windows of a max pooling lie side by side and cover every cell, each small enough for one
+ * thread. */
 GPUNN__INTERNAL bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool *p);
 
 #endif /* GPUNN__CUDA_CUDA_POOL_H */

@@ -9,7 +9,8 @@ GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most)
     return power;
 }
 
-/* Threads for n elements that lie together: neighbours read neighbours, in packs of 8 where there are enough. */
+/* Threads for n contiguous elements. Adjacent threads read adjacent elements, in packs of 8 if n is large
+ * enough. */
 static int gpunn__lanes(int64_t n, int most)
 {
     return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
@@ -24,12 +25,14 @@ GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64
 }
 
 /* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
- * from `planes` blocks of rows * columns elements that lie together. Either columns are reduced too (columns 1, rows holds the
- * length) or each column has its own result. A result's elements are read line by line: a row, or where columns are kept, one
- * element of each column. Where results are few, the lines are dealt to chunks, whose results a second launch reduces. */
+ * Adjacent axes that are all kept or all reduced are merged. The rest is kept x planes x rows x columns.
+ * There are `kept` results (or rows of results), each from `planes` contiguous blocks of rows * columns
+ * elements. If columns are reduced too, columns is 1 and rows holds the length; otherwise each column has
+ * its own result. A result's elements are read line by line. A line is a row or, if columns are kept, one
+ * element of each column. If results are few, the lines are split into chunks, whose results a second launch
+ * reduces. */
 
-enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* of what equals the maximum */ };
+enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* elements that equal the maximum */ };
 
 GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole)
 {
@@ -115,7 +118,8 @@ template <int KIND> struct gpunn__fold_visit {
     }
 };
 
-/* Where a line of a result begins, from the result's own place on; *rest: elements from there to the plane's end. */
+/* The offset of a line of a result from the result's own start. *rest receives the number of elements from
+ * there to the plane's end. */
 __device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line, int64_t *rest)
 {
     int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces), row = (line - plane * r.pieces) * r.step;
@@ -148,7 +152,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_k
     }
 }
 
-/* A unit's threads: team across the columns, span / team down the lines. */
+/* A unit's threads: `team` across the columns, span / team down the lines. */
 template <int KIND, int N>
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_columns_kernel(const gpunn__reduction r)
 {
@@ -157,7 +161,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
     int              thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t          units = r.chunks * r.kept * r.tiles;
     for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
-        int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles); /* of any chunk */
+        /* result: counted over all chunks */
+        int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles);
         int64_t column = ((unit - result * r.tiles) * r.team + (thread & (r.team - 1))) * N;
         bool    there = unit < units && column < r.columns;
         float   value[N];
@@ -224,7 +229,8 @@ static gpunn_value gpunn__rank_3(const void *data, gpunn_dtype dtype, int64_t a,
     return value;
 }
 
-/* After gpunn__reduction_shape, which gives a plain sum in F32, y and what else differs have been set. */
+/* Runs a reduction, in two launches if it has several chunks. gpunn__reduction_shape describes a plain F32
+ * sum; the caller has set y and whatever else differs. */
 static gpunn_status gpunn__reduction_run(gpunn__cuda *cuda, const gpunn__reduction *r, void *workspace)
 {
     if (r->chunks == 1) return gpunn__reduction_launch(cuda, r);
@@ -292,13 +298,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_v
     return gpunn__reduction_run(cuda, &r, workspace);
 }
 
-/* The gradient of both: a thread takes a pack of dx, for which it looks up what belongs to the result. */
+/* The backward pass of SUM and MAX: a thread writes a pack of dx from the values of its results. */
 typedef struct gpunn__spread {
-    int          rank;
-    int64_t      dim[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* merged axes, from the last on; stride: of results, or 0 */
+    int rank;
+    /* merged axes, last first; stride: of the results, or 0 */
+    int64_t      dim[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
     int64_t      count;
     const void  *gradient, *x, *y; /* sum: x and y are NULL */
-    const float *equal;            /* max: how many elements equal it */
+    const float *equal;            /* max: number of elements that equal it */
     void        *dx;
     gpunn_dtype  gradient_type, x_type, y_type, dx_type;
     float        divisor;
@@ -314,7 +321,7 @@ template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn_
         int64_t result = (i - row * s.dim[0]) * stride + gpunn__offset(row, s.rank - 1, s.dim + 1, s.stride + 1);
         float   v[N];
         gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
-        if (s.x) { /* torch's mask * g / equal: NaN all over where the maximum is NaN */
+        if (s.x) { /* as torch's mask * g / equal: all NaN if the maximum is NaN */
             float x[N], y[N], equal[N];
             gpunn__line_load<N>(s.x, s.x_type, i, 1, x);
             gpunn__line_load<N>(s.y, s.y_type, result, stride, y);
@@ -329,8 +336,8 @@ template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn_
     }
 }
 
-/* Forward of SUM and MAX: out = the sums, means or maxima. Backward: dx = or += the gradient / divisor; of a maximum, shared by
- * the elements that equal it. */
+/* Forward of SUM and MAX: out = the sums, means or maxima. Backward: dx = or += the gradient / divisor. The
+ * gradient of a maximum is shared by the elements that equal it. */
 static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, int kind)
 {
     const gpunn_value *in = &step->in[0];
@@ -396,13 +403,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
 }
 
-/* ---- gradient_energy: the means of squared differences of neighbours, along some axes ------------------------------------- */
+/* ---- gradient_energy: the sum over some axes of the mean squared difference of neighbours --------------------------------- */
 
 typedef struct gpunn__energy {
     int64_t     n;
-    int         count; /* of axes; those of one element are left out */
+    int         count; /* number of axes, without those of one element */
     int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
-    float       share[GPUNN_MAX_RANK]; /* of one difference in the mean along that axis */
+    float       share[GPUNN_MAX_RANK]; /* weight of one difference in the mean along that axis */
     const void *x;
     gpunn_dtype dtype;
     void       *dx; /* of x's dtype */
@@ -411,7 +418,7 @@ typedef struct gpunn__energy {
     bool        accumulate;
 } gpunn__energy;
 
-/* Where element i lies along axis k of those that count. */
+/* The position of element i along axis k of these axes. */
 __device__ __forceinline__ int64_t gpunn__energy_at(const gpunn__energy &e, int k, int64_t i)
 {
     int64_t place = gpunn__quotient(i, e.stride[k]);
@@ -436,7 +443,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(co
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-/* One block. */
+/* One block adds up the partial sums. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__energy_finish_kernel(const double *partials, int count, void *y, gpunn_dtype dtype)
 {
@@ -523,16 +530,16 @@ GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpun
     return gpunn__blocks(cuda, a->lines * a->team, 1);
 }
 
-/* ---- cumsum: along a line, backward from its end ---------------------------------------------------------------------------- *
- * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto
- * what came before. A long line that would leave the device idle is cut into parts, which a launch before has
- * summed. */
+/* ---- cumsum: along a line, in the backward pass from its end ---------------------------------------------------------------- *
+ * Many lines use one thread each. Otherwise a block scans a line piece by piece, one element per thread, and
+ * carries the sum over. A long line that would leave the device idle is cut into parts, which an earlier
+ * launch has summed. */
 
 enum { GPUNN__CUMSUM_PART = 8 * GPUNN__THREADS };
 typedef struct gpunn__cumsum {
     gpunn__along along; /* x: or the gradient */
     bool         reverse;
-    int64_t      part, parts; /* elements of a part; parts of a line */
+    int64_t      part, parts; /* elements per part; parts per line */
     float       *sums;        /* [lines][parts]; NULL: there is one part */
 } gpunn__cumsum;
 
@@ -576,7 +583,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kern
     }
 }
 
-/* The sum of the parts before one. */
+/* The sum of the parts before this one. */
 __device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, int64_t line, int64_t part)
 {
     float sum = 0;
@@ -598,7 +605,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_ker
             int64_t at = start + t < end ? gpunn__cumsum_place(k, line, start + t) : -1;
             float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
             for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
-                __syncthreads(); /* what sums held has been read */
+                __syncthreads(); /* the previous contents of sums have been read */
                 sums[t] = sum;
                 __syncthreads();
                 if (t >= distance) sum += sums[t - distance];

@@ -3,15 +3,16 @@
 #include "base/values.h"
 
 /* ==== >>cuda/reduce ================================================================================================ *
- * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
- * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
+ * Sums and maxima over axes, and the ops along one axis. All work on lines: elements that are contiguous or
+ * a constant stride apart. A line is shared by a team of 1, 2, 4, .. 32 adjacent threads or by a block. */
 typedef struct gpunn__line {
-    int64_t index, begin, stride, n; /* index: among the lines of the op */
-    int     thread, team;            /* this thread among those that share the line */
+    int64_t index, begin, stride, n; /* index: among the lines of the op; begin: of the first element; n: elements */
+    int     thread, team;            /* this thread's index in the team; the team's size */
 } gpunn__line;
 
-/* Hands every element of the line to one thread of the team: visit.at<8>(i, c) for packs of 8, aligned when the stride is 1, and
- * visit.at<1>(i, c) for what is left. i: where the (first) element lies; c: its position in the line. */
+/* Visits every element of the line once, distributed over the team. visit.at<8>(i, c) takes packs of 8,
+ * aligned if the stride is 1, and visit.at<1>(i, c) takes the remaining elements. i is the index of the
+ * (first) element in memory, c its position in the line. */
 template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
 {
     int64_t head = 0, packed = 0;
@@ -38,7 +39,7 @@ __device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype d
     for (int j = 0; j < N; j++) v[j] = gpunn__load(data, dtype, i + j * stride);
 }
 
-/* data = or += v. */
+/* data = or += v. v is overwritten if add. */
 template <int N>
 __device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v, bool add)
 {
@@ -56,7 +57,7 @@ __device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype,
     for (int j = 0; j < N; j++) gpunn__store(data, dtype, i + j * stride, v[j]);
 }
 
-/* All N, pairwise; v is overwritten. */
+/* Reduces all N values, pairwise. v is overwritten. */
 template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduce(float *v, Op op)
 {
 #pragma unroll
@@ -66,7 +67,7 @@ template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduc
     return v[0];
 }
 
-/* Over the threads of a team; each gets the result. All threads of the block must call it. */
+/* Reduces over the threads of a team. Every thread gets the result. All threads of the block must call it. */
 template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_reduce(T value, Op op, int team)
 {
     if (team > 32) return gpunn__block_reduce(value, op);
@@ -74,42 +75,48 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_redu
     return value;
 }
 
-/* The least power of 2 that is no less than n, at most `most`. */
+/* The smallest power of 2 that is at least n, at most `most`. */
 GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most);
 
-/* Threads that share each of `lines` lines. Neighbouring lines lie beside each other where the stride is not 1: then a line is
- * shared only as far as it takes to keep the device busy. */
+/* The number of threads that share each of `lines` lines. If the stride is not 1, adjacent lines are adjacent
+ * in memory. Then the team grows only as far as needed to fill the device. */
 GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride);
 
+/* A reduction of x to y; >>cuda/reduce describes its kept axes, planes, rows and columns beside the
+ * kernels. */
 typedef struct gpunn__reduction {
-    int         kind;
-    bool        by_column; /* the last axis is kept */
-    bool        add;       /* y += */
-    int         kept_rank, plane_rank;
-    int64_t     kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
-    int64_t     plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
-    int64_t     kept, planes, rows, columns;
-    int         span, team;           /* threads: of a unit (result or tile of columns, chunk); across a line */
-    int         pack;                 /* columns that a thread takes, 8 or 1 */
-    int64_t     tiles;                /* of team * pack columns */
-    int64_t     pieces, step, length; /* lines of a plane, elements from one to the next, elements of one */
+    int     kind;
+    bool    by_column; /* the last axis is kept */
+    bool    add;       /* y += */
+    int     kept_rank, plane_rank;
+    int64_t kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
+    int64_t plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
+    int64_t kept, planes, rows, columns;
+    /* span: threads per unit (output or column tile, and chunk); team: threads across a line */
+    int         span, team;
+    int         pack;                 /* columns per thread, 8 or 1 */
+    int64_t     tiles;                /* tiles of team * pack columns */
+    int64_t     pieces, step, length; /* lines per plane, elements from line to line and per line */
     int64_t     lines, chunk_lines, chunks;
     const void *x, *reference; /* reference: the maxima, for COUNT */
-    void       *y;             /* [kept][columns], of a first launch [chunks][kept][columns] */
+    void       *y;             /* [kept][columns]; of the first of two launches [chunks][kept][columns] */
     gpunn_dtype x_type, reference_type, y_type;
     float       divisor;
 } gpunn__reduction;
 
-/* Chooses threads and chunks: enough to fill the device, and no chunk below 16384 elements. whole: no chunks. */
+/* Chooses threads and chunks: enough to fill the device, but no chunk below 16384 elements. whole: a single
+ * chunk. */
 GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole);
 
+/* Bytes for the partial results of the first launch; 0 if there is a single chunk. */
 GPUNN__INTERNAL size_t gpunn__reduction_workspace(const gpunn__reduction *r);
 
+/* An op along one axis of x[outer][n][inner]; lines = outer * inner. */
 typedef struct gpunn__along {
     int64_t     lines, n, inner;
     int         team;
     const void *x, *y, *gradient;
-    void       *out; /* of the forward pass: the result; of the backward pass: dx */
+    void       *out; /* forward: the result; backward: dx */
     gpunn_dtype x_type, y_type, gradient_type, out_type;
     bool        add, log;
 } gpunn__along;
@@ -118,7 +125,8 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
 
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
 
-/* The teams of a block take neighbouring lines and go on together: for (first = _first; first < a.lines; first += _step). */
+/* The teams of a block take adjacent lines and advance together: for (first = _first; first < a.lines; first
+ * += _step). */
 __device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
 {
     return (int64_t)gridDim.x * (blockDim.x / a.team);
@@ -129,7 +137,7 @@ __device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
     return (int64_t)blockIdx.x * (blockDim.x / a.team);
 }
 
-/* This thread's; without elements beyond the last. */
+/* This thread's line. It has no elements if it is beyond the last. */
 __device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
 {
     int64_t     index = first + threadIdx.x / a.team, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);

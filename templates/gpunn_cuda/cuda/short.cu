@@ -3,10 +3,10 @@
 #include "cuda/gemm.h"
 
 #ifndef GPUNN__SHORT
-#define GPUNN__SHORT 1024 /* elements of such a step at most, four of each thread; of a product twice as many */
+#define GPUNN__SHORT 1024 /* most elements of a short step, four per thread; a product may have twice as many */
 #endif
 
-/* By any of the tables' ops. */
+/* The forward function of any op of the tables. */
 __device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float *from, const float *attr)
 {
     switch (op) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s,
     if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
 }
 
-/* A thread for each element of d. */
+/* One thread per element of d. */
 __device__ __forceinline__ void gpunn__short_product_make(const gpunn__product &p)
 {
 #pragma unroll 1
@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(
 #pragma unroll 1
     for (int i = 0; i < steps.count; i++) {
         const gpunn__short &step = steps.step[i];
-        __syncthreads(); /* what the steps before have stored is there for all */
+        __syncthreads(); /* makes the results of earlier steps visible to all threads */
         if (step.tiled)
             gpunn__product_make(&step.product);
         else if (step.op == GPUNN_OP_LINEAR)
@@ -145,7 +145,7 @@ static bool gpunn__short_sum_of(const gpunn_step *step, gpunn__short_sum *s)
     return true;
 }
 
-/* Whether one block makes p sooner than a launch would begin. */
+/* Whether one block computes p in less time than a launch takes. */
 static bool gpunn__short_product_of(const gpunn__cuda *cuda, const gpunn__product *p, gpunn__short *item)
 {
     if (!gpunn__product_is_small(cuda, p) || p->m * p->n > 2 * GPUNN__SHORT) return false;
@@ -156,7 +156,8 @@ static bool gpunn__short_product_of(const gpunn__cuda *cuda, const gpunn__produc
     return item->tiled || rounds * ((p->k + 7) / 8) <= GPUNN__SHORT_EIGHTS;
 }
 
-/* The products of a linear layer, two of its backward step: how many; 0: they are not short, or not all that there is to do. */
+/* Describes the products of a linear layer, two for a backward step, and returns their number. Returns 0 if
+ * they are not short or do not cover the whole step. */
 static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
 {
     gpunn__product whole;
@@ -168,7 +169,8 @@ static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpu
     return g.count;
 }
 
-/* How a block does a step, in one or two items; 0: it is not short enough. */
+/* Describes how a block computes a step, in one or two items, and returns their number. Returns 0 if it is
+ * not short. */
 static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
 {
     item->op = step->op;
@@ -196,7 +198,7 @@ GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step)
         if (gpunn__is_float(dtype) && step->in[i].count != 1 && step->in[i].count != largest) return false;
     }
     for (int k = 0; k < kernel->node_count; k++) {
-        const char  *text = kernel->nodes[k].text; /* begins with the op's name and ends in the shape */
+        const char  *text = kernel->nodes[k].text; /* starts with the op's name and ends with the shape */
         const size_t length = strlen(text), word = strcspn(text, " ");
         int          op = 1;
         while (op < GPUNN_OP_COUNT &&

@@ -5,12 +5,13 @@
 #include "cuda/loss.h"
 
 /* ==== >>cuda/short ================================================================================================= *
- * Short steps in a row take longer to launch than to compute. One block does them one after another: products of a tile or two,
- * or of few multiplications for each thread, elementwise ops, sums to one number and class losses, forward and backward. Each
- * eight multiplications of a thread take about 150 clocks, a launch 4000. */
+ * Runs several short steps in one launch, because they take longer to launch than to compute. One block does
+ * them one after another, forward or backward: small products, elementwise ops, sums to one number and class
+ * losses. A product is small if it has one or two tiles, or few multiplications per thread. Eight
+ * multiplications of a thread take about 150 clocks, a launch about 4000. */
 enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_TILES = 2, GPUNN__SHORT_EIGHTS = 24 };
 
-typedef struct gpunn__short_map { /* as gpunn__map_job, its operands as large as the result or one number */
+typedef struct gpunn__short_map { /* like gpunn__map_job; each operand has the result's size or is one number */
     gpunn_op    op;
     bool        single[GPUNN__FROM_COUNT], add[3];
     int         count;
@@ -30,7 +31,7 @@ typedef struct gpunn__short_sum { /* y = the sum of x / divisor; backward x = or
 
 typedef struct gpunn__short {
     gpunn_op op;
-    bool     backward, tiled; /* tiled: a product, by tiles */
+    bool     backward, tiled; /* tiled: a product, computed by tiles */
     union {
         gpunn__short_map  map;
         gpunn__short_sum  sum;
@@ -45,11 +46,12 @@ typedef struct gpunn__short_steps {
 } gpunn__short_steps;
 static_assert(sizeof(gpunn__short_steps) <= 4096, "a kernel's arguments");
 
-/* Whether each node of a generated kernel's group would be a short step by itself: then it shares a launch with what stands
- * before and after the group, too. */
+/* Whether each node of a generated kernel's group would be a short step by itself. Such a group is run as
+ * single steps, so that it shares a launch with its neighbours. */
 GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step);
 
-/* Takes the short steps with which the run goes on, if there are at least two. */
+/* Launches the short steps at cuda->next as one kernel and moves cuda->next past them. Does nothing if there
+ * are fewer than two. */
 GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda);
 
 #endif /* GPUNN__CUDA_CUDA_SHORT_H */

@@ -3,7 +3,7 @@
 struct gpunn__softmax_visit {
     const gpunn__along &a;
     int64_t             stride;
-    float               top, factor; /* factor: 1 / sum; log: log(sum) */
+    float               top, factor; /* 1 / sum; log: log(sum) */
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
@@ -26,7 +26,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_kernel(c
     }
 }
 
-/* The sum of g y; log: of g. */
+/* Accumulates the sum of g y; for log_softmax the sum of g. */
 struct gpunn__softmax_dot_visit {
     const gpunn__along &a;
     int64_t             stride;

@@ -3,8 +3,9 @@
 #include "cuda/reduce.h"
 
 /* ==== >>cuda/softmax =============================================================================================== *
- * A line is read twice, the second time from a cache: for the maximum and the sum of exp(x - maximum), kept up together, then for
- * the result. NaN shows in the sum, not in the maximum; a line wholly -inf gives NaN, as torch's does. */
+ * softmax and log_softmax. A line is read twice, the second time from a cache. The first pass updates the
+ * maximum and the sum of exp(x - maximum) together; the second writes the result. NaN appears in the sum,
+ * not in the maximum. A line that is all -inf gives NaN, as in torch. */
 struct gpunn__exp_sum {
     const void *x;
     gpunn_dtype dtype;
@@ -26,8 +27,8 @@ struct gpunn__exp_sum {
     }
 };
 
-/* top and sum of a whole line, for each thread of its team. top starts at the least number, so that x - top is a number even for
- * -inf. */
+/* top and sum of a whole line, for each thread of its team. top starts at the lowest finite number, so that x
+ * - top is never NaN for x = -inf. */
 __device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
 {
     gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
