@@ -8646,22 +8646,28 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_st
 }
 
 /* ==== >>cuda/norm ================================================================================================== */
+/* batch_norm, layer_norm, rms_norm, group_norm and instance_norm. */
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
- * statistics are used, and h = x - mean:
- *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
- * In training the same passes add a residual to y and apply a relu. g is then what the relu lets pass of the result's gradient:
- * the residual's gradient too, which the pass that sums writes. Whether it lets pass tells the result, or, without a residual, x
- * again. A block has a tile: one channel, whose lines of `inner` elements all its threads read in packs of eight, or, where lines
- * are short, the channels of `width` columns, each read down the images by the threads of its column. A tile has items, eight
- * elements each; its threads share them, and where tiles are few so do several blocks, each with one of its parts: a first launch
- * then leaves what each part sums to in partial, and a second one joins those and applies the result.
- * Where a multiple of eight channels lie side by side (channels last, or lines of one element), kernels of their own read packs
- * of eight channels: a tile is `width` such packs, a thread has one of them in every row that it reads. */
+ * y = (x - mean) * invstd * weight + bias. In the backward pass let m = n * inner be the values per channel,
+ * or infinity with running statistics, and h = x - mean. Then
+ *  dbias = sum g, dweight = invstd * sum(g h),
+ *  dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
+ * In training the same passes add a residual to y and apply a relu. g is then the gradient after the relu's
+ * derivative, which is also the residual's gradient; the summing pass writes it. The relu's derivative
+ * follows from the result or, without a residual, from x.
+ * A block works on a tile. A tile is one channel, whose lines of `inner` elements all threads read in packs
+ * of eight. If lines are short, it is the channels of `width` columns, and each column's threads read it
+ * down the images. A tile consists of items of eight elements, which its threads share. If tiles are few,
+ * several blocks share a tile, each with one part of it. Then a first launch leaves the sums of each part in
+ * partial, and a second one combines them and applies the result.
+ * If a multiple of eight channels is contiguous (channels last, or lines of one element), separate kernels
+ * read packs of eight channels. A tile is then `width` packs, and a thread reads one of them in each of its
+ * rows. */
 
-enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase */
+enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase: which passes a launch does */
 
-/* Blocks that a multiprocessor's registers are shared among: from sm_100 on packs of F32 take more of them at once. */
+/* Blocks that share the registers of a multiprocessor. From sm_100 on, F32 packs take more registers at
+ * once. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define GPUNN__NORM_BLOCKS(count) ((count)-1)
 #else
@@ -8669,36 +8675,39 @@ enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase */
 #endif
 
 typedef struct gpunn__norm {
-    int64_t      n, channels, inner, count;
-    int          width, rows; /* threads of a block: `rows` rows, one below another, of `width`, a power of 2 */
-    int          columns;     /* that one channel has in a block */
-    int          packs;       /* that one line may touch */
-    int64_t      tile;        /* channels of a block */
-    int64_t      stride;      /* between the elements of an item, or a thread's packs of channels; 1: packs of a line */
-    int64_t      items;
-    int          part_items, parts;
-    bool         packs_of_channels;
-    int64_t      part_rows; /* these two: packs of channels */
-    int          phase;
-    bool         training, relu;    /* training: by the batch's moments */
-    const void  *x, *g;             /* g: backward */
-    const void  *more;              /* as g, to be added to it; NULL: nothing */
-    const void  *residual, *result; /* NULL: none; of the relu, not read. result: backward */
-    void        *y;                 /* or the gradient of x; NULL: not wanted */
-    void        *dresidual;         /* NULL: not wanted */
+    int64_t n, channels, inner, count;
+    int     width, rows; /* the threads of a block: `rows` rows of `width`, a power of 2 */
+    int     columns;     /* columns per channel in a block */
+    int     packs;       /* most packs that one line may touch */
+    int64_t tile;        /* channels per block */
+    /* between the elements of an item, or between a thread's packs of channels; 1: packs of a line */
+    int64_t     stride;
+    int64_t     items;
+    int         part_items, parts;
+    bool        packs_of_channels;
+    int64_t     part_rows; /* rows per part; used with packs of channels */
+    int         phase;
+    bool        training, relu; /* training: normalize by the batch's moments */
+    const void *x, *g;          /* g: backward only */
+    const void *more;           /* like g, is added to it; NULL: none */
+    /* NULL: none. result, backward only: the relu's result; NULL: no relu, or x determines its derivative */
+    const void  *residual, *result;
+    void        *y;         /* y, or the gradient of x; NULL: not wanted */
+    void        *dresidual; /* NULL: not wanted */
     gpunn_dtype  x_dtype, g_dtype, residual_dtype, result_dtype, y_dtype, dresidual_dtype;
     const float *weight, *bias;
-    float       *running_mean, *running_var, *saved; /* saved: mean, then 1 / deviation, of all channels */
+    float       *running_mean, *running_var, *saved; /* saved: the mean, then 1 / deviation, of all channels */
     float       *dweight, *dbias;
     bool         add, add_weight, add_bias, add_residual;
     float        eps, momentum;
-    void        *partial; /* [channels][parts] of gpunn__moments, backward of the sums of g and g h; packs of channels:
-                             [parts][channels] of mean and square, backward of the same sums */
+    /* [channels][parts] of gpunn__moments; backward: of the sums of g and g h. With packs of channels
+     * [parts][channels] of mean and square; backward: of the same sums. */
+    void *partial;
 } gpunn__norm;
 
-typedef struct gpunn__norm_place { /* of a thread */
-    int64_t channel, start;        /* start: of what it reads of image 0 */
-    int     row, part, item, end;  /* its items: item, item + rows, .. < end */
+typedef struct gpunn__norm_place { /* where a thread works */
+    int64_t channel, start;        /* start: of what it reads in image 0 */
+    int     row, part, item, end;  /* its items are item, item + rows, .. < end */
     bool    used, first, leads;    /* first: in the channel's first column; leads: also in the first row */
 } gpunn__norm_place;
 
@@ -8719,7 +8728,7 @@ __device__ __forceinline__ gpunn__norm_place gpunn__norm_start(const gpunn__norm
     return place;
 }
 
-/* Item q: elements at, at + stride, .. for the bits set in *mask. */
+/* Locates item q: its elements are at, at + stride, .. for the bits set in *mask. */
 __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const gpunn__norm_place &place, int q, unsigned *mask)
 {
     if (b.stride == 1) {
@@ -8736,8 +8745,8 @@ __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const 
     return image * b.channels * b.inner + place.start;
 }
 
-/* What is not in the mask may be anything. PACKS: the mask is full, and the elements lie side by side. alone: nothing beside the
- * mask is read, since other blocks may be writing it. */
+/* Loads an item. Values outside the mask are undefined. PACKS: the mask is full and the elements are
+ * contiguous. alone: reads nothing outside the mask, because other blocks may be writing there. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype, int64_t at,
                                                  unsigned mask, float v[8], bool alone = false)
@@ -8750,7 +8759,7 @@ __device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const voi
     }
 }
 
-/* Stores v, or adds it to what is there. */
+/* Stores v, or adds it to the previous values. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *data, gpunn_dtype dtype, int64_t at, unsigned mask,
                                                   bool add, float v[8])
@@ -8770,13 +8779,13 @@ __device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *da
     }
 }
 
-/* Both passes of backward compute a value as forward does, to the bit. */
+/* Both backward passes compute this value bit for bit as the forward pass does. */
 __device__ __forceinline__ float gpunn__norm_value(float x, float mean, float scale, float shift)
 {
     return fmaf(x - mean, scale, shift);
 }
 
-/* The normal values v, with the residual and through the relu, to y. */
+/* Adds the residual to the normalized values v, applies the relu and stores them to y. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t at, unsigned mask, float v[8])
 {
@@ -8793,7 +8802,8 @@ __device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t
     gpunn__norm_store<PACKS>(b, b.y, b.y_dtype, at, mask, false, v);
 }
 
-/* g, as far as the result tells what the relu lets pass. summed: the residual's gradient is just that, from the pass before. */
+/* Loads g and applies the relu's derivative if it follows from the result. summed: the earlier pass has
+ * stored exactly that as the residual's gradient, which is read instead. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64_t at, unsigned mask, bool summed, float g[8])
 {
@@ -8814,7 +8824,7 @@ __device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64
     for (int j = 0; j < GPUNN__PACK; j++) g[j] = other[j] <= 0 ? 0 : g[j];
 }
 
-/* Gives the residual its gradient. */
+/* Stores or adds the residual's gradient. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_hand_on(const gpunn__norm &b, int64_t at, unsigned mask, const float g[8])
 {
@@ -8825,7 +8835,7 @@ __device__ __forceinline__ void gpunn__norm_hand_on(const gpunn__norm &b, int64_
     gpunn__norm_store<PACKS>(b, b.dresidual, b.dresidual_dtype, at, mask, b.add_residual, v);
 }
 
-/* The sum over all threads of the same channel, to each of them; a tree. */
+/* The sum over all threads of the same channel, as a tree. Each of these threads gets the result. */
 __device__ __forceinline__ float2 gpunn__norm_sum(const gpunn__norm &b, float2 value)
 {
     __shared__ float2 part[GPUNN__THREADS];
@@ -8841,11 +8851,11 @@ __device__ __forceinline__ float2 gpunn__norm_sum(const gpunn__norm &b, float2 v
         value.x += part[first + i].x;
         value.y += part[first + i].y;
     }
-    __syncthreads(); /* part may be used again */
+    __syncthreads(); /* part may be reused */
     return value;
 }
 
-/* Moments of values less a number near them. */
+/* Moments of values minus a number near them, which keeps rounding errors small. */
 typedef struct gpunn__moments {
     float count, mean, square; /* square: sum of (value - mean)^2 */
 } gpunn__moments;
@@ -8858,7 +8868,7 @@ __device__ __forceinline__ void gpunn__moments_join(gpunn__moments *a, float cou
     a->count = total;
 }
 
-/* A number near a channel's values: of three the middle one, so that one that is far off does no harm. */
+/* A number near a channel's values: the median of three of them, so that one outlier does no harm. */
 __device__ __forceinline__ float gpunn__norm_near(const gpunn__norm &b, int64_t channel)
 {
     float first = gpunn__load(b.x, b.x_dtype, channel * b.inner);
@@ -8867,7 +8877,7 @@ __device__ __forceinline__ float gpunn__norm_near(const gpunn__norm &b, int64_t 
     return fmaxf(fminf(first, middle), fminf(fmaxf(first, middle), last));
 }
 
-/* Those of eight channels side by side, which have lines of one element. */
+/* The same for eight adjacent channels with lines of one element. */
 __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int64_t channel, float v[8])
 {
     float middle[8], last[8];
@@ -8878,7 +8888,8 @@ __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int6
     for (int j = 0; j < GPUNN__PACK; j++) v[j] = fmaxf(fminf(v[j], middle[j]), fminf(fmaxf(v[j], middle[j]), last[j]));
 }
 
-/* What a channel's moments leave: center is its mean less near_by. */
+/* Updates the running statistics and saves the mean and 1 / deviation. center is the channel's mean minus
+ * near_by. */
 __device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, double values, float near_by, float center,
                                                  float square)
 {
@@ -8891,14 +8902,14 @@ __device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c
     b.saved[b.channels + c] = 1 / sqrtf(square / (float)values + b.eps);
 }
 
-/* sum: of g and g h. */
+/* Writes or adds dweight and dbias. sum: of g and g h. */
 __device__ __forceinline__ void gpunn__norm_note_gradients(const gpunn__norm &b, int64_t c, float2 sum)
 {
     if (b.dweight) b.dweight[c] = (b.add_weight ? b.dweight[c] : 0) + b.saved[b.channels + c] * sum.y;
     if (b.dbias) b.dbias[c] = (b.add_bias ? b.dbias[c] : 0) + sum.x;
 }
 
-/* Those of the thread's items. */
+/* The moments of the thread's items. */
 __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm &b, const gpunn__norm_place &place, float near_by)
 {
     gpunn__moments all = {0, 0, 0};
@@ -9033,9 +9044,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
 
 /* ---- packs of channels ---- */
 
-typedef struct gpunn__norm_pack { /* of a thread */
+typedef struct gpunn__norm_pack { /* where a thread works */
     int     column, row, part;
-    int64_t channel, first, end; /* its packs: at first, first + stride, .. < end */
+    int64_t channel, first, end; /* its packs are at first, first + stride, .. < end */
     bool    used;
 } gpunn__norm_pack;
 
@@ -9053,7 +9064,7 @@ __device__ __forceinline__ gpunn__norm_pack gpunn__norm_pack_start(const gpunn__
     return place;
 }
 
-/* Eight numbers of a pack's channels from one for each channel; NULL: `without`. */
+/* One number for each of the pack's eight channels; `without` if data is NULL. */
 __device__ __forceinline__ void gpunn__norm_channels(const float *data, const gpunn__norm_pack &place, float without, float v[8])
 {
     if (data && place.used) {
@@ -9064,11 +9075,11 @@ __device__ __forceinline__ void gpunn__norm_channels(const float *data, const gp
     for (int j = 0; j < GPUNN__PACK; j++) v[j] = without;
 }
 
-/* Of each thread. */
+/* One pair per thread. */
 typedef float2 gpunn__norm_pairs[GPUNN__THREADS];
 
-/* What all threads of a column have, joined in a tree, in the shared memory that it returns: [channel of the pack][column]. Two
- * sums, or, MOMENTS, the mean and square of `count` values. */
+/* Combines the values of all threads of a column in a tree. Returns shared memory [channel of the
+ * pack][column]. The values are two sums or, with MOMENTS, the mean and square of `count` values. */
 template <bool MOMENTS>
 __device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn__norm &b, float count, const float2 v[8])
 {
@@ -9095,7 +9106,7 @@ __device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn
     return part;
 }
 
-/* Two numbers for each of the pack's channels, of one part. */
+/* The two numbers of each channel of the pack, from one part. */
 __device__ __forceinline__ void gpunn__norm_partial(const gpunn__norm &b, const gpunn__norm_pack &place, int part, float2 v[8])
 {
     float pair[8];
@@ -9107,7 +9118,8 @@ __device__ __forceinline__ void gpunn__norm_partial(const gpunn__norm &b, const 
     }
 }
 
-/* The mean and square of what the thread reads, less numbers near it; or of what the parts have left. Returns how many values. */
+/* The mean and square of what the thread reads, minus near_by, or the combined moments of the parts. Returns
+ * the number of values. */
 __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, const gpunn__norm_pack &place,
                                                           const float near_by[8], float2 own[8])
 {
@@ -9146,9 +9158,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
 {
     GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
-    const int64_t          channel = place.channel - place.column * GPUNN__PACK + threadIdx.x; /* of which this thread tells */
-    const bool             tells = (int)threadIdx.x < b.tile && channel < b.channels;
-    float                  mean[8], scale[8], shift[8], v[8];
+    /* the channel whose results this thread writes */
+    const int64_t channel = place.channel - place.column * GPUNN__PACK + threadIdx.x;
+    const bool    tells = (int)threadIdx.x < b.tile && channel < b.channels;
+    float         mean[8], scale[8], shift[8], v[8];
     if (b.training) {
         float2 own[8];
         gpunn__norm_channels(NULL, place, 0, mean);
@@ -9190,16 +9203,17 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
     }
 }
 
-/* BY_X: x tells what the relu lets pass; there is no residual. */
+/* BY_X: x determines the relu's derivative; there is no residual. */
 template <bool BY_X>
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) gpunn__norm_packs_back_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
-    const int64_t          channel = place.channel - place.column * GPUNN__PACK + threadIdx.x; /* of which this thread tells */
-    const bool             tells = (int)threadIdx.x < b.tile && channel < b.channels;
-    float                  mean[8], scale[8], bias[8], x[8], g[8];
-    float2                 sum[8];
+    /* the channel whose results this thread writes */
+    const int64_t channel = place.channel - place.column * GPUNN__PACK + threadIdx.x;
+    const bool    tells = (int)threadIdx.x < b.tile && channel < b.channels;
+    float         mean[8], scale[8], bias[8], x[8], g[8];
+    float2        sum[8];
     gpunn__norm_channels(b.saved, place, 0, mean);
     gpunn__norm_channels(b.saved + b.channels, place, 0, scale);
     gpunn__norm_channels(b.weight, place, 1, x);
@@ -9262,15 +9276,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) 
     }
 }
 
-/* ---- sums of all ranks ---- */
+/* ---- sums over all ranks ---- */
 
-/* Where part `part` of a channel's sums lies. */
+/* The index of part `part` of a channel in partial. */
 __device__ __forceinline__ int64_t gpunn__norm_slot(const gpunn__norm &b, int64_t channel, int part)
 {
     return b.packs_of_channels ? part * b.channels + channel : channel * b.parts + part;
 }
 
-/* What the parts of a channel have left: this rank's moments, or the number and the sums of its gradients. */
+/* Combines a channel's parts: this rank's moments, or the count and the sums of its gradients. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(const gpunn__norm b, gpunn__moments *own)
 {
     GPUNN__FOLLOW();
@@ -9299,8 +9313,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(
     own[c] = all;
 }
 
-/* Joins those of all ranks, in their order. Forward: to mean and variance. Backward: to partial, scaled to this rank's number of
- * values. */
+/* Combines the moments of all ranks, in rank order. Forward: writes mean and variance. Backward: writes to
+ * partial, scaled to this rank's number of values. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__norm_ranks_kernel(const gpunn__norm b, const gpunn__moments *ranks, int size, float *mean, float *variance)
 {
@@ -9327,7 +9341,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* How blocks and threads share the work; depends on shape and device alone. */
+/* Decides how blocks and threads share the work. It depends only on shape and device. */
 static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value *x, bool backward)
 {
     gpunn__norm b;
@@ -9358,7 +9372,7 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
     b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
     const int blocks = (b.packs_of_channels && backward ? 3 : 4) - (b.packs_of_channels && cuda->architecture >= 100);
     int64_t   tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * blocks / tiles;
-    if (parts > rounds / 4) parts = rounds / 4; /* four rounds of all threads at least */
+    if (parts > rounds / 4) parts = rounds / 4; /* at least four rounds of all threads */
     if (parts < 1) parts = 1;
     b.part_rows = (rounds + parts - 1) / parts * b.rows;
     if (b.packs_of_channels) {
@@ -9380,14 +9394,14 @@ static gpunn_status gpunn__norm_launch(gpunn__cuda *cuda, const gpunn__norm &b, 
     return GPUNN__LAUNCH(cuda, gpunn__norm_back_kernel, blocks, GPUNN__THREADS, b);
 }
 
-/* Bytes for so many moments of each channel. */
+/* Bytes for `count` moments per channel. */
 static size_t gpunn__norm_room(const gpunn__norm *b, int count)
 {
     return (size_t)b->channels * (size_t)count * sizeof(gpunn__moments);
 }
 
-/* Makes what the parts have summed that of all ranks: b then applies it. Forward, that is a mean and a variance that are
- * given. */
+/* Replaces the sums of the parts by those over all ranks, so that b then applies them. In the forward pass, b
+ * then normalizes by a given mean and variance. */
 static gpunn_status gpunn__norm_meet(gpunn__cuda *cuda, const gpunn_ranks *ranks, gpunn__norm *b)
 {
     const unsigned  blocks = (unsigned)((b->channels + GPUNN__THREADS - 1) / GPUNN__THREADS);
@@ -9398,7 +9412,7 @@ static gpunn_status gpunn__norm_meet(gpunn__cuda *cuda, const gpunn_ranks *ranks
     GPUNN__TRY(ranks->joined ? gpunn__ranks_gather(cuda, ranks, (float *)all, count)
                              : gpunn__ranks_gather_host(cuda, ranks, (float *)all, count));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_ranks_kernel, blocks, GPUNN__THREADS, *b, all, ranks->size, mean, variance));
-    b->dweight = b->dbias = NULL; /* have been added */
+    b->dweight = b->dbias = NULL; /* already added */
     if (b->g) return GPUNN_OK;
     b->training = false;
     b->running_mean = mean;
@@ -9463,27 +9477,29 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
 }
 
 /* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------------------------- *
- * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. Backward, with k = g * weight:
- *     dbias = sum g, dweight = sum(g h rstd) over the lines, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
- * rms_norm: without the mean of k. A line is read twice, the second time from a cache. The sums over the lines are a reduction
- * that keeps the columns: as sum's, but of two things at once, and where it has chunks, the block that finishes the last one of a
- * tile adds up all of them. */
+ * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with k
+ * = g * weight:
+ *  dbias = sum g, dweight = sum(g h rstd) over the lines,
+ *  dx = rstd * (k - mean of k - h * rstd^2 * mean of k h); rms_norm: without the mean of k.
+ * A line is read twice, the second time from a cache. The sums over the lines are a reduction that keeps the
+ * columns. It is like sum's, but of two values at once. If there are several chunks, the block that finishes
+ * the last one of a tile adds up all of them. */
 
 typedef struct gpunn__row_norm {
     gpunn__along along; /* inner 1 */
-    bool         packs; /* n is a multiple of 8: packs of x meet packs of weight and bias */
+    bool         packs; /* n is a multiple of 8, so packs of x and of weight and bias align */
     const float *weight, *bias;
     float       *rstd, *mean; /* [lines], saved; NULL: not wanted; rms_norm has no mean */
     float        eps;
-    void        *half; /* receives what along.out does, in half_type; NULL: not wanted */
+    void        *half; /* a 16-bit copy of along.out, of half_type; NULL: not wanted */
     gpunn_dtype  half_type;
     float       *sums[2];    /* [n], dweight and dbias; NULL: not wanted */
-    float       *partial[2]; /* [chunks][n] of each, where chunks are several */
+    float       *partial[2]; /* [chunks][n] of each, if there are several chunks */
     unsigned    *counters;   /* [tiles] */
     bool         add[2];
 } gpunn__row_norm;
 
-/* Elements c .. c + N - 1 of weight or bias. */
+/* Loads elements c .. c + N - 1 of weight or bias. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, const float *data, int64_t c, float *v)
 {
@@ -9495,7 +9511,7 @@ __device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, c
     for (int j = 0; j < N; j++) v[j] = data[c + j];
 }
 
-/* N elements of the result, or of what is added to dx. */
+/* Stores N elements of the result or of dx, which may accumulate, and of the 16-bit copy. */
 template <int N> __device__ __forceinline__ void gpunn__row_store(const gpunn__row_norm &b, int64_t i, float *v)
 {
     const gpunn__along &a = b.along;
@@ -9509,7 +9525,7 @@ template <int N> __device__ __forceinline__ void gpunn__row_store(const gpunn__r
     if (b.half) gpunn__line_store<N>(b.half, b.half_type, i, 1, v, false);
 }
 
-template <bool CENTERED> struct gpunn__row_moments { /* else: about 0 */
+template <bool CENTERED> struct gpunn__row_moments { /* not CENTERED: moments about 0 */
     const gpunn__along &a;
     gpunn__moments      own;
 
@@ -9571,13 +9587,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
         gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__team_reduce(square, gpunn__add(), a.team) / n + b.eps)};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
-            if (b.rstd) b.rstd[line.index] = CENTERED && a.n == 1 ? 0 : apply.rstd; /* one value is its mean: no gradient */
+            /* one value equals its mean: no gradient */
+            if (b.rstd) b.rstd[line.index] = CENTERED && a.n == 1 ? 0 : apply.rstd;
             if (b.mean) b.mean[line.index] = mean;
         }
     }
 }
 
-/* N elements of h and k. */
+/* Loads N elements of h and k. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_slopes(const gpunn__row_norm &b, int64_t i, int64_t c, float mean, float *h, float *k)
 {
@@ -9592,7 +9609,7 @@ __device__ __forceinline__ void gpunn__row_slopes(const gpunn__row_norm &b, int6
     for (int j = 0; j < N; j++) k[j] *= weight[j];
 }
 
-struct gpunn__row_slope_sums { /* of k and k h */
+struct gpunn__row_slope_sums { /* sums of k and k h */
     const gpunn__row_norm &b;
     float                  mean, sum, product;
 
@@ -9638,7 +9655,8 @@ __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
     }
 }
 
-/* The sums of both over the lines of a unit, for its first `team` threads, which write them; chunk -1: into the gradients. */
+/* Adds up both sums over the lines of a unit. Its first `team` threads write them: to partial, or for chunk
+ * -1 to the gradients. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b, int64_t chunk,
                                                      int64_t column, bool there, float (*sum)[N])
@@ -9664,7 +9682,8 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
     }
 }
 
-/* A unit's threads: team across the columns, span / team down the lines; where chunks are several, all of a block. */
+/* A unit's threads: `team` across the columns, span / team down the lines. With several chunks a unit is a
+ * whole block. */
 template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
 {
     const gpunn__along &a = b.along;
@@ -9715,7 +9734,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     gpunn__row_norm_columns<N>(r, b);
 }
 
-/* All gradients. PREPARE: sizes the workspace of those of weight and bias. */
+/* Computes all gradients. PREPARE sizes the workspace for those of weight and bias. */
 static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, gpunn__row_norm *b)
 {
     const bool       columns = step->grad_in[1].data || step->grad_in[2].data;
@@ -9783,19 +9802,20 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step 
 }
 
 /* ---- group_norm: x[n][channels][inner], lines of `group` channels ----------------------------------------------------------- *
- * As layer_norm of the lines, with a weight and a bias for each channel. Backward: a first launch sums g and g h rstd of each
- * channel of each sample into sums; the second one makes dx of them, and a reduction over the samples dbias and dweight. */
+ * Like layer_norm of the lines, with a weight and a bias per channel. In the backward pass, a first launch
+ * sums g and g h rstd of each channel of each sample into sums. A second one computes dx from them, and a
+ * reduction over the samples gives dbias and dweight. */
 
 typedef struct gpunn__group_norm {
     gpunn__along along; /* inner 1 */
     int64_t      channels, group, inner;
     const float *weight, *bias;
-    float       *rstd, *mean; /* of each line, saved; NULL: not wanted */
-    float       *sums[2];     /* [n][channels], of g h rstd and of g */
+    float       *rstd, *mean; /* per line, saved; NULL: not wanted */
+    float       *sums[2];     /* [n][channels], sums of g h rstd and of g */
     float        eps;
 } gpunn__group_norm;
 
-/* The channel of a line's position c, and how many positions are left of it. */
+/* The channel of position c in a line. *left receives how many positions are left in that channel. */
 __device__ __forceinline__ int64_t gpunn__group_channel(const gpunn__group_norm &b, int64_t first, int64_t c, int64_t *left)
 {
     int64_t channel = gpunn__quotient(c, b.inner);
@@ -9805,7 +9825,7 @@ __device__ __forceinline__ int64_t gpunn__group_channel(const gpunn__group_norm 
 
 struct gpunn__group_apply {
     const gpunn__group_norm &b;
-    int64_t                  first; /* channel */
+    int64_t                  first; /* first channel */
     float                    mean, rstd;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
@@ -9838,7 +9858,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
         gpunn__group_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
-            if (b.rstd) b.rstd[line.index] = a.n == 1 ? 0 : rstd; /* as row_norm's */
+            if (b.rstd) b.rstd[line.index] = a.n == 1 ? 0 : rstd; /* as in row_norm */
             if (b.mean) b.mean[line.index] = mean;
         }
     }
@@ -9860,7 +9880,7 @@ struct gpunn__group_sums {
     }
 };
 
-/* a: lines of one channel of one sample each. */
+/* Each line of a is one channel of one sample. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__group_norm_sums_kernel(const gpunn__group_norm b, const gpunn__along a)
 {
@@ -9882,7 +9902,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 
 struct gpunn__group_slope {
     const gpunn__group_norm &b;
-    int64_t                  first; /* channel */
+    int64_t                  first; /* first channel */
     float                    mean, rstd, shift, slope;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
@@ -9966,8 +9986,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
 }
 
 /* ---- instance_norm with running statistics ----
- * In training group_norm of each channel, whose mean and 1 / deviation of each sample move the running statistics; by these it is
- * batch_norm. */
+ * In training this is group_norm of each channel; the mean and 1 / deviation of each sample update the
+ * running statistics. Elsewhere it is batch_norm by the running statistics. */
 
 typedef struct gpunn__instances {
     int64_t      n, channels, cells;
@@ -10617,16 +10637,17 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step 
 }
 
 /* ==== >>cuda/attention ============================================================================================= *
- * softmax(q k^T scale + mask) v. In 16 bits and without dropout, cuDNN's fused attention; its dropout draws by itself, or reads
- * what was drawn for l x s scores, and ours has to be the same on every backend. Otherwise products of all heads with one kernel
- * between them that scales, masks, weighs and drops; the backward pass makes the scores again. Weights are of the operands'
- * dtype, scores F32. */
-/* ---- cuDNN's fused attention: graphs of products, maps and reductions that it knows as a whole ---- */
+ * softmax(q k^T scale + mask) v. For 16-bit operands without dropout, cuDNN's fused attention does it.
+ * cuDNN's dropout either draws by itself or reads l x s stored draws, but gpunn's dropout must be the same
+ * on every backend. The general way is products of all heads with one kernel between them, which scales,
+ * masks, applies softmax and drops. The backward pass recomputes the scores. Weights have the operands'
+ * dtype, scores are F32. */
+/* ---- cuDNN's fused attention: graphs of products, maps and reductions that it recognizes as a whole ---- */
 
 #if GPUNN__CUDNN
 
 enum {
-    GPUNN__DNN_Q = 1, /* names of tensors */
+    GPUNN__DNN_Q = 1, /* ids of tensors */
     GPUNN__DNN_K,
     GPUNN__DNN_V,
     GPUNN__DNN_O,
@@ -10640,18 +10661,18 @@ enum {
     GPUNN__DNN_BIASES,
     GPUNN__DNN_ROWS,
     GPUNN__DNN_KEYS,
-    GPUNN__DNN_SCALE, /* numbers of the host */
+    GPUNN__DNN_SCALE, /* scalars passed from the host */
     GPUNN__DNN_ONE,
     GPUNN__DNN_MASKED,
-    GPUNN__DNN_ATTENTION_BETWEEN, /* from here on: never stored */
+    GPUNN__DNN_ATTENTION_BETWEEN, /* ids from here on are virtual tensors, never stored */
     GPUNN__DNN_ATTENTION_OPERATIONS = 32
 };
 
-typedef struct gpunn__dnn_flow { /* a graph in the making */
+typedef struct gpunn__dnn_flow { /* a graph under construction */
     gpunn__dnn_builder         *builder;
     const gpunn__dnn_attention *a;
-    int64_t                     between;    /* the next name of a tensor that is never stored */
-    cudnnBackendDescriptor_t    rows, keys; /* lengths */
+    int64_t                     between;    /* the next id of a virtual tensor */
+    cudnnBackendDescriptor_t    rows, keys; /* lengths per sample; NULL: all rows and keys */
     int                         count;
     cudnnBackendDescriptor_t    operations[GPUNN__DNN_ATTENTION_OPERATIONS];
 } gpunn__dnn_flow;
@@ -10678,7 +10699,7 @@ static cudnnDataType_t gpunn__dnn_half(const gpunn__dnn_flow *flow)
     return flow->a->dtype == GPUNN_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
 }
 
-/* Rows of heads in memory; transposed: with rows and columns exchanged. */
+/* The rows of each head in memory. transposed: rows and columns exchanged. */
 static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t name, int64_t heads, int64_t rows, int64_t e,
                                                 const int64_t step[3], bool transposed)
 {
@@ -10687,7 +10708,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t n
     return gpunn__dnn_value(flow, name, gpunn__dnn_half(flow), dim, stride);
 }
 
-/* A matrix for each head of q that is never stored; transposed: [columns, rows] of the same memory. */
+/* A virtual matrix per head of q. transposed: [columns, rows] of the same memory. */
 static cudnnBackendDescriptor_t gpunn__dnn_matrix(gpunn__dnn_flow *flow, cudnnDataType_t type, int64_t rows, int64_t columns,
                                                   bool transposed)
 {
@@ -10701,7 +10722,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_scores(gpunn__dnn_flow *flow, cudnnDa
     return gpunn__dnn_matrix(flow, type, flow->a->l, flow->a->s, false);
 }
 
-/* One F32 for each row of each head of q. */
+/* One F32 per row of each head of q. */
 static cudnnBackendDescriptor_t gpunn__dnn_column(gpunn__dnn_flow *flow, int64_t name)
 {
     const int64_t dim[4] = {flow->a->n, flow->a->heads, flow->a->l, 1};
@@ -10715,14 +10736,15 @@ static cudnnBackendDescriptor_t gpunn__dnn_number(gpunn__dnn_flow *flow, int64_t
     return gpunn__dnn_value(flow, name, CUDNN_DATA_FLOAT, one, one);
 }
 
-/* How many rows or keys each sample has; NULL: all that there are. */
+/* The number of rows or keys of each sample. NULL: all. */
 static cudnnBackendDescriptor_t gpunn__dnn_lengths(gpunn__dnn_flow *flow, int64_t name)
 {
     const int64_t dim[4] = {flow->a->n, 1, 1, 1}, stride[4] = {1, 1, 1, 1};
     return flow->a->padded ? gpunn__dnn_value(flow, name, CUDNN_DATA_INT32, dim, stride) : NULL;
 }
 
-/* to [m][n] = a [m][k] b [k][n], and how many of these m, n and k each sample has; NULL: all. */
+/* Adds the operation to [m][n] = a [m][k] b [k][n]. The descriptors m, n and k hold the sizes of each sample;
+ * NULL: the full size. */
 static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b,
                                                    cudnnBackendDescriptor_t m, cudnnBackendDescriptor_t n,
                                                    cudnnBackendDescriptor_t k, cudnnBackendDescriptor_t to)
@@ -10744,7 +10766,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnB
     return to;
 }
 
-/* to = mode(x), mode(x, b), or, by the choice t, x or b. axis: of GEN_INDEX, else -1. */
+/* Adds the operation to = mode(x), mode(x, b), or, for BINARY_SELECT, t ? x : b. axis: for GEN_INDEX, else
+ * -1. */
 static cudnnBackendDescriptor_t gpunn__dnn_apply(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode, int64_t axis,
                                                  cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
                                                  cudnnBackendDescriptor_t t, cudnnBackendDescriptor_t to)
@@ -10785,7 +10808,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_reduce(gpunn__dnn_flow *flow, cudnnRe
     return to;
 }
 
-/* to: x with other strides. */
+/* Adds an operation that copies x into `to`, which has other strides. */
 static cudnnBackendDescriptor_t gpunn__dnn_relayout(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
                                                     cudnnBackendDescriptor_t to)
 {
@@ -10797,20 +10820,20 @@ static cudnnBackendDescriptor_t gpunn__dnn_relayout(gpunn__dnn_flow *flow, cudnn
     return to;
 }
 
-/* For each score the number of its row (axis 2) or key (axis 3). */
+/* The index of each score's row (axis 2) or key (axis 3). */
 static cudnnBackendDescriptor_t gpunn__dnn_index(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x, int64_t axis)
 {
     return gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, axis, x, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
 }
 
-/* Whether a is mode b, for each score. */
+/* Compares a with b by mode, for each score. */
 static cudnnBackendDescriptor_t gpunn__dnn_compare_each(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode,
                                                         cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b)
 {
     return gpunn__dnn_apply(flow, mode, -1, a, b, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_BOOLEAN));
 }
 
-/* Scores x with -inf where they are not seen. */
+/* The scores x, with -inf where seen is false. */
 static cudnnBackendDescriptor_t gpunn__dnn_select(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
                                                   cudnnBackendDescriptor_t seen)
 {
@@ -10818,7 +10841,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_select(gpunn__dnn_flow *flow, cudnnBa
                             gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
 }
 
-/* Scores x with -inf where the key comes after the row. */
+/* The scores x, with -inf where the key comes after the row. */
 static cudnnBackendDescriptor_t gpunn__dnn_causal(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x)
 {
     if (!flow->a->causal) return x;
@@ -10826,7 +10849,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_causal(gpunn__dnn_flow *flow, cudnnBa
     return gpunn__dnn_select(flow, x, gpunn__dnn_compare_each(flow, CUDNN_POINTWISE_CMP_GE, row, key));
 }
 
-/* The scores q k^T scale + bias, -inf beyond the lengths; k is transposed. */
+/* The scores q k^T scale + bias, with -inf beyond the lengths. k is transposed. */
 static cudnnBackendDescriptor_t gpunn__dnn_pairs(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t q, cudnnBackendDescriptor_t k,
                                                  cudnnBackendDescriptor_t scale)
 {
@@ -10867,7 +10890,7 @@ static void gpunn__dnn_attention_forward(gpunn__dnn_flow *flow)
                              gpunn__dnn_rows(flow, GPUNN__DNN_O, a->heads, a->l, a->ev, a->y, false));
 }
 
-/* The gradient of k or v: left right, summed over the heads of q that one of theirs serves. */
+/* The gradient of k or v: left right, summed over the heads of q that share one head of k or v. */
 static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t left, cudnnBackendDescriptor_t right, int64_t name,
                               int64_t e, const int64_t step[3])
 {
@@ -10882,9 +10905,10 @@ static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t le
     (void)gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, each, to);
 }
 
-/* p = exp(mask(q k^T scale - lse)), sums = the sum of do o over each row, dv = p^T do, ds = p (do v^T - sums) scale, dk = ds^T q,
- * dq = ds k. Without an F32 sum of dq in memory always the same bits, by way of a workspace of 2 bytes for each score; with it
- * every tile of keys adds to the sum as it ends. The sum begins at 0 by itself from cuDNN 9.6 on. */
+/* p = exp(mask(q k^T scale - lse)), sums = the row sums of do o, dv = p^T do, ds = p (do v^T - sums) scale,
+ * dk = ds^T q, dq = ds k. Without `adds` the result is bitwise reproducible, but the workspace takes 2 bytes
+ * per score. With it, dq is summed in F32 in memory: every tile of keys adds to the sum as it ends. From
+ * cuDNN 9.6 on, cuDNN sets this sum to 0 itself. */
 static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
 {
     const gpunn__dnn_attention *a = flow->a;
@@ -10952,7 +10976,8 @@ static gpunn__dnn_choice *gpunn__dnn_attention_entry(gpunn__cuda *cuda, const gp
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
                                                           size_t *workspace_bytes)
 {
-    if (cuda->libraries->dnn_module.version < 91002) /* forgets lengths up to 9.9, errs in 9.10.0 and 9.10.1 */
+    /* cuDNN ignores lengths up to 9.9 and has errors in 9.10.0 and 9.10.1 */
+    if (cuda->libraries->dnn_module.version < 91002)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "attention needs cuDNN 9.10.2 or later");
     gpunn__dnn_choice *choice = gpunn__dnn_attention_entry(cuda, a);
     if (!choice) return GPUNN_ERR_MEMORY;
@@ -11015,24 +11040,27 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const g
 }
 #endif
 typedef struct gpunn__attention {
-    gpunn__along   a; /* lines of s scores, [n, heads, l]: x the scores q k^T, gradient dy v^T, out the weights, or ds */
+    /* lines of s scores, [n, heads, l]. x: the scores q k^T; gradient: dy v^T; out: the weights or ds */
+    gpunn__along   a;
     int64_t        heads, l;
     const void    *mask; /* NULL: none */
     bool           choice, causal;
     gpunn__lengths lengths;
-    int64_t        mask_step[4]; /* along samples, heads, rows, keys */
+    int64_t        mask_step[4]; /* strides over samples, heads, rows and keys */
     float          scale;
-    float2        *sums;  /* of each line its largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
-    int            apart; /* backward: 2, or 1 where one float is there for each, the log of the sum of exp, as cuDNN leaves it */
-    void          *weights; /* backward: receives them, less those that dropout took; of out's dtype */
+    /* per line, the largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
+    float2 *sums;
+    /* backward: floats per line in sums. 2, or 1 if cuDNN has saved the log of the sum of exp */
+    int                        apart;
+    void                      *weights; /* backward: receives the weights after dropout, in out's dtype */
     const gpunn__device_state *state;
     unsigned                   site, keep; /* keep 65536: nothing is dropped */
 } gpunn__attention;
 
-/* What the scores of one line have in common. */
+/* What the scores of one line share. */
 typedef struct gpunn__attention_line {
-    int64_t mask, end; /* where its mask begins; keys that it sees */
-    float   scale;     /* NaN where the length is out of range */
+    int64_t mask, end; /* mask: offset of the line's mask; end: number of keys that it sees */
+    float   scale;     /* NaN if the length is out of range */
 } gpunn__attention_line;
 
 __device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const gpunn__attention &t, int64_t index)
@@ -11045,7 +11073,7 @@ __device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const 
     return line;
 }
 
-/* Scores i .. i + N - 1, of keys from c on, scaled and masked. */
+/* Loads, scales and masks scores i .. i + N - 1, which belong to keys from c on. */
 template <int N>
 __device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &t, const gpunn__attention_line &line, int64_t i,
                                                         int64_t c, float *v)
@@ -11060,7 +11088,7 @@ __device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &
     }
 }
 
-/* The factors that dropout puts on weights i .. i + N - 1; N 8: i is a multiple of 8. */
+/* The dropout factors of weights i .. i + N - 1. If N is 8, i is a multiple of 8. */
 template <int N> __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t, int64_t i, float *factor)
 {
     const float scale = gpunn__drop_scale(t.keep);
@@ -11127,7 +11155,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel
     }
 }
 
-/* p, less what dropout took, and dp with dropout's factors. */
+/* Recomputes p, the weights before dropout, and dp, multiplied by the dropout factors. */
 template <int N>
 __device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t, const gpunn__attention_line &line, float2 sums,
                                                        int64_t i, int64_t c, float *p, float *dp, float *kept)
@@ -11179,7 +11207,7 @@ struct gpunn__attention_slope {
     }
 };
 
-/* Weights and ds may lie where scores and dp did. */
+/* The weights and ds may overwrite the scores and dp. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_backward_kernel(const gpunn__attention t)
 {
     GPUNN__FOLLOW();
@@ -11195,7 +11223,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_bac
     }
 }
 
-/* d[m][n] (=, +=) a b for every head of q, or (sum) of k, then summed over the heads of q that it serves. */
+/* d[m][n] (=, +=) a b for every head of q. With sum, d is a head of k: the products of the heads of q that it
+ * serves are added up. */
 static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__attention_shape *c,
                                              int64_t m, int64_t n, int64_t k, const gpunn__heads *a, bool transpose_a,
                                              const gpunn__heads *b, bool transpose_b, const gpunn__heads *d, bool sum,
@@ -11203,9 +11232,10 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
 {
     const gpunn__heads *const value[3] = {a, b, d};
     const int64_t             group = c->heads / c->kv_heads;
-    int64_t                   inner[3], outer[3]; /* steps between heads of q that one of k serves, and between those of k */
-    gpunn__walk               kept, summed;
-    gpunn__product            p;
+    /* strides between the heads of q that share a head of k, and between heads of k */
+    int64_t        inner[3], outer[3];
+    gpunn__walk    kept, summed;
+    gpunn__product p;
     memset(&p, 0, sizeof p);
     memset(&kept, 0, sizeof kept);
     memset(&summed, 0, sizeof summed);
@@ -11216,7 +11246,7 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
     p.a = a->data, p.b = b->data, p.d = d->data;
     p.accumulate = accumulate;
     for (int i = 0; i < 3; i++) {
-        const bool shared = i == (sum ? 2 : 1) && group > 1; /* one of k's */
+        const bool shared = i == (sum ? 2 : 1) && group > 1; /* this operand has a head per head of k */
         inner[i] = shared ? 0 : value[i]->heads;
         outer[i] = shared ? value[i]->heads : group * value[i]->heads;
     }
@@ -11226,7 +11256,7 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
     return gpunn__repeated_products(cuda, p, kept, &summed, action);
 }
 
-/* The scores of every head. */
+/* Workspace for the scores of every head. */
 static gpunn__heads gpunn__attention_room(gpunn__room *room, const gpunn__attention_shape *c, gpunn_dtype dtype)
 {
     const int64_t samples = c->heads * c->l * c->s;
@@ -11264,15 +11294,15 @@ static void gpunn__attention_steps(int64_t step[3], const gpunn__heads *h)
     step[0] = h->samples, step[1] = h->heads, step[2] = h->rows;
 }
 
-/* ---- around cuDNN's: the mask as F32 numbers that are added, and rows that see no key ----
- * cuDNN makes NaN of a row that is -inf throughout. It gets large finite numbers, so large that no score tells beside them, and
- * the log sum exp of such a row shows that it saw nothing but these. */
+/* ---- around cuDNN's attention: the mask as added F32 numbers, and rows that see no key ----
+ * cuDNN gives NaN for a row that is all -inf. The mask therefore uses large finite numbers, beside which
+ * every score vanishes. The log sum exp of a row shows whether it saw nothing but these. */
 
 #define GPUNN__HIDDEN (-2e30f)        /* a key that is not seen */
-#define GPUNN__LEAST (-1e30f)         /* a mask's smallest number that is not -inf */
-enum { GPUNN__ATTENTION_TILE = 128 }; /* of rows and keys: the largest in cuDNN's kernels */
+#define GPUNN__LEAST (-1e30f)         /* a mask's lowest value other than -inf */
+enum { GPUNN__ATTENTION_TILE = 128 }; /* rows and keys per tile, the most in cuDNN's kernels */
 
-/* to [rows][pitch]: a mask of rows of s, or (s 1) of one number for all of a row. */
+/* Writes to [rows][pitch] a mask of rows of s or, if mask_s is 1, of one number per row. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__attention_bias_kernel(const void *mask, bool choice, int64_t mask_s, float *to, int64_t rows, int64_t s, int64_t pitch)
 {
@@ -11282,7 +11312,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         float         x = GPUNN__HIDDEN;
         if (c < s && choice)
             x = ((const unsigned char *)mask)[at] ? 0 : GPUNN__HIDDEN;
-        else if (c < s && ((const float *)mask)[at] != -INFINITY) /* what is not a number stays */
+        else if (c < s && ((const float *)mask)[at] != -INFINITY) /* NaN stays NaN */
             x = ((const float *)mask)[at] < GPUNN__LEAST ? GPUNN__LEAST : ((const float *)mask)[at];
         to[i] = x;
     }
@@ -11295,7 +11325,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_length
         to[i] = i < n ? rows : keys;
 }
 
-/* Rows that saw no key are 0, and with such an lse all their weights in the backward pass. */
+/* Sets rows that see no key to 0, and their lse so that their weights are 0 in the backward pass, too. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__attention_unseen_kernel(const gpunn__dnn_attention a, float *lse, void *y)
 {
@@ -11327,9 +11357,10 @@ static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *m
                          (float *)data->lse, data->y);
 }
 
-/* Chooses the form and the plan: of a backward pass the form that always gives the same bits, or, where it is refused and results
- * may vary, the one that adds. On compute capability 10.x the first form is no promise: an engine adds in a fixed order or in
- * any, as its knobs say, which heuristics choose (override_heuristics_query in cudnn-frontend's node for attention). */
+/* Chooses a plan. A backward pass prefers the reproducible form. If cuDNN has no plan for it and the device
+ * need not be deterministic, it uses the form that adds in memory. On compute capability 10.x the first form
+ * does not guarantee reproducibility: an engine adds in a fixed order or in any, as its knobs say, and
+ * heuristics choose these (override_heuristics_query in cudnn-frontend's node for attention). */
 static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attention *key, size_t *bytes)
 {
     if (key->backward && cuda->args.deterministic && cuda->capability / 10 == 10)
@@ -11345,7 +11376,7 @@ static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attentio
     return gpunn__dnn_attention_prepare(cuda, key, bytes);
 }
 
-/* Why cuDNN is not asked to do attention of 16 bits, which it does well; NULL: it is. */
+/* The reason why a 16-bit attention is not given to cuDNN, or NULL if there is none. */
 static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn__attention_shape *c)
 {
     const gpunn_dtype dtype = step->in[0].dtype;
@@ -11361,8 +11392,9 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
     return NULL;
 }
 
-/* Whether cuDNN takes the step; then its key, its data and how much of the workspace it is in all. cuDNN's own comes last, after
- * lse of an evaluation or the sums of a backward pass, the bias, the lengths and the sum of dq. */
+/* Whether cuDNN runs the step. If so, sets its key, its data and the total workspace bytes. The workspace
+ * holds lse (evaluation) or sums (backward), the bias, the lengths, the sum of dq and last cuDNN's own
+ * workspace. */
 static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_attention *key,
                                            gpunn__dnn_attention_data *data, size_t *bytes, bool *fused)
 {
@@ -11396,8 +11428,8 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     data->y = step->out.data;
     data->dy = step->grad_out.data;
     data->scale = step->attr->scale;
-    /* Backward kernels take a tile's keys beyond the last one for scores of 0, which makes NaN of rows whose log sum exp is below
-     * -88, unless they are told where the keys end. */
+    /* Backward kernels treat keys of a tile beyond the last one as scores of 0. That gives NaN for rows whose
+     * log sum exp is below -88, unless the kernels know the lengths. */
     key->padded = step->backward && (c.l % GPUNN__ATTENTION_TILE != 0 || c.s % GPUNN__ATTENTION_TILE != 0);
     const gpunn_value *mask = &step->in[3];
     for (int d = 0; mask->data && d < 3; d++) {
@@ -11421,7 +11453,7 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     return GPUNN_OK;
 }
 
-/* The plain way keeps whole matrices of scores. */
+/* Fails if the scores cannot fit: the general way stores whole matrices of them. */
 static gpunn_status gpunn__attention_check(gpunn__cuda *cuda, const gpunn__attention_shape *c)
 {
     const double scores = (double)(c->n * c->heads * c->l) * (double)c->s;
@@ -11457,7 +11489,8 @@ static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__attention_product(cuda, step, &c, c.l, c.ev, c.s, &weights, false, &part[2], false, &y, false, false, action);
 }
 
-/* One gradient of k or v: of half the size and shared by heads of q, it is summed in F32 first. */
+/* The gradient of k (part 1) or v (part 2). If it is 16-bit and shared by heads of q, it is summed in F32
+ * first. */
 static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step, const gpunn__attention_shape *c, int part,
                                             const gpunn__heads *left, const gpunn__heads *right, size_t used,
                                             gpunn__action action)
@@ -11506,7 +11539,7 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
         t.a.out_type = ds.dtype;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_backward_kernel, gpunn__along_blocks(cuda, &t.a), GPUNN__THREADS, t));
     }
-    if (dq.data) /* first, since all three may be one value's */
+    if (dq.data) /* first, since all three may belong to one packed value */
         GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.e, c.s, &ds, false, &part[1], false, &dq, false,
                                             step->accumulate[0], action));
     GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], room.bytes, action));
@@ -12554,27 +12587,31 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *v
                                                     gpunn_value_sums parts[GPUNN_SUM_PARTS]);
 
 typedef struct gpunn__update_job {
-    gpunn_update               u; /* its lr and step are not read: they are those of the run that was captured */
-    double                     setting[GPUNN_SETTINGS]; /* the decimals that were meant */
-    const float               *loss, *loss_scale;
-    const double              *partials;             /* sums of squares of the gradients of the whole run */
-    int                        partial_count, index; /* index: of this update in the run */
-    bool                       reports;              /* what is not finite: the first of the run that changes anything */
-    bool                       skips, scales;        /* as of gpunn_run */
-    int                        own_first, own_count; /* partials of the updates that are clipped together with this one */
-    const float               *few;                  /* all gradients of the run, if few; NULL: state->bad_place tells of them */
+    gpunn_update  u;                       /* its lr and step are those of the captured run and are not read */
+    double        setting[GPUNN_SETTINGS]; /* the decimal numbers that the caller wrote */
+    const float  *loss, *loss_scale;
+    const double *partials;             /* sums of squares of all gradients of the run */
+    int           partial_count, index; /* index: of this update in the run */
+    /* this update reports non-finite values: the first one of the run that changes anything */
+    bool reports;
+    bool skips, scales; /* as in gpunn_run */
+    /* partials of the updates that are clipped together with this one */
+    int own_first, own_count;
+    /* all gradients of the run, if few; NULL: state->bad_place covers them */
+    const float               *few;
     int                        few_count;
-    const gpunn_kept          *kept; /* of the run */
+    const gpunn_kept          *kept; /* as in gpunn_run */
     int                        kept_count;
     const gpunn__device_state *state;
     uint64_t                  *bad;
-    gpunn_update_numbers      *numbers; /* decided by the kernel before; NULL: to be decided */
-    double                    *sums;    /* trust ratio: of the squares of parameter and move, block by block */
+    gpunn_update_numbers      *numbers; /* decided by an earlier kernel; NULL: still to be decided */
+    double                    *sums;    /* trust ratio: per block, the sums of squares of parameter and move */
     int                        sum_count;
 } gpunn__update_job;
 
 /* clang-format off */
-/* The columns states, step and move: how many states there may be, and what becomes of one element. */
+/* The columns states, step and move of the optimizer table: the number of states, and how one element
+ * changes. */
 template <int KIND> struct gpunn__rule;
 #define where(condition, yes, no) ((condition) != 0 ? (float)(yes) : (float)(no))
 #define sqrt(x) sqrtf(x)
@@ -12622,7 +12659,8 @@ GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, 
 #undef GPUNN__TRUST
 /* clang-format on */
 
-/* Keeps the first value that was not finite until the host takes it, which looks at bad[0] first. */
+/* Records the first non-finite value, until the host takes it. The host looks at bad[0] first, so it is
+ * written last. */
 __device__ __forceinline__ void gpunn__note_bad(uint64_t *bad, const float *value, uint64_t what)
 {
     volatile uint64_t *note = bad;
@@ -12646,14 +12684,14 @@ __device__ __forceinline__ bool gpunn__is_finite(float value)
     return value - value == 0;
 }
 
-/* What an update decides by, the same in every thread: the sum of the squares of the gradients that are clipped together with its
- * own, and as gpunn__device_state's bad_place. */
+/* What an update's decision depends on, the same in every thread. squares is the sum of the squares of all
+ * gradients that are clipped together. bad_place is as in gpunn__device_state. */
 struct gpunn__verdict {
     double                     squares;
     unsigned long long         bad_place;
     __device__ __forceinline__ gpunn__verdict(const gpunn__update_job &job)
     {
-        float first = 0; /* few_count - its place */
+        float first = 0; /* few_count - its index */
         squares = job.u.clip_norm > 0 ? gpunn__partials_sum(job.partials + job.own_first, job.own_count) : 0;
         bad_place = job.state->bad_place;
         if (job.few == NULL) return;
@@ -12665,7 +12703,7 @@ struct gpunn__verdict {
     }
 };
 
-/* Whether the step is to be made; if not, by one thread of the launch, it is told. */
+/* Whether the step may be made. If not, one thread of the launch (tells) reports it. */
 __device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsigned long long bad_place, bool tells)
 {
     const float   *gradient = (const float *)(uintptr_t)~bad_place;
@@ -12677,7 +12715,8 @@ __device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsi
     return !bad_loss && bad_place == 0;
 }
 
-/* By one thread, all but the numbers of the kind's row; lr and step are for those. */
+/* Fills in all numbers but those of the kind's row, for which setting and *at receive the settings and the
+ * step. One thread runs it. */
 __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, const gpunn__verdict &verdict,
                                                      gpunn_update_numbers *numbers, double *setting, double *at)
 {
@@ -12696,7 +12735,8 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
     *at = (double)(step < 1 ? 1 : step);
 }
 
-/* What is too much work for every block, besides updates of more than one kernel: a kernel before decides. */
+/* Kinds whose numbers are too costly to compute in every block. An earlier kernel computes them, as for
+ * updates of more than one kernel. */
 __host__ __device__ constexpr bool gpunn__decided_apart(int kind)
 {
     return kind == GPUNN_UPDATE_NADAM;
@@ -12738,7 +12778,7 @@ struct gpunn__elements {
     int   n;
 };
 
-/* States that are not there are 0. */
+/* Loads elements. Absent states read as 0. */
 template <int KIND>
 __device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const gpunn_update &u, float scale, int64_t i)
 {
@@ -12786,7 +12826,7 @@ struct gpunn__settings {
     }
 };
 
-/* Four blocks a multiprocessor: by its own choice of registers ptxas spills one kind on sm_90. */
+/* Four blocks per multiprocessor. Left to its own choice of registers, ptxas spills one kind on sm_90. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
@@ -12805,7 +12845,8 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) 
     }
 }
 
-/* A trust ratio's states and norms: block i leaves its part of both in sums[2 i] and sums[2 i + 1]. */
+/* The first kernel of a trust ratio: updates the states and sums squares. Block i leaves its two sums at sums
+ * + 2 i. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
@@ -12836,7 +12877,7 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* And its step. */
+/* The second kernel of a trust ratio: updates the parameters. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
@@ -12863,7 +12904,7 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* Notes the first of some gradients that is not finite. x: where the first of them lies. */
+/* Records the lowest address of a non-finite gradient. v has the values at x, x + 1, ... */
 __device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, gpunn__device_state *state)
 {
 #pragma unroll
@@ -12871,7 +12912,8 @@ __device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, 
         if (!gpunn__is_finite(v[j])) (void)atomicMax(&state->bad_place, ~(unsigned long long)(uintptr_t)(x + j));
 }
 
-/* Looks at all gradients; short ranges go round the blocks. */
+/* Checks all gradients. Successive ranges start at different blocks, so that short ones are spread over the
+ * device. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__finite_kernel(gpunn__device_state *state, const gpunn__gradients gradients)
 {
@@ -12889,7 +12931,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* Block i leaves the sum of the squares of what it read in partials[i]. state: for gpunn__find_bad, or NULL. */
+/* Block i leaves the sum of the squares of what it reads in partials[i]. state: for gpunn__find_bad, or
+ * NULL. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__squares_kernel(const float *x, int64_t count, double *partials, gpunn__device_state *state)
 {
@@ -12924,8 +12967,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scale_kernel(flo
     }
 }
 
-/* Counts a step that is skipped. The scale as torch's GradScaler has it: half after gradients that were not finite, double after
- * 2000 updates in a row. */
+/* Counts a skipped step and updates the loss scale as torch's GradScaler does. The scale is halved after
+ * non-finite gradients and doubled after 2000 updates in a row. */
 static __global__ void gpunn__loss_scale_kernel(const gpunn__update_job job, float *loss_scale)
 {
     GPUNN__FOLLOW();
@@ -12941,7 +12984,7 @@ static __global__ void gpunn__loss_scale_kernel(const gpunn__update_job job, flo
     }
 }
 
-/* A run without updates. */
+/* Checks the loss of a run without updates. */
 static __global__ void gpunn__check_loss_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
@@ -12949,8 +12992,8 @@ static __global__ void gpunn__check_loss_kernel(const gpunn__update_job job)
     if (threadIdx.x == 0) (void)gpunn__may_go(job, 0, true);
 }
 
-/* Blocks of the first stage for `count` of the `total` elements of `ranges` ranges: fixed by those numbers, together at most
- * GPUNN__PARTIALS. */
+/* Blocks of the first stage for `count` of the `total` elements in `ranges` ranges. The number depends only
+ * on these; all ranges together get at most GPUNN__PARTIALS. */
 static int gpunn__squares_blocks(int64_t count, int64_t total, int ranges)
 {
     const int64_t each = 4 * GPUNN__THREADS * GPUNN__PACK;
@@ -12970,7 +13013,7 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     if (apart) {
         job->numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, job->numbers));
-        /* Of other kinds a generated kernel would need a launch before it that decides, which ours does by itself. */
+        /* Other kinds decide within the update. A generated kernel would need an extra launch for it. */
         if (u->fused_launch) {
             gpunn__cuda_clear();
             return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
@@ -12994,7 +13037,7 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     }
 }
 
-/* Blocks that sum the squares of an update's gradients; of averages there are none. */
+/* Blocks that sum the squares of an update's gradients. An average has none. */
 static int gpunn__squares_of(const gpunn_run *run, const gpunn_update *u)
 {
     int64_t total = 0;
@@ -13002,7 +13045,7 @@ static int gpunn__squares_of(const gpunn_run *run, const gpunn_update *u)
     return u->kind == GPUNN_UPDATE_AVERAGE ? 0 : gpunn__squares_blocks(u->count, total, run->update_count);
 }
 
-/* Sums the squares of a clip group's gradients, behind those of the groups before. */
+/* Sums the squares of a clip group's gradients into the partials after those of earlier groups. */
 static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job, int group)
 {
     for (int i = 0; i < run->update_count; i++) {
@@ -13016,13 +13059,14 @@ static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run,
     return GPUNN_OK;
 }
 
-/* Whether this rank has what an update's gradients are: those of other ranks' shares are there with a loss scale. */
+/* Whether this rank holds an update's gradients. With a loss scale, it holds those of other ranks' shares,
+ * too. */
 static bool gpunn__has_gradients(const gpunn_run *run, const gpunn_update *u)
 {
     return u->kind != GPUNN_UPDATE_AVERAGE && (u->parameter || run->loss_scale);
 }
 
-/* Looks for gradients that are not finite, or leaves that to the updates' blocks. */
+/* Checks the gradients for non-finite values, or leaves that to the updates' blocks. */
 static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job)
 {
     gpunn__gradients gradients;
@@ -13049,8 +13093,8 @@ static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_r
                          gradients);
 }
 
-/* Of a rank that sees its share of the gradients alone: the loss, which all ranks are about to average, tells them what it
- * found. */
+/* For ranks that see only their share of the gradients. A bad gradient turns the loss into NaN, which the
+ * following average carries to all ranks. */
 static __global__ void gpunn__tell_loss_kernel(const gpunn__update_job job, float *loss)
 {
     GPUNN__FOLLOW();
@@ -13125,12 +13169,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const flo
     return GPUNN_OK;
 }
 
-/* Of what a block reads, by its bits. */
+/* Statistics of the values that a block reads, classified by their bits. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__value_sums_kernel(const void *x, gpunn_dtype dtype, int64_t count, gpunn_value_sums *parts)
 {
     GPUNN__FOLLOW();
-    double kinds[6] = {0}; /* finite, zeros, NaN, infinities, their sum, their squares */
+    double kinds[6] = {0}; /* counts of finite, zeros, NaN and infinities; sum, sum of squares */
     float  least = INFINITY, most = -INFINITY;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
         const float    value = gpunn__load(x, dtype, i);

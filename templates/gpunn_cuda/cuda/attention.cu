@@ -3,16 +3,17 @@
 #include "cuda/conv.h"
 
 /* ==== >>cuda/attention ============================================================================================= *
- * softmax(q k^T scale + mask) v. In 16 bits and without dropout, cuDNN's fused attention; its dropout draws by itself, or reads
- * what was drawn for l x s scores, and ours has to be the same on every backend. Otherwise products of all heads with one kernel
- * between them that scales, masks, weighs and drops; the backward pass makes the scores again. Weights are of the operands'
- * dtype, scores F32. */
-/* ---- cuDNN's fused attention: graphs of products, maps and reductions that it knows as a whole ---- */
+ * softmax(q k^T scale + mask) v. For 16-bit operands without dropout, cuDNN's fused attention does it.
+ * cuDNN's dropout either draws by itself or reads l x s stored draws, but gpunn's dropout must be the same
+ * on every backend. The general way is products of all heads with one kernel between them, which scales,
+ * masks, applies softmax and drops. The backward pass recomputes the scores. Weights have the operands'
+ * dtype, scores are F32. */
+/* ---- cuDNN's fused attention: graphs of products, maps and reductions that it recognizes as a whole ---- */
 
 #if GPUNN__CUDNN
 
 enum {
-    GPUNN__DNN_Q = 1, /* names of tensors */
+    GPUNN__DNN_Q = 1, /* ids of tensors */
     GPUNN__DNN_K,
     GPUNN__DNN_V,
     GPUNN__DNN_O,
@@ -26,18 +27,18 @@ enum {
     GPUNN__DNN_BIASES,
     GPUNN__DNN_ROWS,
     GPUNN__DNN_KEYS,
-    GPUNN__DNN_SCALE, /* numbers of the host */
+    GPUNN__DNN_SCALE, /* scalars passed from the host */
     GPUNN__DNN_ONE,
     GPUNN__DNN_MASKED,
-    GPUNN__DNN_ATTENTION_BETWEEN, /* from here on: never stored */
+    GPUNN__DNN_ATTENTION_BETWEEN, /* ids from here on are virtual tensors, never stored */
     GPUNN__DNN_ATTENTION_OPERATIONS = 32
 };
 
-typedef struct gpunn__dnn_flow { /* a graph in the making */
+typedef struct gpunn__dnn_flow { /* a graph under construction */
     gpunn__dnn_builder         *builder;
     const gpunn__dnn_attention *a;
-    int64_t                     between;    /* the next name of a tensor that is never stored */
-    cudnnBackendDescriptor_t    rows, keys; /* lengths */
+    int64_t                     between;    /* the next id of a virtual tensor */
+    cudnnBackendDescriptor_t    rows, keys; /* lengths per sample; NULL: all rows and keys */
     int                         count;
     cudnnBackendDescriptor_t    operations[GPUNN__DNN_ATTENTION_OPERATIONS];
 } gpunn__dnn_flow;
@@ -64,7 +65,7 @@ static cudnnDataType_t gpunn__dnn_half(const gpunn__dnn_flow *flow)
     return flow->a->dtype == GPUNN_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
 }
 
-/* Rows of heads in memory; transposed: with rows and columns exchanged. */
+/* The rows of each head in memory. transposed: rows and columns exchanged. */
 static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t name, int64_t heads, int64_t rows, int64_t e,
                                                 const int64_t step[3], bool transposed)
 {
@@ -73,7 +74,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t n
     return gpunn__dnn_value(flow, name, gpunn__dnn_half(flow), dim, stride);
 }
 
-/* A matrix for each head of q that is never stored; transposed: [columns, rows] of the same memory. */
+/* A virtual matrix per head of q. transposed: [columns, rows] of the same memory. */
 static cudnnBackendDescriptor_t gpunn__dnn_matrix(gpunn__dnn_flow *flow, cudnnDataType_t type, int64_t rows, int64_t columns,
                                                   bool transposed)
 {
@@ -87,7 +88,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_scores(gpunn__dnn_flow *flow, cudnnDa
     return gpunn__dnn_matrix(flow, type, flow->a->l, flow->a->s, false);
 }
 
-/* One F32 for each row of each head of q. */
+/* One F32 per row of each head of q. */
 static cudnnBackendDescriptor_t gpunn__dnn_column(gpunn__dnn_flow *flow, int64_t name)
 {
     const int64_t dim[4] = {flow->a->n, flow->a->heads, flow->a->l, 1};
@@ -101,14 +102,15 @@ static cudnnBackendDescriptor_t gpunn__dnn_number(gpunn__dnn_flow *flow, int64_t
     return gpunn__dnn_value(flow, name, CUDNN_DATA_FLOAT, one, one);
 }
 
-/* How many rows or keys each sample has; NULL: all that there are. */
+/* The number of rows or keys of each sample. NULL: all. */
 static cudnnBackendDescriptor_t gpunn__dnn_lengths(gpunn__dnn_flow *flow, int64_t name)
 {
     const int64_t dim[4] = {flow->a->n, 1, 1, 1}, stride[4] = {1, 1, 1, 1};
     return flow->a->padded ? gpunn__dnn_value(flow, name, CUDNN_DATA_INT32, dim, stride) : NULL;
 }
 
-/* to [m][n] = a [m][k] b [k][n], and how many of these m, n and k each sample has; NULL: all. */
+/* Adds the operation to [m][n] = a [m][k] b [k][n]. The descriptors m, n and k hold the sizes of each sample;
+ * NULL: the full size. */
 static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b,
                                                    cudnnBackendDescriptor_t m, cudnnBackendDescriptor_t n,
                                                    cudnnBackendDescriptor_t k, cudnnBackendDescriptor_t to)
@@ -130,7 +132,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnB
     return to;
 }
 
-/* to = mode(x), mode(x, b), or, by the choice t, x or b. axis: of GEN_INDEX, else -1. */
+/* Adds the operation to = mode(x), mode(x, b), or, for BINARY_SELECT, t ? x : b. axis: for GEN_INDEX, else
+ * -1. */
 static cudnnBackendDescriptor_t gpunn__dnn_apply(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode, int64_t axis,
                                                  cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
                                                  cudnnBackendDescriptor_t t, cudnnBackendDescriptor_t to)
@@ -171,7 +174,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_reduce(gpunn__dnn_flow *flow, cudnnRe
     return to;
 }
 
-/* to: x with other strides. */
+/* Adds an operation that copies x into `to`, which has other strides. */
 static cudnnBackendDescriptor_t gpunn__dnn_relayout(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
                                                     cudnnBackendDescriptor_t to)
 {
@@ -183,20 +186,20 @@ static cudnnBackendDescriptor_t gpunn__dnn_relayout(gpunn__dnn_flow *flow, cudnn
     return to;
 }
 
-/* For each score the number of its row (axis 2) or key (axis 3). */
+/* The index of each score's row (axis 2) or key (axis 3). */
 static cudnnBackendDescriptor_t gpunn__dnn_index(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x, int64_t axis)
 {
     return gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, axis, x, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
 }
 
-/* Whether a is mode b, for each score. */
+/* Compares a with b by mode, for each score. */
 static cudnnBackendDescriptor_t gpunn__dnn_compare_each(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode,
                                                         cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b)
 {
     return gpunn__dnn_apply(flow, mode, -1, a, b, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_BOOLEAN));
 }
 
-/* Scores x with -inf where they are not seen. */
+/* The scores x, with -inf where seen is false. */
 static cudnnBackendDescriptor_t gpunn__dnn_select(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
                                                   cudnnBackendDescriptor_t seen)
 {
@@ -204,7 +207,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_select(gpunn__dnn_flow *flow, cudnnBa
                             gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
 }
 
-/* Scores x with -inf where the key comes after the row. */
+/* The scores x, with -inf where the key comes after the row. */
 static cudnnBackendDescriptor_t gpunn__dnn_causal(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x)
 {
     if (!flow->a->causal) return x;
@@ -212,7 +215,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_causal(gpunn__dnn_flow *flow, cudnnBa
     return gpunn__dnn_select(flow, x, gpunn__dnn_compare_each(flow, CUDNN_POINTWISE_CMP_GE, row, key));
 }
 
-/* The scores q k^T scale + bias, -inf beyond the lengths; k is transposed. */
+/* The scores q k^T scale + bias, with -inf beyond the lengths. k is transposed. */
 static cudnnBackendDescriptor_t gpunn__dnn_pairs(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t q, cudnnBackendDescriptor_t k,
                                                  cudnnBackendDescriptor_t scale)
 {
@@ -253,7 +256,7 @@ static void gpunn__dnn_attention_forward(gpunn__dnn_flow *flow)
                              gpunn__dnn_rows(flow, GPUNN__DNN_O, a->heads, a->l, a->ev, a->y, false));
 }
 
-/* The gradient of k or v: left right, summed over the heads of q that one of theirs serves. */
+/* The gradient of k or v: left right, summed over the heads of q that share one head of k or v. */
 static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t left, cudnnBackendDescriptor_t right, int64_t name,
                               int64_t e, const int64_t step[3])
 {
@@ -268,9 +271,10 @@ static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t le
     (void)gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, each, to);
 }
 
-/* p = exp(mask(q k^T scale - lse)), sums = the sum of do o over each row, dv = p^T do, ds = p (do v^T - sums) scale, dk = ds^T q,
- * dq = ds k. Without an F32 sum of dq in memory always the same bits, by way of a workspace of 2 bytes for each score; with it
- * every tile of keys adds to the sum as it ends. The sum begins at 0 by itself from cuDNN 9.6 on. */
+/* p = exp(mask(q k^T scale - lse)), sums = the row sums of do o, dv = p^T do, ds = p (do v^T - sums) scale,
+ * dk = ds^T q, dq = ds k. Without `adds` the result is bitwise reproducible, but the workspace takes 2 bytes
+ * per score. With it, dq is summed in F32 in memory: every tile of keys adds to the sum as it ends. From
+ * cuDNN 9.6 on, cuDNN sets this sum to 0 itself. */
 static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
 {
     const gpunn__dnn_attention *a = flow->a;
@@ -338,7 +342,8 @@ static gpunn__dnn_choice *gpunn__dnn_attention_entry(gpunn__cuda *cuda, const gp
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
                                                           size_t *workspace_bytes)
 {
-    if (cuda->libraries->dnn_module.version < 91002) /* forgets lengths up to 9.9, errs in 9.10.0 and 9.10.1 */
+    /* cuDNN ignores lengths up to 9.9 and has errors in 9.10.0 and 9.10.1 */
+    if (cuda->libraries->dnn_module.version < 91002)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "attention needs cuDNN 9.10.2 or later");
     gpunn__dnn_choice *choice = gpunn__dnn_attention_entry(cuda, a);
     if (!choice) return GPUNN_ERR_MEMORY;
@@ -401,24 +406,27 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const g
 }
 #endif
 typedef struct gpunn__attention {
-    gpunn__along   a; /* lines of s scores, [n, heads, l]: x the scores q k^T, gradient dy v^T, out the weights, or ds */
+    /* lines of s scores, [n, heads, l]. x: the scores q k^T; gradient: dy v^T; out: the weights or ds */
+    gpunn__along   a;
     int64_t        heads, l;
     const void    *mask; /* NULL: none */
     bool           choice, causal;
     gpunn__lengths lengths;
-    int64_t        mask_step[4]; /* along samples, heads, rows, keys */
+    int64_t        mask_step[4]; /* strides over samples, heads, rows and keys */
     float          scale;
-    float2        *sums;  /* of each line its largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
-    int            apart; /* backward: 2, or 1 where one float is there for each, the log of the sum of exp, as cuDNN leaves it */
-    void          *weights; /* backward: receives them, less those that dropout took; of out's dtype */
+    /* per line, the largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
+    float2 *sums;
+    /* backward: floats per line in sums. 2, or 1 if cuDNN has saved the log of the sum of exp */
+    int                        apart;
+    void                      *weights; /* backward: receives the weights after dropout, in out's dtype */
     const gpunn__device_state *state;
     unsigned                   site, keep; /* keep 65536: nothing is dropped */
 } gpunn__attention;
 
-/* What the scores of one line have in common. */
+/* What the scores of one line share. */
 typedef struct gpunn__attention_line {
-    int64_t mask, end; /* where its mask begins; keys that it sees */
-    float   scale;     /* NaN where the length is out of range */
+    int64_t mask, end; /* mask: offset of the line's mask; end: number of keys that it sees */
+    float   scale;     /* NaN if the length is out of range */
 } gpunn__attention_line;
 
 __device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const gpunn__attention &t, int64_t index)
@@ -431,7 +439,7 @@ __device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const 
     return line;
 }
 
-/* Scores i .. i + N - 1, of keys from c on, scaled and masked. */
+/* Loads, scales and masks scores i .. i + N - 1, which belong to keys from c on. */
 template <int N>
 __device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &t, const gpunn__attention_line &line, int64_t i,
                                                         int64_t c, float *v)
@@ -446,7 +454,7 @@ __device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &
     }
 }
 
-/* The factors that dropout puts on weights i .. i + N - 1; N 8: i is a multiple of 8. */
+/* The dropout factors of weights i .. i + N - 1. If N is 8, i is a multiple of 8. */
 template <int N> __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t, int64_t i, float *factor)
 {
     const float scale = gpunn__drop_scale(t.keep);
@@ -513,7 +521,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel
     }
 }
 
-/* p, less what dropout took, and dp with dropout's factors. */
+/* Recomputes p, the weights before dropout, and dp, multiplied by the dropout factors. */
 template <int N>
 __device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t, const gpunn__attention_line &line, float2 sums,
                                                        int64_t i, int64_t c, float *p, float *dp, float *kept)
@@ -565,7 +573,7 @@ struct gpunn__attention_slope {
     }
 };
 
-/* Weights and ds may lie where scores and dp did. */
+/* The weights and ds may overwrite the scores and dp. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_backward_kernel(const gpunn__attention t)
 {
     GPUNN__FOLLOW();
@@ -581,7 +589,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_bac
     }
 }
 
-/* d[m][n] (=, +=) a b for every head of q, or (sum) of k, then summed over the heads of q that it serves. */
+/* d[m][n] (=, +=) a b for every head of q. With sum, d is a head of k: the products of the heads of q that it
+ * serves are added up. */
 static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__attention_shape *c,
                                              int64_t m, int64_t n, int64_t k, const gpunn__heads *a, bool transpose_a,
                                              const gpunn__heads *b, bool transpose_b, const gpunn__heads *d, bool sum,
@@ -589,9 +598,10 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
 {
     const gpunn__heads *const value[3] = {a, b, d};
     const int64_t             group = c->heads / c->kv_heads;
-    int64_t                   inner[3], outer[3]; /* steps between heads of q that one of k serves, and between those of k */
-    gpunn__walk               kept, summed;
-    gpunn__product            p;
+    /* strides between the heads of q that share a head of k, and between heads of k */
+    int64_t        inner[3], outer[3];
+    gpunn__walk    kept, summed;
+    gpunn__product p;
     memset(&p, 0, sizeof p);
     memset(&kept, 0, sizeof kept);
     memset(&summed, 0, sizeof summed);
@@ -602,7 +612,7 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
     p.a = a->data, p.b = b->data, p.d = d->data;
     p.accumulate = accumulate;
     for (int i = 0; i < 3; i++) {
-        const bool shared = i == (sum ? 2 : 1) && group > 1; /* one of k's */
+        const bool shared = i == (sum ? 2 : 1) && group > 1; /* this operand has a head per head of k */
         inner[i] = shared ? 0 : value[i]->heads;
         outer[i] = shared ? value[i]->heads : group * value[i]->heads;
     }
@@ -612,7 +622,7 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
     return gpunn__repeated_products(cuda, p, kept, &summed, action);
 }
 
-/* The scores of every head. */
+/* Workspace for the scores of every head. */
 static gpunn__heads gpunn__attention_room(gpunn__room *room, const gpunn__attention_shape *c, gpunn_dtype dtype)
 {
     const int64_t samples = c->heads * c->l * c->s;
@@ -650,15 +660,15 @@ static void gpunn__attention_steps(int64_t step[3], const gpunn__heads *h)
     step[0] = h->samples, step[1] = h->heads, step[2] = h->rows;
 }
 
-/* ---- around cuDNN's: the mask as F32 numbers that are added, and rows that see no key ----
- * cuDNN makes NaN of a row that is -inf throughout. It gets large finite numbers, so large that no score tells beside them, and
- * the log sum exp of such a row shows that it saw nothing but these. */
+/* ---- around cuDNN's attention: the mask as added F32 numbers, and rows that see no key ----
+ * cuDNN gives NaN for a row that is all -inf. The mask therefore uses large finite numbers, beside which
+ * every score vanishes. The log sum exp of a row shows whether it saw nothing but these. */
 
 #define GPUNN__HIDDEN (-2e30f)        /* a key that is not seen */
-#define GPUNN__LEAST (-1e30f)         /* a mask's smallest number that is not -inf */
-enum { GPUNN__ATTENTION_TILE = 128 }; /* of rows and keys: the largest in cuDNN's kernels */
+#define GPUNN__LEAST (-1e30f)         /* a mask's lowest value other than -inf */
+enum { GPUNN__ATTENTION_TILE = 128 }; /* rows and keys per tile, the most in cuDNN's kernels */
 
-/* to [rows][pitch]: a mask of rows of s, or (s 1) of one number for all of a row. */
+/* Writes to [rows][pitch] a mask of rows of s or, if mask_s is 1, of one number per row. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__attention_bias_kernel(const void *mask, bool choice, int64_t mask_s, float *to, int64_t rows, int64_t s, int64_t pitch)
 {
@@ -668,7 +678,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         float         x = GPUNN__HIDDEN;
         if (c < s && choice)
             x = ((const unsigned char *)mask)[at] ? 0 : GPUNN__HIDDEN;
-        else if (c < s && ((const float *)mask)[at] != -INFINITY) /* what is not a number stays */
+        else if (c < s && ((const float *)mask)[at] != -INFINITY) /* NaN stays NaN */
             x = ((const float *)mask)[at] < GPUNN__LEAST ? GPUNN__LEAST : ((const float *)mask)[at];
         to[i] = x;
     }
@@ -681,7 +691,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_length
         to[i] = i < n ? rows : keys;
 }
 
-/* Rows that saw no key are 0, and with such an lse all their weights in the backward pass. */
+/* Sets rows that see no key to 0, and their lse so that their weights are 0 in the backward pass, too. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__attention_unseen_kernel(const gpunn__dnn_attention a, float *lse, void *y)
 {
@@ -713,9 +723,10 @@ static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *m
                          (float *)data->lse, data->y);
 }
 
-/* Chooses the form and the plan: of a backward pass the form that always gives the same bits, or, where it is refused and results
- * may vary, the one that adds. On compute capability 10.x the first form is no promise: an engine adds in a fixed order or in
- * any, as its knobs say, which heuristics choose (override_heuristics_query in cudnn-frontend's node for attention). */
+/* Chooses a plan. A backward pass prefers the reproducible form. If cuDNN has no plan for it and the device
+ * need not be deterministic, it uses the form that adds in memory. On compute capability 10.x the first form
+ * does not guarantee reproducibility: an engine adds in a fixed order or in any, as its knobs say, and
+ * heuristics choose these (override_heuristics_query in cudnn-frontend's node for attention). */
 static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attention *key, size_t *bytes)
 {
     if (key->backward && cuda->args.deterministic && cuda->capability / 10 == 10)
@@ -731,7 +742,7 @@ static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attentio
     return gpunn__dnn_attention_prepare(cuda, key, bytes);
 }
 
-/* Why cuDNN is not asked to do attention of 16 bits, which it does well; NULL: it is. */
+/* The reason why a 16-bit attention is not given to cuDNN, or NULL if there is none. */
 static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn__attention_shape *c)
 {
     const gpunn_dtype dtype = step->in[0].dtype;
@@ -747,8 +758,9 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
     return NULL;
 }
 
-/* Whether cuDNN takes the step; then its key, its data and how much of the workspace it is in all. cuDNN's own comes last, after
- * lse of an evaluation or the sums of a backward pass, the bias, the lengths and the sum of dq. */
+/* Whether cuDNN runs the step. If so, sets its key, its data and the total workspace bytes. The workspace
+ * holds lse (evaluation) or sums (backward), the bias, the lengths, the sum of dq and last cuDNN's own
+ * workspace. */
 static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_attention *key,
                                            gpunn__dnn_attention_data *data, size_t *bytes, bool *fused)
 {
@@ -782,8 +794,8 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     data->y = step->out.data;
     data->dy = step->grad_out.data;
     data->scale = step->attr->scale;
-    /* Backward kernels take a tile's keys beyond the last one for scores of 0, which makes NaN of rows whose log sum exp is below
-     * -88, unless they are told where the keys end. */
+    /* Backward kernels treat keys of a tile beyond the last one as scores of 0. That gives NaN for rows whose
+     * log sum exp is below -88, unless the kernels know the lengths. */
     key->padded = step->backward && (c.l % GPUNN__ATTENTION_TILE != 0 || c.s % GPUNN__ATTENTION_TILE != 0);
     const gpunn_value *mask = &step->in[3];
     for (int d = 0; mask->data && d < 3; d++) {
@@ -807,7 +819,7 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     return GPUNN_OK;
 }
 
-/* The plain way keeps whole matrices of scores. */
+/* Fails if the scores cannot fit: the general way stores whole matrices of them. */
 static gpunn_status gpunn__attention_check(gpunn__cuda *cuda, const gpunn__attention_shape *c)
 {
     const double scores = (double)(c->n * c->heads * c->l) * (double)c->s;
@@ -843,7 +855,8 @@ static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__attention_product(cuda, step, &c, c.l, c.ev, c.s, &weights, false, &part[2], false, &y, false, false, action);
 }
 
-/* One gradient of k or v: of half the size and shared by heads of q, it is summed in F32 first. */
+/* The gradient of k (part 1) or v (part 2). If it is 16-bit and shared by heads of q, it is summed in F32
+ * first. */
 static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step, const gpunn__attention_shape *c, int part,
                                             const gpunn__heads *left, const gpunn__heads *right, size_t used,
                                             gpunn__action action)
@@ -892,7 +905,7 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
         t.a.out_type = ds.dtype;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_backward_kernel, gpunn__along_blocks(cuda, &t.a), GPUNN__THREADS, t));
     }
-    if (dq.data) /* first, since all three may be one value's */
+    if (dq.data) /* first, since all three may belong to one packed value */
         GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.e, c.s, &ds, false, &part[1], false, &dq, false,
                                             step->accumulate[0], action));
     GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], room.bytes, action));

@@ -3,22 +3,28 @@
 #include "cuda/reduce.h"
 
 /* ==== >>cuda/norm ================================================================================================== */
+/* batch_norm, layer_norm, rms_norm, group_norm and instance_norm. */
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
- * statistics are used, and h = x - mean:
- *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
- * In training the same passes add a residual to y and apply a relu. g is then what the relu lets pass of the result's gradient:
- * the residual's gradient too, which the pass that sums writes. Whether it lets pass tells the result, or, without a residual, x
- * again. A block has a tile: one channel, whose lines of `inner` elements all its threads read in packs of eight, or, where lines
- * are short, the channels of `width` columns, each read down the images by the threads of its column. A tile has items, eight
- * elements each; its threads share them, and where tiles are few so do several blocks, each with one of its parts: a first launch
- * then leaves what each part sums to in partial, and a second one joins those and applies the result.
- * Where a multiple of eight channels lie side by side (channels last, or lines of one element), kernels of their own read packs
- * of eight channels: a tile is `width` such packs, a thread has one of them in every row that it reads. */
+ * y = (x - mean) * invstd * weight + bias. In the backward pass let m = n * inner be the values per channel,
+ * or infinity with running statistics, and h = x - mean. Then
+ *  dbias = sum g, dweight = invstd * sum(g h),
+ *  dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
+ * In training the same passes add a residual to y and apply a relu. g is then the gradient after the relu's
+ * derivative, which is also the residual's gradient; the summing pass writes it. The relu's derivative
+ * follows from the result or, without a residual, from x.
+ * A block works on a tile. A tile is one channel, whose lines of `inner` elements all threads read in packs
+ * of eight. If lines are short, it is the channels of `width` columns, and each column's threads read it
+ * down the images. A tile consists of items of eight elements, which its threads share. If tiles are few,
+ * several blocks share a tile, each with one part of it. Then a first launch leaves the sums of each part in
+ * partial, and a second one combines them and applies the result.
+ * If a multiple of eight channels is contiguous (channels last, or lines of one element), separate kernels
+ * read packs of eight channels. A tile is then `width` packs, and a thread reads one of them in each of its
+ * rows. */
 
-enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase */
+enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase: which passes a launch does */
 
-/* Blocks that a multiprocessor's registers are shared among: from sm_100 on packs of F32 take more of them at once. */
+/* Blocks that share the registers of a multiprocessor. From sm_100 on, F32 packs take more registers at
+ * once. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define GPUNN__NORM_BLOCKS(count) ((count)-1)
 #else
@@ -26,36 +32,39 @@ enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase */
 #endif
 
 typedef struct gpunn__norm {
-    int64_t      n, channels, inner, count;
-    int          width, rows; /* threads of a block: `rows` rows, one below another, of `width`, a power of 2 */
-    int          columns;     /* that one channel has in a block */
-    int          packs;       /* that one line may touch */
-    int64_t      tile;        /* channels of a block */
-    int64_t      stride;      /* between the elements of an item, or a thread's packs of channels; 1: packs of a line */
-    int64_t      items;
-    int          part_items, parts;
-    bool         packs_of_channels;
-    int64_t      part_rows; /* these two: packs of channels */
-    int          phase;
-    bool         training, relu;    /* training: by the batch's moments */
-    const void  *x, *g;             /* g: backward */
-    const void  *more;              /* as g, to be added to it; NULL: nothing */
-    const void  *residual, *result; /* NULL: none; of the relu, not read. result: backward */
-    void        *y;                 /* or the gradient of x; NULL: not wanted */
-    void        *dresidual;         /* NULL: not wanted */
+    int64_t n, channels, inner, count;
+    int     width, rows; /* the threads of a block: `rows` rows of `width`, a power of 2 */
+    int     columns;     /* columns per channel in a block */
+    int     packs;       /* most packs that one line may touch */
+    int64_t tile;        /* channels per block */
+    /* between the elements of an item, or between a thread's packs of channels; 1: packs of a line */
+    int64_t     stride;
+    int64_t     items;
+    int         part_items, parts;
+    bool        packs_of_channels;
+    int64_t     part_rows; /* rows per part; used with packs of channels */
+    int         phase;
+    bool        training, relu; /* training: normalize by the batch's moments */
+    const void *x, *g;          /* g: backward only */
+    const void *more;           /* like g, is added to it; NULL: none */
+    /* NULL: none. result, backward only: the relu's result; NULL: no relu, or x determines its derivative */
+    const void  *residual, *result;
+    void        *y;         /* y, or the gradient of x; NULL: not wanted */
+    void        *dresidual; /* NULL: not wanted */
     gpunn_dtype  x_dtype, g_dtype, residual_dtype, result_dtype, y_dtype, dresidual_dtype;
     const float *weight, *bias;
-    float       *running_mean, *running_var, *saved; /* saved: mean, then 1 / deviation, of all channels */
+    float       *running_mean, *running_var, *saved; /* saved: the mean, then 1 / deviation, of all channels */
     float       *dweight, *dbias;
     bool         add, add_weight, add_bias, add_residual;
     float        eps, momentum;
-    void        *partial; /* [channels][parts] of gpunn__moments, backward of the sums of g and g h; packs of channels:
-                             [parts][channels] of mean and square, backward of the same sums */
+    /* [channels][parts] of gpunn__moments; backward: of the sums of g and g h. With packs of channels
+     * [parts][channels] of mean and square; backward: of the same sums. */
+    void *partial;
 } gpunn__norm;
 
-typedef struct gpunn__norm_place { /* of a thread */
-    int64_t channel, start;        /* start: of what it reads of image 0 */
-    int     row, part, item, end;  /* its items: item, item + rows, .. < end */
+typedef struct gpunn__norm_place { /* where a thread works */
+    int64_t channel, start;        /* start: of what it reads in image 0 */
+    int     row, part, item, end;  /* its items are item, item + rows, .. < end */
     bool    used, first, leads;    /* first: in the channel's first column; leads: also in the first row */
 } gpunn__norm_place;
 
@@ -76,7 +85,7 @@ __device__ __forceinline__ gpunn__norm_place gpunn__norm_start(const gpunn__norm
     return place;
 }
 
-/* Item q: elements at, at + stride, .. for the bits set in *mask. */
+/* Locates item q: its elements are at, at + stride, .. for the bits set in *mask. */
 __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const gpunn__norm_place &place, int q, unsigned *mask)
 {
     if (b.stride == 1) {
@@ -93,8 +102,8 @@ __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const 
     return image * b.channels * b.inner + place.start;
 }
 
-/* What is not in the mask may be anything. PACKS: the mask is full, and the elements lie side by side. alone: nothing beside the
- * mask is read, since other blocks may be writing it. */
+/* Loads an item. Values outside the mask are undefined. PACKS: the mask is full and the elements are
+ * contiguous. alone: reads nothing outside the mask, because other blocks may be writing there. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype, int64_t at,
                                                  unsigned mask, float v[8], bool alone = false)
@@ -107,7 +116,7 @@ __device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const voi
     }
 }
 
-/* Stores v, or adds it to what is there. */
+/* Stores v, or adds it to the previous values. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *data, gpunn_dtype dtype, int64_t at, unsigned mask,
                                                   bool add, float v[8])
@@ -127,13 +136,13 @@ __device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *da
     }
 }
 
-/* Both passes of backward compute a value as forward does, to the bit. */
+/* Both backward passes compute this value bit for bit as the forward pass does. */
 __device__ __forceinline__ float gpunn__norm_value(float x, float mean, float scale, float shift)
 {
     return fmaf(x - mean, scale, shift);
 }
 
-/* The normal values v, with the residual and through the relu, to y. */
+/* Adds the residual to the normalized values v, applies the relu and stores them to y. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t at, unsigned mask, float v[8])
 {
@@ -150,7 +159,8 @@ __device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t
     gpunn__norm_store<PACKS>(b, b.y, b.y_dtype, at, mask, false, v);
 }
 
-/* g, as far as the result tells what the relu lets pass. summed: the residual's gradient is just that, from the pass before. */
+/* Loads g and applies the relu's derivative if it follows from the result. summed: the earlier pass has
+ * stored exactly that as the residual's gradient, which is read instead. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64_t at, unsigned mask, bool summed, float g[8])
 {
@@ -171,7 +181,7 @@ __device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64
     for (int j = 0; j < GPUNN__PACK; j++) g[j] = other[j] <= 0 ? 0 : g[j];
 }
 
-/* Gives the residual its gradient. */
+/* Stores or adds the residual's gradient. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_hand_on(const gpunn__norm &b, int64_t at, unsigned mask, const float g[8])
 {
@@ -182,7 +192,7 @@ __device__ __forceinline__ void gpunn__norm_hand_on(const gpunn__norm &b, int64_
     gpunn__norm_store<PACKS>(b, b.dresidual, b.dresidual_dtype, at, mask, b.add_residual, v);
 }
 
-/* The sum over all threads of the same channel, to each of them; a tree. */
+/* The sum over all threads of the same channel, as a tree. Each of these threads gets the result. */
 __device__ __forceinline__ float2 gpunn__norm_sum(const gpunn__norm &b, float2 value)
 {
     __shared__ float2 part[GPUNN__THREADS];
@@ -198,11 +208,11 @@ __device__ __forceinline__ float2 gpunn__norm_sum(const gpunn__norm &b, float2 v
         value.x += part[first + i].x;
         value.y += part[first + i].y;
     }
-    __syncthreads(); /* part may be used again */
+    __syncthreads(); /* part may be reused */
     return value;
 }
 
-/* Moments of values less a number near them. */
+/* Moments of values minus a number near them, which keeps rounding errors small. */
 typedef struct gpunn__moments {
     float count, mean, square; /* square: sum of (value - mean)^2 */
 } gpunn__moments;
@@ -215,7 +225,7 @@ __device__ __forceinline__ void gpunn__moments_join(gpunn__moments *a, float cou
     a->count = total;
 }
 
-/* A number near a channel's values: of three the middle one, so that one that is far off does no harm. */
+/* A number near a channel's values: the median of three of them, so that one outlier does no harm. */
 __device__ __forceinline__ float gpunn__norm_near(const gpunn__norm &b, int64_t channel)
 {
     float first = gpunn__load(b.x, b.x_dtype, channel * b.inner);
@@ -224,7 +234,7 @@ __device__ __forceinline__ float gpunn__norm_near(const gpunn__norm &b, int64_t 
     return fmaxf(fminf(first, middle), fminf(fmaxf(first, middle), last));
 }
 
-/* Those of eight channels side by side, which have lines of one element. */
+/* The same for eight adjacent channels with lines of one element. */
 __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int64_t channel, float v[8])
 {
     float middle[8], last[8];
@@ -235,7 +245,8 @@ __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int6
     for (int j = 0; j < GPUNN__PACK; j++) v[j] = fmaxf(fminf(v[j], middle[j]), fminf(fmaxf(v[j], middle[j]), last[j]));
 }
 
-/* What a channel's moments leave: center is its mean less near_by. */
+/* Updates the running statistics and saves the mean and 1 / deviation. center is the channel's mean minus
+ * near_by. */
 __device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, double values, float near_by, float center,
                                                  float square)
 {
@@ -248,14 +259,14 @@ __device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c
     b.saved[b.channels + c] = 1 / sqrtf(square / (float)values + b.eps);
 }
 
-/* sum: of g and g h. */
+/* Writes or adds dweight and dbias. sum: of g and g h. */
 __device__ __forceinline__ void gpunn__norm_note_gradients(const gpunn__norm &b, int64_t c, float2 sum)
 {
     if (b.dweight) b.dweight[c] = (b.add_weight ? b.dweight[c] : 0) + b.saved[b.channels + c] * sum.y;
     if (b.dbias) b.dbias[c] = (b.add_bias ? b.dbias[c] : 0) + sum.x;
 }
 
-/* Those of the thread's items. */
+/* The moments of the thread's items. */
 __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm &b, const gpunn__norm_place &place, float near_by)
 {
     gpunn__moments all = {0, 0, 0};
@@ -390,9 +401,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
 
 /* ---- packs of channels ---- */
 
-typedef struct gpunn__norm_pack { /* of a thread */
+typedef struct gpunn__norm_pack { /* where a thread works */
     int     column, row, part;
-    int64_t channel, first, end; /* its packs: at first, first + stride, .. < end */
+    int64_t channel, first, end; /* its packs are at first, first + stride, .. < end */
     bool    used;
 } gpunn__norm_pack;
 
@@ -410,7 +421,7 @@ __device__ __forceinline__ gpunn__norm_pack gpunn__norm_pack_start(const gpunn__
     return place;
 }
 
-/* Eight numbers of a pack's channels from one for each channel; NULL: `without`. */
+/* One number for each of the pack's eight channels; `without` if data is NULL. */
 __device__ __forceinline__ void gpunn__norm_channels(const float *data, const gpunn__norm_pack &place, float without, float v[8])
 {
     if (data && place.used) {
@@ -421,11 +432,11 @@ __device__ __forceinline__ void gpunn__norm_channels(const float *data, const gp
     for (int j = 0; j < GPUNN__PACK; j++) v[j] = without;
 }
 
-/* Of each thread. */
+/* One pair per thread. */
 typedef float2 gpunn__norm_pairs[GPUNN__THREADS];
 
-/* What all threads of a column have, joined in a tree, in the shared memory that it returns: [channel of the pack][column]. Two
- * sums, or, MOMENTS, the mean and square of `count` values. */
+/* Combines the values of all threads of a column in a tree. Returns shared memory [channel of the
+ * pack][column]. The values are two sums or, with MOMENTS, the mean and square of `count` values. */
 template <bool MOMENTS>
 __device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn__norm &b, float count, const float2 v[8])
 {
@@ -452,7 +463,7 @@ __device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn
     return part;
 }
 
-/* Two numbers for each of the pack's channels, of one part. */
+/* The two numbers of each channel of the pack, from one part. */
 __device__ __forceinline__ void gpunn__norm_partial(const gpunn__norm &b, const gpunn__norm_pack &place, int part, float2 v[8])
 {
     float pair[8];
@@ -464,7 +475,8 @@ __device__ __forceinline__ void gpunn__norm_partial(const gpunn__norm &b, const 
     }
 }
 
-/* The mean and square of what the thread reads, less numbers near it; or of what the parts have left. Returns how many values. */
+/* The mean and square of what the thread reads, minus near_by, or the combined moments of the parts. Returns
+ * the number of values. */
 __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, const gpunn__norm_pack &place,
                                                           const float near_by[8], float2 own[8])
 {
@@ -503,9 +515,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
 {
     GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
-    const int64_t          channel = place.channel - place.column * GPUNN__PACK + threadIdx.x; /* of which this thread tells */
-    const bool             tells = (int)threadIdx.x < b.tile && channel < b.channels;
-    float                  mean[8], scale[8], shift[8], v[8];
+    /* the channel whose results this thread writes */
+    const int64_t channel = place.channel - place.column * GPUNN__PACK + threadIdx.x;
+    const bool    tells = (int)threadIdx.x < b.tile && channel < b.channels;
+    float         mean[8], scale[8], shift[8], v[8];
     if (b.training) {
         float2 own[8];
         gpunn__norm_channels(NULL, place, 0, mean);
@@ -547,16 +560,17 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
     }
 }
 
-/* BY_X: x tells what the relu lets pass; there is no residual. */
+/* BY_X: x determines the relu's derivative; there is no residual. */
 template <bool BY_X>
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) gpunn__norm_packs_back_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
-    const int64_t          channel = place.channel - place.column * GPUNN__PACK + threadIdx.x; /* of which this thread tells */
-    const bool             tells = (int)threadIdx.x < b.tile && channel < b.channels;
-    float                  mean[8], scale[8], bias[8], x[8], g[8];
-    float2                 sum[8];
+    /* the channel whose results this thread writes */
+    const int64_t channel = place.channel - place.column * GPUNN__PACK + threadIdx.x;
+    const bool    tells = (int)threadIdx.x < b.tile && channel < b.channels;
+    float         mean[8], scale[8], bias[8], x[8], g[8];
+    float2        sum[8];
     gpunn__norm_channels(b.saved, place, 0, mean);
     gpunn__norm_channels(b.saved + b.channels, place, 0, scale);
     gpunn__norm_channels(b.weight, place, 1, x);
@@ -619,15 +633,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) 
     }
 }
 
-/* ---- sums of all ranks ---- */
+/* ---- sums over all ranks ---- */
 
-/* Where part `part` of a channel's sums lies. */
+/* The index of part `part` of a channel in partial. */
 __device__ __forceinline__ int64_t gpunn__norm_slot(const gpunn__norm &b, int64_t channel, int part)
 {
     return b.packs_of_channels ? part * b.channels + channel : channel * b.parts + part;
 }
 
-/* What the parts of a channel have left: this rank's moments, or the number and the sums of its gradients. */
+/* Combines a channel's parts: this rank's moments, or the count and the sums of its gradients. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(const gpunn__norm b, gpunn__moments *own)
 {
     GPUNN__FOLLOW();
@@ -656,8 +670,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(
     own[c] = all;
 }
 
-/* Joins those of all ranks, in their order. Forward: to mean and variance. Backward: to partial, scaled to this rank's number of
- * values. */
+/* Combines the moments of all ranks, in rank order. Forward: writes mean and variance. Backward: writes to
+ * partial, scaled to this rank's number of values. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__norm_ranks_kernel(const gpunn__norm b, const gpunn__moments *ranks, int size, float *mean, float *variance)
 {
@@ -684,7 +698,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* How blocks and threads share the work; depends on shape and device alone. */
+/* Decides how blocks and threads share the work. It depends only on shape and device. */
 static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value *x, bool backward)
 {
     gpunn__norm b;
@@ -715,7 +729,7 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
     b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
     const int blocks = (b.packs_of_channels && backward ? 3 : 4) - (b.packs_of_channels && cuda->architecture >= 100);
     int64_t   tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * blocks / tiles;
-    if (parts > rounds / 4) parts = rounds / 4; /* four rounds of all threads at least */
+    if (parts > rounds / 4) parts = rounds / 4; /* at least four rounds of all threads */
     if (parts < 1) parts = 1;
     b.part_rows = (rounds + parts - 1) / parts * b.rows;
     if (b.packs_of_channels) {
@@ -737,14 +751,14 @@ static gpunn_status gpunn__norm_launch(gpunn__cuda *cuda, const gpunn__norm &b, 
     return GPUNN__LAUNCH(cuda, gpunn__norm_back_kernel, blocks, GPUNN__THREADS, b);
 }
 
-/* Bytes for so many moments of each channel. */
+/* Bytes for `count` moments per channel. */
 static size_t gpunn__norm_room(const gpunn__norm *b, int count)
 {
     return (size_t)b->channels * (size_t)count * sizeof(gpunn__moments);
 }
 
-/* Makes what the parts have summed that of all ranks: b then applies it. Forward, that is a mean and a variance that are
- * given. */
+/* Replaces the sums of the parts by those over all ranks, so that b then applies them. In the forward pass, b
+ * then normalizes by a given mean and variance. */
 static gpunn_status gpunn__norm_meet(gpunn__cuda *cuda, const gpunn_ranks *ranks, gpunn__norm *b)
 {
     const unsigned  blocks = (unsigned)((b->channels + GPUNN__THREADS - 1) / GPUNN__THREADS);
@@ -755,7 +769,7 @@ static gpunn_status gpunn__norm_meet(gpunn__cuda *cuda, const gpunn_ranks *ranks
     GPUNN__TRY(ranks->joined ? gpunn__ranks_gather(cuda, ranks, (float *)all, count)
                              : gpunn__ranks_gather_host(cuda, ranks, (float *)all, count));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_ranks_kernel, blocks, GPUNN__THREADS, *b, all, ranks->size, mean, variance));
-    b->dweight = b->dbias = NULL; /* have been added */
+    b->dweight = b->dbias = NULL; /* already added */
     if (b->g) return GPUNN_OK;
     b->training = false;
     b->running_mean = mean;
@@ -820,27 +834,29 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
 }
 
 /* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------------------------- *
- * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. Backward, with k = g * weight:
- *     dbias = sum g, dweight = sum(g h rstd) over the lines, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
- * rms_norm: without the mean of k. A line is read twice, the second time from a cache. The sums over the lines are a reduction
- * that keeps the columns: as sum's, but of two things at once, and where it has chunks, the block that finishes the last one of a
- * tile adds up all of them. */
+ * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with k
+ * = g * weight:
+ *  dbias = sum g, dweight = sum(g h rstd) over the lines,
+ *  dx = rstd * (k - mean of k - h * rstd^2 * mean of k h); rms_norm: without the mean of k.
+ * A line is read twice, the second time from a cache. The sums over the lines are a reduction that keeps the
+ * columns. It is like sum's, but of two values at once. If there are several chunks, the block that finishes
+ * the last one of a tile adds up all of them. */
 
 typedef struct gpunn__row_norm {
     gpunn__along along; /* inner 1 */
-    bool         packs; /* n is a multiple of 8: packs of x meet packs of weight and bias */
+    bool         packs; /* n is a multiple of 8, so packs of x and of weight and bias align */
     const float *weight, *bias;
     float       *rstd, *mean; /* [lines], saved; NULL: not wanted; rms_norm has no mean */
     float        eps;
-    void        *half; /* receives what along.out does, in half_type; NULL: not wanted */
+    void        *half; /* a 16-bit copy of along.out, of half_type; NULL: not wanted */
     gpunn_dtype  half_type;
     float       *sums[2];    /* [n], dweight and dbias; NULL: not wanted */
-    float       *partial[2]; /* [chunks][n] of each, where chunks are several */
+    float       *partial[2]; /* [chunks][n] of each, if there are several chunks */
     unsigned    *counters;   /* [tiles] */
     bool         add[2];
 } gpunn__row_norm;
 
-/* Elements c .. c + N - 1 of weight or bias. */
+/* Loads elements c .. c + N - 1 of weight or bias. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, const float *data, int64_t c, float *v)
 {
@@ -852,7 +868,7 @@ __device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, c
     for (int j = 0; j < N; j++) v[j] = data[c + j];
 }
 
-/* N elements of the result, or of what is added to dx. */
+/* Stores N elements of the result or of dx, which may accumulate, and of the 16-bit copy. */
 template <int N> __device__ __forceinline__ void gpunn__row_store(const gpunn__row_norm &b, int64_t i, float *v)
 {
     const gpunn__along &a = b.along;
@@ -866,7 +882,7 @@ template <int N> __device__ __forceinline__ void gpunn__row_store(const gpunn__r
     if (b.half) gpunn__line_store<N>(b.half, b.half_type, i, 1, v, false);
 }
 
-template <bool CENTERED> struct gpunn__row_moments { /* else: about 0 */
+template <bool CENTERED> struct gpunn__row_moments { /* not CENTERED: moments about 0 */
     const gpunn__along &a;
     gpunn__moments      own;
 
@@ -928,13 +944,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
         gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__team_reduce(square, gpunn__add(), a.team) / n + b.eps)};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
-            if (b.rstd) b.rstd[line.index] = CENTERED && a.n == 1 ? 0 : apply.rstd; /* one value is its mean: no gradient */
+            /* one value equals its mean: no gradient */
+            if (b.rstd) b.rstd[line.index] = CENTERED && a.n == 1 ? 0 : apply.rstd;
             if (b.mean) b.mean[line.index] = mean;
         }
     }
 }
 
-/* N elements of h and k. */
+/* Loads N elements of h and k. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_slopes(const gpunn__row_norm &b, int64_t i, int64_t c, float mean, float *h, float *k)
 {
@@ -949,7 +966,7 @@ __device__ __forceinline__ void gpunn__row_slopes(const gpunn__row_norm &b, int6
     for (int j = 0; j < N; j++) k[j] *= weight[j];
 }
 
-struct gpunn__row_slope_sums { /* of k and k h */
+struct gpunn__row_slope_sums { /* sums of k and k h */
     const gpunn__row_norm &b;
     float                  mean, sum, product;
 
@@ -995,7 +1012,8 @@ __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
     }
 }
 
-/* The sums of both over the lines of a unit, for its first `team` threads, which write them; chunk -1: into the gradients. */
+/* Adds up both sums over the lines of a unit. Its first `team` threads write them: to partial, or for chunk
+ * -1 to the gradients. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b, int64_t chunk,
                                                      int64_t column, bool there, float (*sum)[N])
@@ -1021,7 +1039,8 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
     }
 }
 
-/* A unit's threads: team across the columns, span / team down the lines; where chunks are several, all of a block. */
+/* A unit's threads: `team` across the columns, span / team down the lines. With several chunks a unit is a
+ * whole block. */
 template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
 {
     const gpunn__along &a = b.along;
@@ -1072,7 +1091,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     gpunn__row_norm_columns<N>(r, b);
 }
 
-/* All gradients. PREPARE: sizes the workspace of those of weight and bias. */
+/* Computes all gradients. PREPARE sizes the workspace for those of weight and bias. */
 static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, gpunn__row_norm *b)
 {
     const bool       columns = step->grad_in[1].data || step->grad_in[2].data;
@@ -1140,19 +1159,20 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step 
 }
 
 /* ---- group_norm: x[n][channels][inner], lines of `group` channels ----------------------------------------------------------- *
- * As layer_norm of the lines, with a weight and a bias for each channel. Backward: a first launch sums g and g h rstd of each
- * channel of each sample into sums; the second one makes dx of them, and a reduction over the samples dbias and dweight. */
+ * Like layer_norm of the lines, with a weight and a bias per channel. In the backward pass, a first launch
+ * sums g and g h rstd of each channel of each sample into sums. A second one computes dx from them, and a
+ * reduction over the samples gives dbias and dweight. */
 
 typedef struct gpunn__group_norm {
     gpunn__along along; /* inner 1 */
     int64_t      channels, group, inner;
     const float *weight, *bias;
-    float       *rstd, *mean; /* of each line, saved; NULL: not wanted */
-    float       *sums[2];     /* [n][channels], of g h rstd and of g */
+    float       *rstd, *mean; /* per line, saved; NULL: not wanted */
+    float       *sums[2];     /* [n][channels], sums of g h rstd and of g */
     float        eps;
 } gpunn__group_norm;
 
-/* The channel of a line's position c, and how many positions are left of it. */
+/* The channel of position c in a line. *left receives how many positions are left in that channel. */
 __device__ __forceinline__ int64_t gpunn__group_channel(const gpunn__group_norm &b, int64_t first, int64_t c, int64_t *left)
 {
     int64_t channel = gpunn__quotient(c, b.inner);
@@ -1162,7 +1182,7 @@ __device__ __forceinline__ int64_t gpunn__group_channel(const gpunn__group_norm 
 
 struct gpunn__group_apply {
     const gpunn__group_norm &b;
-    int64_t                  first; /* channel */
+    int64_t                  first; /* first channel */
     float                    mean, rstd;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
@@ -1195,7 +1215,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
         gpunn__group_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
-            if (b.rstd) b.rstd[line.index] = a.n == 1 ? 0 : rstd; /* as row_norm's */
+            if (b.rstd) b.rstd[line.index] = a.n == 1 ? 0 : rstd; /* as in row_norm */
             if (b.mean) b.mean[line.index] = mean;
         }
     }
@@ -1217,7 +1237,7 @@ struct gpunn__group_sums {
     }
 };
 
-/* a: lines of one channel of one sample each. */
+/* Each line of a is one channel of one sample. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__group_norm_sums_kernel(const gpunn__group_norm b, const gpunn__along a)
 {
@@ -1239,7 +1259,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 
 struct gpunn__group_slope {
     const gpunn__group_norm &b;
-    int64_t                  first; /* channel */
+    int64_t                  first; /* first channel */
     float                    mean, rstd, shift, slope;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
@@ -1323,8 +1343,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
 }
 
 /* ---- instance_norm with running statistics ----
- * In training group_norm of each channel, whose mean and 1 / deviation of each sample move the running statistics; by these it is
- * batch_norm. */
+ * In training this is group_norm of each channel; the mean and 1 / deviation of each sample update the
+ * running statistics. Elsewhere it is batch_norm by the running statistics. */
 
 typedef struct gpunn__instances {
     int64_t      n, channels, cells;

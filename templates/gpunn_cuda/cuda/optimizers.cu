@@ -4,27 +4,31 @@
 #include "cuda/short.h"
 
 typedef struct gpunn__update_job {
-    gpunn_update               u; /* its lr and step are not read: they are those of the run that was captured */
-    double                     setting[GPUNN_SETTINGS]; /* the decimals that were meant */
-    const float               *loss, *loss_scale;
-    const double              *partials;             /* sums of squares of the gradients of the whole run */
-    int                        partial_count, index; /* index: of this update in the run */
-    bool                       reports;              /* what is not finite: the first of the run that changes anything */
-    bool                       skips, scales;        /* as of gpunn_run */
-    int                        own_first, own_count; /* partials of the updates that are clipped together with this one */
-    const float               *few;                  /* all gradients of the run, if few; NULL: state->bad_place tells of them */
+    gpunn_update  u;                       /* its lr and step are those of the captured run and are not read */
+    double        setting[GPUNN_SETTINGS]; /* the decimal numbers that the caller wrote */
+    const float  *loss, *loss_scale;
+    const double *partials;             /* sums of squares of all gradients of the run */
+    int           partial_count, index; /* index: of this update in the run */
+    /* this update reports non-finite values: the first one of the run that changes anything */
+    bool reports;
+    bool skips, scales; /* as in gpunn_run */
+    /* partials of the updates that are clipped together with this one */
+    int own_first, own_count;
+    /* all gradients of the run, if few; NULL: state->bad_place covers them */
+    const float               *few;
     int                        few_count;
-    const gpunn_kept          *kept; /* of the run */
+    const gpunn_kept          *kept; /* as in gpunn_run */
     int                        kept_count;
     const gpunn__device_state *state;
     uint64_t                  *bad;
-    gpunn_update_numbers      *numbers; /* decided by the kernel before; NULL: to be decided */
-    double                    *sums;    /* trust ratio: of the squares of parameter and move, block by block */
+    gpunn_update_numbers      *numbers; /* decided by an earlier kernel; NULL: still to be decided */
+    double                    *sums;    /* trust ratio: per block, the sums of squares of parameter and move */
     int                        sum_count;
 } gpunn__update_job;
 
 /* clang-format off */
-/* The columns states, step and move: how many states there may be, and what becomes of one element. */
+/* The columns states, step and move of the optimizer table: the number of states, and how one element
+ * changes. */
 template <int KIND> struct gpunn__rule;
 #define where(condition, yes, no) ((condition) != 0 ? (float)(yes) : (float)(no))
 #define sqrt(x) sqrtf(x)
@@ -72,7 +76,8 @@ GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, 
 #undef GPUNN__TRUST
 /* clang-format on */
 
-/* Keeps the first value that was not finite until the host takes it, which looks at bad[0] first. */
+/* Records the first non-finite value, until the host takes it. The host looks at bad[0] first, so it is
+ * written last. */
 __device__ __forceinline__ void gpunn__note_bad(uint64_t *bad, const float *value, uint64_t what)
 {
     volatile uint64_t *note = bad;
@@ -96,14 +101,14 @@ __device__ __forceinline__ bool gpunn__is_finite(float value)
     return value - value == 0;
 }
 
-/* What an update decides by, the same in every thread: the sum of the squares of the gradients that are clipped together with its
- * own, and as gpunn__device_state's bad_place. */
+/* What an update's decision depends on, the same in every thread. squares is the sum of the squares of all
+ * gradients that are clipped together. bad_place is as in gpunn__device_state. */
 struct gpunn__verdict {
     double                     squares;
     unsigned long long         bad_place;
     __device__ __forceinline__ gpunn__verdict(const gpunn__update_job &job)
     {
-        float first = 0; /* few_count - its place */
+        float first = 0; /* few_count - its index */
         squares = job.u.clip_norm > 0 ? gpunn__partials_sum(job.partials + job.own_first, job.own_count) : 0;
         bad_place = job.state->bad_place;
         if (job.few == NULL) return;
@@ -115,7 +120,7 @@ struct gpunn__verdict {
     }
 };
 
-/* Whether the step is to be made; if not, by one thread of the launch, it is told. */
+/* Whether the step may be made. If not, one thread of the launch (tells) reports it. */
 __device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsigned long long bad_place, bool tells)
 {
     const float   *gradient = (const float *)(uintptr_t)~bad_place;
@@ -127,7 +132,8 @@ __device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsi
     return !bad_loss && bad_place == 0;
 }
 
-/* By one thread, all but the numbers of the kind's row; lr and step are for those. */
+/* Fills in all numbers but those of the kind's row, for which setting and *at receive the settings and the
+ * step. One thread runs it. */
 __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, const gpunn__verdict &verdict,
                                                      gpunn_update_numbers *numbers, double *setting, double *at)
 {
@@ -146,7 +152,8 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
     *at = (double)(step < 1 ? 1 : step);
 }
 
-/* What is too much work for every block, besides updates of more than one kernel: a kernel before decides. */
+/* Kinds whose numbers are too costly to compute in every block. An earlier kernel computes them, as for
+ * updates of more than one kernel. */
 __host__ __device__ constexpr bool gpunn__decided_apart(int kind)
 {
     return kind == GPUNN_UPDATE_NADAM;
@@ -188,7 +195,7 @@ struct gpunn__elements {
     int   n;
 };
 
-/* States that are not there are 0. */
+/* Loads elements. Absent states read as 0. */
 template <int KIND>
 __device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const gpunn_update &u, float scale, int64_t i)
 {
@@ -236,7 +243,7 @@ struct gpunn__settings {
     }
 };
 
-/* Four blocks a multiprocessor: by its own choice of registers ptxas spills one kind on sm_90. */
+/* Four blocks per multiprocessor. Left to its own choice of registers, ptxas spills one kind on sm_90. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
@@ -255,7 +262,8 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) 
     }
 }
 
-/* A trust ratio's states and norms: block i leaves its part of both in sums[2 i] and sums[2 i + 1]. */
+/* The first kernel of a trust ratio: updates the states and sums squares. Block i leaves its two sums at sums
+ * + 2 i. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
@@ -286,7 +294,7 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* And its step. */
+/* The second kernel of a trust ratio: updates the parameters. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
@@ -313,7 +321,7 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* Notes the first of some gradients that is not finite. x: where the first of them lies. */
+/* Records the lowest address of a non-finite gradient. v has the values at x, x + 1, ... */
 __device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, gpunn__device_state *state)
 {
 #pragma unroll
@@ -321,7 +329,8 @@ __device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, 
         if (!gpunn__is_finite(v[j])) (void)atomicMax(&state->bad_place, ~(unsigned long long)(uintptr_t)(x + j));
 }
 
-/* Looks at all gradients; short ranges go round the blocks. */
+/* Checks all gradients. Successive ranges start at different blocks, so that short ones are spread over the
+ * device. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__finite_kernel(gpunn__device_state *state, const gpunn__gradients gradients)
 {
@@ -339,7 +348,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* Block i leaves the sum of the squares of what it read in partials[i]. state: for gpunn__find_bad, or NULL. */
+/* Block i leaves the sum of the squares of what it reads in partials[i]. state: for gpunn__find_bad, or
+ * NULL. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__squares_kernel(const float *x, int64_t count, double *partials, gpunn__device_state *state)
 {
@@ -374,8 +384,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scale_kernel(flo
     }
 }
 
-/* Counts a step that is skipped. The scale as torch's GradScaler has it: half after gradients that were not finite, double after
- * 2000 updates in a row. */
+/* Counts a skipped step and updates the loss scale as torch's GradScaler does. The scale is halved after
+ * non-finite gradients and doubled after 2000 updates in a row. */
 static __global__ void gpunn__loss_scale_kernel(const gpunn__update_job job, float *loss_scale)
 {
     GPUNN__FOLLOW();
@@ -391,7 +401,7 @@ static __global__ void gpunn__loss_scale_kernel(const gpunn__update_job job, flo
     }
 }
 
-/* A run without updates. */
+/* Checks the loss of a run without updates. */
 static __global__ void gpunn__check_loss_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
@@ -399,8 +409,8 @@ static __global__ void gpunn__check_loss_kernel(const gpunn__update_job job)
     if (threadIdx.x == 0) (void)gpunn__may_go(job, 0, true);
 }
 
-/* Blocks of the first stage for `count` of the `total` elements of `ranges` ranges: fixed by those numbers, together at most
- * GPUNN__PARTIALS. */
+/* Blocks of the first stage for `count` of the `total` elements in `ranges` ranges. The number depends only
+ * on these; all ranges together get at most GPUNN__PARTIALS. */
 static int gpunn__squares_blocks(int64_t count, int64_t total, int ranges)
 {
     const int64_t each = 4 * GPUNN__THREADS * GPUNN__PACK;
@@ -420,7 +430,7 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     if (apart) {
         job->numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, job->numbers));
-        /* Of other kinds a generated kernel would need a launch before it that decides, which ours does by itself. */
+        /* Other kinds decide within the update. A generated kernel would need an extra launch for it. */
         if (u->fused_launch) {
             gpunn__cuda_clear();
             return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
@@ -444,7 +454,7 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     }
 }
 
-/* Blocks that sum the squares of an update's gradients; of averages there are none. */
+/* Blocks that sum the squares of an update's gradients. An average has none. */
 static int gpunn__squares_of(const gpunn_run *run, const gpunn_update *u)
 {
     int64_t total = 0;
@@ -452,7 +462,7 @@ static int gpunn__squares_of(const gpunn_run *run, const gpunn_update *u)
     return u->kind == GPUNN_UPDATE_AVERAGE ? 0 : gpunn__squares_blocks(u->count, total, run->update_count);
 }
 
-/* Sums the squares of a clip group's gradients, behind those of the groups before. */
+/* Sums the squares of a clip group's gradients into the partials after those of earlier groups. */
 static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job, int group)
 {
     for (int i = 0; i < run->update_count; i++) {
@@ -466,13 +476,14 @@ static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run,
     return GPUNN_OK;
 }
 
-/* Whether this rank has what an update's gradients are: those of other ranks' shares are there with a loss scale. */
+/* Whether this rank holds an update's gradients. With a loss scale, it holds those of other ranks' shares,
+ * too. */
 static bool gpunn__has_gradients(const gpunn_run *run, const gpunn_update *u)
 {
     return u->kind != GPUNN_UPDATE_AVERAGE && (u->parameter || run->loss_scale);
 }
 
-/* Looks for gradients that are not finite, or leaves that to the updates' blocks. */
+/* Checks the gradients for non-finite values, or leaves that to the updates' blocks. */
 static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job)
 {
     gpunn__gradients gradients;
@@ -499,8 +510,8 @@ static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_r
                          gradients);
 }
 
-/* Of a rank that sees its share of the gradients alone: the loss, which all ranks are about to average, tells them what it
- * found. */
+/* For ranks that see only their share of the gradients. A bad gradient turns the loss into NaN, which the
+ * following average carries to all ranks. */
 static __global__ void gpunn__tell_loss_kernel(const gpunn__update_job job, float *loss)
 {
     GPUNN__FOLLOW();
@@ -575,12 +586,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const flo
     return GPUNN_OK;
 }
 
-/* Of what a block reads, by its bits. */
+/* Statistics of the values that a block reads, classified by their bits. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__value_sums_kernel(const void *x, gpunn_dtype dtype, int64_t count, gpunn_value_sums *parts)
 {
     GPUNN__FOLLOW();
-    double kinds[6] = {0}; /* finite, zeros, NaN, infinities, their sum, their squares */
+    double kinds[6] = {0}; /* counts of finite, zeros, NaN and infinities; sum, sum of squares */
     float  least = INFINITY, most = -INFINITY;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
         const float    value = gpunn__load(x, dtype, i);
