@@ -2820,28 +2820,29 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_ste
 }
 
 /* ==== >>cuda/move ================================================================================================== *
- * Ops that only move data, and the filters of convolutions. */
+ * Ops that only move data, and layout changes of convolution filters. */
 /* ---- strided copies: permute, concat, slice and pad are nothing else ------------------------------------------------- */
 
-/* Position p along it is element (p - begin) / step of `from` where that divides and lies in [0, length), else a hole. */
+/* One axis of a move. Position p reads element (p - begin) / step of `from`, if that is an integer in [0,
+ * length). Otherwise p is a hole. */
 typedef struct gpunn__axis {
     int64_t size, to_stride, from_stride, begin, step, length;
 } gpunn__axis;
 
-/* to = or += from, or hole, at all positions of a block of axes, innermost first. */
+/* A move over a block of axes, innermost first: to = or += from, or hole. */
 typedef struct gpunn__move {
     void       *to;
     const void *from;
     gpunn_dtype to_dtype, from_dtype;
     float       hole;
     bool        add, packed; /* packed: axis 0 counts packs of 8 */
-    int         fill;        /* gpunn_pad_mode: what holes get */
+    int         fill;        /* gpunn_pad_mode: how holes are filled */
     int         rank;
     int64_t     count;
     gpunn__axis axis[GPUNN_MAX_RANK];
 } gpunn__move;
 
-/* The elements for position i of the axes from `first` on; false: a hole. */
+/* The elements of `to` and `from` at position i of the axes from `first` on. Returns false for a hole. */
 __device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int first, int64_t i, int64_t *to, int64_t *from)
 {
     uint64_t rest = (uint64_t)i;
@@ -2884,7 +2885,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(cons
     }
 }
 
-/* The same of integers. */
+/* The same for integers. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_integers_kernel(const gpunn__move move)
 {
     GPUNN__FOLLOW();
@@ -2897,8 +2898,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_integers_ke
     }
 }
 
-/* For moves without holes, contiguous along axis 0 in `to` and along axis 1 in `from`: squares go through shared memory, so that
- * neighbouring threads both read and write neighbours. */
+/* For moves without holes that are contiguous along axis 0 in `to` and along axis 1 in `from`. Squares go
+ * through shared memory, so that adjacent threads both read and write adjacent elements. */
 enum { GPUNN__SQUARE = 32 };
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__transpose_kernel(const gpunn__move move)
 {
@@ -2926,7 +2927,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__transpose_ker
     }
 }
 
-/* A move between places in two values; its axes follow. */
+/* A move between offsets in two values. The caller adds the axes. */
 static gpunn__move gpunn__move_of(const gpunn_value *to, int64_t to_offset, const gpunn_value *from, int64_t from_offset,
                                   bool add)
 {
@@ -2940,7 +2941,7 @@ static gpunn__move gpunn__move_of(const gpunn_value *to, int64_t to_offset, cons
     return move;
 }
 
-/* The next axis outwards, merged with the one before where it continues that. */
+/* Adds the next axis outwards, or merges it with the previous one if memory continues. */
 static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride, int64_t from_stride, int64_t begin, int64_t step,
                              int64_t length)
 {
@@ -2949,7 +2950,8 @@ static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride,
     gpunn__axis axis = {size, to_stride, from_stride, begin, step, length};
     if (move->rank > 0) {
         gpunn__axis *last = &move->axis[move->rank - 1];
-        bool         mirrored = move->fill != GPUNN_PAD_CONSTANT && length < size; /* in steps of its own */
+        /* mirrored axes cannot be merged */
+        bool mirrored = move->fill != GPUNN_PAD_CONSTANT && length < size;
         if (last->length == last->size && step == 1 && !mirrored && to_stride == last->to_stride * last->size &&
             from_stride == last->from_stride * last->size) {
             gpunn__axis merged = {size * last->size,  last->to_stride, last->from_stride, begin * last->size, 1,
@@ -3002,14 +3004,14 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
     return GPUNN__LAUNCH(cuda, gpunn__move_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
 }
 
-/* ---- filters from [k][channels][cells] to [k][cells][channels], or back, many in one launch, each tile through shared memory */
+/* ---- filters from [k][channels][cells] to [k][cells][channels] or back: many per launch, by tiles in shared memory --------- */
 
 enum { GPUNN__RELAYOUT_JOBS = 64, GPUNN__RELAYOUT_TILE = 2048, GPUNN__RELAYOUT_CELLS = 32 };
 
 typedef struct gpunn__relayout_job {
     const void *from;
     void       *to;
-    int64_t     tiles; /* of this job and those before */
+    int64_t     tiles; /* tiles of this job and all before it */
     int         channels, cells, tile_channels, tile_cells;
     bool        from_last, to_last, add;
 } gpunn__relayout_job;
@@ -3020,12 +3022,13 @@ typedef struct gpunn__relayout_jobs {
     gpunn__relayout_job job[GPUNN__RELAYOUT_JOBS];
 } gpunn__relayout_jobs;
 
-/* Element i of a tile, and where it is in memory: in the order of memory, so that neighbours read or write neighbours. */
+/* The memory index of element i of a tile, and in *at its index in shared memory. i runs in memory order, so
+ * that adjacent threads access adjacent elements. */
 __device__ __forceinline__ int64_t gpunn__relayout_place(const gpunn__relayout_job &job, bool last, int i, int channels,
                                                          int cells, int64_t channel, int64_t cell, int *at)
 {
     int c = last ? i % channels : i / cells, k = last ? i / channels : i % cells;
-    *at = c * (job.tile_cells | 1) + k; /* an odd step: all banks of shared memory */
+    *at = c * (job.tile_cells | 1) + k; /* an odd stride avoids bank conflicts */
     return last ? (cell + k) * job.channels + channel + c : (channel + c) * job.cells + cell + k;
 }
 
@@ -3163,7 +3166,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *st
     gpunn__strides(out, out_stride);
     int64_t     offset = start * in_stride[cut];
     gpunn__move move;
-    if (step->backward && !step->accumulate[0]) { /* all of grad_in, with holes of 0 */
+    if (step->backward && !step->accumulate[0]) { /* writes all of grad_in, with 0 in the holes */
         move = gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, 0, false);
         for (int d = in->rank - 1; d >= 0; d--)
             gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], d == cut ? start : 0, d == cut ? every : 1,
@@ -3179,7 +3182,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *st
     return gpunn__cuda_move(cuda, &move);
 }
 
-/* ---- the gradient of what is padded with its own elements: a thread for each of these gathers ------------------------- */
+/* ---- gradient of pads that repeat the input: a thread per input element gathers --------------------------------------- */
 
 typedef struct gpunn__padding {
     int             rank, mode;
@@ -3255,7 +3258,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__cuda_move(cuda, &move);
 }
 
-/* ---- assign: a thread for each element of the value ------------------------------------------------------------------------ */
+/* ---- assign: a thread per element of the value ----------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__assign_kernel(const gpunn__assign_shape c, const gpunn_value value, const void *position, gpunn_dtype position_type,
@@ -4071,8 +4074,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ==== >>cuda/indexing ============================================================================================== *
- * Elements that integers pick, and the integers that pick the largest. */
-/* ---- argmax: the first maximum, NaN before everything ---------------------------------------------------------------- */
+ * Ops that select elements by integer indices (gather, scatter, embedding), and ops that compute indices
+ * (argmax, topk). */
+/* ---- argmax: the first maximum, NaN above everything ----------------------------------------------------------------- */
 
 typedef struct gpunn__smaller {
     __device__ int64_t operator()(int64_t a, int64_t b) const
@@ -4123,14 +4127,15 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ---- sorting ------------------------------------------------------------------------------------------- *
- * A block sorts at most GPUNN__BLOCK_SORT codes in its shared memory. Longer lines are sorted in memory,
- * stably, by rising keys of 32 bits, 8 bits a pass: one launch counts the digits of each part of a line, the
- * next moves its elements. A pass reads the elements twice and writes them once, 24 bytes an element. */
+ * A block sorts up to GPUNN__BLOCK_SORT codes in shared memory. Longer lines are sorted in global memory by
+ * a stable radix sort on ascending 32-bit keys, with 8 bits per pass. One launch counts the digits of each
+ * part of a line, the next moves its elements. A pass reads the elements twice and writes them once: 24
+ * bytes per element. */
 
 enum { GPUNN__BLOCK_SORT = 2048 };
 
-/* The network of Batcher's bitonic sort, falling; size: a power of 2. All threads of the block call it, at
- * any number of them. */
+/* Batcher's bitonic sort, descending. size is a power of 2. All threads of the block call it; their number
+ * may be any. */
 __device__ __forceinline__ void gpunn__block_sort(unsigned long long *code, unsigned size)
 {
     for (unsigned width = 2; width <= size; width *= 2)
@@ -4147,7 +4152,7 @@ __device__ __forceinline__ void gpunn__block_sort(unsigned long long *code, unsi
     __syncthreads();
 }
 
-/* Parts of each of so many lines that give every multiprocessor two blocks. */
+/* The number of parts per line that gives every multiprocessor two blocks. */
 static int64_t gpunn__parts_of_line(const gpunn__cuda *cuda, int64_t lines)
 {
     const int64_t parts = (int64_t)cuda->multiprocessors * 2 / lines;
@@ -4155,21 +4160,21 @@ static int64_t gpunn__parts_of_line(const gpunn__cuda *cuda, int64_t lines)
 }
 
 enum {
-    GPUNN__DIGITS = 256, /* and the threads of a block */
+    GPUNN__DIGITS = 256, /* also the threads of a block */
     GPUNN__SORT_WARPS = GPUNN__DIGITS / 32,
     GPUNN__SORT_ROUNDS = 4,
     GPUNN__SORT_TILE = GPUNN__DIGITS * GPUNN__SORT_ROUNDS
 };
 
 typedef struct gpunn__sorting {
-    uint2    *sorted, *other;     /* [lines][count]: (key, place) */
+    uint2    *sorted, *other;     /* [lines][count]: (key, index) */
     unsigned *digits;             /* [lines][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
-    int64_t   lines, count, part; /* part: elements that a block takes, whole tiles */
-    int64_t   parts;              /* of a line */
-    int       shift;              /* to the digit that is looked at */
+    int64_t   lines, count, part; /* part: elements per block, in whole tiles */
+    int64_t   parts;              /* parts per line */
+    int       shift;              /* bit position of the current digit */
 } gpunn__sorting;
 
-/* Keys of all passes but the first. */
+/* The keys of all passes but the first. */
 typedef struct gpunn__sorted_keys {
     const uint2     *sorted;
     __device__ uint2 operator()(const gpunn__sorting &s, int64_t line, int64_t i) const
@@ -4188,7 +4193,7 @@ __device__ __forceinline__ gpunn__sort_part gpunn__sort_part_of(const gpunn__sor
     return {line, number, begin, begin + s.part < s.count ? begin + s.part : s.count};
 }
 
-/* Counters of each warp, the last one for threads without an element. */
+/* Counters per warp. The last one is for threads without an element. */
 typedef unsigned gpunn__sort_counts[GPUNN__SORT_WARPS][GPUNN__DIGITS + 1];
 
 __device__ __forceinline__ void gpunn__sort_clear(gpunn__sort_counts &counts)
@@ -4197,8 +4202,8 @@ __device__ __forceinline__ void gpunn__sort_clear(gpunn__sort_counts &counts)
     __syncthreads();
 }
 
-/* How many elements of that digit this warp has met before this one; counts[warp]: those met so far. The
- * whole warp calls it. */
+/* How many elements of that digit this warp has met before this one. Updates counts[warp], the number met so
+ * far. The whole warp must call it. */
 __device__ __forceinline__ unsigned gpunn__sort_rank(unsigned digit, gpunn__sort_counts &counts)
 {
     const unsigned lane = threadIdx.x & 31, equals = __match_any_sync(0xFFFFFFFFu, digit);
@@ -4236,13 +4241,13 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel
     s.digits[(int64_t)blockIdx.x * GPUNN__DIGITS + threadIdx.x] = found;
 }
 
-/* Where the part's elements of digit threadIdx.x go: behind smaller digits and those of parts before. */
+/* Where the part's elements of digit threadIdx.x start: after all smaller digits and after earlier parts. */
 __device__ __forceinline__ unsigned gpunn__sort_start(const gpunn__sorting &s, const gpunn__sort_part &part)
 {
     __shared__ unsigned total[GPUNN__DIGITS];
     const unsigned     *digits = s.digits + part.line * s.parts * GPUNN__DIGITS + threadIdx.x;
     unsigned            all = 0, at = 0;
-#pragma unroll 16 /* loads in flight */
+#pragma unroll 16 /* keeps 16 loads in flight */
     for (int64_t number = 0; number < s.parts; number++) {
         const unsigned found = digits[number * GPUNN__DIGITS];
         all += found;
@@ -4285,7 +4290,7 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(
     }
 }
 
-/* Without memory: parts so many that the blocks fill the device, and no more. */
+/* Splits lines into just as many parts as fill the device. The buffers are not set. */
 static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, int64_t count)
 {
     gpunn__sorting s;
@@ -4314,7 +4319,8 @@ template <typename Keys> static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda,
     return GPUNN_OK;
 }
 
-/* What keys(s, line, i) gives of each element, sorted into s->sorted. largest: of the keys. */
+/* Sorts the pairs (key, value) that keys(s, line, i) returns into s->sorted. largest is the largest possible
+ * key. */
 template <typename Keys>
 static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *workspace, const Keys &keys, int64_t largest)
 {
@@ -4330,21 +4336,22 @@ static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *work
 }
 
 /* ---- topk ---------------------------------------------------------------------------------------------- *
- * Rounds: a block lists the codes of a part of a line that are above the least of the k largest so far. It
- * sorts the list when it is full, and at the end; the next round takes what the blocks kept. For k above
- * GPUNN__TOPK_FEW of a line longer than the list, all of the line is sorted in memory, by 9 launches. */
+ * topk works in rounds. A block lists the codes of its part of a line that exceed the smallest of the k
+ * largest so far. It sorts and cuts the list when it is full and at the end. The next round reads what the
+ * blocks kept. If k is above GPUNN__TOPK_FEW and the line longer than the list, the whole line is sorted in
+ * memory, in 9 launches. */
 
 enum { GPUNN__TOPK_FEW = 512 };
 typedef struct gpunn__topk {
     gpunn__along              along;
-    int64_t                   k, n, part, parts; /* n: codes of a line in this round; part: those that a block takes */
+    int64_t                   k, n, part, parts; /* n: codes per line in this round; part: codes per block */
     bool                      largest;
-    int                       threads; /* of a block */
-    const unsigned long long *from;    /* [lines][n]; NULL: of x. 0 is none */
-    unsigned long long       *to;      /* [lines][parts][k]; NULL: the result */
+    int                       threads; /* threads per block */
+    const unsigned long long *from;    /* [lines][n]; NULL: computed from x. 0: no code */
+    unsigned long long       *to;      /* [lines][parts][k]; NULL: the result is written */
 } gpunn__topk;
 
-/* Of element i of a line. */
+/* The code of element i of a line. */
 __device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t line, int64_t i)
 {
     const gpunn__along &a = t.along;
@@ -4352,15 +4359,15 @@ __device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__t
     return gpunn__topk_code(gpunn__load(a.x, a.x_type, at), i, t.largest);
 }
 
-/* place: of the result's element number i of a line. */
+/* Writes place as element i of a line of the result. */
 __device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t line, int64_t i, unsigned place)
 {
     const int64_t inner = t.along.inner, outer = gpunn__quotient(line, inner);
     ((int64_t *)t.along.out)[(outer * t.k + i) * inner + line - outer * inner] = place;
 }
 
-/* Sorts the `found` codes of the list, and cuts it to the k largest; behind fewer stands 0. The least that
- * still counts. */
+/* Sorts the `found` codes of the list and keeps the k largest, padded with 0. Returns the smallest of these
+ * k. */
 __device__ __forceinline__ unsigned long long gpunn__topk_cut(const gpunn__topk &t, unsigned long long *list, unsigned found)
 {
     unsigned size = 1;
@@ -4404,7 +4411,7 @@ static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_k
     }
 }
 
-/* A round of n codes a line: in parts so many that the blocks fill the device, and no more. */
+/* Plans a round over n codes per line: just as many parts as fill the device. */
 static void gpunn__topk_round(const gpunn__cuda *cuda, gpunn__topk *t, int64_t n)
 {
     const int64_t tiles = (n + GPUNN__BLOCK_SORT - 1) / GPUNN__BLOCK_SORT, most = gpunn__parts_of_line(cuda, t->along.lines);
@@ -4430,7 +4437,7 @@ static gpunn_status gpunn__topk_rounds(gpunn__cuda *cuda, gpunn__topk *t, unsign
                          *t);
 }
 
-/* Bytes of what the rounds but the last one keep. */
+/* Bytes for the codes that all rounds but the last keep. */
 static size_t gpunn__topk_workspace(const gpunn__cuda *cuda, const gpunn__topk *t)
 {
     gpunn__topk round = *t;
@@ -4440,7 +4447,7 @@ static size_t gpunn__topk_workspace(const gpunn__cuda *cuda, const gpunn__topk *
     return kept * sizeof *t->to;
 }
 
-/* Rising keys of what topk takes in that order. */
+/* Ascending keys in topk's order. */
 typedef struct gpunn__topk_keys {
     gpunn__topk      t;
     __device__ uint2 operator()(const gpunn__sorting &, int64_t line, int64_t i) const
@@ -4736,20 +4743,21 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ---- embedding -------------------------------------------------------------------------------------------------------------- *
- * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each
- * row of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. So are
- * slices, which stand in [outer][rows][width] and have outer * width columns. */
+ * Forward: a thread copies packs of N columns. Backward: the tokens are radix-sorted together with their
+ * positions. Then each row of the weight's gradient is written once. It is the sum of its tokens' gradients,
+ * in an order that depends only on the tokens, or 0. Slices are treated the same way. They lie in
+ * [outer][rows][width] and have outer * width columns. */
 
 typedef struct gpunn__rows {
     const void  *index; /* tokens */
     gpunn_dtype  index_type, from_type, to_type;
-    const void  *from;            /* weight, or the gradient of the result */
-    void        *to;              /* the result, or the gradient of weight */
-    int64_t      count, n, width; /* tokens; rows and columns of weight */
-    int64_t      outer;           /* of slices; 1: of rows */
-    int64_t      padding;         /* a row without gradient; -1: none */
-    bool         add, spoils;     /* spoils: a token that is no row makes row 0 NaN */
-    const uint2 *sorted; /* per token (its row, its position); (n, ..): it counts for nothing; (0, UINT32_MAX): it spoils */
+    const void  *from;            /* the weight, or the gradient of the result */
+    void        *to;              /* the result, or the gradient of the weight */
+    int64_t      count, n, width; /* tokens; rows and columns of the weight */
+    int64_t      outer;           /* of slices; 1 for rows */
+    int64_t      padding;         /* a row without a gradient; -1: none */
+    bool         add, spoils;     /* spoils: a token out of range makes row 0 NaN */
+    const uint2 *sorted;          /* per token (row, position); (n, ..) has no gradient; (0, UINT32_MAX) spoils row 0 */
 } gpunn__rows;
 
 /* Where a column of a row stands among `rows` rows. */
@@ -4785,7 +4793,7 @@ typedef struct gpunn__row_keys {
     }
 } gpunn__row_keys;
 
-/* Zeroes the rows that no token names: a warp looks for each. */
+/* Zeroes the rows that no token refers to. A warp searches for each row. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel(const gpunn__rows r)
 {
     GPUNN__FOLLOW();
@@ -4806,7 +4814,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel
     }
 }
 
-/* Behind the last of the sorted elements that have the key of number i. */
+/* The end of the run of sorted elements that have the same key as element i. */
 __device__ __forceinline__ int64_t gpunn__run_end(const uint2 *sorted, int64_t count, int64_t i)
 {
     unsigned key = sorted[i].x;
@@ -4819,7 +4827,7 @@ __device__ __forceinline__ int64_t gpunn__run_end(const uint2 *sorted, int64_t c
     return i + 1;
 }
 
-/* sum[j] = the gradients of columns column + j at `count` tokens: first, first + step, .. */
+/* sum[j] = the sum of the gradients of column + j over `count` tokens: first, first + step, .. */
 template <int N>
 __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count, unsigned step,
                                                 int64_t column, float *sum)
@@ -4837,8 +4845,9 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
     }
 }
 
-/* A block of gpunn__ROWS_THREADS threads takes as many tokens as it has groups of `across` threads, a power of 2, which share a
- * row's columns. The first token of a row takes all of them: its group alone or, where they are many, all groups together. */
+/* A block of gpunn__ROWS_THREADS threads consists of groups of `across` threads, a power of 2, which share a
+ * row's columns. It takes one token per group. The first token of a row handles all tokens of that row: with
+ * its own group or, if they are many, with all groups together. */
 enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
 template <int N>
 static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
@@ -4929,13 +4938,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1), GPUNN__THREADS, r);
 }
 
-/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ---------------------------------------- *
- * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them.
- * Indices that serve all lines are sorted once, as an embedding's tokens.
- * Else they are sorted, each line by a block or, longer ones, all together in memory; then each run of equal
- * places is summed. Sums are made in the order of the indices, but those of runs longer than GPUNN__RUN_ALONE
- * in memory by a block, in an order that the indices alone tell. An index out of range makes a NaN, of
- * integers a 0, of what it picks, or of an element of the line that it adds to. */
+/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is its transpose --------------------------------------------- *
+ * The backward pass has four ways. Indices that apply to all lines are sorted once, as an embedding's tokens.
+ * If the indices of a line [o][..][i] are few, each element of dx searches them. Otherwise they are sorted: each line by a block or, if longer, all lines together in memory. Then
+ * each run of equal indices is summed. Sums follow the order of the indices. In memory, a block sums runs
+ * longer than GPUNN__RUN_ALONE, in an order that depends only on the indices. An index out of range yields
+ * NaN (0 for integers): in the result of gather, or in an element of the line to which it adds. */
 
 enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
 typedef struct gpunn__gather {
@@ -4943,8 +4951,8 @@ typedef struct gpunn__gather {
     void       *y, *dx;
     gpunn_dtype x_type, gradient_type, index_type, base_type, y_type, dx_type;
     int64_t     outer, m, n, inner;
-    bool        add, whole; /* to y; of integers */
-    bool        slices;     /* index is [m] and serves all lines */
+    bool        add, whole; /* add: y accumulates; whole: integers */
+    bool        slices;     /* index is [m] and applies to all lines */
 } gpunn__gather;
 
 /* Index number j of line [o][..][column]. */
@@ -4971,7 +4979,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
     }
 }
 
-/* What the sum of an element of dx starts from. */
+/* The initial value of the sum of an element of dx. */
 __device__ __forceinline__ float gpunn__gather_base(const gpunn__gather &g, int64_t i)
 {
     return g.base ? gpunn__load(g.base, g.base_type, i) : 0;
@@ -4994,8 +5002,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
     }
 }
 
-/* The element that index i names, and whether it lies in its line: if not, the line's first. number: of the
- * index in its line. */
+/* The element that index i refers to, or its line's first element if it is out of range (*there is false).
+ * *number receives the index's position in its line. */
 __device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number, bool *there)
 {
     const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
@@ -5005,13 +5013,13 @@ __device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, i
     return (o * g.n + (*there ? at : 0)) * g.inner + (i - line * g.inner);
 }
 
-/* What index i adds; UINT32_MAX stands for one that is out of range. */
+/* What index i adds. UINT32_MAX stands for an index out of range. */
 __device__ __forceinline__ float gpunn__gather_term(const gpunn__gather &g, unsigned i, int64_t first, int64_t stride)
 {
     return i == UINT32_MAX ? NAN : gpunn__load(g.gradient, g.gradient_type, first + i * stride);
 }
 
-/* A block sorts the indices of a line by (place, number), falling by their complements. */
+/* A block sorts the indices of a line by (place, number). It sorts complements in descending order. */
 static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2) gpunn__gather_line_kernel(const gpunn__gather g, unsigned size)
 {
     GPUNN__FOLLOW();
@@ -5037,7 +5045,7 @@ static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2) gpunn__gather_l
     }
 }
 
-/* Of all lines: (the element of dx, the number of the index). */
+/* The pairs of all lines: (element of dx, number of the index). */
 typedef struct gpunn__gather_keys {
     gpunn__gather    g;
     __device__ uint2 operator()(const gpunn__sorting &, int64_t, int64_t i) const
@@ -5049,7 +5057,7 @@ typedef struct gpunn__gather_keys {
     }
 } gpunn__gather_keys;
 
-/* A thread takes the run that its element begins, or hands it to the whole block. */
+/* A thread sums the run that its element starts, or leaves a long run to the whole block. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__gather_runs_kernel(const gpunn__gather g, const uint2 *sorted, int64_t count)
 {
@@ -5081,7 +5089,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* The lines, and the values of index and its places: those of gather's result and of scatter_add's src. */
+/* Describes the lines and indices. The shape is that of gather's result or of scatter_add's src. */
 static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along *a, const gpunn_value *index)
 {
     gpunn__gather g;
@@ -5096,7 +5104,7 @@ static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along
     return g;
 }
 
-/* GPUNN__PREPARE of what gpunn__gather_back will do. */
+/* GPUNN__PREPARE for gpunn__gather_back. */
 static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, const gpunn__gather *g)
 {
     const int64_t count = g->slices ? g->m : g->outer * g->m * g->inner, places = g->slices ? g->n : g->outer * g->n * g->inner;
@@ -5132,13 +5140,13 @@ static gpunn_status gpunn__gather_slices(gpunn__cuda *cuda, const gpunn__gather 
     return gpunn__rows_backward(cuda, &r, &s, workspace);
 }
 
-/* dx = base plus what the indices bring to it. */
+/* dx = base plus what the indices add to it. */
 static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g, void *workspace)
 {
     const int64_t lines = g->outer * g->inner, count = lines * g->m;
     const bool    few = g->m <= GPUNN__GATHER_FEW;
     gpunn__gather start = *g;
-    if (!few) start.m = 0; /* what no index names is the base alone */
+    if (!few) start.m = 0; /* elements that no index refers to equal the base */
     if (few || (g->base != g->dx && !(g->slices && g->base == NULL)))
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1), GPUNN__THREADS, start));
     if (few) return GPUNN_OK;
@@ -5202,8 +5210,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_st
     return gpunn__gather_back(cuda, &g, step->workspace);
 }
 
-/* ---- scatter: the number of the last index that names each element, from 1 on; 0: none does ---------------------------- *
- * An index out of range names its line's first element, as the largest number, and makes it a NaN, of integers a 0. */
+/* ---- scatter: finds the last index that refers to each element, counted from 1; 0: none -------------------------------- *
+ * An index out of range refers to its line's first element, as the largest number, and makes it NaN (0 for
+ * integers). */
 
 typedef unsigned long long gpunn__last;
 
@@ -5218,7 +5227,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_last_ker
     }
 }
 
-/* Forward: the result from x and src, which is `gradient`; backward: x's gradient from that of the result, which is `x`. */
+/* Forward: the result from x and src, which is `gradient`. Backward: x's gradient from that of the result,
+ * which is `x`. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__scatter_kernel(const gpunn__gather g, const gpunn__last *last, bool backward)
 {
@@ -7825,32 +7835,35 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_s
 }
 
 /* ==== >>cuda/sampling ============================================================================================== *
- * grid_sample, roi_align and affine_grid, as in gpunn.h's >>cpu/sampling: a thread for each point. Points that touch the same
- * cell add to its gradient in any order, so they add integers. Each term is rounded to a multiple of a power of two, so small
- * that P terms as large as the largest gradient of y just fit 63 bits, for the P points of a sample. That is 2^-38 of the largest
- * for 192^3 points, finer than an F32 sum of such terms. Rows of a hash grid are summed the same way. */
+ * grid_sample, roi_align, affine_grid, hash_grid_encoding and interpolate, as in gpunn.h's >>cpu/sampling,
+ * with one thread per point.
+ * Points that touch the same cell add to its gradient in any order. To stay reproducible they add integers:
+ * each term is rounded to a multiple of a power of two. Let P be the number of points of a sample. The power
+ * is so small that P terms as large as the largest gradient of y just fit 63 bits. For 192^3 points it is
+ * 2^-38 of the largest, finer than an F32 sum of such terms. Rows of a hash grid are summed the same way. */
 typedef struct gpunn__exact {
     unsigned long long *sums;    /* [count] */
-    float              *largest; /* [blocks]: what blocks found in dy; NaN wins */
+    float              *largest; /* [blocks]: the largest |dy| that each block found; NaN wins */
     int                 blocks;
-    int64_t             count, terms, dy_count; /* terms: of one sum, at most */
+    int64_t             count, terms, dy_count; /* terms: most terms of one sum */
     const void         *dy;
     gpunn_dtype         dy_dtype;
 } gpunn__exact;
 
 typedef struct gpunn__sampling {
-    int                channels, size[3];      /* size: of x along x, y, z */
-    int64_t            samples, cells, points; /* cells, points: of one sample and channel */
+    int                channels, size[3];      /* size: of x along x, y and z */
+    int64_t            samples, cells, points; /* cells, points: per sample and channel */
     gpunn_grid_mode    mode;
     gpunn_grid_padding padding;
     bool               align_corners, add_x, add_grid;
     const void        *x, *grid, *dy;
     void              *y, *dx, *dgrid;
     gpunn_dtype        x_dtype, grid_dtype, y_dtype;
-    gpunn__exact       exact; /* the gradient of x */
+    gpunn__exact       exact; /* for the gradient of x */
 } gpunn__sampling;
 
-typedef struct gpunn__cell_pair { /* of a point along one axis: two cells, their weights and the derivatives of these */
+/* one point along one axis: two cells, their weights and the weights' derivatives */
+typedef struct gpunn__cell_pair {
     int   cell[2];
     float weight[2], slope[2];
     bool  inside;
@@ -7868,8 +7881,8 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
         if ((at < -shift) != odd) slope = -slope;
         at = (odd ? span - rest : rest) - shift;
     }
-    if (!(at > low && at < high)) slope = 0; /* none at a border */
-    at = at > low ? at : low;                /* NaN goes low */
+    if (!(at > low && at < high)) slope = 0; /* no gradient at a border */
+    at = at > low ? at : low;                /* NaN becomes low */
     at = at < high ? at : high;
     bool             nearest = s.mode == GPUNN_GRID_NEAREST;
     int              cell = (int)(nearest ? rintf(at) : floorf(at)), next = cell + 1;
@@ -7886,7 +7899,8 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
     return p;
 }
 
-/* The places of a point (counted through all samples) along x, y, z; false: it is outside. */
+/* The cells of a point along x, y and z. point counts through all samples. Returns false if the point is
+ * outside. */
 template <int AXES>
 __device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int64_t point, gpunn__cell_pair place[AXES])
 {
@@ -7899,7 +7913,7 @@ __device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int
     return inside;
 }
 
-/* Cell number `corner` (bit k: the second one along axis k) of a channel, and its weight. */
+/* The index in its channel of cell number `corner` (bit k: the second one along axis k), and its weight. */
 template <int AXES>
 __device__ __forceinline__ int gpunn__corner(const gpunn__sampling &s, const gpunn__cell_pair place[AXES], int corner,
                                              float *weight)
@@ -7915,7 +7929,7 @@ __device__ __forceinline__ int gpunn__corner(const gpunn__sampling &s, const gpu
     return cell;
 }
 
-/* nearest takes the first corner alone. */
+/* nearest uses only the first corner. */
 __device__ __forceinline__ bool gpunn__takes_corner(const gpunn__sampling &s, int corner)
 {
     return corner == 0 || s.mode == GPUNN_GRID_BILINEAR;
@@ -7992,8 +8006,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__exact_clear_kern
     if (threadIdx.x == 0) e.largest[blockIdx.x] = largest;
 }
 
-/* What gradients are multiplied by to become integers: two powers of two, since their product may be beyond F32. NaN: a
- * gradient is not finite. For whole blocks. */
+/* The factor that turns gradients into integers, as two powers of two, since their product may exceed F32's
+ * range. NaN: a gradient is not finite. All threads of the block must call it. */
 __device__ __forceinline__ float2 gpunn__exact_scale(const gpunn__exact &e)
 {
     float largest = 0;
@@ -8005,8 +8019,8 @@ __device__ __forceinline__ float2 gpunn__exact_scale(const gpunn__exact &e)
     return largest < INFINITY ? make_float2(ldexpf(1, power / 2), ldexpf(1, power - power / 2)) : make_float2(NAN, NAN);
 }
 
-/* Products by powers of two are exact in F32. In F64 they would take twice as long as the conversion on GPUs that do two
- * operations of F64 a clock and multiprocessor. */
+/* Products with powers of two are exact in F32. Some GPUs do only two F64 operations per clock and
+ * multiprocessor. There, F64 products would take twice as long as the conversion. */
 __device__ __forceinline__ void gpunn__exact_add(const gpunn__exact &e, int64_t i, float term, float2 scale)
 {
     (void)atomicAdd(&e.sums[i], (unsigned long long)llrintf(term * scale.x * scale.y));
@@ -8025,7 +8039,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* Their workspace, and where they lie in it. */
+/* The bytes of workspace for the sums; gpunn__exact_of places them in it. */
 static size_t gpunn__exact_bytes(const gpunn__cuda *cuda, int64_t count)
 {
     return (size_t)count * sizeof(unsigned long long) + (size_t)cuda->multiprocessors * 8 * sizeof(float);
@@ -8069,7 +8083,8 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* With blocks side by side for channels where the points alone do not fill the device. */
+/* Blocks for the points, and several rows of blocks for the channels if the points alone do not fill the
+ * device. */
 static dim3 gpunn__sample_blocks(const gpunn__cuda *cuda, const gpunn__sampling *s)
 {
     dim3     grid(gpunn__blocks(cuda, s->samples * s->points, 1));
@@ -8125,21 +8140,21 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_st
     return axes == 3 ? gpunn__cuda_sample_grid<3>(cuda, &s, action) : gpunn__cuda_sample_grid<2>(cuda, &s, action);
 }
 
-/* ---- roi_align: a thread for each value ------------------------------------------------------------------------------------ */
+/* ---- roi_align: a thread per value of the result --------------------------------------------------------------------------- */
 
 typedef struct gpunn__rois {
     gpunn__roi_shape shape;
-    int64_t          count; /* of results */
+    int64_t          count; /* number of results */
     const void      *x, *boxes, *dy;
     void            *y, *dx;
     gpunn_dtype      x_dtype, boxes_dtype, y_dtype;
     bool             add;
-    gpunn__exact     exact; /* the gradient of x */
+    gpunn__exact     exact; /* for the gradient of x */
 } gpunn__rois;
 
 typedef struct gpunn__roi_bin {
     gpunn__roi_line y, x;
-    int64_t         first; /* cell of its channel; -1: it is of no sample */
+    int64_t         first; /* first cell of its channel; -1: the box belongs to no sample */
 } gpunn__roi_bin;
 
 __device__ __forceinline__ gpunn__roi_bin gpunn__roi_bin_of(const gpunn__rois &r, int64_t i)
@@ -8249,7 +8264,7 @@ typedef struct gpunn__hashing {
     const float     *table, *dy;
     float           *y;
     bool             add_x;
-    gpunn__exact     exact; /* the gradient of the table */
+    gpunn__exact     exact; /* for the gradient of the table */
 } gpunn__hashing;
 
 template <int AXES> __device__ __forceinline__ void gpunn__hash_point(const gpunn__hashing &h, int64_t point, float x[AXES])
@@ -8258,7 +8273,7 @@ template <int AXES> __device__ __forceinline__ void gpunn__hash_point(const gpun
     for (int k = 0; k < AXES; k++) x[k] = gpunn__load(h.x, h.x_dtype, point * AXES + k);
 }
 
-/* A thread has one level of a point. */
+/* A thread computes one level of a point. */
 template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
@@ -8272,7 +8287,7 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* A thread has a point. */
+/* The gradient of x. A thread computes one point. */
 template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_slopes_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
@@ -8359,11 +8374,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, g
 }
 
 /* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) -------------------------------------------------------- *
- * Backward: a part of a sample's points for each block, then the parts one after another. */
+ * In the backward pass each block sums a part of a sample's points. A second launch adds up the parts in
+ * order. */
 
 typedef struct gpunn__affine_points {
-    int         axes, size[3];         /* size: along x, y, z; 1 where there is no z */
-    int64_t     samples, points, each; /* points: of one sample; each: of one part */
+    int         axes, size[3];         /* size: along x, y and z; 1 if there is no z */
+    int64_t     samples, points, each; /* points: per sample; each: per part */
     int         parts;
     bool        align_corners, accumulate;
     const void *theta, *dgrid;
@@ -8372,7 +8388,7 @@ typedef struct gpunn__affine_points {
     float      *sums; /* [samples][parts][3][4] */
 } gpunn__affine_points;
 
-/* (x, y, z, 1) of point i of its sample. */
+/* Computes (x, y, z, 1) of point i of its sample. */
 __device__ __forceinline__ void gpunn__affine_at(const gpunn__affine_points &a, int64_t i, float at[4])
 {
     int64_t line = i / a.size[0], slice = line / a.size[1];
@@ -8478,12 +8494,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_st
     return GPUNN__LAUNCH(cuda, gpunn__affine_finish_kernel, gpunn__blocks(cuda, theta->count, 1), GPUNN__THREADS, a);
 }
 
-/* ---- interpolate, as in gpunn.h's >>cpu/sampling: a thread for each output, backward for each cell, or a block for many - */
+/* ---- interpolate, as in gpunn.h's >>cpu/sampling: a thread per output; backward a thread or block per cell -------------- */
 
 typedef struct gpunn__resize_axis {
     int   in, out;
     float ratio;
-    int   taps; /* cells that an output sees: 1, linearly 2, cubically 4 */
+    int   taps; /* cells that contribute to an output: nearest 1, linear 2, cubic 4 */
 } gpunn__resize_axis;
 
 typedef struct gpunn__resize {
@@ -8496,7 +8512,8 @@ typedef struct gpunn__resize {
     gpunn_dtype        from_dtype, to_dtype;
 } gpunn__resize;
 
-/* The cell that output o lies on or behind, cubically -1 before the first one; *share: how far behind it. */
+/* The cell at or before the position of output o. In cubic mode it is -1 before the first cell. *share
+ * receives the distance of the output from it. */
 __device__ __forceinline__ int gpunn__resize_first(const gpunn__resize &r, const gpunn__resize_axis &a, int o, float *share)
 {
     bool  centre = r.mode != GPUNN_INTERPOLATE_NEAREST && !r.align_corners;
@@ -8509,7 +8526,7 @@ __device__ __forceinline__ int gpunn__resize_first(const gpunn__resize &r, const
     return first;
 }
 
-/* The cell that an output sees through a tap, the one at the end for those beyond, and what it is of it. */
+/* The cell of a tap, clamped to the ends of the axis. The next function gives its weight. */
 __device__ __forceinline__ int gpunn__resize_cell(const gpunn__resize_axis &a, int first, int tap)
 {
     return max(0, min(first - (a.taps - 1) / 2 + tap, a.in - 1));
@@ -8521,27 +8538,27 @@ __device__ __forceinline__ float gpunn__resize_tap(const gpunn__resize_axis &a, 
     return a.taps == 1 ? 1 : tap ? share : 1 - share;
 }
 
-/* The first output whose first cell is i or a later one. */
+/* The first output whose first cell is i or later. */
 __device__ __forceinline__ int gpunn__resize_begin(const gpunn__resize &r, const gpunn__resize_axis &a, int i)
 {
     if (i < 0 || (i == 0 && a.taps < 4)) return 0;
     float shift = r.mode == GPUNN_INTERPOLATE_LINEAR || r.mode == GPUNN_INTERPOLATE_CUBIC ? 0.5f : 0.0f, share;
     float guess = r.mode == GPUNN_INTERPOLATE_NEAREST || r.align_corners ? (float)i / a.ratio
                                                                          : ((float)i + shift) / a.ratio - 0.5f;
-    int   o = guess < (float)a.out ? max((int)guess, 0) : a.out; /* infinite where the ratio is 0 */
+    int   o = guess < (float)a.out ? max((int)guess, 0) : a.out; /* infinite if the ratio is 0 */
     while (o > 0 && gpunn__resize_first(r, a, o - 1, &share) >= i) o--;
     while (o < a.out && gpunn__resize_first(r, a, o, &share) < i) o++;
     return o;
 }
 
-/* The outputs that see cell i: from *begin on so many. */
+/* The number of outputs to which cell i contributes, from *begin on. */
 __device__ __forceinline__ int gpunn__resize_seen(const gpunn__resize &r, const gpunn__resize_axis &a, int i, int *begin)
 {
     *begin = gpunn__resize_begin(r, a, i - a.taps / 2);
     return gpunn__resize_begin(r, a, min(i + 1 + a.taps / 4, a.in)) - *begin;
 }
 
-/* What cell i is of output o, which sees it. */
+/* The weight of cell i in output o, to which it contributes. */
 __device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, const gpunn__resize_axis &a, int o, int i)
 {
     float share, sum = 0;
@@ -8578,7 +8595,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel
     }
 }
 
-/* block: all its threads share a cell. */
+/* block: a whole block computes one cell, otherwise a thread does. */
 template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_back_kernel(const gpunn__resize r)
 {
     GPUNN__FOLLOW();
@@ -11567,14 +11584,15 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cud
 }
 
 /* ==== >>cuda/recurrent ============================================================================================= *
- * rnn, lstm, gru: one layer, F32 in all precisions. By cuDNN, whose weights lie in one piece, where they are gathered from
- * PyTorch's and whence their gradients are spread. Without it, as gpunn.h's >>cpu/recurrent does it and with the same rows of
- * gates kept: one product over all steps for the input, one for each gradient of a weight, and a product and a kernel for each
- * step.
- * cuDNN has PyTorch's order of gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases. */
+ * rnn, lstm and gru: one layer, F32 in all precisions. cuDNN keeps all weights in one buffer, so they are
+ * gathered there from PyTorch's layout, and their gradients are scattered back. cuDNN has PyTorch's order of
+ * gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases.
+ * Without cuDNN, the algorithm and the saved rows of gates are those of gpunn.h's >>cpu/recurrent: one
+ * product over all steps for the input, one for each gradient of a weight, and a product and a kernel per
+ * step. */
 #if GPUNN__CUDNN
 
-typedef struct gpunn__dnn_rnn_choice { /* what the cache holds for a gpunn__dnn_rnn */
+typedef struct gpunn__dnn_rnn_choice { /* the cache entry of a gpunn__dnn_rnn */
     bool                     searched, usable;
     gpunn__dnn_rnn_room      room;
     cudnnRNNDescriptor_t     rnn;
@@ -11596,7 +11614,7 @@ static void gpunn__dnn_rnn_forget(gpunn__cuda *cuda, void *value)
     choice->rnn = NULL, choice->x = choice->y = NULL;
 }
 
-/* The descriptors, for which there need be no device. cuDNN 9 reads the lengths of sequences here, on the host. */
+/* Makes the descriptors, which needs no device. cuDNN 9 reads the sequence lengths here, on the host. */
 static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
 {
     const cudnnRNNMode_t mode = key->op == GPUNN_OP_LSTM  ? CUDNN_LSTM
@@ -11638,11 +11656,12 @@ static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dn
     gpunn__host_free(builder->cuda, lengths, bytes);
 }
 
-/* Where parts of the weights begin. Those of one matrix's gates lie behind each other, as PyTorch's do, or cuDNN is not used. */
+/* Finds the offsets of the weights' parts. The gates of one matrix must be contiguous, as in PyTorch;
+ * otherwise cuDNN is not used. */
 static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
-    char *const       base = (char *)libraries->lt_workspace; /* any address: nothing is read from there */
+    char *const       base = (char *)libraries->lt_workspace; /* any address, since nothing is read from it */
     const int64_t     gates = key->op == GPUNN_OP_LSTM ? 4 : key->op == GPUNN_OP_GRU ? 3 : 1;
     for (int64_t d = 0; d < key->directions; d++)
         for (int64_t g = 0; g < 2 * gates; g++) {
@@ -11722,7 +11741,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__
         (void)GPUNN__DNN(&builder, cudnnRNNBackwardData_v8, handle, c->rnn, NULL, c->y, data->y, data->dy, c->x, data->dx,
                          c->state, data->h_0, data->dh_n, data->dh_0, c->state, data->c_0, data->dc_n, data->dc_0, weights,
                          data->weights, workspace, data->workspace, reserve, data->reserve);
-    if (data->dweights) /* after the other, whose reserve it reads */
+    if (data->dweights) /* after the previous call, whose reserve it reads */
         (void)GPUNN__DNN(&builder, cudnnRNNBackwardWeights_v8, handle, c->rnn, CUDNN_WGRAD_MODE_ADD, NULL, c->x, data->x,
                          c->state, data->h_0, c->y, data->y, weights, data->dweights, workspace, data->workspace, reserve,
                          data->reserve);
@@ -11730,7 +11749,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__
     GPUNN__TRY(gpunn__cuda_check(cuda, cudaGetLastError(), "cudnnRNN"));
     return gpunn__dnn_fail(cuda, builder.status, builder.text);
 }
-#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: products and a kernel for each step */
+#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: products and a kernel per step */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
 {
     (void)key, (void)room;
@@ -11747,9 +11766,9 @@ typedef struct gpunn__recurrent {
     int          op; /* gpunn_op */
     bool         relu;
     int64_t      length, batch, in, hidden, gates, width, directions, direction;
-    int64_t      step;      /* in the order of the direction */
+    int64_t      step;      /* counted in the order of the direction */
     float       *kept;      /* [length][batch][width] */
-    float       *h, *c;     /* [batch][hidden]: the state, or its gradient */
+    float       *h, *c;     /* [batch][hidden]: the state or its gradient */
     const void  *h_0, *c_0; /* of this direction; NULL: 0 */
     gpunn_dtype  h_0_dtype, c_0_dtype, lengths_dtype;
     const void  *lengths; /* [batch]; NULL: all are `length` */
@@ -11768,7 +11787,7 @@ static __device__ __forceinline__ int64_t gpunn__recurrent_time(const gpunn__rec
     return r.direction ? r.length - 1 - step : step;
 }
 
-/* Of an impossible length, -1. */
+/* The length of sequence n, or -1 if it is out of range. */
 static __device__ __forceinline__ int64_t gpunn__recurrent_length(const gpunn__recurrent &r, int64_t n)
 {
     if (r.lengths == NULL) return r.length;
@@ -11776,7 +11795,7 @@ static __device__ __forceinline__ int64_t gpunn__recurrent_length(const gpunn__r
     return length < 1 || length > r.length ? -1 : length;
 }
 
-/* Element k of the h, or with c_0 of the c, that step s of sequence n starts from. */
+/* Element k of the state h that sequence n has before step s. */
 static __device__ __forceinline__ float gpunn__recurrent_before(const gpunn__recurrent &r, int64_t s, int64_t n, int64_t k)
 {
     int64_t t = s > 0 ? gpunn__recurrent_time(r, s - 1) : r.length;
@@ -11874,7 +11893,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_slope_
     }
 }
 
-/* to[time][n][hidden]: the h that each step starts from. */
+/* to[time][n][hidden] = the h that each step starts from. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_before_kernel(const gpunn__recurrent r, float *to)
 {
     GPUNN__FOLLOW();
@@ -11906,13 +11925,13 @@ static gpunn__recurrent gpunn__recurrent_of(const gpunn_step *step)
     return r;
 }
 
-/* Floats of a direction's gates, aligned. */
+/* Floats of one direction's saved gates, aligned. */
 static int64_t gpunn__recurrent_kept(const gpunn__recurrent *r)
 {
     return GPUNN__UP(r->length * r->batch * r->width, 64);
 }
 
-/* Turns to direction d. */
+/* Selects direction d. */
 static void gpunn__recurrent_relayout(gpunn__recurrent *r, const gpunn_step *step, int64_t d)
 {
     const int64_t      states = r->batch * r->hidden;
@@ -11927,7 +11946,7 @@ static void gpunn__recurrent_relayout(gpunn__recurrent *r, const gpunn_step *ste
     r->hh = (const float *)in[3].data;
 }
 
-/* to[i] = or += from[i], or 0 without; wherever in their memory they are. */
+/* to[i] = or += from[i], or 0 if from is NULL. Any alignment is possible. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__recurrent_copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count,
                                  bool add)
@@ -11946,7 +11965,7 @@ static gpunn_status gpunn__recurrent_copy(gpunn__cuda *cuda, void *to, gpunn_dty
                          from_dtype, count, add);
 }
 
-/* The products of one step: gates += h W_hh^T, gru's q apart; backward: dh += gates W_hh. */
+/* The products of one step: gates += h W_hh^T, with gru's q separate. Backward: dh += gates W_hh. */
 static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__recurrent *r,
                                           gpunn__action action)
 {
@@ -11982,7 +12001,7 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
     return GPUNN_OK;
 }
 
-/* Operand i in F32. */
+/* Operand i in F32, converted into the workspace if needed. */
 static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i, gpunn__room *room, gpunn_value *x)
 {
     const gpunn_value *from = &step->in[i];
@@ -12032,7 +12051,7 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
     return GPUNN_OK;
 }
 
-/* The gradients of one direction's weights and its part of dx, from those of the gates. */
+/* The gradients of one direction's weights and its part of dx, from the gradients of the gates. */
 static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action,
                                                const gpunn__recurrent *r, const gpunn_value *x, const gpunn_value *dx,
                                                float *before, float *sums, void *workspace)
@@ -12132,8 +12151,9 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
 
 /* ---- by cuDNN ---- */
 
-/* Whether cuDNN does the step. Not with lengths, which it wants on the host; not where results may never vary, since it runs
- * products on several streams at once; not relu in training, which may make 0 of NaN and so hide a bad loss. */
+/* Whether cuDNN runs the step. Not with lengths, which it needs on the host. Not if the device is
+ * deterministic, since it runs products on several streams at once. Not relu in training, since it may turn
+ * NaN into 0 and hide a bad loss. */
 static gpunn_status gpunn__recurrent_fits(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_rnn *key,
                                           gpunn__dnn_rnn_room *sizes, bool *fits)
 {
@@ -12152,13 +12172,13 @@ typedef struct gpunn__recurrent_parts {
     float *all; /* cuDNN's weights, or their gradients */
     int    count;
     struct {
-        float  *own; /* ours */
+        float  *own; /* gpunn's weight or gradient */
         int64_t at, count;
         bool    add;
     } part[8];
 } gpunn__recurrent_parts;
 
-/* all = own, or back: own = or += all. */
+/* all = own; back: own = or += all. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_parts_kernel(const gpunn__recurrent_parts p, bool back)
 {
     GPUNN__FOLLOW();
@@ -12194,7 +12214,8 @@ static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *s
     return GPUNN__LAUNCH(cuda, gpunn__recurrent_parts_kernel, gpunn__blocks(cuda, most, 1), GPUNN__THREADS, p, back);
 }
 
-/* Where the gradient of operand i is written: its own place, or room from which gpunn__cuda_copy takes it there. */
+/* Where cuDNN writes the gradient of operand i: the gradient itself, or a buffer from which gpunn__cuda_copy
+ * adds or converts it. */
 static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__room *room)
 {
     const gpunn_value *to = &step->grad_in[i];
@@ -12223,7 +12244,8 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     data.y = (float *)step->out.data;
     data.dy = (const float *)step->grad_out.data;
     float *const behind = (float *)(step->backward ? step->grad_out.data : step->out.data) + y, *final[2] = {NULL, NULL};
-    for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) { /* in room of their own where they would not be aligned */
+    /* a state that would be unaligned goes through a buffer of its own */
+    for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) {
         const bool aligned = (y + i * states) % 4 == 0;
         final[i] = aligned ? behind + i * states : (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
     }

@@ -3,8 +3,9 @@
 #include "cuda/reduce.h"
 
 /* ==== >>cuda/indexing ============================================================================================== *
- * Elements that integers pick, and the integers that pick the largest. */
-/* ---- argmax: the first maximum, NaN before everything ---------------------------------------------------------------- */
+ * Ops that select elements by integer indices (gather, scatter, embedding), and ops that compute indices
+ * (argmax, topk). */
+/* ---- argmax: the first maximum, NaN above everything ----------------------------------------------------------------- */
 
 typedef struct gpunn__smaller {
     __device__ int64_t operator()(int64_t a, int64_t b) const
@@ -55,14 +56,15 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ---- sorting ------------------------------------------------------------------------------------------- *
- * A block sorts at most GPUNN__BLOCK_SORT codes in its shared memory. Longer lines are sorted in memory,
- * stably, by rising keys of 32 bits, 8 bits a pass: one launch counts the digits of each part of a line, the
- * next moves its elements. A pass reads the elements twice and writes them once, 24 bytes an element. */
+ * A block sorts up to GPUNN__BLOCK_SORT codes in shared memory. Longer lines are sorted in global memory by
+ * a stable radix sort on ascending 32-bit keys, with 8 bits per pass. One launch counts the digits of each
+ * part of a line, the next moves its elements. A pass reads the elements twice and writes them once: 24
+ * bytes per element. */
 
 enum { GPUNN__BLOCK_SORT = 2048 };
 
-/* The network of Batcher's bitonic sort, falling; size: a power of 2. All threads of the block call it, at
- * any number of them. */
+/* Batcher's bitonic sort, descending. size is a power of 2. All threads of the block call it; their number
+ * may be any. */
 __device__ __forceinline__ void gpunn__block_sort(unsigned long long *code, unsigned size)
 {
     for (unsigned width = 2; width <= size; width *= 2)
@@ -79,7 +81,7 @@ __device__ __forceinline__ void gpunn__block_sort(unsigned long long *code, unsi
     __syncthreads();
 }
 
-/* Parts of each of so many lines that give every multiprocessor two blocks. */
+/* The number of parts per line that gives every multiprocessor two blocks. */
 static int64_t gpunn__parts_of_line(const gpunn__cuda *cuda, int64_t lines)
 {
     const int64_t parts = (int64_t)cuda->multiprocessors * 2 / lines;
@@ -87,21 +89,21 @@ static int64_t gpunn__parts_of_line(const gpunn__cuda *cuda, int64_t lines)
 }
 
 enum {
-    GPUNN__DIGITS = 256, /* and the threads of a block */
+    GPUNN__DIGITS = 256, /* also the threads of a block */
     GPUNN__SORT_WARPS = GPUNN__DIGITS / 32,
     GPUNN__SORT_ROUNDS = 4,
     GPUNN__SORT_TILE = GPUNN__DIGITS * GPUNN__SORT_ROUNDS
 };
 
 typedef struct gpunn__sorting {
-    uint2    *sorted, *other;     /* [lines][count]: (key, place) */
+    uint2    *sorted, *other;     /* [lines][count]: (key, index) */
     unsigned *digits;             /* [lines][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
-    int64_t   lines, count, part; /* part: elements that a block takes, whole tiles */
-    int64_t   parts;              /* of a line */
-    int       shift;              /* to the digit that is looked at */
+    int64_t   lines, count, part; /* part: elements per block, in whole tiles */
+    int64_t   parts;              /* parts per line */
+    int       shift;              /* bit position of the current digit */
 } gpunn__sorting;
 
-/* Keys of all passes but the first. */
+/* The keys of all passes but the first. */
 typedef struct gpunn__sorted_keys {
     const uint2     *sorted;
     __device__ uint2 operator()(const gpunn__sorting &s, int64_t line, int64_t i) const
@@ -120,7 +122,7 @@ __device__ __forceinline__ gpunn__sort_part gpunn__sort_part_of(const gpunn__sor
     return {line, number, begin, begin + s.part < s.count ? begin + s.part : s.count};
 }
 
-/* Counters of each warp, the last one for threads without an element. */
+/* Counters per warp. The last one is for threads without an element. */
 typedef unsigned gpunn__sort_counts[GPUNN__SORT_WARPS][GPUNN__DIGITS + 1];
 
 __device__ __forceinline__ void gpunn__sort_clear(gpunn__sort_counts &counts)
@@ -129,8 +131,8 @@ __device__ __forceinline__ void gpunn__sort_clear(gpunn__sort_counts &counts)
     __syncthreads();
 }
 
-/* How many elements of that digit this warp has met before this one; counts[warp]: those met so far. The
- * whole warp calls it. */
+/* How many elements of that digit this warp has met before this one. Updates counts[warp], the number met so
+ * far. The whole warp must call it. */
 __device__ __forceinline__ unsigned gpunn__sort_rank(unsigned digit, gpunn__sort_counts &counts)
 {
     const unsigned lane = threadIdx.x & 31, equals = __match_any_sync(0xFFFFFFFFu, digit);
@@ -168,13 +170,13 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel
     s.digits[(int64_t)blockIdx.x * GPUNN__DIGITS + threadIdx.x] = found;
 }
 
-/* Where the part's elements of digit threadIdx.x go: behind smaller digits and those of parts before. */
+/* Where the part's elements of digit threadIdx.x start: after all smaller digits and after earlier parts. */
 __device__ __forceinline__ unsigned gpunn__sort_start(const gpunn__sorting &s, const gpunn__sort_part &part)
 {
     __shared__ unsigned total[GPUNN__DIGITS];
     const unsigned     *digits = s.digits + part.line * s.parts * GPUNN__DIGITS + threadIdx.x;
     unsigned            all = 0, at = 0;
-#pragma unroll 16 /* loads in flight */
+#pragma unroll 16 /* keeps 16 loads in flight */
     for (int64_t number = 0; number < s.parts; number++) {
         const unsigned found = digits[number * GPUNN__DIGITS];
         all += found;
@@ -217,7 +219,7 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(
     }
 }
 
-/* Without memory: parts so many that the blocks fill the device, and no more. */
+/* Splits lines into just as many parts as fill the device. The buffers are not set. */
 static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, int64_t count)
 {
     gpunn__sorting s;
@@ -246,7 +248,8 @@ template <typename Keys> static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda,
     return GPUNN_OK;
 }
 
-/* What keys(s, line, i) gives of each element, sorted into s->sorted. largest: of the keys. */
+/* Sorts the pairs (key, value) that keys(s, line, i) returns into s->sorted. largest is the largest possible
+ * key. */
 template <typename Keys>
 static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *workspace, const Keys &keys, int64_t largest)
 {
@@ -262,21 +265,22 @@ static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *work
 }
 
 /* ---- topk ---------------------------------------------------------------------------------------------- *
- * Rounds: a block lists the codes of a part of a line that are above the least of the k largest so far. It
- * sorts the list when it is full, and at the end; the next round takes what the blocks kept. For k above
- * GPUNN__TOPK_FEW of a line longer than the list, all of the line is sorted in memory, by 9 launches. */
+ * topk works in rounds. A block lists the codes of its part of a line that exceed the smallest of the k
+ * largest so far. It sorts and cuts the list when it is full and at the end. The next round reads what the
+ * blocks kept. If k is above GPUNN__TOPK_FEW and the line longer than the list, the whole line is sorted in
+ * memory, in 9 launches. */
 
 enum { GPUNN__TOPK_FEW = 512 };
 typedef struct gpunn__topk {
     gpunn__along              along;
-    int64_t                   k, n, part, parts; /* n: codes of a line in this round; part: those that a block takes */
+    int64_t                   k, n, part, parts; /* n: codes per line in this round; part: codes per block */
     bool                      largest;
-    int                       threads; /* of a block */
-    const unsigned long long *from;    /* [lines][n]; NULL: of x. 0 is none */
-    unsigned long long       *to;      /* [lines][parts][k]; NULL: the result */
+    int                       threads; /* threads per block */
+    const unsigned long long *from;    /* [lines][n]; NULL: computed from x. 0: no code */
+    unsigned long long       *to;      /* [lines][parts][k]; NULL: the result is written */
 } gpunn__topk;
 
-/* Of element i of a line. */
+/* The code of element i of a line. */
 __device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t line, int64_t i)
 {
     const gpunn__along &a = t.along;
@@ -284,15 +288,15 @@ __device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__t
     return gpunn__topk_code(gpunn__load(a.x, a.x_type, at), i, t.largest);
 }
 
-/* place: of the result's element number i of a line. */
+/* Writes place as element i of a line of the result. */
 __device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t line, int64_t i, unsigned place)
 {
     const int64_t inner = t.along.inner, outer = gpunn__quotient(line, inner);
     ((int64_t *)t.along.out)[(outer * t.k + i) * inner + line - outer * inner] = place;
 }
 
-/* Sorts the `found` codes of the list, and cuts it to the k largest; behind fewer stands 0. The least that
- * still counts. */
+/* Sorts the `found` codes of the list and keeps the k largest, padded with 0. Returns the smallest of these
+ * k. */
 __device__ __forceinline__ unsigned long long gpunn__topk_cut(const gpunn__topk &t, unsigned long long *list, unsigned found)
 {
     unsigned size = 1;
@@ -336,7 +340,7 @@ static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_k
     }
 }
 
-/* A round of n codes a line: in parts so many that the blocks fill the device, and no more. */
+/* Plans a round over n codes per line: just as many parts as fill the device. */
 static void gpunn__topk_round(const gpunn__cuda *cuda, gpunn__topk *t, int64_t n)
 {
     const int64_t tiles = (n + GPUNN__BLOCK_SORT - 1) / GPUNN__BLOCK_SORT, most = gpunn__parts_of_line(cuda, t->along.lines);
@@ -362,7 +366,7 @@ static gpunn_status gpunn__topk_rounds(gpunn__cuda *cuda, gpunn__topk *t, unsign
                          *t);
 }
 
-/* Bytes of what the rounds but the last one keep. */
+/* Bytes for the codes that all rounds but the last keep. */
 static size_t gpunn__topk_workspace(const gpunn__cuda *cuda, const gpunn__topk *t)
 {
     gpunn__topk round = *t;
@@ -372,7 +376,7 @@ static size_t gpunn__topk_workspace(const gpunn__cuda *cuda, const gpunn__topk *
     return kept * sizeof *t->to;
 }
 
-/* Rising keys of what topk takes in that order. */
+/* Ascending keys in topk's order. */
 typedef struct gpunn__topk_keys {
     gpunn__topk      t;
     __device__ uint2 operator()(const gpunn__sorting &, int64_t line, int64_t i) const
@@ -668,20 +672,21 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ---- embedding -------------------------------------------------------------------------------------------------------------- *
- * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each
- * row of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. So are
- * slices, which stand in [outer][rows][width] and have outer * width columns. */
+ * Forward: a thread copies packs of N columns. Backward: the tokens are radix-sorted together with their
+ * positions. Then each row of the weight's gradient is written once. It is the sum of its tokens' gradients,
+ * in an order that depends only on the tokens, or 0. Slices are treated the same way. They lie in
+ * [outer][rows][width] and have outer * width columns. */
 
 typedef struct gpunn__rows {
     const void  *index; /* tokens */
     gpunn_dtype  index_type, from_type, to_type;
-    const void  *from;            /* weight, or the gradient of the result */
-    void        *to;              /* the result, or the gradient of weight */
-    int64_t      count, n, width; /* tokens; rows and columns of weight */
-    int64_t      outer;           /* of slices; 1: of rows */
-    int64_t      padding;         /* a row without gradient; -1: none */
-    bool         add, spoils;     /* spoils: a token that is no row makes row 0 NaN */
-    const uint2 *sorted; /* per token (its row, its position); (n, ..): it counts for nothing; (0, UINT32_MAX): it spoils */
+    const void  *from;            /* the weight, or the gradient of the result */
+    void        *to;              /* the result, or the gradient of the weight */
+    int64_t      count, n, width; /* tokens; rows and columns of the weight */
+    int64_t      outer;           /* of slices; 1 for rows */
+    int64_t      padding;         /* a row without a gradient; -1: none */
+    bool         add, spoils;     /* spoils: a token out of range makes row 0 NaN */
+    const uint2 *sorted;          /* per token (row, position); (n, ..) has no gradient; (0, UINT32_MAX) spoils row 0 */
 } gpunn__rows;
 
 /* Where a column of a row stands among `rows` rows. */
@@ -717,7 +722,7 @@ typedef struct gpunn__row_keys {
     }
 } gpunn__row_keys;
 
-/* Zeroes the rows that no token names: a warp looks for each. */
+/* Zeroes the rows that no token refers to. A warp searches for each row. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel(const gpunn__rows r)
 {
     GPUNN__FOLLOW();
@@ -738,7 +743,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel
     }
 }
 
-/* Behind the last of the sorted elements that have the key of number i. */
+/* The end of the run of sorted elements that have the same key as element i. */
 __device__ __forceinline__ int64_t gpunn__run_end(const uint2 *sorted, int64_t count, int64_t i)
 {
     unsigned key = sorted[i].x;
@@ -751,7 +756,7 @@ __device__ __forceinline__ int64_t gpunn__run_end(const uint2 *sorted, int64_t c
     return i + 1;
 }
 
-/* sum[j] = the gradients of columns column + j at `count` tokens: first, first + step, .. */
+/* sum[j] = the sum of the gradients of column + j over `count` tokens: first, first + step, .. */
 template <int N>
 __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count, unsigned step,
                                                 int64_t column, float *sum)
@@ -769,8 +774,9 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
     }
 }
 
-/* A block of gpunn__ROWS_THREADS threads takes as many tokens as it has groups of `across` threads, a power of 2, which share a
- * row's columns. The first token of a row takes all of them: its group alone or, where they are many, all groups together. */
+/* A block of gpunn__ROWS_THREADS threads consists of groups of `across` threads, a power of 2, which share a
+ * row's columns. It takes one token per group. The first token of a row handles all tokens of that row: with
+ * its own group or, if they are many, with all groups together. */
 enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
 template <int N>
 static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
@@ -861,13 +867,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1), GPUNN__THREADS, r);
 }
 
-/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ---------------------------------------- *
- * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them.
- * Indices that serve all lines are sorted once, as an embedding's tokens.
- * Else they are sorted, each line by a block or, longer ones, all together in memory; then each run of equal
- * places is summed. Sums are made in the order of the indices, but those of runs longer than GPUNN__RUN_ALONE
- * in memory by a block, in an order that the indices alone tell. An index out of range makes a NaN, of
- * integers a 0, of what it picks, or of an element of the line that it adds to. */
+/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is its transpose --------------------------------------------- *
+ * The backward pass has four ways. Indices that apply to all lines are sorted once, as an embedding's tokens.
+ * If the indices of a line [o][..][i] are few, each element of dx searches them. Otherwise they are sorted: each line by a block or, if longer, all lines together in memory. Then
+ * each run of equal indices is summed. Sums follow the order of the indices. In memory, a block sums runs
+ * longer than GPUNN__RUN_ALONE, in an order that depends only on the indices. An index out of range yields
+ * NaN (0 for integers): in the result of gather, or in an element of the line to which it adds. */
 
 enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
 typedef struct gpunn__gather {
@@ -875,8 +880,8 @@ typedef struct gpunn__gather {
     void       *y, *dx;
     gpunn_dtype x_type, gradient_type, index_type, base_type, y_type, dx_type;
     int64_t     outer, m, n, inner;
-    bool        add, whole; /* to y; of integers */
-    bool        slices;     /* index is [m] and serves all lines */
+    bool        add, whole; /* add: y accumulates; whole: integers */
+    bool        slices;     /* index is [m] and applies to all lines */
 } gpunn__gather;
 
 /* Index number j of line [o][..][column]. */
@@ -903,7 +908,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
     }
 }
 
-/* What the sum of an element of dx starts from. */
+/* The initial value of the sum of an element of dx. */
 __device__ __forceinline__ float gpunn__gather_base(const gpunn__gather &g, int64_t i)
 {
     return g.base ? gpunn__load(g.base, g.base_type, i) : 0;
@@ -926,8 +931,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
     }
 }
 
-/* The element that index i names, and whether it lies in its line: if not, the line's first. number: of the
- * index in its line. */
+/* The element that index i refers to, or its line's first element if it is out of range (*there is false).
+ * *number receives the index's position in its line. */
 __device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number, bool *there)
 {
     const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
@@ -937,13 +942,13 @@ __device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, i
     return (o * g.n + (*there ? at : 0)) * g.inner + (i - line * g.inner);
 }
 
-/* What index i adds; UINT32_MAX stands for one that is out of range. */
+/* What index i adds. UINT32_MAX stands for an index out of range. */
 __device__ __forceinline__ float gpunn__gather_term(const gpunn__gather &g, unsigned i, int64_t first, int64_t stride)
 {
     return i == UINT32_MAX ? NAN : gpunn__load(g.gradient, g.gradient_type, first + i * stride);
 }
 
-/* A block sorts the indices of a line by (place, number), falling by their complements. */
+/* A block sorts the indices of a line by (place, number). It sorts complements in descending order. */
 static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2) gpunn__gather_line_kernel(const gpunn__gather g, unsigned size)
 {
     GPUNN__FOLLOW();
@@ -969,7 +974,7 @@ static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2) gpunn__gather_l
     }
 }
 
-/* Of all lines: (the element of dx, the number of the index). */
+/* The pairs of all lines: (element of dx, number of the index). */
 typedef struct gpunn__gather_keys {
     gpunn__gather    g;
     __device__ uint2 operator()(const gpunn__sorting &, int64_t, int64_t i) const
@@ -981,7 +986,7 @@ typedef struct gpunn__gather_keys {
     }
 } gpunn__gather_keys;
 
-/* A thread takes the run that its element begins, or hands it to the whole block. */
+/* A thread sums the run that its element starts, or leaves a long run to the whole block. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__gather_runs_kernel(const gpunn__gather g, const uint2 *sorted, int64_t count)
 {
@@ -1013,7 +1018,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* The lines, and the values of index and its places: those of gather's result and of scatter_add's src. */
+/* Describes the lines and indices. The shape is that of gather's result or of scatter_add's src. */
 static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along *a, const gpunn_value *index)
 {
     gpunn__gather g;
@@ -1028,7 +1033,7 @@ static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along
     return g;
 }
 
-/* GPUNN__PREPARE of what gpunn__gather_back will do. */
+/* GPUNN__PREPARE for gpunn__gather_back. */
 static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, const gpunn__gather *g)
 {
     const int64_t count = g->slices ? g->m : g->outer * g->m * g->inner, places = g->slices ? g->n : g->outer * g->n * g->inner;
@@ -1064,13 +1069,13 @@ static gpunn_status gpunn__gather_slices(gpunn__cuda *cuda, const gpunn__gather 
     return gpunn__rows_backward(cuda, &r, &s, workspace);
 }
 
-/* dx = base plus what the indices bring to it. */
+/* dx = base plus what the indices add to it. */
 static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g, void *workspace)
 {
     const int64_t lines = g->outer * g->inner, count = lines * g->m;
     const bool    few = g->m <= GPUNN__GATHER_FEW;
     gpunn__gather start = *g;
-    if (!few) start.m = 0; /* what no index names is the base alone */
+    if (!few) start.m = 0; /* elements that no index refers to equal the base */
     if (few || (g->base != g->dx && !(g->slices && g->base == NULL)))
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1), GPUNN__THREADS, start));
     if (few) return GPUNN_OK;
@@ -1134,8 +1139,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_st
     return gpunn__gather_back(cuda, &g, step->workspace);
 }
 
-/* ---- scatter: the number of the last index that names each element, from 1 on; 0: none does ---------------------------- *
- * An index out of range names its line's first element, as the largest number, and makes it a NaN, of integers a 0. */
+/* ---- scatter: finds the last index that refers to each element, counted from 1; 0: none -------------------------------- *
+ * An index out of range refers to its line's first element, as the largest number, and makes it NaN (0 for
+ * integers). */
 
 typedef unsigned long long gpunn__last;
 
@@ -1150,7 +1156,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_last_ker
     }
 }
 
-/* Forward: the result from x and src, which is `gradient`; backward: x's gradient from that of the result, which is `x`. */
+/* Forward: the result from x and src, which is `gradient`. Backward: x's gradient from that of the result,
+ * which is `x`. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__scatter_kernel(const gpunn__gather g, const gpunn__last *last, bool backward)
 {

@@ -2,28 +2,29 @@
 #include "cuda/elementwise.h"
 
 /* ==== >>cuda/move ================================================================================================== *
- * Ops that only move data, and the filters of convolutions. */
+ * Ops that only move data, and layout changes of convolution filters. */
 /* ---- strided copies: permute, concat, slice and pad are nothing else ------------------------------------------------- */
 
-/* Position p along it is element (p - begin) / step of `from` where that divides and lies in [0, length), else a hole. */
+/* One axis of a move. Position p reads element (p - begin) / step of `from`, if that is an integer in [0,
+ * length). Otherwise p is a hole. */
 typedef struct gpunn__axis {
     int64_t size, to_stride, from_stride, begin, step, length;
 } gpunn__axis;
 
-/* to = or += from, or hole, at all positions of a block of axes, innermost first. */
+/* A move over a block of axes, innermost first: to = or += from, or hole. */
 typedef struct gpunn__move {
     void       *to;
     const void *from;
     gpunn_dtype to_dtype, from_dtype;
     float       hole;
     bool        add, packed; /* packed: axis 0 counts packs of 8 */
-    int         fill;        /* gpunn_pad_mode: what holes get */
+    int         fill;        /* gpunn_pad_mode: how holes are filled */
     int         rank;
     int64_t     count;
     gpunn__axis axis[GPUNN_MAX_RANK];
 } gpunn__move;
 
-/* The elements for position i of the axes from `first` on; false: a hole. */
+/* The elements of `to` and `from` at position i of the axes from `first` on. Returns false for a hole. */
 __device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int first, int64_t i, int64_t *to, int64_t *from)
 {
     uint64_t rest = (uint64_t)i;
@@ -66,7 +67,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(cons
     }
 }
 
-/* The same of integers. */
+/* The same for integers. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_integers_kernel(const gpunn__move move)
 {
     GPUNN__FOLLOW();
@@ -79,8 +80,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_integers_ke
     }
 }
 
-/* For moves without holes, contiguous along axis 0 in `to` and along axis 1 in `from`: squares go through shared memory, so that
- * neighbouring threads both read and write neighbours. */
+/* For moves without holes that are contiguous along axis 0 in `to` and along axis 1 in `from`. Squares go
+ * through shared memory, so that adjacent threads both read and write adjacent elements. */
 enum { GPUNN__SQUARE = 32 };
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__transpose_kernel(const gpunn__move move)
 {
@@ -108,7 +109,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__transpose_ker
     }
 }
 
-/* A move between places in two values; its axes follow. */
+/* A move between offsets in two values. The caller adds the axes. */
 static gpunn__move gpunn__move_of(const gpunn_value *to, int64_t to_offset, const gpunn_value *from, int64_t from_offset,
                                   bool add)
 {
@@ -122,7 +123,7 @@ static gpunn__move gpunn__move_of(const gpunn_value *to, int64_t to_offset, cons
     return move;
 }
 
-/* The next axis outwards, merged with the one before where it continues that. */
+/* Adds the next axis outwards, or merges it with the previous one if memory continues. */
 static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride, int64_t from_stride, int64_t begin, int64_t step,
                              int64_t length)
 {
@@ -131,7 +132,8 @@ static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride,
     gpunn__axis axis = {size, to_stride, from_stride, begin, step, length};
     if (move->rank > 0) {
         gpunn__axis *last = &move->axis[move->rank - 1];
-        bool         mirrored = move->fill != GPUNN_PAD_CONSTANT && length < size; /* in steps of its own */
+        /* mirrored axes cannot be merged */
+        bool mirrored = move->fill != GPUNN_PAD_CONSTANT && length < size;
         if (last->length == last->size && step == 1 && !mirrored && to_stride == last->to_stride * last->size &&
             from_stride == last->from_stride * last->size) {
             gpunn__axis merged = {size * last->size,  last->to_stride, last->from_stride, begin * last->size, 1,
@@ -184,14 +186,14 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
     return GPUNN__LAUNCH(cuda, gpunn__move_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
 }
 
-/* ---- filters from [k][channels][cells] to [k][cells][channels], or back, many in one launch, each tile through shared memory */
+/* ---- filters from [k][channels][cells] to [k][cells][channels] or back: many per launch, by tiles in shared memory --------- */
 
 enum { GPUNN__RELAYOUT_JOBS = 64, GPUNN__RELAYOUT_TILE = 2048, GPUNN__RELAYOUT_CELLS = 32 };
 
 typedef struct gpunn__relayout_job {
     const void *from;
     void       *to;
-    int64_t     tiles; /* of this job and those before */
+    int64_t     tiles; /* tiles of this job and all before it */
     int         channels, cells, tile_channels, tile_cells;
     bool        from_last, to_last, add;
 } gpunn__relayout_job;
@@ -202,12 +204,13 @@ typedef struct gpunn__relayout_jobs {
     gpunn__relayout_job job[GPUNN__RELAYOUT_JOBS];
 } gpunn__relayout_jobs;
 
-/* Element i of a tile, and where it is in memory: in the order of memory, so that neighbours read or write neighbours. */
+/* The memory index of element i of a tile, and in *at its index in shared memory. i runs in memory order, so
+ * that adjacent threads access adjacent elements. */
 __device__ __forceinline__ int64_t gpunn__relayout_place(const gpunn__relayout_job &job, bool last, int i, int channels,
                                                          int cells, int64_t channel, int64_t cell, int *at)
 {
     int c = last ? i % channels : i / cells, k = last ? i / channels : i % cells;
-    *at = c * (job.tile_cells | 1) + k; /* an odd step: all banks of shared memory */
+    *at = c * (job.tile_cells | 1) + k; /* an odd stride avoids bank conflicts */
     return last ? (cell + k) * job.channels + channel + c : (channel + c) * job.cells + cell + k;
 }
 
@@ -345,7 +348,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *st
     gpunn__strides(out, out_stride);
     int64_t     offset = start * in_stride[cut];
     gpunn__move move;
-    if (step->backward && !step->accumulate[0]) { /* all of grad_in, with holes of 0 */
+    if (step->backward && !step->accumulate[0]) { /* writes all of grad_in, with 0 in the holes */
         move = gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, 0, false);
         for (int d = in->rank - 1; d >= 0; d--)
             gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], d == cut ? start : 0, d == cut ? every : 1,
@@ -361,7 +364,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *st
     return gpunn__cuda_move(cuda, &move);
 }
 
-/* ---- the gradient of what is padded with its own elements: a thread for each of these gathers ------------------------- */
+/* ---- gradient of pads that repeat the input: a thread per input element gathers --------------------------------------- */
 
 typedef struct gpunn__padding {
     int             rank, mode;
@@ -437,7 +440,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__cuda_move(cuda, &move);
 }
 
-/* ---- assign: a thread for each element of the value ------------------------------------------------------------------------ */
+/* ---- assign: a thread per element of the value ----------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__assign_kernel(const gpunn__assign_shape c, const gpunn_value value, const void *position, gpunn_dtype position_type,

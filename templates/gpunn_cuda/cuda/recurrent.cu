@@ -4,14 +4,15 @@
 #include "cuda/conv.h"
 
 /* ==== >>cuda/recurrent ============================================================================================= *
- * rnn, lstm, gru: one layer, F32 in all precisions. By cuDNN, whose weights lie in one piece, where they are gathered from
- * PyTorch's and whence their gradients are spread. Without it, as gpunn.h's >>cpu/recurrent does it and with the same rows of
- * gates kept: one product over all steps for the input, one for each gradient of a weight, and a product and a kernel for each
- * step.
- * cuDNN has PyTorch's order of gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases. */
+ * rnn, lstm and gru: one layer, F32 in all precisions. cuDNN keeps all weights in one buffer, so they are
+ * gathered there from PyTorch's layout, and their gradients are scattered back. cuDNN has PyTorch's order of
+ * gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases.
+ * Without cuDNN, the algorithm and the saved rows of gates are those of gpunn.h's >>cpu/recurrent: one
+ * product over all steps for the input, one for each gradient of a weight, and a product and a kernel per
+ * step. */
 #if GPUNN__CUDNN
 
-typedef struct gpunn__dnn_rnn_choice { /* what the cache holds for a gpunn__dnn_rnn */
+typedef struct gpunn__dnn_rnn_choice { /* the cache entry of a gpunn__dnn_rnn */
     bool                     searched, usable;
     gpunn__dnn_rnn_room      room;
     cudnnRNNDescriptor_t     rnn;
@@ -33,7 +34,7 @@ static void gpunn__dnn_rnn_forget(gpunn__cuda *cuda, void *value)
     choice->rnn = NULL, choice->x = choice->y = NULL;
 }
 
-/* The descriptors, for which there need be no device. cuDNN 9 reads the lengths of sequences here, on the host. */
+/* Makes the descriptors, which needs no device. cuDNN 9 reads the sequence lengths here, on the host. */
 static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
 {
     const cudnnRNNMode_t mode = key->op == GPUNN_OP_LSTM  ? CUDNN_LSTM
@@ -75,11 +76,12 @@ static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dn
     gpunn__host_free(builder->cuda, lengths, bytes);
 }
 
-/* Where parts of the weights begin. Those of one matrix's gates lie behind each other, as PyTorch's do, or cuDNN is not used. */
+/* Finds the offsets of the weights' parts. The gates of one matrix must be contiguous, as in PyTorch;
+ * otherwise cuDNN is not used. */
 static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
-    char *const       base = (char *)libraries->lt_workspace; /* any address: nothing is read from there */
+    char *const       base = (char *)libraries->lt_workspace; /* any address, since nothing is read from it */
     const int64_t     gates = key->op == GPUNN_OP_LSTM ? 4 : key->op == GPUNN_OP_GRU ? 3 : 1;
     for (int64_t d = 0; d < key->directions; d++)
         for (int64_t g = 0; g < 2 * gates; g++) {
@@ -159,7 +161,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__
         (void)GPUNN__DNN(&builder, cudnnRNNBackwardData_v8, handle, c->rnn, NULL, c->y, data->y, data->dy, c->x, data->dx,
                          c->state, data->h_0, data->dh_n, data->dh_0, c->state, data->c_0, data->dc_n, data->dc_0, weights,
                          data->weights, workspace, data->workspace, reserve, data->reserve);
-    if (data->dweights) /* after the other, whose reserve it reads */
+    if (data->dweights) /* after the previous call, whose reserve it reads */
         (void)GPUNN__DNN(&builder, cudnnRNNBackwardWeights_v8, handle, c->rnn, CUDNN_WGRAD_MODE_ADD, NULL, c->x, data->x,
                          c->state, data->h_0, c->y, data->y, weights, data->dweights, workspace, data->workspace, reserve,
                          data->reserve);
@@ -167,7 +169,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__
     GPUNN__TRY(gpunn__cuda_check(cuda, cudaGetLastError(), "cudnnRNN"));
     return gpunn__dnn_fail(cuda, builder.status, builder.text);
 }
-#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: products and a kernel for each step */
+#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: products and a kernel per step */
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
 {
     (void)key, (void)room;
@@ -184,9 +186,9 @@ typedef struct gpunn__recurrent {
     int          op; /* gpunn_op */
     bool         relu;
     int64_t      length, batch, in, hidden, gates, width, directions, direction;
-    int64_t      step;      /* in the order of the direction */
+    int64_t      step;      /* counted in the order of the direction */
     float       *kept;      /* [length][batch][width] */
-    float       *h, *c;     /* [batch][hidden]: the state, or its gradient */
+    float       *h, *c;     /* [batch][hidden]: the state or its gradient */
     const void  *h_0, *c_0; /* of this direction; NULL: 0 */
     gpunn_dtype  h_0_dtype, c_0_dtype, lengths_dtype;
     const void  *lengths; /* [batch]; NULL: all are `length` */
@@ -205,7 +207,7 @@ static __device__ __forceinline__ int64_t gpunn__recurrent_time(const gpunn__rec
     return r.direction ? r.length - 1 - step : step;
 }
 
-/* Of an impossible length, -1. */
+/* The length of sequence n, or -1 if it is out of range. */
 static __device__ __forceinline__ int64_t gpunn__recurrent_length(const gpunn__recurrent &r, int64_t n)
 {
     if (r.lengths == NULL) return r.length;
@@ -213,7 +215,7 @@ static __device__ __forceinline__ int64_t gpunn__recurrent_length(const gpunn__r
     return length < 1 || length > r.length ? -1 : length;
 }
 
-/* Element k of the h, or with c_0 of the c, that step s of sequence n starts from. */
+/* Element k of the state h that sequence n has before step s. */
 static __device__ __forceinline__ float gpunn__recurrent_before(const gpunn__recurrent &r, int64_t s, int64_t n, int64_t k)
 {
     int64_t t = s > 0 ? gpunn__recurrent_time(r, s - 1) : r.length;
@@ -311,7 +313,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_slope_
     }
 }
 
-/* to[time][n][hidden]: the h that each step starts from. */
+/* to[time][n][hidden] = the h that each step starts from. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_before_kernel(const gpunn__recurrent r, float *to)
 {
     GPUNN__FOLLOW();
@@ -343,13 +345,13 @@ static gpunn__recurrent gpunn__recurrent_of(const gpunn_step *step)
     return r;
 }
 
-/* Floats of a direction's gates, aligned. */
+/* Floats of one direction's saved gates, aligned. */
 static int64_t gpunn__recurrent_kept(const gpunn__recurrent *r)
 {
     return GPUNN__UP(r->length * r->batch * r->width, 64);
 }
 
-/* Turns to direction d. */
+/* Selects direction d. */
 static void gpunn__recurrent_relayout(gpunn__recurrent *r, const gpunn_step *step, int64_t d)
 {
     const int64_t      states = r->batch * r->hidden;
@@ -364,7 +366,7 @@ static void gpunn__recurrent_relayout(gpunn__recurrent *r, const gpunn_step *ste
     r->hh = (const float *)in[3].data;
 }
 
-/* to[i] = or += from[i], or 0 without; wherever in their memory they are. */
+/* to[i] = or += from[i], or 0 if from is NULL. Any alignment is possible. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__recurrent_copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count,
                                  bool add)
@@ -383,7 +385,7 @@ static gpunn_status gpunn__recurrent_copy(gpunn__cuda *cuda, void *to, gpunn_dty
                          from_dtype, count, add);
 }
 
-/* The products of one step: gates += h W_hh^T, gru's q apart; backward: dh += gates W_hh. */
+/* The products of one step: gates += h W_hh^T, with gru's q separate. Backward: dh += gates W_hh. */
 static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__recurrent *r,
                                           gpunn__action action)
 {
@@ -419,7 +421,7 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
     return GPUNN_OK;
 }
 
-/* Operand i in F32. */
+/* Operand i in F32, converted into the workspace if needed. */
 static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i, gpunn__room *room, gpunn_value *x)
 {
     const gpunn_value *from = &step->in[i];
@@ -469,7 +471,7 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
     return GPUNN_OK;
 }
 
-/* The gradients of one direction's weights and its part of dx, from those of the gates. */
+/* The gradients of one direction's weights and its part of dx, from the gradients of the gates. */
 static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action,
                                                const gpunn__recurrent *r, const gpunn_value *x, const gpunn_value *dx,
                                                float *before, float *sums, void *workspace)
@@ -569,8 +571,9 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
 
 /* ---- by cuDNN ---- */
 
-/* Whether cuDNN does the step. Not with lengths, which it wants on the host; not where results may never vary, since it runs
- * products on several streams at once; not relu in training, which may make 0 of NaN and so hide a bad loss. */
+/* Whether cuDNN runs the step. Not with lengths, which it needs on the host. Not if the device is
+ * deterministic, since it runs products on several streams at once. Not relu in training, since it may turn
+ * NaN into 0 and hide a bad loss. */
 static gpunn_status gpunn__recurrent_fits(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_rnn *key,
                                           gpunn__dnn_rnn_room *sizes, bool *fits)
 {
@@ -589,13 +592,13 @@ typedef struct gpunn__recurrent_parts {
     float *all; /* cuDNN's weights, or their gradients */
     int    count;
     struct {
-        float  *own; /* ours */
+        float  *own; /* gpunn's weight or gradient */
         int64_t at, count;
         bool    add;
     } part[8];
 } gpunn__recurrent_parts;
 
-/* all = own, or back: own = or += all. */
+/* all = own; back: own = or += all. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_parts_kernel(const gpunn__recurrent_parts p, bool back)
 {
     GPUNN__FOLLOW();
@@ -631,7 +634,8 @@ static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *s
     return GPUNN__LAUNCH(cuda, gpunn__recurrent_parts_kernel, gpunn__blocks(cuda, most, 1), GPUNN__THREADS, p, back);
 }
 
-/* Where the gradient of operand i is written: its own place, or room from which gpunn__cuda_copy takes it there. */
+/* Where cuDNN writes the gradient of operand i: the gradient itself, or a buffer from which gpunn__cuda_copy
+ * adds or converts it. */
 static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__room *room)
 {
     const gpunn_value *to = &step->grad_in[i];
@@ -660,7 +664,8 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     data.y = (float *)step->out.data;
     data.dy = (const float *)step->grad_out.data;
     float *const behind = (float *)(step->backward ? step->grad_out.data : step->out.data) + y, *final[2] = {NULL, NULL};
-    for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) { /* in room of their own where they would not be aligned */
+    /* a state that would be unaligned goes through a buffer of its own */
+    for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) {
         const bool aligned = (y + i * states) % 4 == 0;
         final[i] = aligned ? behind + i * states : (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
     }

@@ -1,32 +1,35 @@
 #include "base/values.h"
 
 /* ==== >>cuda/sampling ============================================================================================== *
- * grid_sample, roi_align and affine_grid, as in gpunn.h's >>cpu/sampling: a thread for each point. Points that touch the same
- * cell add to its gradient in any order, so they add integers. Each term is rounded to a multiple of a power of two, so small
- * that P terms as large as the largest gradient of y just fit 63 bits, for the P points of a sample. That is 2^-38 of the largest
- * for 192^3 points, finer than an F32 sum of such terms. Rows of a hash grid are summed the same way. */
+ * grid_sample, roi_align, affine_grid, hash_grid_encoding and interpolate, as in gpunn.h's >>cpu/sampling,
+ * with one thread per point.
+ * Points that touch the same cell add to its gradient in any order. To stay reproducible they add integers:
+ * each term is rounded to a multiple of a power of two. Let P be the number of points of a sample. The power
+ * is so small that P terms as large as the largest gradient of y just fit 63 bits. For 192^3 points it is
+ * 2^-38 of the largest, finer than an F32 sum of such terms. Rows of a hash grid are summed the same way. */
 typedef struct gpunn__exact {
     unsigned long long *sums;    /* [count] */
-    float              *largest; /* [blocks]: what blocks found in dy; NaN wins */
+    float              *largest; /* [blocks]: the largest |dy| that each block found; NaN wins */
     int                 blocks;
-    int64_t             count, terms, dy_count; /* terms: of one sum, at most */
+    int64_t             count, terms, dy_count; /* terms: most terms of one sum */
     const void         *dy;
     gpunn_dtype         dy_dtype;
 } gpunn__exact;
 
 typedef struct gpunn__sampling {
-    int                channels, size[3];      /* size: of x along x, y, z */
-    int64_t            samples, cells, points; /* cells, points: of one sample and channel */
+    int                channels, size[3];      /* size: of x along x, y and z */
+    int64_t            samples, cells, points; /* cells, points: per sample and channel */
     gpunn_grid_mode    mode;
     gpunn_grid_padding padding;
     bool               align_corners, add_x, add_grid;
     const void        *x, *grid, *dy;
     void              *y, *dx, *dgrid;
     gpunn_dtype        x_dtype, grid_dtype, y_dtype;
-    gpunn__exact       exact; /* the gradient of x */
+    gpunn__exact       exact; /* for the gradient of x */
 } gpunn__sampling;
 
-typedef struct gpunn__cell_pair { /* of a point along one axis: two cells, their weights and the derivatives of these */
+/* one point along one axis: two cells, their weights and the weights' derivatives */
+typedef struct gpunn__cell_pair {
     int   cell[2];
     float weight[2], slope[2];
     bool  inside;
@@ -44,8 +47,8 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
         if ((at < -shift) != odd) slope = -slope;
         at = (odd ? span - rest : rest) - shift;
     }
-    if (!(at > low && at < high)) slope = 0; /* none at a border */
-    at = at > low ? at : low;                /* NaN goes low */
+    if (!(at > low && at < high)) slope = 0; /* no gradient at a border */
+    at = at > low ? at : low;                /* NaN becomes low */
     at = at < high ? at : high;
     bool             nearest = s.mode == GPUNN_GRID_NEAREST;
     int              cell = (int)(nearest ? rintf(at) : floorf(at)), next = cell + 1;
@@ -62,7 +65,8 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
     return p;
 }
 
-/* The places of a point (counted through all samples) along x, y, z; false: it is outside. */
+/* The cells of a point along x, y and z. point counts through all samples. Returns false if the point is
+ * outside. */
 template <int AXES>
 __device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int64_t point, gpunn__cell_pair place[AXES])
 {
@@ -75,7 +79,7 @@ __device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int
     return inside;
 }
 
-/* Cell number `corner` (bit k: the second one along axis k) of a channel, and its weight. */
+/* The index in its channel of cell number `corner` (bit k: the second one along axis k), and its weight. */
 template <int AXES>
 __device__ __forceinline__ int gpunn__corner(const gpunn__sampling &s, const gpunn__cell_pair place[AXES], int corner,
                                              float *weight)
@@ -91,7 +95,7 @@ __device__ __forceinline__ int gpunn__corner(const gpunn__sampling &s, const gpu
     return cell;
 }
 
-/* nearest takes the first corner alone. */
+/* nearest uses only the first corner. */
 __device__ __forceinline__ bool gpunn__takes_corner(const gpunn__sampling &s, int corner)
 {
     return corner == 0 || s.mode == GPUNN_GRID_BILINEAR;
@@ -168,8 +172,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__exact_clear_kern
     if (threadIdx.x == 0) e.largest[blockIdx.x] = largest;
 }
 
-/* What gradients are multiplied by to become integers: two powers of two, since their product may be beyond F32. NaN: a
- * gradient is not finite. For whole blocks. */
+/* The factor that turns gradients into integers, as two powers of two, since their product may exceed F32's
+ * range. NaN: a gradient is not finite. All threads of the block must call it. */
 __device__ __forceinline__ float2 gpunn__exact_scale(const gpunn__exact &e)
 {
     float largest = 0;
@@ -181,8 +185,8 @@ __device__ __forceinline__ float2 gpunn__exact_scale(const gpunn__exact &e)
     return largest < INFINITY ? make_float2(ldexpf(1, power / 2), ldexpf(1, power - power / 2)) : make_float2(NAN, NAN);
 }
 
-/* Products by powers of two are exact in F32. In F64 they would take twice as long as the conversion on GPUs that do two
- * operations of F64 a clock and multiprocessor. */
+/* Products with powers of two are exact in F32. Some GPUs do only two F64 operations per clock and
+ * multiprocessor. There, F64 products would take twice as long as the conversion. */
 __device__ __forceinline__ void gpunn__exact_add(const gpunn__exact &e, int64_t i, float term, float2 scale)
 {
     (void)atomicAdd(&e.sums[i], (unsigned long long)llrintf(term * scale.x * scale.y));
@@ -201,7 +205,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* Their workspace, and where they lie in it. */
+/* The bytes of workspace for the sums; gpunn__exact_of places them in it. */
 static size_t gpunn__exact_bytes(const gpunn__cuda *cuda, int64_t count)
 {
     return (size_t)count * sizeof(unsigned long long) + (size_t)cuda->multiprocessors * 8 * sizeof(float);
@@ -245,7 +249,8 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* With blocks side by side for channels where the points alone do not fill the device. */
+/* Blocks for the points, and several rows of blocks for the channels if the points alone do not fill the
+ * device. */
 static dim3 gpunn__sample_blocks(const gpunn__cuda *cuda, const gpunn__sampling *s)
 {
     dim3     grid(gpunn__blocks(cuda, s->samples * s->points, 1));
@@ -301,21 +306,21 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_st
     return axes == 3 ? gpunn__cuda_sample_grid<3>(cuda, &s, action) : gpunn__cuda_sample_grid<2>(cuda, &s, action);
 }
 
-/* ---- roi_align: a thread for each value ------------------------------------------------------------------------------------ */
+/* ---- roi_align: a thread per value of the result --------------------------------------------------------------------------- */
 
 typedef struct gpunn__rois {
     gpunn__roi_shape shape;
-    int64_t          count; /* of results */
+    int64_t          count; /* number of results */
     const void      *x, *boxes, *dy;
     void            *y, *dx;
     gpunn_dtype      x_dtype, boxes_dtype, y_dtype;
     bool             add;
-    gpunn__exact     exact; /* the gradient of x */
+    gpunn__exact     exact; /* for the gradient of x */
 } gpunn__rois;
 
 typedef struct gpunn__roi_bin {
     gpunn__roi_line y, x;
-    int64_t         first; /* cell of its channel; -1: it is of no sample */
+    int64_t         first; /* first cell of its channel; -1: the box belongs to no sample */
 } gpunn__roi_bin;
 
 __device__ __forceinline__ gpunn__roi_bin gpunn__roi_bin_of(const gpunn__rois &r, int64_t i)
@@ -425,7 +430,7 @@ typedef struct gpunn__hashing {
     const float     *table, *dy;
     float           *y;
     bool             add_x;
-    gpunn__exact     exact; /* the gradient of the table */
+    gpunn__exact     exact; /* for the gradient of the table */
 } gpunn__hashing;
 
 template <int AXES> __device__ __forceinline__ void gpunn__hash_point(const gpunn__hashing &h, int64_t point, float x[AXES])
@@ -434,7 +439,7 @@ template <int AXES> __device__ __forceinline__ void gpunn__hash_point(const gpun
     for (int k = 0; k < AXES; k++) x[k] = gpunn__load(h.x, h.x_dtype, point * AXES + k);
 }
 
-/* A thread has one level of a point. */
+/* A thread computes one level of a point. */
 template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
@@ -448,7 +453,7 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* A thread has a point. */
+/* The gradient of x. A thread computes one point. */
 template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_slopes_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
@@ -535,11 +540,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, g
 }
 
 /* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) -------------------------------------------------------- *
- * Backward: a part of a sample's points for each block, then the parts one after another. */
+ * In the backward pass each block sums a part of a sample's points. A second launch adds up the parts in
+ * order. */
 
 typedef struct gpunn__affine_points {
-    int         axes, size[3];         /* size: along x, y, z; 1 where there is no z */
-    int64_t     samples, points, each; /* points: of one sample; each: of one part */
+    int         axes, size[3];         /* size: along x, y and z; 1 if there is no z */
+    int64_t     samples, points, each; /* points: per sample; each: per part */
     int         parts;
     bool        align_corners, accumulate;
     const void *theta, *dgrid;
@@ -548,7 +554,7 @@ typedef struct gpunn__affine_points {
     float      *sums; /* [samples][parts][3][4] */
 } gpunn__affine_points;
 
-/* (x, y, z, 1) of point i of its sample. */
+/* Computes (x, y, z, 1) of point i of its sample. */
 __device__ __forceinline__ void gpunn__affine_at(const gpunn__affine_points &a, int64_t i, float at[4])
 {
     int64_t line = i / a.size[0], slice = line / a.size[1];
@@ -654,12 +660,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_st
     return GPUNN__LAUNCH(cuda, gpunn__affine_finish_kernel, gpunn__blocks(cuda, theta->count, 1), GPUNN__THREADS, a);
 }
 
-/* ---- interpolate, as in gpunn.h's >>cpu/sampling: a thread for each output, backward for each cell, or a block for many - */
+/* ---- interpolate, as in gpunn.h's >>cpu/sampling: a thread per output; backward a thread or block per cell -------------- */
 
 typedef struct gpunn__resize_axis {
     int   in, out;
     float ratio;
-    int   taps; /* cells that an output sees: 1, linearly 2, cubically 4 */
+    int   taps; /* cells that contribute to an output: nearest 1, linear 2, cubic 4 */
 } gpunn__resize_axis;
 
 typedef struct gpunn__resize {
@@ -672,7 +678,8 @@ typedef struct gpunn__resize {
     gpunn_dtype        from_dtype, to_dtype;
 } gpunn__resize;
 
-/* The cell that output o lies on or behind, cubically -1 before the first one; *share: how far behind it. */
+/* The cell at or before the position of output o. In cubic mode it is -1 before the first cell. *share
+ * receives the distance of the output from it. */
 __device__ __forceinline__ int gpunn__resize_first(const gpunn__resize &r, const gpunn__resize_axis &a, int o, float *share)
 {
     bool  centre = r.mode != GPUNN_INTERPOLATE_NEAREST && !r.align_corners;
@@ -685,7 +692,7 @@ __device__ __forceinline__ int gpunn__resize_first(const gpunn__resize &r, const
     return first;
 }
 
-/* The cell that an output sees through a tap, the one at the end for those beyond, and what it is of it. */
+/* The cell of a tap, clamped to the ends of the axis. The next function gives its weight. */
 __device__ __forceinline__ int gpunn__resize_cell(const gpunn__resize_axis &a, int first, int tap)
 {
     return max(0, min(first - (a.taps - 1) / 2 + tap, a.in - 1));
@@ -697,27 +704,27 @@ __device__ __forceinline__ float gpunn__resize_tap(const gpunn__resize_axis &a, 
     return a.taps == 1 ? 1 : tap ? share : 1 - share;
 }
 
-/* The first output whose first cell is i or a later one. */
+/* The first output whose first cell is i or later. */
 __device__ __forceinline__ int gpunn__resize_begin(const gpunn__resize &r, const gpunn__resize_axis &a, int i)
 {
     if (i < 0 || (i == 0 && a.taps < 4)) return 0;
     float shift = r.mode == GPUNN_INTERPOLATE_LINEAR || r.mode == GPUNN_INTERPOLATE_CUBIC ? 0.5f : 0.0f, share;
     float guess = r.mode == GPUNN_INTERPOLATE_NEAREST || r.align_corners ? (float)i / a.ratio
                                                                          : ((float)i + shift) / a.ratio - 0.5f;
-    int   o = guess < (float)a.out ? max((int)guess, 0) : a.out; /* infinite where the ratio is 0 */
+    int   o = guess < (float)a.out ? max((int)guess, 0) : a.out; /* infinite if the ratio is 0 */
     while (o > 0 && gpunn__resize_first(r, a, o - 1, &share) >= i) o--;
     while (o < a.out && gpunn__resize_first(r, a, o, &share) < i) o++;
     return o;
 }
 
-/* The outputs that see cell i: from *begin on so many. */
+/* The number of outputs to which cell i contributes, from *begin on. */
 __device__ __forceinline__ int gpunn__resize_seen(const gpunn__resize &r, const gpunn__resize_axis &a, int i, int *begin)
 {
     *begin = gpunn__resize_begin(r, a, i - a.taps / 2);
     return gpunn__resize_begin(r, a, min(i + 1 + a.taps / 4, a.in)) - *begin;
 }
 
-/* What cell i is of output o, which sees it. */
+/* The weight of cell i in output o, to which it contributes. */
 __device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, const gpunn__resize_axis &a, int o, int i)
 {
     float share, sum = 0;
@@ -754,7 +761,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel
     }
 }
 
-/* block: all its threads share a cell. */
+/* block: a whole block computes one cell, otherwise a thread does. */
 template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_back_kernel(const gpunn__resize r)
 {
     GPUNN__FOLLOW();
