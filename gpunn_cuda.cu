@@ -2237,9 +2237,9 @@ __device__ __forceinline__ float gpunn__float_log10(float x)
     return x > 0 && x < INFINITY ? y : x == 0 ? -INFINITY : x < 0 ? NAN : x;
 }
 
-/* sin(x + quadrants pi / 2). Unlike sinf's, the range reduction of large x needs no local memory. x / (2
- * pi) is the product of x's 32-bit significand and 96 bits of 1 / (2 pi): those that yield less than whole
- * turns. */
+/* sin(x + quadrants pi / 2). Unlike sinf's, the range reduction of large x needs no local memory.
+ * x / (2 pi) is the product of x's 32-bit significand and 96 bits of 1 / (2 pi): those that yield less
+ * than whole turns. */
 static __device__ const unsigned gpunn__turns[8] = {0,           0x28BE60DBu, 0x9391054Au, 0x7F09D5F4u,
                                                     0x7D4D3770u, 0x36D8A566u, 0x4F10E410u, 0x7F9458EAu};
 __device__ __forceinline__ float gpunn__float_sin(float x, int quadrants)
@@ -2445,12 +2445,13 @@ __device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype,
     }
 }
 
+/* Whether the dtype is F32, F16 or BF16. */
 GPUNN__INTERNAL bool gpunn__is_float(gpunn_dtype dtype);
 
-/* An operand addressed by the index i of a result element. i has the digits i % size[0], i / size[0] %
- * size[1], ...: one per dimension of the result, innermost first, with adjacent dimensions merged. An operand
- * of the result's shape and a scalar have one digit; common broadcasts have two or three. A pack costs one
- * division per digit but the last, in 32 bits where that suffices. */
+/* An operand addressed by the index i of a result element. i has the digits i % size[0],
+ * i / size[0] % size[1], ...: one per dimension of the result, innermost first, with adjacent dimensions
+ * merged. An operand of the result's shape and a scalar have one digit; common broadcasts have two or three.
+ * A pack costs one division per digit but the last, in 32 bits where that suffices. */
 typedef struct gpunn__operand {
     const void *data; /* NULL: absent */
     gpunn_dtype dtype;
@@ -2823,8 +2824,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_ste
  * Ops that only move data, and layout changes of convolution filters. */
 /* ---- strided copies: permute, concat, slice and pad are nothing else ------------------------------------------------- */
 
-/* One axis of a move. Position p reads element (p - begin) / step of `from`, if that is an integer in [0,
- * length). Otherwise p is a hole. */
+/* One axis of a move. Position p reads element (p - begin) / step of `from`, if that is an integer in
+ * [0, length). Otherwise p is a hole. */
 typedef struct gpunn__axis {
     int64_t size, to_stride, from_stride, begin, step, length;
 } gpunn__axis;
@@ -3401,12 +3402,14 @@ typedef struct gpunn__along {
     bool        add, log;
 } gpunn__along;
 
+/* Describes a step along one axis: its lines, team, operand, result and gradients. */
 GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis);
 
+/* The number of blocks for a kernel in which a team takes each line. */
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
 
-/* The teams of a block take adjacent lines and advance together: for (first = _first; first < a.lines; first
- * += _step). */
+/* The teams of a block take adjacent lines and advance together: for (first = _first; first < a.lines;
+ * first += _step). */
 __device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
 {
     return (int64_t)gridDim.x * (blockDim.x / a.team);
@@ -3497,6 +3500,7 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
         r->team = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
 }
 
+/* Describes a plain sum of `in` over axes (a bit set) in F32. whole: in a single chunk. */
 static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in, uint32_t axes, bool whole)
 {
     const gpunn__walk all = gpunn__axes_reduced(in, axes);
@@ -3984,6 +3988,7 @@ __device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, i
     return (outer * a.n + (k.reverse ? a.n - 1 - i : i)) * a.inner + (line - outer * a.inner);
 }
 
+/* One thread per line. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
@@ -3998,6 +4003,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_ker
     }
 }
 
+/* The sum of each part. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
@@ -4020,6 +4026,7 @@ __device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, in
     return gpunn__block_reduce(sum, gpunn__add());
 }
 
+/* One block per part: a Hillis-Steele scan over GPUNN__THREADS elements at a time. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
@@ -5408,8 +5415,8 @@ typedef struct gpunn__linear_gradients {
     bool sums, derived;
 } gpunn__linear_gradients;
 
-/* The products of LINEAR's backward step. dX = dY W, times the derivative of an activation that made X. dW =
- * dY^T X. dbias is dY summed over its rows, and is fused into the product for dW unless it accumulates.
+/* The products of LINEAR's backward step. dX = dY W, times the derivative of an activation that made X.
+ * dW = dY^T X. dbias is dY summed over its rows, and is fused into the product for dW unless it accumulates.
  * Whether a gradient accumulates may change from run to run. */
 GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step);
 
@@ -5528,6 +5535,7 @@ static gpunn_status gpunn__algorithms_layout(gpunn__cuda *cuda, cublasLtMatrixLa
     return GPUNN_OK;
 }
 
+/* Makes the descriptors of a product, with the epilogue for bias, activation and row sums. */
 static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__product_key *key, gpunn__algorithms *all)
 {
     const cublasComputeType_t compute = key->dtype == GPUNN_F32 && key->precision == GPUNN_PRECISION_TF32
@@ -5648,6 +5656,7 @@ static gpunn_status gpunn__algorithm_again(gpunn__cuda *cuda, const void *what)
     return gpunn__algorithms_run(cuda, run->p, run->all, run->algorithm);
 }
 
+/* Times all algorithms and keeps the fastest, if gpunn__may_time allows it. */
 static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all)
 {
     float best = 0, milliseconds;
@@ -5714,6 +5723,7 @@ GPUNN__INTERNAL bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpun
     return pieces <= (apart ? 8 : 2) && gpunn__product_tiles(p) * pieces <= 2 * cuda->multiprocessors;
 }
 
+/* Runs one or two products by our own kernel. */
 static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *p, int count)
 {
     gpunn__product_pair pair = {{p[0], p[count - 1]}};
@@ -5744,6 +5754,7 @@ static gpunn__product gpunn__product_bare(gpunn__product p)
     return p;
 }
 
+/* Runs the bare product, then row sums and activation in separate passes. */
 static gpunn_status gpunn__product_apart(gpunn__cuda *cuda, const void *what)
 {
     const gpunn__product *const p = (const gpunn__product *)what, bare = gpunn__product_bare(*p);
@@ -6278,6 +6289,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, i
     return tensor;
 }
 
+/* The convolution itself. conv->kind decides which of x, w and y it computes. */
 static cudnnBackendDescriptor_t gpunn__dnn_convolve(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t x,
                                                     cudnnBackendDescriptor_t w, cudnnBackendDescriptor_t y)
 {
@@ -6431,6 +6443,7 @@ GPUNN__INTERNAL void gpunn__dnn_forgive(gpunn__dnn_builder *builder)
     if (builder->status == GPUNN_ERR_UNSUPPORTED) builder->status = GPUNN_OK;
 }
 
+/* Fails with GPUNN_ERR_UNSUPPORTED if the workspace exceeds workspace_limit. */
 static void gpunn__dnn_limit(gpunn__dnn_builder *builder, int64_t workspace)
 {
     const size_t limit = builder->cuda->args.workspace_limit;
@@ -6549,6 +6562,7 @@ static gpunn_status gpunn__dnn_execute(gpunn__cuda *cuda, cudnnBackendDescriptor
     return gpunn__dnn_fail(cuda, status, text);
 }
 
+/* Times GPUNN__DNN_TIMED runs of a plan, after GPUNN__DNN_WARM to warm up. */
 static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack,
                                     const cudaEvent_t events[2], float *milliseconds)
 {
@@ -6680,11 +6694,13 @@ static gpunn__conv_values gpunn__conv_values_of(const gpunn_step *step, gpunn__c
     return v;
 }
 
+/* The one of the three values that is computed. */
 static gpunn_value *gpunn__conv_result(gpunn__conv_values *v, gpunn__conv_kind kind)
 {
     return kind == GPUNN__CONV_FORWARD ? &v->y : kind == GPUNN__CONV_DATA ? &v->x : &v->w;
 }
 
+/* The bare convolution of a step, without bias, residual and relu. */
 static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__conv_kind kind)
 {
     const gpunn_attributes  *attr = step->attr;
@@ -6991,9 +7007,9 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
 
 /* A convolution without cuDNN, for channels second. It processes as many images at a time as workspace_limit
  * allows. For every image and group, im2col gives columns [c / groups * kd * kh * kw][o * p * q]:
- *  FORWARD  y = w columns
- *  DATA     columns = w^T y, which are then gathered into x
- *  FILTER   w = y columns^T, which are then summed over the images
+ *    FORWARD  y = w columns
+ *    DATA     columns = w^T y, which are then gathered into x
+ *    FILTER   w = y columns^T, which are then summed over the images
  * Where windows are single adjacent cells, the columns are x itself. */
 static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
@@ -7095,8 +7111,8 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
 }
 
 /* A convolution by cuDNN with a workspace of `bytes`. cuDNN needs every tensor in conv's dtype, writes
- * without accumulating and, if channels are last, wants filters that way too. Whatever differs is staged in
- * the workspace. Whether a gradient accumulates may change from run to run. */
+ * without accumulating and, if channels are last, needs channels-last filters too. Whatever differs is staged
+ * in the workspace. Whether a gradient accumulates may change from run to run. */
 static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v, const void *bias,
                                      const void *residual, size_t bytes, gpunn__room *room, gpunn__action action)
 {
@@ -7186,6 +7202,7 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     return GPUNN_OK;
 }
 
+/* One gradient of a backward step: the input's or the filters'. */
 static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gpunn__conv_kind kind, gpunn__action action)
 {
     const gpunn__convolution conv = gpunn__convolution_of(step, kind);
@@ -8595,7 +8612,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel
     }
 }
 
-/* block: a whole block computes one cell, otherwise a thread does. */
+/* block: a whole block computes one cell, to which many outputs contribute. Otherwise a thread does. */
 template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_back_kernel(const gpunn__resize r)
 {
     GPUNN__FOLLOW();
@@ -8667,8 +8684,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_st
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
  * y = (x - mean) * invstd * weight + bias. In the backward pass let m = n * inner be the values per channel,
  * or infinity with running statistics, and h = x - mean. Then
- *  dbias = sum g, dweight = invstd * sum(g h),
- *  dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
+ *    dbias = sum g, dweight = invstd * sum(g h),
+ *    dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * In training the same passes add a residual to y and apply a relu. g is then the gradient after the relu's
  * derivative, which is also the residual's gradient; the summing pass writes it. The relu's derivative
  * follows from the result or, without a residual, from x.
@@ -8950,6 +8967,7 @@ __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm 
     return all;
 }
 
+/* The forward pass for lines and columns. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
@@ -8998,6 +9016,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
     }
 }
 
+/* The backward pass for lines and columns. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
@@ -9171,6 +9190,7 @@ __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, 
     return count;
 }
 
+/* The forward pass for packs of channels. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_packs_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
@@ -9494,10 +9514,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
 }
 
 /* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------------------------- *
- * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with k
- * = g * weight:
- *  dbias = sum g, dweight = sum(g h rstd) over the lines,
- *  dx = rstd * (k - mean of k - h * rstd^2 * mean of k h); rms_norm: without the mean of k.
+ * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with
+ * k = g * weight:
+ *    dbias = sum g, dweight = sum(g h rstd) over the lines,
+ *    dx = rstd * (k - mean of k - h * rstd^2 * mean of k h); rms_norm: without the mean of k.
  * A line is read twice, the second time from a cache. The sums over the lines are a reduction that keeps the
  * columns. It is like sum's, but of two values at once. If there are several chunks, the block that finishes
  * the last one of a tile adds up all of them. */
@@ -9881,6 +9901,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
     }
 }
 
+/* Accumulates the sums of g and of g (x - mean). */
 struct gpunn__group_sums {
     const gpunn__along &a;
     float               mean, sum, product;
@@ -10074,8 +10095,8 @@ struct gpunn__exp_sum {
     }
 };
 
-/* top and sum of a whole line, for each thread of its team. top starts at the lowest finite number, so that x
- * - top is never NaN for x = -inf. */
+/* top and sum of a whole line, for each thread of its team. top starts at the lowest finite number, so that
+ * x - top is never NaN for x = -inf. */
 __device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
 {
     gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
@@ -10184,13 +10205,15 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_st
  * cross_entropy and nll over x[n][classes][inner], with one label per line and line = n * inner + position.
  * Let l = log_softmax(x) (nll: x itself), w the class weights (1 without) and e the label smoothing (nll:
  * 0). A line that is not ignored costs
- *  (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
+ *    (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
  * The mean divides by the sum of w[label]. The gradient is
- *  dx[c] = or += a p[c] - b (c == label) - d w[c]
+ *    dx[c] = or += a p[c] - b (c == label) - d w[c]
  * with p = softmax(x), s = g / divisor, b = s (1 - e) w[label], d = s e / classes and a = b + d sum w. For
- * nll, a = d = 0. A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of
- * the loss reports. It has no gradient. The saved data is the divisor and sum w. For cross_entropy each line
- * adds its maximum and 1 / sum exp(x - maximum). */
+ * nll, a = d = 0.
+ * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports.
+ * It has no gradient.
+ * The saved data is the divisor and sum w. For cross_entropy each line adds its maximum and
+ * 1 / sum exp(x - maximum). */
 typedef struct gpunn__class_loss {
     gpunn__along    along; /* out: the losses or dx */
     bool            softmax;
@@ -10338,6 +10361,7 @@ __device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss 
     }
 }
 
+/* Describes a step of cross_entropy or nll, forward or backward. */
 GPUNN__INTERNAL gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpunn_step *step);
 
 static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
@@ -11121,6 +11145,7 @@ template <int N> __device__ __forceinline__ void gpunn__attention_drop(const gpu
     }
 }
 
+/* First pass over a line: the largest score and the sum of exp(score - largest). */
 struct gpunn__attention_sum {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
@@ -11140,6 +11165,7 @@ struct gpunn__attention_sum {
     }
 };
 
+/* Second pass over a line: writes the weights, after dropout. */
 struct gpunn__attention_weigh {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
@@ -11188,6 +11214,7 @@ __device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t
     }
 }
 
+/* First backward pass over a line: the sum of p dp. */
 struct gpunn__attention_dot {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
@@ -11204,6 +11231,7 @@ struct gpunn__attention_dot {
     }
 };
 
+/* Second backward pass over a line: writes the weights and ds = p (dp - sum) scale. */
 struct gpunn__attention_slope {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
@@ -11357,6 +11385,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
+/* Runs cuDNN's attention, with the kernels that prepare lengths and mask and clear unseen rows. */
 static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *mask, const gpunn__dnn_attention *a,
                                          const gpunn__dnn_attention_data *data)
 {
@@ -11803,6 +11832,7 @@ static __device__ __forceinline__ float gpunn__recurrent_before(const gpunn__rec
     return r.h_0 ? gpunn__load(r.h_0, r.h_0_dtype, n * r.hidden + k) : 0;
 }
 
+/* One forward step of a direction: gates, state and y. Sequences that have ended keep their state. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_kernel(const gpunn__recurrent r)
 {
     GPUNN__FOLLOW();
@@ -11851,6 +11881,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_k
     }
 }
 
+/* One backward step of a direction: replaces the saved gates by their gradients and updates those of the
+ * state. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_slope_kernel(const gpunn__recurrent r)
 {
     GPUNN__FOLLOW();
@@ -12586,8 +12618,8 @@ enum {
     GPUNN__GRADIENT_RANGES = 160, /* most ranges that fit a kernel's arguments */
 };
 
-/* Copies the values that a run changes in place aside, or back. One block copies ranges first, first +
- * blocks, ... */
+/* Copies the values that a run changes in place aside, or back. One block copies ranges first,
+ * first + blocks, ... */
 __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first, unsigned blocks)
 {
     for (unsigned k = first; k < (unsigned)count; k += blocks) {
@@ -12603,8 +12635,11 @@ typedef struct gpunn__gradients {
     int64_t      length[GPUNN__GRADIENT_RANGES];
 } gpunn__gradients;
 
+/* The sum of the squares of `count` values, copied to the host. An entry of gpunn_backend. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result);
 
+/* Statistics of `count` values, as up to GPUNN_SUM_PARTS partial results on the host; unused parts are 0. An
+ * entry of gpunn_backend. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
                                                     gpunn_value_sums parts[GPUNN_SUM_PARTS]);
 
@@ -12867,8 +12902,8 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) 
     }
 }
 
-/* The first kernel of a trust ratio: updates the states and sums squares. Block i leaves its two sums at sums
- * + 2 i. */
+/* The first kernel of a trust ratio: updates the states and sums squares. Block i leaves its two sums at
+ * sums + 2 i. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();

@@ -470,6 +470,7 @@ template <int N> __device__ __forceinline__ void gpunn__attention_drop(const gpu
     }
 }
 
+/* First pass over a line: the largest score and the sum of exp(score - largest). */
 struct gpunn__attention_sum {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
@@ -489,6 +490,7 @@ struct gpunn__attention_sum {
     }
 };
 
+/* Second pass over a line: writes the weights, after dropout. */
 struct gpunn__attention_weigh {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
@@ -537,6 +539,7 @@ __device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t
     }
 }
 
+/* First backward pass over a line: the sum of p dp. */
 struct gpunn__attention_dot {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
@@ -553,6 +556,7 @@ struct gpunn__attention_dot {
     }
 };
 
+/* Second backward pass over a line: writes the weights and ds = p (dp - sum) scale. */
 struct gpunn__attention_slope {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
@@ -706,6 +710,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
+/* Runs cuDNN's attention, with the kernels that prepare lengths and mask and clear unseen rows. */
 static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *mask, const gpunn__dnn_attention *a,
                                          const gpunn__dnn_attention_data *data)
 {

@@ -100,6 +100,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, i
     return tensor;
 }
 
+/* The convolution itself. conv->kind decides which of x, w and y it computes. */
 static cudnnBackendDescriptor_t gpunn__dnn_convolve(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t x,
                                                     cudnnBackendDescriptor_t w, cudnnBackendDescriptor_t y)
 {
@@ -253,6 +254,7 @@ GPUNN__INTERNAL void gpunn__dnn_forgive(gpunn__dnn_builder *builder)
     if (builder->status == GPUNN_ERR_UNSUPPORTED) builder->status = GPUNN_OK;
 }
 
+/* Fails with GPUNN_ERR_UNSUPPORTED if the workspace exceeds workspace_limit. */
 static void gpunn__dnn_limit(gpunn__dnn_builder *builder, int64_t workspace)
 {
     const size_t limit = builder->cuda->args.workspace_limit;
@@ -371,6 +373,7 @@ static gpunn_status gpunn__dnn_execute(gpunn__cuda *cuda, cudnnBackendDescriptor
     return gpunn__dnn_fail(cuda, status, text);
 }
 
+/* Times GPUNN__DNN_TIMED runs of a plan, after GPUNN__DNN_WARM to warm up. */
 static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack,
                                     const cudaEvent_t events[2], float *milliseconds)
 {
@@ -502,11 +505,13 @@ static gpunn__conv_values gpunn__conv_values_of(const gpunn_step *step, gpunn__c
     return v;
 }
 
+/* The one of the three values that is computed. */
 static gpunn_value *gpunn__conv_result(gpunn__conv_values *v, gpunn__conv_kind kind)
 {
     return kind == GPUNN__CONV_FORWARD ? &v->y : kind == GPUNN__CONV_DATA ? &v->x : &v->w;
 }
 
+/* The bare convolution of a step, without bias, residual and relu. */
 static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__conv_kind kind)
 {
     const gpunn_attributes  *attr = step->attr;
@@ -813,9 +818,9 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
 
 /* A convolution without cuDNN, for channels second. It processes as many images at a time as workspace_limit
  * allows. For every image and group, im2col gives columns [c / groups * kd * kh * kw][o * p * q]:
- *  FORWARD  y = w columns
- *  DATA     columns = w^T y, which are then gathered into x
- *  FILTER   w = y columns^T, which are then summed over the images
+ *    FORWARD  y = w columns
+ *    DATA     columns = w^T y, which are then gathered into x
+ *    FILTER   w = y columns^T, which are then summed over the images
  * Where windows are single adjacent cells, the columns are x itself. */
 static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
@@ -917,8 +922,8 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
 }
 
 /* A convolution by cuDNN with a workspace of `bytes`. cuDNN needs every tensor in conv's dtype, writes
- * without accumulating and, if channels are last, wants filters that way too. Whatever differs is staged in
- * the workspace. Whether a gradient accumulates may change from run to run. */
+ * without accumulating and, if channels are last, needs channels-last filters too. Whatever differs is staged
+ * in the workspace. Whether a gradient accumulates may change from run to run. */
 static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v, const void *bias,
                                      const void *residual, size_t bytes, gpunn__room *room, gpunn__action action)
 {
@@ -1008,6 +1013,7 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     return GPUNN_OK;
 }
 
+/* One gradient of a backward step: the input's or the filters'. */
 static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gpunn__conv_kind kind, gpunn__action action)
 {
     const gpunn__convolution conv = gpunn__convolution_of(step, kind);

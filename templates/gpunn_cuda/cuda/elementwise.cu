@@ -1,10 +1,10 @@
 #include "cuda/elementwise.h"
 #include "base/shared.h"
 
-/* An operand addressed by the index i of a result element. i has the digits i % size[0], i / size[0] %
- * size[1], ...: one per dimension of the result, innermost first, with adjacent dimensions merged. An operand
- * of the result's shape and a scalar have one digit; common broadcasts have two or three. A pack costs one
- * division per digit but the last, in 32 bits where that suffices. */
+/* An operand addressed by the index i of a result element. i has the digits i % size[0],
+ * i / size[0] % size[1], ...: one per dimension of the result, innermost first, with adjacent dimensions
+ * merged. An operand of the result's shape and a scalar have one digit; common broadcasts have two or three.
+ * A pack costs one division per digit but the last, in 32 bits where that suffices. */
 typedef struct gpunn__operand {
     const void *data; /* NULL: absent */
     gpunn_dtype dtype;

@@ -23,6 +23,7 @@ __device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype,
     }
 }
 
+/* Whether the dtype is F32, F16 or BF16. */
 GPUNN__INTERNAL bool gpunn__is_float(gpunn_dtype dtype);
 
 #endif /* GPUNN__CUDA_CUDA_ELEMENTWISE_H */

@@ -41,9 +41,9 @@ __device__ __forceinline__ float gpunn__float_log10(float x)
     return x > 0 && x < INFINITY ? y : x == 0 ? -INFINITY : x < 0 ? NAN : x;
 }
 
-/* sin(x + quadrants pi / 2). Unlike sinf's, the range reduction of large x needs no local memory. x / (2
- * pi) is the product of x's 32-bit significand and 96 bits of 1 / (2 pi): those that yield less than whole
- * turns. */
+/* sin(x + quadrants pi / 2). Unlike sinf's, the range reduction of large x needs no local memory.
+ * x / (2 pi) is the product of x's 32-bit significand and 96 bits of 1 / (2 pi): those that yield less
+ * than whole turns. */
 static __device__ const unsigned gpunn__turns[8] = {0,           0x28BE60DBu, 0x9391054Au, 0x7F09D5F4u,
                                                     0x7D4D3770u, 0x36D8A566u, 0x4F10E410u, 0x7F9458EAu};
 __device__ __forceinline__ float gpunn__float_sin(float x, int quadrants)

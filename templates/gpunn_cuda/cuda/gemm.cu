@@ -110,6 +110,7 @@ static gpunn_status gpunn__algorithms_layout(gpunn__cuda *cuda, cublasLtMatrixLa
     return GPUNN_OK;
 }
 
+/* Makes the descriptors of a product, with the epilogue for bias, activation and row sums. */
 static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__product_key *key, gpunn__algorithms *all)
 {
     const cublasComputeType_t compute = key->dtype == GPUNN_F32 && key->precision == GPUNN_PRECISION_TF32
@@ -230,6 +231,7 @@ static gpunn_status gpunn__algorithm_again(gpunn__cuda *cuda, const void *what)
     return gpunn__algorithms_run(cuda, run->p, run->all, run->algorithm);
 }
 
+/* Times all algorithms and keeps the fastest, if gpunn__may_time allows it. */
 static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all)
 {
     float best = 0, milliseconds;
@@ -296,6 +298,7 @@ GPUNN__INTERNAL bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpun
     return pieces <= (apart ? 8 : 2) && gpunn__product_tiles(p) * pieces <= 2 * cuda->multiprocessors;
 }
 
+/* Runs one or two products by our own kernel. */
 static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *p, int count)
 {
     gpunn__product_pair pair = {{p[0], p[count - 1]}};
@@ -326,6 +329,7 @@ static gpunn__product gpunn__product_bare(gpunn__product p)
     return p;
 }
 
+/* Runs the bare product, then row sums and activation in separate passes. */
 static gpunn_status gpunn__product_apart(gpunn__cuda *cuda, const void *what)
 {
     const gpunn__product *const p = (const gpunn__product *)what, bare = gpunn__product_bare(*p);

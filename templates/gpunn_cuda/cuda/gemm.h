@@ -115,8 +115,8 @@ typedef struct gpunn__linear_gradients {
     bool sums, derived;
 } gpunn__linear_gradients;
 
-/* The products of LINEAR's backward step. dX = dY W, times the derivative of an activation that made X. dW =
- * dY^T X. dbias is dY summed over its rows, and is fused into the product for dW unless it accumulates.
+/* The products of LINEAR's backward step. dX = dY W, times the derivative of an activation that made X.
+ * dW = dY^T X. dbias is dY summed over its rows, and is fused into the product for dW unless it accumulates.
  * Whether a gradient accumulates may change from run to run. */
 GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step);
 

@@ -6,13 +6,15 @@
  * cross_entropy and nll over x[n][classes][inner], with one label per line and line = n * inner + position.
  * Let l = log_softmax(x) (nll: x itself), w the class weights (1 without) and e the label smoothing (nll:
  * 0). A line that is not ignored costs
- *  (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
+ *    (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
  * The mean divides by the sum of w[label]. The gradient is
- *  dx[c] = or += a p[c] - b (c == label) - d w[c]
+ *    dx[c] = or += a p[c] - b (c == label) - d w[c]
  * with p = softmax(x), s = g / divisor, b = s (1 - e) w[label], d = s e / classes and a = b + d sum w. For
- * nll, a = d = 0. A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of
- * the loss reports. It has no gradient. The saved data is the divisor and sum w. For cross_entropy each line
- * adds its maximum and 1 / sum exp(x - maximum). */
+ * nll, a = d = 0.
+ * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports.
+ * It has no gradient.
+ * The saved data is the divisor and sum w. For cross_entropy each line adds its maximum and
+ * 1 / sum exp(x - maximum). */
 typedef struct gpunn__class_loss {
     gpunn__along    along; /* out: the losses or dx */
     bool            softmax;
@@ -160,6 +162,7 @@ __device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss 
     }
 }
 
+/* Describes a step of cross_entropy or nll, forward or backward. */
 GPUNN__INTERNAL gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpunn_step *step);
 
 #endif /* GPUNN__CUDA_CUDA_LOSS_H */

@@ -5,8 +5,8 @@
  * Ops that only move data, and layout changes of convolution filters. */
 /* ---- strided copies: permute, concat, slice and pad are nothing else ------------------------------------------------- */
 
-/* One axis of a move. Position p reads element (p - begin) / step of `from`, if that is an integer in [0,
- * length). Otherwise p is a hole. */
+/* One axis of a move. Position p reads element (p - begin) / step of `from`, if that is an integer in
+ * [0, length). Otherwise p is a hole. */
 typedef struct gpunn__axis {
     int64_t size, to_stride, from_stride, begin, step, length;
 } gpunn__axis;

@@ -7,8 +7,8 @@
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
  * y = (x - mean) * invstd * weight + bias. In the backward pass let m = n * inner be the values per channel,
  * or infinity with running statistics, and h = x - mean. Then
- *  dbias = sum g, dweight = invstd * sum(g h),
- *  dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
+ *    dbias = sum g, dweight = invstd * sum(g h),
+ *    dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * In training the same passes add a residual to y and apply a relu. g is then the gradient after the relu's
  * derivative, which is also the residual's gradient; the summing pass writes it. The relu's derivative
  * follows from the result or, without a residual, from x.
@@ -290,6 +290,7 @@ __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm 
     return all;
 }
 
+/* The forward pass for lines and columns. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
@@ -338,6 +339,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
     }
 }
 
+/* The backward pass for lines and columns. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
@@ -511,6 +513,7 @@ __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, 
     return count;
 }
 
+/* The forward pass for packs of channels. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_packs_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
@@ -834,10 +837,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
 }
 
 /* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------------------------- *
- * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with k
- * = g * weight:
- *  dbias = sum g, dweight = sum(g h rstd) over the lines,
- *  dx = rstd * (k - mean of k - h * rstd^2 * mean of k h); rms_norm: without the mean of k.
+ * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with
+ * k = g * weight:
+ *    dbias = sum g, dweight = sum(g h rstd) over the lines,
+ *    dx = rstd * (k - mean of k - h * rstd^2 * mean of k h); rms_norm: without the mean of k.
  * A line is read twice, the second time from a cache. The sums over the lines are a reduction that keeps the
  * columns. It is like sum's, but of two values at once. If there are several chunks, the block that finishes
  * the last one of a tile adds up all of them. */
@@ -1221,6 +1224,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
     }
 }
 
+/* Accumulates the sums of g and of g (x - mean). */
 struct gpunn__group_sums {
     const gpunn__along &a;
     float               mean, sum, product;

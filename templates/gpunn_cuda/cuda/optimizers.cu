@@ -262,8 +262,8 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) 
     }
 }
 
-/* The first kernel of a trust ratio: updates the states and sums squares. Block i leaves its two sums at sums
- * + 2 i. */
+/* The first kernel of a trust ratio: updates the states and sums squares. Block i leaves its two sums at
+ * sums + 2 i. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();

@@ -13,8 +13,8 @@ enum {
     GPUNN__GRADIENT_RANGES = 160, /* most ranges that fit a kernel's arguments */
 };
 
-/* Copies the values that a run changes in place aside, or back. One block copies ranges first, first +
- * blocks, ... */
+/* Copies the values that a run changes in place aside, or back. One block copies ranges first,
+ * first + blocks, ... */
 __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first, unsigned blocks)
 {
     for (unsigned k = first; k < (unsigned)count; k += blocks) {
@@ -30,8 +30,11 @@ typedef struct gpunn__gradients {
     int64_t      length[GPUNN__GRADIENT_RANGES];
 } gpunn__gradients;
 
+/* The sum of the squares of `count` values, copied to the host. An entry of gpunn_backend. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result);
 
+/* Statistics of `count` values, as up to GPUNN_SUM_PARTS partial results on the host; unused parts are 0. An
+ * entry of gpunn_backend. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
                                                     gpunn_value_sums parts[GPUNN_SUM_PARTS]);
 

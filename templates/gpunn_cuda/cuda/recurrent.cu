@@ -223,6 +223,7 @@ static __device__ __forceinline__ float gpunn__recurrent_before(const gpunn__rec
     return r.h_0 ? gpunn__load(r.h_0, r.h_0_dtype, n * r.hidden + k) : 0;
 }
 
+/* One forward step of a direction: gates, state and y. Sequences that have ended keep their state. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_kernel(const gpunn__recurrent r)
 {
     GPUNN__FOLLOW();
@@ -271,6 +272,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_k
     }
 }
 
+/* One backward step of a direction: replaces the saved gates by their gradients and updates those of the
+ * state. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_slope_kernel(const gpunn__recurrent r)
 {
     GPUNN__FOLLOW();

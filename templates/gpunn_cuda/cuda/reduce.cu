@@ -69,6 +69,7 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
         r->team = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
 }
 
+/* Describes a plain sum of `in` over axes (a bit set) in F32. whole: in a single chunk. */
 static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in, uint32_t axes, bool whole)
 {
     const gpunn__walk all = gpunn__axes_reduced(in, axes);
@@ -556,6 +557,7 @@ __device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, i
     return (outer * a.n + (k.reverse ? a.n - 1 - i : i)) * a.inner + (line - outer * a.inner);
 }
 
+/* One thread per line. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
@@ -570,6 +572,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_ker
     }
 }
 
+/* The sum of each part. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
@@ -592,6 +595,7 @@ __device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, in
     return gpunn__block_reduce(sum, gpunn__add());
 }
 
+/* One block per part: a Hillis-Steele scan over GPUNN__THREADS elements at a time. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();

@@ -121,12 +121,14 @@ typedef struct gpunn__along {
     bool        add, log;
 } gpunn__along;
 
+/* Describes a step along one axis: its lines, team, operand, result and gradients. */
 GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis);
 
+/* The number of blocks for a kernel in which a team takes each line. */
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
 
-/* The teams of a block take adjacent lines and advance together: for (first = _first; first < a.lines; first
- * += _step). */
+/* The teams of a block take adjacent lines and advance together: for (first = _first; first < a.lines;
+ * first += _step). */
 __device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
 {
     return (int64_t)gridDim.x * (blockDim.x / a.team);

@@ -761,7 +761,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel
     }
 }
 
-/* block: a whole block computes one cell, otherwise a thread does. */
+/* block: a whole block computes one cell, to which many outputs contribute. Otherwise a thread does. */
 template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_back_kernel(const gpunn__resize r)
 {
     GPUNN__FOLLOW();

@@ -27,8 +27,8 @@ struct gpunn__exp_sum {
     }
 };
 
-/* top and sum of a whole line, for each thread of its team. top starts at the lowest finite number, so that x
- * - top is never NaN for x = -inf. */
+/* top and sum of a whole line, for each thread of its team. top starts at the lowest finite number, so that
+ * x - top is never NaN for x = -inf. */
 __device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
 {
     gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
