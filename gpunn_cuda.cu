@@ -10208,8 +10208,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_st
  *    (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
  * The mean divides by the sum of w[label]. The gradient is
  *    dx[c] = or += a p[c] - b (c == label) - d w[c]
- * with p = softmax(x), s = g / divisor, b = s (1 - e) w[label], d = s e / classes and a = b + d sum w. For
- * nll, a = d = 0.
+ * where p = softmax(x) and s = g / divisor. Its factors are b = s (1 - e) w[label], d = s e / classes and
+ * a = b + d sum w. For nll, a = d = 0.
  * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports.
  * It has no gradient.
  * The saved data is the divisor and sum w. For cross_entropy each line adds its maximum and
@@ -11616,9 +11616,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cud
  * rnn, lstm and gru: one layer, F32 in all precisions. cuDNN keeps all weights in one buffer, so they are
  * gathered there from PyTorch's layout, and their gradients are scattered back. cuDNN has PyTorch's order of
  * gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases.
- * Without cuDNN, the algorithm and the saved rows of gates are those of gpunn.h's >>cpu/recurrent: one
- * product over all steps for the input, one for each gradient of a weight, and a product and a kernel per
- * step. */
+ * Without cuDNN, the algorithm and the saved rows of gates are those of gpunn.h's >>cpu/recurrent. It takes
+ * one product over all steps for the input, one for each gradient of a weight, and a product and a kernel
+ * per step. */
 #if GPUNN__CUDNN
 
 typedef struct gpunn__dnn_rnn_choice { /* the cache entry of a gpunn__dnn_rnn */

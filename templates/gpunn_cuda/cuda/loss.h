@@ -9,8 +9,8 @@
  *    (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
  * The mean divides by the sum of w[label]. The gradient is
  *    dx[c] = or += a p[c] - b (c == label) - d w[c]
- * with p = softmax(x), s = g / divisor, b = s (1 - e) w[label], d = s e / classes and a = b + d sum w. For
- * nll, a = d = 0.
+ * where p = softmax(x) and s = g / divisor. Its factors are b = s (1 - e) w[label], d = s e / classes and
+ * a = b + d sum w. For nll, a = d = 0.
  * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports.
  * It has no gradient.
  * The saved data is the divisor and sum w. For cross_entropy each line adds its maximum and

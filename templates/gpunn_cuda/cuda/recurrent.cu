@@ -7,9 +7,9 @@
  * rnn, lstm and gru: one layer, F32 in all precisions. cuDNN keeps all weights in one buffer, so they are
  * gathered there from PyTorch's layout, and their gradients are scattered back. cuDNN has PyTorch's order of
  * gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases.
- * Without cuDNN, the algorithm and the saved rows of gates are those of gpunn.h's >>cpu/recurrent: one
- * product over all steps for the input, one for each gradient of a weight, and a product and a kernel per
- * step. */
+ * Without cuDNN, the algorithm and the saved rows of gates are those of gpunn.h's >>cpu/recurrent. It takes
+ * one product over all steps for the input, one for each gradient of a weight, and a product and a kernel
+ * per step. */
 #if GPUNN__CUDNN
 
 typedef struct gpunn__dnn_rnn_choice { /* the cache entry of a gpunn__dnn_rnn */
