@@ -24902,13 +24902,72 @@ typedef struct gpunn__integers_job {
     bool            fault[GPUNN__MOST_THREADS]; /* one per thread: a divisor was 0 */
 } gpunn__integers_job;
 
+enum { GPUNN__INTEGERS_BLOCK = 512 };
+
+/* Elements place, place + stride, ... of an operand, or the number in its place. */
+static void gpunn__integers_take(const gpunn__integers *p, int k, int64_t place, int64_t stride, int64_t count, int64_t *values)
+{
+#define GPUNN__TAKE(TYPE) \
+    for (int64_t i = 0; i < count; i++) values[i] = ((const TYPE *)p->in[k])[place + i * stride]
+    if (k >= p->operands)
+        for (int64_t i = 0; i < count; i++) values[i] = p->number;
+    else if (p->in_dtype[k] == GPUNN_I64)
+        GPUNN__TAKE(int64_t);
+    else if (p->in_dtype[k] == GPUNN_I32)
+        GPUNN__TAKE(int32_t);
+    else
+        GPUNN__TAKE(uint8_t);
+#undef GPUNN__TAKE
+}
+
+/* The op's results for `count` operands x, y, z, written over x; false where one divides by 0. */
+static bool gpunn__integers_values(int op, int64_t *x, const int64_t *y, const int64_t *z, int64_t count)
+{
+    bool sound = true;
+    switch (op) {
+#define GPUNN__X(ENUM, name, operands, is_bool, value)  \
+    case GPUNN_INTEGER_##ENUM:                          \
+        for (int64_t i = 0; i < count; i++) {           \
+            const int64_t a = x[i], b = y[i], c = z[i]; \
+            (void)a, (void)b, (void)c;                  \
+            x[i] = (value);                             \
+        }                                               \
+        break;
+        GPUNN_INTEGER_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: break;
+    }
+    for (int64_t i = 0; gpunn__integer_divides(op) && i < count; i++) sound = sound && y[i] != 0;
+    return sound;
+}
+
+/* Results i to `end` at most, as many as lie in a row of the walk and in a block, whose count is returned. */
+static int64_t gpunn__integers_row(const gpunn__integers *p, int64_t i, int64_t end, bool *sound)
+{
+    const gpunn__walk *walk = &p->walk;
+    int64_t            values[3][GPUNN__INTEGERS_BLOCK], count = end - i, left = walk->rank ? walk->dim[0] - i % walk->dim[0] : 1;
+    if (count > left) count = left;
+    if (count > GPUNN__INTEGERS_BLOCK) count = GPUNN__INTEGERS_BLOCK;
+    for (int k = 0; k < 3; k++)
+        gpunn__integers_take(p, k, gpunn__offset(i, walk->rank, walk->dim, walk->stride[k]), walk->stride[k][0], count,
+                             values[k]);
+    *sound = gpunn__integers_values(p->op, values[0], values[1], values[2], count) && *sound;
+    if (p->out_dtype == GPUNN_I64)
+        memcpy((int64_t *)p->out + i, values[0], (size_t)count * sizeof **values);
+    else
+        for (int64_t j = 0; j < count; j++) gpunn__put_integer(p->out, p->out_dtype, i + j, values[0][j]);
+    return count;
+}
+
 static void gpunn__integers_task(void *arg, int thread, int threads)
 {
     gpunn__integers_job *job = (gpunn__integers_job *)arg;
     bool                 sound = true;
     int64_t              i, end;
     gpunn__cpu_part(job->ops.count, 64, threads, thread, &i, &end);
-    for (; i < end; i++) sound = gpunn__integers_at(&job->ops, i) && sound;
+    if (job->ops.folded)
+        for (; i < end; i++) sound = gpunn__integers_at(&job->ops, i) && sound;
+    while (i < end) i += gpunn__integers_row(&job->ops, i, end, &sound);
     job->fault[thread] = !sound;
 }
 
@@ -29449,6 +29508,16 @@ typedef struct gpunn__pool {
     float           *to;   /* y, or the gradient of x */
 } gpunn__pool;
 
+/* Makes one row of the rows of a volume where no window covers two of them, so that short rows fill the vectors as well. */
+static void gpunn__pool_join_rows(gpunn__pool *p)
+{
+    const bool apart = p->y.kernel == 1 && p->y.stride == 1 && p->y.padding == 0 && p->x.padding == 0;
+    if (!apart || p->x.kernel > p->x.stride || p->x.n != p->x.out * p->x.stride || p->x.out > 4 || p->volumes < 64) return;
+    p->x.n *= p->y.n;
+    p->x.out *= p->y.n;
+    p->y.n = p->y.out = 1;
+}
+
 static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
@@ -29468,6 +29537,7 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     } else {
         p.from = (const float *)x->data, p.to = (float *)step->out.data;
     }
+    gpunn__pool_join_rows(&p);
     return p;
 }
 
@@ -29516,18 +29586,30 @@ typedef float   gpunn__f8 __attribute__((vector_size(32)));
 typedef int32_t gpunn__i8 __attribute__((vector_size(32)));
 typedef uint8_t gpunn__b8 __attribute__((vector_size(8)));
 
+/* Elements 0, 2, 4, 6 of low, then elements 0, 2, 4, 6 of high, or 1, 3, 5, 7 of high if odd. */
+#if defined(__clang__)
+#define GPUNN__EVEN(low, high, odd) __builtin_shufflevector(low, high, 0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd))
+#else
+#define GPUNN__EVEN(low, high, odd) \
+    __builtin_shuffle(low, high, (const gpunn__i8){0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd)})
+#endif
+
 /* Loads cells 0, 2, ... 14. */
 GPUNN__INLINE void gpunn__pool_even(const float *cell, gpunn__f8 *even)
 {
     gpunn__f8 low, high; /* cells 0 .. 7 and 7 .. 14 */
     memcpy(&low, cell, sizeof low);
     memcpy(&high, cell + 7, sizeof high);
-#if defined(__clang__)
-    *even = __builtin_shufflevector(low, high, 0, 2, 4, 6, 9, 11, 13, 15);
-#else
-    const gpunn__i8 index = {0, 2, 4, 6, 9, 11, 13, 15};
-    *even = __builtin_shuffle(low, high, index);
-#endif
+    *even = GPUNN__EVEN(low, high, 1);
+}
+
+/* Cells 0, 4, ... 28. */
+GPUNN__INLINE void gpunn__pool_fourth(const float *cell, gpunn__f8 *fourth)
+{
+    gpunn__f8 low, high;
+    gpunn__pool_even(cell, &low);
+    gpunn__pool_even(cell + 16, &high);
+    *fourth = GPUNN__EVEN(low, high, 0);
 }
 
 /* Pools eight neighbouring whole windows, `stride` apart, and stores the first `count`. Reads up to 8 *
@@ -29546,6 +29628,8 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
                     gpunn__pool_even(cell, &v);
                 else if (stride == 1)
                     memcpy(&v, cell, sizeof v);
+                else if (stride == 4)
+                    gpunn__pool_fourth(cell, &v);
                 else
                     for (int i = 0; i < 8; i++) v[i] = cell[i * stride];
                 if (average) {

@@ -528,8 +528,12 @@ static void test_pool(void **state)
 {
     fixture *f = *state;
     uint32_t seed = 31;
-    for (int i = 0; i < 150; i++) {
-        const window g = draw_window(&seed);
+    /* windows in steps of 4, and many planes of short rows, which vectors take together */
+    static const window apart[] = {{1, 2, 3, 77, {2, 4}, {1, 4}, {0, 1}, 2, 19}, {1, 2, 2, 64, {1, 3}, {1, 4}, {0, 0}, 2, 16},
+                                   {4, 16, 5, 16, {1, 4}, {1, 4}, {0, 0}, 5, 4}, {2, 33, 7, 12, {1, 3}, {1, 4}, {0, 0}, 7, 3},
+                                   {8, 8, 3, 2, {1, 2}, {1, 2}, {0, 0}, 3, 1},   {4, 16, 3, 17, {1, 4}, {1, 4}, {0, 0}, 3, 4}};
+    for (int i = 0; i < 150 + 3 * COUNT(apart); i++) {
+        const window g = i < 150 ? draw_window(&seed) : apart[i / 3 - 50];
         next_model(f);
         check_pool(f, g, i % 3);
     }
@@ -1171,6 +1175,56 @@ static void check_gather(fixture *f, int64_t outer, int64_t m, int64_t n, int64_
     }
     for (int64_t i = 0; i < size; i++) check_sum("gradient of x", i, gradient[i], sums[2 * i], sums[2 * i + 1], m);
     free(gradient), free(sums), free(x), free(index), free(r.value), free(r.grad_out);
+}
+
+typedef gpunn_tensor *(*binary_fn)(gpunn_tensor *, gpunn_tensor *);
+
+static int64_t floor_quotient(int64_t a, int64_t b)
+{
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+/* What ops of integers make of a and b, by the numbers of the list below. */
+static int64_t of_integers(int op, int64_t a, int64_t b)
+{
+    const bool    less = a < b;
+    const int64_t results[] = {a + b,  a - b, a * b,       floor_quotient(a, b), a - floor_quotient(a, b) * b,
+                               a == b, less,  less ? b : a};
+    return results[op];
+}
+
+/* Rows longer than the blocks that these ops work in; of the operands either has its elements apart, or one for all. */
+static void test_integers(void **state)
+{
+    static const binary_fn ops[] = {gpunn_add,       gpunn_sub, gpunn_mul, gpunn_floor_divide,
+                                    gpunn_remainder, gpunn_eq,  gpunn_lt,  gpunn_maximum};
+    enum { SAMPLES = 2, ROWS = 3, LENGTH = 1201, ALL = SAMPLES * ROWS * LENGTH };
+    fixture       *f = *state;
+    static int64_t wide[SAMPLES * LENGTH], whole[ALL];
+    static uint8_t flags[ALL];
+    static int32_t narrow[ROWS], row[LENGTH];
+    gpunn_tensor  *y[COUNT(ops)], *a = gpunn_input(f->model, "a", GPUNN_I64, GPUNN_SHAPE(SAMPLES, 1, LENGTH));
+    gpunn_tensor  *b = gpunn_input(f->model, "b", GPUNN_I32, GPUNN_SHAPE(ROWS, 1));
+    for (int i = 0; i < COUNT(wide); i++) wide[i] = ((int64_t)i * i * i * 7919 - 1000000007) * (i % 2 ? 1 : -3) / (1 + i % 5);
+    for (int i = 0; i < ROWS; i++) wide[i] = narrow[i] = i - 5;
+    for (int i = 0; i < LENGTH; i++) row[i] = i % 7 - 9;
+    OK(f->dev, gpunn_write(a, wide, sizeof wide));
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = 0; i < COUNT(ops); i++) y[i] = MADE(f->dev, ops[i](a, b));
+        OK(f->dev, turn ? gpunn_write(b, row, sizeof row) : gpunn_write(b, narrow, sizeof narrow));
+        OK(f->dev, gpunn_forward(y, COUNT(ops)));
+        for (int op = 0; op < COUNT(ops); op++) {
+            const bool is_flag = op == 5 || op == 6;
+            OK(f->dev, is_flag ? gpunn_read(y[op], flags, sizeof flags) : gpunn_read(y[op], whole, sizeof whole));
+            for (int i = 0; i < ALL; i++) {
+                const int64_t left = wide[i / LENGTH / ROWS * LENGTH + i % LENGTH];
+                const int64_t right = turn ? row[i % LENGTH] : narrow[i / LENGTH % ROWS];
+                assert_int_equal(is_flag ? flags[i] : whole[i], of_integers(op, left, right));
+            }
+        }
+        a = gpunn_expand(a, GPUNN_SHAPE(SAMPLES, ROWS, LENGTH)); /* and b as a row for all */
+        b = gpunn_input(f->model, "row", GPUNN_I32, GPUNN_SHAPE(LENGTH));
+    }
 }
 
 /* A length outside 1 .. length fails on the CPU; on a GPU that sequence is NaN, and no other. */
@@ -2605,6 +2659,7 @@ int main(void)
     count += each_backend(tests + count, "norms of one value", test_norms_of_one, NULL);
     count += each_backend(tests + count, "embedding", test_words, NULL);
     count += each_backend(tests + count, "gather", test_gather, NULL);
+    count += each_backend(tests + count, "ops of integers", test_integers, NULL);
     count += each_backend(tests + count, "lengths", test_lengths, NULL);
     count += each_backend(tests + count, "attention", test_attention, NULL);
     count += each_backend(tests + count, "attention to one key of all", test_attention_saturated, NULL);

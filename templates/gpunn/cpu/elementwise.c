@@ -461,13 +461,72 @@ typedef struct gpunn__integers_job {
     bool            fault[GPUNN__MOST_THREADS]; /* one per thread: a divisor was 0 */
 } gpunn__integers_job;
 
+enum { GPUNN__INTEGERS_BLOCK = 512 };
+
+/* Elements place, place + stride, ... of an operand, or the number in its place. */
+static void gpunn__integers_take(const gpunn__integers *p, int k, int64_t place, int64_t stride, int64_t count, int64_t *values)
+{
+#define GPUNN__TAKE(TYPE) \
+    for (int64_t i = 0; i < count; i++) values[i] = ((const TYPE *)p->in[k])[place + i * stride]
+    if (k >= p->operands)
+        for (int64_t i = 0; i < count; i++) values[i] = p->number;
+    else if (p->in_dtype[k] == GPUNN_I64)
+        GPUNN__TAKE(int64_t);
+    else if (p->in_dtype[k] == GPUNN_I32)
+        GPUNN__TAKE(int32_t);
+    else
+        GPUNN__TAKE(uint8_t);
+#undef GPUNN__TAKE
+}
+
+/* The op's results for `count` operands x, y, z, written over x; false where one divides by 0. */
+static bool gpunn__integers_values(int op, int64_t *x, const int64_t *y, const int64_t *z, int64_t count)
+{
+    bool sound = true;
+    switch (op) {
+#define GPUNN__X(ENUM, name, operands, is_bool, value)  \
+    case GPUNN_INTEGER_##ENUM:                          \
+        for (int64_t i = 0; i < count; i++) {           \
+            const int64_t a = x[i], b = y[i], c = z[i]; \
+            (void)a, (void)b, (void)c;                  \
+            x[i] = (value);                             \
+        }                                               \
+        break;
+        GPUNN_INTEGER_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: break;
+    }
+    for (int64_t i = 0; gpunn__integer_divides(op) && i < count; i++) sound = sound && y[i] != 0;
+    return sound;
+}
+
+/* Results i to `end` at most, as many as lie in a row of the walk and in a block, whose count is returned. */
+static int64_t gpunn__integers_row(const gpunn__integers *p, int64_t i, int64_t end, bool *sound)
+{
+    const gpunn__walk *walk = &p->walk;
+    int64_t            values[3][GPUNN__INTEGERS_BLOCK], count = end - i, left = walk->rank ? walk->dim[0] - i % walk->dim[0] : 1;
+    if (count > left) count = left;
+    if (count > GPUNN__INTEGERS_BLOCK) count = GPUNN__INTEGERS_BLOCK;
+    for (int k = 0; k < 3; k++)
+        gpunn__integers_take(p, k, gpunn__offset(i, walk->rank, walk->dim, walk->stride[k]), walk->stride[k][0], count,
+                             values[k]);
+    *sound = gpunn__integers_values(p->op, values[0], values[1], values[2], count) && *sound;
+    if (p->out_dtype == GPUNN_I64)
+        memcpy((int64_t *)p->out + i, values[0], (size_t)count * sizeof **values);
+    else
+        for (int64_t j = 0; j < count; j++) gpunn__put_integer(p->out, p->out_dtype, i + j, values[0][j]);
+    return count;
+}
+
 static void gpunn__integers_task(void *arg, int thread, int threads)
 {
     gpunn__integers_job *job = (gpunn__integers_job *)arg;
     bool                 sound = true;
     int64_t              i, end;
     gpunn__cpu_part(job->ops.count, 64, threads, thread, &i, &end);
-    for (; i < end; i++) sound = gpunn__integers_at(&job->ops, i) && sound;
+    if (job->ops.folded)
+        for (; i < end; i++) sound = gpunn__integers_at(&job->ops, i) && sound;
+    while (i < end) i += gpunn__integers_row(&job->ops, i, end, &sound);
     job->fault[thread] = !sound;
 }
 

@@ -14,6 +14,16 @@ typedef struct gpunn__pool {
     float           *to;   /* y, or the gradient of x */
 } gpunn__pool;
 
+/* Makes one row of the rows of a volume where no window covers two of them, so that short rows fill the vectors as well. */
+static void gpunn__pool_join_rows(gpunn__pool *p)
+{
+    const bool apart = p->y.kernel == 1 && p->y.stride == 1 && p->y.padding == 0 && p->x.padding == 0;
+    if (!apart || p->x.kernel > p->x.stride || p->x.n != p->x.out * p->x.stride || p->x.out > 4 || p->volumes < 64) return;
+    p->x.n *= p->y.n;
+    p->x.out *= p->y.n;
+    p->y.n = p->y.out = 1;
+}
+
 static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
@@ -33,6 +43,7 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     } else {
         p.from = (const float *)x->data, p.to = (float *)step->out.data;
     }
+    gpunn__pool_join_rows(&p);
     return p;
 }
 
@@ -81,18 +92,30 @@ typedef float   gpunn__f8 __attribute__((vector_size(32)));
 typedef int32_t gpunn__i8 __attribute__((vector_size(32)));
 typedef uint8_t gpunn__b8 __attribute__((vector_size(8)));
 
+/* Elements 0, 2, 4, 6 of low, then elements 0, 2, 4, 6 of high, or 1, 3, 5, 7 of high if odd. */
+#if defined(__clang__)
+#define GPUNN__EVEN(low, high, odd) __builtin_shufflevector(low, high, 0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd))
+#else
+#define GPUNN__EVEN(low, high, odd) \
+    __builtin_shuffle(low, high, (const gpunn__i8){0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd)})
+#endif
+
 /* Loads cells 0, 2, ... 14. */
 GPUNN__INLINE void gpunn__pool_even(const float *cell, gpunn__f8 *even)
 {
     gpunn__f8 low, high; /* cells 0 .. 7 and 7 .. 14 */
     memcpy(&low, cell, sizeof low);
     memcpy(&high, cell + 7, sizeof high);
-#if defined(__clang__)
-    *even = __builtin_shufflevector(low, high, 0, 2, 4, 6, 9, 11, 13, 15);
-#else
-    const gpunn__i8 index = {0, 2, 4, 6, 9, 11, 13, 15};
-    *even = __builtin_shuffle(low, high, index);
-#endif
+    *even = GPUNN__EVEN(low, high, 1);
+}
+
+/* Cells 0, 4, ... 28. */
+GPUNN__INLINE void gpunn__pool_fourth(const float *cell, gpunn__f8 *fourth)
+{
+    gpunn__f8 low, high;
+    gpunn__pool_even(cell, &low);
+    gpunn__pool_even(cell + 16, &high);
+    *fourth = GPUNN__EVEN(low, high, 0);
 }
 
 /* Pools eight neighbouring whole windows, `stride` apart, and stores the first `count`. Reads up to 8 *
@@ -111,6 +134,8 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
                     gpunn__pool_even(cell, &v);
                 else if (stride == 1)
                     memcpy(&v, cell, sizeof v);
+                else if (stride == 4)
+                    gpunn__pool_fourth(cell, &v);
                 else
                     for (int i = 0; i < 8; i++) v[i] = cell[i * stride];
                 if (average) {
