@@ -108,8 +108,8 @@ for erf in ("Erf(Div(x, 1.4142135))", "Erf(Mul(x, 0.70710678))"):
     row("Mul(Mul(x, Add(%s, 1)), 0.5)" % erf, unary("gelu"))
     row("Mul(x, Mul(Add(%s, 1), 0.5))" % erf, unary("gelu"))
     row("Mul(Mul(x, 0.5), Add(%s, 1))" % erf, unary("gelu"))
-CUBE = "Tanh(Mul(Add(x, Mul(%s, 0.044715)), 0.7978846))"
-for cube in ("Pow(x, 3)", "Mul(x, Mul(x, x))"):
+CUBE = "Tanh(Mul(Add(x, %s), 0.7978846))"
+for cube in ("Mul(Pow(x, 3), 0.044715)", "Mul(Mul(x, Mul(x, x)), 0.044715)", "Mul(x, Mul(x, Mul(x, 0.044715)))"):
     row("Mul(Mul(x, 0.5), Add(%s, 1))" % CUBE % cube, unary("gelu_tanh"))
     row("Mul(x, Mul(Add(%s, 1), 0.5))" % CUBE % cube, unary("gelu_tanh"))
     row("Mul(Mul(x, Add(%s, 1)), 0.5)" % CUBE % cube, unary("gelu_tanh"))

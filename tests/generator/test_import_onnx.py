@@ -200,6 +200,15 @@ class ByHand(Import):
                       constant("half", 0.5), tensor("ln.weight", (5,), [1.0] * 5), tensor("ln.bias", (5,), [0.0] * 5)], opset=13)
         self.assertEqual(self.ops(self.imported(data)), ["input", "layer_norm", "gelu"])
 
+    def test_gelu_of_jax(self):
+        """The cube's factor is multiplied with x first, and constants stand in front."""
+        data = model([node("Mul", "cube x", "a"), node("Mul", "x a", "b"), node("Mul", "x b", "c"), node("Add", "x c", "d"),
+                      node("Mul", "root d", "e"), node("Tanh", "e", "t"), node("Add", "one t", "f"), node("Mul", "half f", "g"),
+                      node("Mul", "x g", "y")], [value("x", ["N", 3])], [value("y", ["N", 3])],
+                     [tensor("cube", (), [0.044715]), tensor("root", (), [math.sqrt(2 / math.pi)]), tensor("one", (1, 1), [1.0]),
+                      tensor("half", (), [0.5])])
+        self.assertEqual(self.ops(self.imported(data)), ["input", "gelu_tanh"])
+
     def test_attention_that_was_taken_apart(self):
         behind = [j > i for i in range(3) for j in range(3)]
         data = model([node("Transpose", "k", "t", perm=[0, 1, 3, 2]), node("MatMul", "q t", "s"), node("Div", "s root", "d"),
