@@ -513,7 +513,7 @@ class TorchWriter(Writer):
         return tensor.detach().cpu().long().flatten().tolist()
 
     def is_exact(self, x):
-        return x.dtype in ("i64", "i32") and is_large(self, x)
+        return is_exact(self, x)
 
     @staticmethod
     def init_of(tensor):
@@ -527,7 +527,7 @@ class TorchWriter(Writer):
             if not varies(x.dim):
                 raise Refused("the batch size is used as a number")
             x = self.number_of(x.dim)
-        return super().tensor(x)
+        return self.whole_numbers(x) if isinstance(x, Constant) and is_large(self, x) else super().tensor(x)
 
     def counting(self, count):
         result = super().counting(count)
@@ -689,11 +689,11 @@ def truth(w, x):
 
 def logical(name):
     def lower(w, call, x, other):
-        if call.op.startswith(("bitwise", "__")) and call.shapes[0][1] == w.torch.uint8:
-            y = w.whole(w.bitwise(call.op.rpartition("bitwise_")[2].strip("_"), x, other, 0, 255))
-            return w.add("cast", [y], y.shape, kind="u8", dtype="u8")
-        if call.op.startswith(("bitwise", "__")) and call.shapes[0][1] != w.torch.bool:
-            raise Refused("the bits of integers above 255 are not possible")
+        dtype, op = call.shapes[0][1], call.op.rpartition("bitwise_")[2].strip("_")
+        if call.op.startswith(("bitwise", "__")) and dtype != w.torch.bool:
+            y = w.bitwise_of_integers(op, x, other) if dtype != w.torch.uint8 else w.whole(w.bitwise(op, x, other, 0, 255))
+            kind = dtype_name(w.torch, dtype)
+            return y if y.dtype == kind else w.add("cast", [y], y.shape, y.full, kind=kind, dtype=kind)
         return w.map(name, truth(w, x), truth(w, other))
     return lower
 
@@ -887,6 +887,11 @@ def exactly(w, call, op, alpha=1, rounding_mode=None, min=None, max=None, condit
         x, other = (other, x) if op == "rsub" else (x, other)
         scaled = other if alpha == 1 else integer_pair(w, "mul", other, alpha)
         result = integer_pair(w, "sub" if op == "rsub" else op, x, scaled)
+    elif op == "bitwise_not":
+        result = integer_pair(w, "sub", -1, x)
+    elif op == "square" or (op == "pow" and 0 < (whole_number(arguments["exponent"]) or 0) < 64):
+        count = 2 if op == "square" else whole_number(arguments["exponent"])
+        result = functools.reduce(functools.partial(w.integer, "mul"), [x] * count)
     elif op == "trunc":
         result = w.integer("trunc_divide", x, other if whole_number(other) is None else whole_number(other))
     elif op in ("clamp", "clip", "clamp_min", "clamp_max"):
@@ -942,13 +947,16 @@ def detach(w, call, x):
 @operation("fill", "zero")
 def fill(w, call, x, value=0):
     if number(value) is None:
-        return w.view(w.f32(value), x.full)
-    return w.view(w.tensor(Constant(w.torch.tensor(number(value)))), x.full)
+        return copied(w, call, x, value)
+    dtype = call.shapes[0][1]
+    value = Constant(w.torch.tensor(value if is_number(value) else number(value)).to(dtype))
+    y = w.view(w.tensor(value), x.full)
+    return y if dtype.is_floating_point or dtype == w.torch.bool or is_large(w, value) else small_integers(w, y)
 
 
 @operation("copy")
 def copied(w, call, x, src, **_):
-    return w.view(w.f32(src), x.full)
+    return w.view(w.f32(src) if call.shapes[0][1].is_complex else to(w, call, src), x.full)
 
 
 @operation("contiguous", "alias", "lift", "lift_fresh", "lift_fresh_copy", "requires_grad")
@@ -1178,7 +1186,10 @@ def diag_embed(w, call, x, offset=0, dim1=-2, dim2=-1):
     rank, size = len(x.full), w.known_size(x, len(x.full) - 1)
     if offset or (normal_axis(dim1, rank + 1), normal_axis(dim2, rank + 1)) != (rank - 1, rank):
         raise Refused("only the main diagonal of the last two axes is possible")
-    return w.map("mul", w.reshape(x, x.full + (1,)), Constant(w.torch.eye(size)))
+    x = w.reshape(x, x.full + (1,))
+    if is_exact(w, x):
+        return w.integer("mul", x, Constant(w.torch.eye(size, dtype=w.torch.int64)))
+    return w.map("mul", x, Constant(w.torch.eye(size)))
 
 
 @operation("slice_scatter", "select_scatter")
@@ -1284,6 +1295,7 @@ def repeat(w, call, x, repeats=None, dims=None):
 
 
 @operation("repeat_interleave")
+@reads("output_size")
 def repeat_interleave(w, call, x, repeats, dim=None, **_):
     if dim is None or not isinstance(repeats, int):
         raise Refused("a number and a dim are needed")
@@ -1617,10 +1629,12 @@ def searchsorted(w, call, sorted_sequence, x, right=False, side=None, sorter=Non
 @operation("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
 def shift(w, call, x, other):
     """By a number of bits, which rounds down where bits are lost."""
-    bits = whole_number(other)
+    op, bits = "mul" if "left" in call.op or "lsh" in call.op else "floor_divide", whole_number(other)
+    if isinstance(other, Constant) and bool(((other.tensor >= 0) & (other.tensor < 63)).all()):
+        return w.integer(op, x, Constant(w.torch.ones_like(other.tensor, dtype=w.torch.int64) << other.tensor, other.full))
     if bits is None or not 0 <= bits < 63:
         raise Refused("only a known number of bits is possible")
-    return w.integer("mul" if "left" in call.op or "lsh" in call.op else "floor_divide", x, 1 << bits)
+    return w.integer(op, x, 1 << bits)
 
 
 @operation("prod")
@@ -1638,12 +1652,14 @@ def cumprod(w, call, x, dim, **_):
 @operation("cummax", "cummin")
 def cummax(w, call, x, dim):
     """The place of each is that of the last element that was as large as all before it."""
-    dim, x = normal_axis(dim, len(x.full)), w.f32(w.whole(x))
+    dim, x = normal_axis(dim, len(x.full)), w.copied(w.whole(x))
     y = w.running("maximum" if call.op == "cummax" else "minimum", x, dim)
     if 1 not in w.wanted:
         return y, None
     own = w.reshape(w.counting(x.full[dim]), x.full[dim:dim + 1] + (1,) * (len(x.full) - 1 - dim))
-    return y, small_integers(w, w.running("maximum", w.expr("z if x == y or x != x else 0", x, y, own), dim))
+    last = (w.expr("z if x == y or x != x else 0", x, y, own) if x.dtype == "f32" else
+            w.map("mul", w.integer("eq", x, y), own))
+    return y, small_integers(w, w.running("maximum", last, dim))
 
 
 def small_integers(w, x):
@@ -2057,7 +2073,9 @@ def places(w, index, size):
 @operation("scatter", "scatter_add")
 def scatter(w, call, x, dim, index, src=None, value=None, reduce=None):
     dim = normal_axis(dim, len(x.full))
-    src = w.view(w.tensor(float(value)), index.full) if src is None else part_of(w, src, index.full)
+    if src is None:
+        value = value if isinstance(value, Constant) else Constant(w.torch.tensor(value))
+    src = w.view(w.tensor(value), index.full) if src is None else part_of(w, src, index.full)
     reduction = "add" if call.op == "scatter_add" else {"multiply": "mul"}.get(reduce, reduce)
     return w.scatter(x, dim, places(w, index, x.full[dim]), src, reduction)
 
@@ -2082,9 +2100,15 @@ JOINS = {"sum": ("add", 0.0), "mean": ("add", 0.0), "prod": ("mul", 1.0), "amax"
 
 def scattered(w, x, dim, index, src, reduce, include_self):
     """src joined to x at the places of index; not include_self: to each other only."""
-    (op, neutral), x, count = JOINS[reduce], w.f32(w.whole(x)), None
+    (op, neutral), (x, src), count = JOINS[reduce], w.alike([w.whole(x), w.whole(src)]), None
     if reduce == "mean" or not include_self:
         count = w.scatter(w.zeros(x), dim, index, w.view(w.tensor(1.0), index.full), "add")
+    if x.dtype != "f32":
+        least, most = -1 << 63, (1 << 63) - 1
+        x = x if include_self else w.integer("where", w.integer("eq", count, 0), x, int(max(least, min(neutral, most))))
+        y = w.scatter(x, dim, index, src, op)
+        return y if reduce != "mean" else w.integer(
+            "floor_divide", y, w.integer("add", count, 1) if include_self else w.integer("maximum", count, 1))
     y = w.scatter(x if include_self else w.map("where", count, neutral, x), dim, index, src, op)
     return y if reduce != "mean" else w.expr("x / (y + 1)" if include_self else "x / max(y, 1)", y, count)
 
@@ -2100,7 +2124,11 @@ def slices_of(w, x, dim, index):
 def index_add(w, call, x, dim, index, source=None, alpha=1, value=None):
     dim = normal_axis(dim, len(x.full))
     every = slices_of(w, x, dim, index)
-    source = w.view(w.f32(value), every.full) if source is None else w.scale(w.f32(w.whole(source)), number(alpha))
+    if source is None:
+        value = Constant(w.torch.tensor(value)) if is_number(value) else value
+        source = w.view(w.tensor(value), every.full)
+    elif number(alpha) != 1:
+        source = mul(w, call, source, alpha) if not is_exact(w, source) else integer_pair(w, "mul", source, alpha)
     return w.scatter(x, dim, every, source, "add" if call.op == "index_add" else None)
 
 
@@ -2698,7 +2726,11 @@ RANDOM = ("rand", "randn", "rand_like", "randn_like", "randint", "randint_like",
 EXPANSIONS = ("expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile")  # which broadcasting leaves undone
 COUNTING = ("add", "sub", "rsub", "mul", "neg", "sum", "cumsum", "gather", "index_select", "where", "masked_fill", "maximum",
             "minimum", "clamp", "floor_divide", "remainder", "slice", "select", "permute", "transpose", "cat", "stack", "max", "min",
-            "amax", "amin", "topk", "sort", "pad", "constant_pad_nd", "tril", "triu", "scatter", "scatter_add", "abs", "roll", "flip")
+            "amax", "amin", "topk", "sort", "pad", "constant_pad_nd", "tril", "triu", "scatter", "scatter_add", "abs", "roll", "flip",
+            "scatter_reduce", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "slice_scatter",
+            "select_scatter", "copy", "fill", "repeat", "tile", "repeat_interleave", "unfold", "unbind", "split",
+            "split_with_sizes", "chunk", "tensor_split", "narrow", "movedim", "diagonal", "diag_embed", "cummax", "cummin",
+            "square")
 CASTS = ("to", "_to_copy", "type_as")
 WRAPPING = ("add", "sub", "subtract", "rsub", "mul", "multiply", "neg", "negative", "pow", "square", "bitwise_not",
             "bitwise_left_shift", "__lshift__")
@@ -2864,7 +2896,8 @@ class Lowering:
         w, dtype = self.writer, call.shapes[0][1] if call.shapes else self.torch.float32
         if not isinstance(value, Value) or value.dtype != "f32" or dtype.is_floating_point or dtype == self.torch.bool:
             return value
-        operands = [x for y in arguments.values() for x in (y if isinstance(y, list) else [y])]
+        counted = [y for name, y in arguments.items() if name not in ("index", "indices")]
+        operands = [x for y in counted for x in (y if isinstance(y, list) else [y])]
         if op not in COUNTING or any(is_large(w, x) for x in operands if isinstance(x, (int, Value, Constant))):
             return value
         return small_integers(w, value)

@@ -369,11 +369,11 @@ class Writer:
 
     def running(self, op, x, axis):
         """Along an axis what op makes of all elements so far, in steps that double."""
-        x, step = self.f32(self.whole(x)), 1
-        size = self.known_size(x, axis)
+        x, step = self.copied(self.whole(x)), 1
+        size, apply = self.known_size(x, axis), self.map if x.dtype == "f32" else self.integer
         while step < size:
-            later = self.map(op, self.slice(x, axis, step, size), self.slice(x, axis, 0, size - step))
-            x, step = self.add("concat", [self.slice(x, axis, 0, step), later], x.shape, dim=axis), 2 * step
+            later = apply(op, self.slice(x, axis, step, size), self.slice(x, axis, 0, size - step))
+            x, step = self.add("concat", [self.slice(x, axis, 0, step), later], x.shape, kind=x.dtype, dim=axis), 2 * step
         return x
 
     def fold(self, op, x, axis):
@@ -400,10 +400,23 @@ class Writer:
             if i != axis and x.full[i] != size:
                 part = self.scatter(self.slice(x, i, 0, size), axis, index, src, reduction)
                 return self.add("concat", [part, self.slice(x, i, size, None)], x.full, dim=i)
-        x, src, index = self.f32(self.whole(x)), self.f32(self.whole(src)), self.integers(self.whole(index), ("i64", "i32"))
-        if reduction in (None, "add"):
-            return self.add("scatter_add" if reduction else "scatter", [x, index, src], x.shape, dim=axis)
-        return self.scatter_joined(x, axis, index, src, reduction)
+        (x, src), index = self.alike([self.whole(x), self.whole(src)]), self.integers(self.whole(index), ("i64", "i32"))
+        if reduction is None or (reduction == "add" and x.dtype == "f32"):
+            return self.add("scatter_add" if reduction else "scatter", [x, index, src], x.shape, kind=x.dtype, dim=axis)
+        return (self.sums_at if reduction == "add" else self.scatter_joined)(x, axis, index, src, reduction)
+
+    def sums_at(self, x, axis, index, src, _):
+        """x with integers added, so many bits of them at a time that the sums are floats without rounding."""
+        bits = 24 - self.known_size(index, axis).bit_length()
+        if bits < 8:
+            raise Refused(f"sums of integers take up to {(1 << 16) - 1} indices along the axis")
+        for shift in range(0, 63, bits):
+            part = self.integer("floor_divide", src, 1 << shift) if shift else src
+            part = self.integer("remainder", part, 1 << bits) if shift + bits < 63 else part
+            total = self.add("scatter_add", [self.zeros(x), index, self.f32(part)], x.shape, dim=axis)
+            total = self.integers(total, ("i64",))
+            x = self.integer("add", x, self.integer("mul", total, 1 << shift) if shift else total)
+        return x
 
     def zeros(self, x):
         """Zeros of x's shape, whatever x holds."""
@@ -417,7 +430,10 @@ class Writer:
         joined = {"mul": "x0 * x1", "maximum": "max(x0, x1)", "minimum": "min(x0, x1)"}[reduction]
         for i in range(index.full[axis]):
             own, place = [self.slice(y, axis, i, i + 1) for y in (src, index)]
-            x = self.expr(joined + " if x2 == x3 else x0", x, own, place, places)
+            if x.dtype == "f32":
+                x = self.expr(joined + " if x2 == x3 else x0", x, own, place, places)
+            else:
+                x = self.integer("where", self.integer("eq", place, places), self.integer(reduction, x, own), x)
         return x
 
     def bitwise(self, op, a, b, low, high):
@@ -432,6 +448,17 @@ class Writer:
             bits.append("p%d" % i)
         lines.append("s = " + " + ".join(bits))
         return self.expr("; ".join(lines + ["s - %d if s > %d else s" % (high - low + 1, high)]), a, b)
+
+    def bitwise_of_integers(self, op, a, b):
+        """The same of integers of 64 bits, 16 at a time."""
+        result = None
+        for shift in (0, 16, 32, 48):
+            parts = [self.integer("floor_divide", x, 1 << shift) if shift else x for x in (a, b)]
+            part = self.bitwise(op, *[self.integer("remainder", x, 1 << 16) for x in parts], 0, (1 << 16) - 1)
+            part = self.integers(self.whole(part), ("i64",))
+            part = self.integer("mul", part, 1 << shift) if shift else part
+            result = part if result is None else self.integer("add", result, part)
+        return result
 
     def drawn(self, op, shape):
         """Numbers of rand or randn."""

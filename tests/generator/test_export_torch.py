@@ -303,7 +303,6 @@ class Refusals(Export):
                 ("depend on the batch size; use correction=0", lambda x: x.var(0), (3, 4)),
                 ("a mask takes depends on its values|a size depends on values", lambda x: x[x > 0.5], (3, 4)),
                 ("picks samples of the batch", lambda x: x[torch.tensor([0, 1])], (3, 4)),
-                ("the bits of integers above 255", lambda x: x.long() & 3, (3, 4)),
                 ("up to 256 cells tell their places", lambda x: F.max_pool1d(x, 300, return_indices=True)[1], (3, 400)),
                 ("up to 256 indices along the axis", lambda x: x.scatter(1, torch.arange(300).expand(x.shape), x, reduce="multiply"),
                  (3, 300)),

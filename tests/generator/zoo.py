@@ -1361,6 +1361,27 @@ def exact_integers():
     return Net(forward, fc=nn.Linear(4, 2)), (randn(3, 4), i, randn(3, 2)), nn.MSELoss()
 
 
+@case(SGD)
+def integers_at_places():
+    """Scattered integers with their reductions, the bits of integers, products and extremes so far, powers."""
+    def forward(self, x, i, at):
+        large = i + 2 ** 33
+        counts = torch.zeros_like(i)
+        every = counts.clone()
+        every[:, ::2] = 5
+        parts = [large.scatter(1, at, i) % 1009, counts.scatter(1, at, 1), large.scatter_add(1, at, i * 2 ** 40) % 1009, every,
+                 *[large.scatter_reduce(1, at, i[:, :3] * 2 ** 33, how, include_self=own) % 1009
+                   for how, own in (("amax", True), ("amin", False), ("sum", False), ("mean", True), ("mean", False), ("prod", False))],
+                 large.index_add(1, self.places, i[:, :3], alpha=3) % 1009, large.index_copy(1, self.places, i[:, :3]) % 1009,
+                 large.index_fill(1, self.places, 7) % 1009, (large & 2 ** 33 - 5) % 1009, (i | 300) % 1009, (large ^ i) % 1009, ~i,
+                 i << self.places.new_tensor([1, 3, 5, 40]) >> 38, i.cumprod(1), large.cummin(1)[0] % 1009, large.cummax(1)[1],
+                 (i * 2 ** 20) ** 2 % 1009, i ** 3, i[:, :2].diag_embed().flatten(1), i.repeat(1, 2), i.repeat_interleave(2, 1)]
+        return self.fc(x) * torch.cat([part.float() for part in parts], 1).sum(1, True) / 100000
+    i = torch.randint(-9, 9, (3, 4))
+    net = Net(forward, fc=nn.Linear(4, 2), places=torch.tensor([2, 0, 3]))
+    return net, (randn(3, 4), i, torch.randint(0, 4, (3, 3)), randn(3, 2)), nn.MSELoss()
+
+
 @case(ADAM)
 def casts_to_16_bits():
     """Casts that round, to the even number of two, to infinity, and below the normal range."""
