@@ -328,6 +328,18 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
         captured.calls.append(Call(op, function, arguments, [name], shapes, place, own_name(paths[-1]) if paths else ""))
         return Reference(name)
 
+    def value_of(x):
+        return x.meta["val"] if isinstance(x, torch.fx.Node) else x
+
+    def open_slice(node, self, dim=0, start=None, end=None, step=1):
+        places = [value_of(x) for x in (start or 0, sys.maxsize if end is None else end)]
+        symbols.open_slice(node.meta["val"].shape[dim], value_of(self).shape[dim], *places, step)
+
+    def hold_inside(self, dim, index=0, start=0, length=1):
+        place = value_of(index or start)
+        if isinstance(place, torch.SymInt):
+            symbols.inside(value_of(self).shape[dim], place, value_of(length))
+
     def region(node, inside, known, prefix):
         """The results of a graph within the graph, a part of the module that runs in another mode."""
         operands = [x for x in node.args if isinstance(x, torch.fx.Node)][1:]
@@ -365,6 +377,10 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
                     function = evaluator(node.target, schema)
                     given = {a.name: a.default_value if a.has_default_value() else None for a in schema.arguments}
                 given.update(list(zip(names, node.args)) + list(node.kwargs.items()))
+                if op == "slice":
+                    open_slice(node, **given)
+                if op in ("select", "narrow"):
+                    hold_inside(**given)
                 known[node] = call(node, prefix + node.name, op, function, given, known)
         return []
 
@@ -543,10 +559,7 @@ class TorchWriter(Writer):
 
     def slice(self, x, axis, start, end, step=1):
         end = None if end == Size(x.full[axis]) else end
-        for place in (start, end):
-            if isinstance(place, Size) and not varies(place.dim):
-                raise Refused("it cuts the batch" if x.full[axis] < 0 else "its place depends on the batch size")
-        start, end = [place.dim if isinstance(place, Size) else place for place in (start, end)]
+        start, end = [place_of(place, x.full[axis]) for place in (start, end)]
         if x.full[axis] > 0 and not any_varies((start, end)) and not range(*slice(start, end, step).indices(x.full[axis])):
             full = x.full[:axis] + (0,) + x.full[axis + 1:]
             return Constant(self.torch.zeros([1 if size < 0 else size for size in full]), full)
@@ -1084,14 +1097,27 @@ def slice_(w, call, x, dim=0, start=None, end=None, step=1):
 @operation("narrow")
 def narrow(w, call, x, dim, start, length):
     dim = normal_axis(dim, len(x.full))
-    start = normal_axis(start, x.full[dim])
-    return w.slice(x, dim, start, start + length)
+    start = place_from_start(start, x.full[dim])
+    return w.slice(x, dim, start, start + place_of(length, x.full[dim]))
+
+
+def place_of(x, size):
+    """A place along an axis of that size as a number, or a dimension that varies."""
+    if isinstance(x, Size) and not varies(x.dim):
+        raise Refused("it cuts the batch" if size < 0 else "its place depends on the batch size")
+    return x.dim if isinstance(x, Size) else x
+
+
+def place_from_start(x, size):
+    """The same, counted from the end where it is a number below 0."""
+    x = place_of(x, size)
+    return x if varies(x) else normal_axis(x, size)
 
 
 def pick(w, x, dim, index):
     if x.full[dim] < 0 and not varies(x.full[dim]):
         raise Refused("it takes one sample of the batch")
-    index = normal_axis(index, x.full[dim])
+    index = place_from_start(index, x.full[dim])
     return w.reshape(w.slice(x, dim, index, index + 1), x.full[:dim] + x.full[dim + 1:])
 
 
@@ -1114,8 +1140,10 @@ def split_at(w, x, dim, sizes):
 @operation("split", "split_with_sizes", "unsafe_split")
 def split(w, call, x, split_size=None, dim=0, split_sizes=None):
     dim, counts = normal_axis(dim, len(x.full)), split_size if split_sizes is None else split_sizes
+    if isinstance(counts, list):
+        return split_at(w, x, dim, [place_of(count, x.full[dim]) for count in counts])
     size = w.known_size(x, dim)
-    return split_at(w, x, dim, [min(counts, size - i) for i in range(0, size, counts)] if isinstance(counts, int) else counts)
+    return split_at(w, x, dim, [min(counts, size - i) for i in range(0, size, counts)])
 
 
 @operation("chunk", "unsafe_chunk")
@@ -1192,13 +1220,26 @@ def diag_embed(w, call, x, offset=0, dim1=-2, dim2=-1):
     return w.map("mul", x, Constant(w.torch.eye(size)))
 
 
+def slice_of_size_scatter(w, call, x, src, dim, start, end, step, index):
+    """slice_scatter along an axis that varies: what is before src, src, and what is behind it."""
+    size = x.full[dim]
+    if not varies(size) or step != 1:
+        raise Refused(f"it changes parts of {size_name(size)}")
+    if index is not None:
+        start = place_from_start(index, size)
+        src, end = w.reshape(src, x.full[:dim] + (1,) + x.full[dim + 1:]), start + 1
+    start, end = [sizes.slice_index(place_of(place, size), size) for place in (start or 0, sys.maxsize if end is None else end)]
+    parts = [w.slice(x, dim, 0, start)] if start != 0 else []
+    return cat(w, call, parts + [src] + ([w.slice(x, dim, end, None)] if end != size else []), dim)
+
+
 @operation("slice_scatter", "select_scatter")
 def slice_scatter(w, call, x, src, dim=0, start=None, end=None, step=1, index=None):
     dim = normal_axis(dim, len(x.full))
     if x.full[dim] < 0:
         if index is None and w.slice(x, dim, start, end, step) is x:
             return src
-        raise Refused(f"it changes parts of {size_name(x.full[dim])}")
+        return slice_of_size_scatter(w, call, x, src, dim, start, end, step, index)
     if index is not None:
         start = normal_axis(index, x.full[dim])
         src, end = w.reshape(src, x.full[:dim] + (1,) + x.full[dim + 1:]), start + 1

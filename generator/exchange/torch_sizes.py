@@ -37,6 +37,7 @@ class Symbols:
     def __init__(self):
         self.sums, self.names, self.examples = {}, {}, {}  # by symbol: a sum of generator/sizes.py, a name, the example's size
         self.bounds = {}  # by the name of a size: (least, most); math.inf: any
+        self.refused = {}  # by a symbol that is no sum: the Refused that tells why
 
     def define(self, size, dim, place):
         """Makes an axis of an input, in PyTorch a symbol, that dimension."""
@@ -70,7 +71,7 @@ class Symbols:
         """An expression of sympy's as a sum."""
         kind, parts = type(x).__name__, x.args
         if x.is_Symbol and x not in self.sums:  # of no input's size
-            raise Refused("a size depends on values")
+            raise self.refused.get(x) or Refused("a size depends on values")
         if x.is_Symbol or x.is_Integer:
             return self.sums[x] if x.is_Symbol else sizes.number_or_size(int(x))
         if x.is_Add or x.is_Mul:
@@ -112,6 +113,32 @@ class Symbols:
     def refuse(x):
         raise Refused(f"a size is {x}; only sums, products and quotients by numbers are possible, as no multiple of the batch is")
 
+    def open_slice(self, size, whole, start, end, step):
+        """Tells the size of a slice that PyTorch leaves open, since it clamps places outside: bounds leave those sizes out."""
+        symbol = None if isinstance(size, int) else size.node.expr
+        if symbol is None or not symbol.is_Symbol or symbol in self.sums:
+            return
+        try:
+            whole = self.sum(whole.node.expr)
+            start, end = [self.place(x, whole) for x in (start, end)]
+            for terms in (start, sizes.plus(whole, end, -1), sizes.plus(sizes.plus(end, start, -1), {(): 1}, -1)):
+                self.hold(">=", terms)
+            self.sums[symbol] = sizes.quotient(sizes.plus(sizes.plus(end, start, -1), {(): step - 1}), step)
+        except Refused as why:
+            self.refused[symbol] = why
+
+    def place(self, x, whole):
+        """An index of a slice as a sum; whole: the size of the axis."""
+        if not isinstance(x, int):
+            return self.sum(x.node.expr)
+        return whole if x > sizes.MOST else sizes.plus(whole, {(): x}) if x < 0 else sizes.number_or_size(x)
+
+    def inside(self, whole, index, count):
+        """Makes `count` elements from an index on lie in their axis."""
+        whole, index, count = [sizes.number_or_size(x) if isinstance(x, int) else self.sum(x.node.expr) for x in (whole, index, count)]
+        self.hold(">=", index)
+        self.hold(">=", sizes.plus(sizes.plus(whole, index, -1), count, -1))
+
     # -- conditions --
     def guard(self, condition):
         """Makes a condition of sympy's true of all sizes, by bounds, or refuses."""
@@ -128,8 +155,10 @@ class Symbols:
         if relation == ">":
             relation, terms = ">=", sizes.plus(terms, {(): 1}, -1)
         varying = {atoms: count for atoms, count in terms.items() if atoms}
-        if not varying or (relation == ">=" and self.least(terms) >= 0):
+        if not varying or (relation == ">=" and (self.least(terms) >= 0 or self.least(self.unrounded(terms)) >= 0)):
             return
+        if relation == ">=" and len(varying) > 1 and len(self.unrounded(terms).keys() - {()}) == 1:
+            return self.hold(relation, self.unrounded(terms))
         (atoms, count), constant = next(iter(varying.items())), terms.get((), 0)
         if relation == "==" or len(varying) > 1 or len(atoms) > 1 or atoms[0] is sizes.BATCH:
             self.refuse_other_sizes(relation, terms)
@@ -164,6 +193,20 @@ class Symbols:
         if zero == least:
             return self.narrow(atom.text, zero + 1)
         return self.narrow(atom.text, 1, zero - 1) if zero == most else self.refuse_other_sizes("!=", terms)
+
+    @staticmethod
+    def unrounded(terms):
+        """A sum without quotients that is 0 or more only where this one is, a whole number, not below 0."""
+        total = 1
+        for atoms, count in list(terms.items()):
+            atom = atoms[0] if len(atoms) == 1 else None
+            if atom and atom.divisor:
+                total *= atom.divisor
+                rest = {own: factor for own, factor in terms.items() if own != atoms}
+                rounded = {(): atom.divisor - 1} if count > 0 else {}
+                inner = sizes.times(sizes.plus(dict(atom.terms), rounded, -1), {(): count * total // atom.divisor})
+                terms = sizes.plus(sizes.times(rest, {(): atom.divisor}), inner)
+        return sizes.plus(terms, {(): total - 1})
 
     def least(self, terms, sign=1):
         """A lower bound of a sum, with sign -1 of its negative."""

@@ -380,7 +380,10 @@ class Varying(Export):
                 (6, lambda x: x.mean(1, keepdim=True) * torch.arange(x.shape[1] - 5).float()[None, :, None]),
                 (6, lambda x: x.sum(1, keepdim=True).expand(-1, x.shape[1] - 5, -1) * 2),
                 (5, lambda x: x[:, :-3][:, 1:] * 2), (4, lambda x: x[:, 2:4] * 2), (3, lambda x: x[:, -3:] * 2),
-                (6, lambda x: F.pad(x, (0, 0, -2, -3)) * 2), (2, lambda x: x[:, 1::2] * 2)):
+                (6, lambda x: F.pad(x, (0, 0, -2, -3)) * 2), (2, lambda x: x[:, 1::2] * 2),
+                (5, lambda x: x[:, x.shape[1] - 5:] * 2), (6, lambda x: x[:, :x.shape[1] - 5] * 2),
+                (1, lambda x: x[:, x.shape[1] // 2:] * 2), (5, lambda x: x.narrow(1, x.shape[1] - 5, 2) * 2),
+                (5, lambda x: x[:, x.shape[1] - 5] * 2), (4, lambda x: x.split([x.shape[1] - 3, 3], 1)[0] * 2)):
             sizes, _ = self.shapes(lambda self, x: function(x))
             self.assertEqual(sizes["T"], {"min": least} if least > 1 else {}, least)
         sizes, _ = self.shapes(lambda self, x: x.mean(1, keepdim=True) * self.table[x.shape[1]:, None], table=torch.rand(20))
@@ -402,6 +405,7 @@ class Varying(Export):
                 ("unbind|only works with 6", lambda self, x: sum(x.unbind(1))),
                 ("use correction=0", lambda self, x: x.var(1)),
                 ("only works with 6: it cannot be the size T", lambda self, x: x * self.weight),
+                ("slice .*it takes another path unless T >= W", lambda self, x: x[:, x.shape[1] - x.shape[2]:] * 2),
                 ("the size T and the size W only work where they are equal: give them one name|do not broadcast",
                  lambda self, x: x[:, :, :1] + x[:, :1].mT),
                 ("T, W], .* do not broadcast; .* bounds tell", lambda self, x: x + F.interpolate(x[:, :, ::2], scale_factor=2.0)),

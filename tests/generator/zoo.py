@@ -1345,6 +1345,23 @@ def sized_masks(n=3, length=6):
             (torch.randint(0, 11, (n, length)), mask, randn(n, length, 5)), nn.MSELoss())
 
 
+@sized({"input0": {1: "T"}}, [(2, 6), (4, 11)])
+@case(SGD)
+def sized_cuts(n=3, length=9):
+    """Slices that begin or end at a linear expression of a size, and such parts changed in place."""
+    def forward(self, x):
+        size, y = x.shape[1], self.fc(x)
+        z = y.clone()
+        z[:, 0] = x[:, -1, :2]
+        z[:, -3:] = 2
+        first, last = y.split([size - 3, 3], 1)
+        parts = [y[:, size - 5:].mean(1), y[:, :size - 5].sum(1), y[:, :size // 2].mean(1), y[:, size // 2:].sum(1),
+                 y[:, size - 5::2].amax(1), y.narrow(1, size - 2, 2).sum(1), y[:, size - 4], first.mean(1), last.sum(1),
+                 (y[:, 5:] * y[:, :size - 5]).sum(1), z.square().mean(1)]
+        return torch.cat(parts, 1)
+    return Net(forward, fc=nn.Linear(3, 2)), (randn(n, length, 3), randn(n, 22)), nn.MSELoss()
+
+
 @case(SGD)
 def exact_integers():
     """Integers that 32-bit floats do not have, 8 bits that wrap, numbers in front of integers."""

@@ -351,6 +351,7 @@ static void test_refusals(void **state)
     FAILS_NULL(p.dev, gpunn_parameter(p.model, "p", GPUNN_SHAPE(T), (gpunn_init){0}), GPUNN_ERR_SHAPE, "none may vary");
     gpunn_tensor *y = MADE(p.dev, gpunn_sum(gpunn_add(x, z), GPUNN_AXES(1, 2), false));
     gpunn_tensor *cut = MADE(p.dev, gpunn_slice(z, 0, 0, 5, 1)), *sum = MADE(p.dev, gpunn_sum(later, GPUNN_ALL, false));
+    gpunn_tensor *fifth = MADE(p.dev, gpunn_slice(z, 0, gpunn_size(p.model, "T - 5"), gpunn_size(p.model, "T - 4"), 1));
     gpunn_tensor *conv = MADE(p.dev,
                               gpunn_conv1d(gpunn_permute(x, GPUNN_AXES(0, 2, 1)), "c", .out_channels = 2, .kernel_size = 7));
     FAILS(p.dev, gpunn_write(x, values, 2 * 3 * 2 * sizeof(float)), GPUNN_ERR_SHAPE, "2 dimensions of [batch, T, 2]",
@@ -368,6 +369,7 @@ static void test_refusals(void **state)
     OK(p.dev, gpunn_read(y, values, 2 * sizeof(float)));
     OK(p.dev, gpunn_write(z, values, 4 * 2 * sizeof(float)));
     FAILS(p.dev, gpunn_forward(&cut, 1), GPUNN_ERR_SHAPE, "T = 4", "slice", "0:5");
+    FAILS(p.dev, gpunn_forward(&fifth, 1), GPUNN_ERR_SHAPE, "T = 4", "slice", "begins 1 elements before axis 0 of [4, 2]");
     OK(p.dev, gpunn_write(z, values, 33 * 2 * sizeof(float)));
     FAILS(p.dev, gpunn_forward(&cut, 1), GPUNN_ERR_SHAPE, "'z'", "33", "'T'", ".max");
     OK(p.dev, gpunn_write(z, values, 1 * 2 * sizeof(float)));

@@ -501,6 +501,10 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
         gpunn__sum       sum = gpunn__sum_plus_number(gpunn__sum_plus(gpunn__sum_of(model, end), &from_sum, -1), -1);
         sum = gpunn__sum_plus_number(gpunn__sum_quotient(model, sum, step), 1);
         if ((i->out->dim[axis] = gpunn__dim_of_sum(model, &sum)) != 0) return true;
+    } else if (start < 0) { /* of sizes that vary */
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "it begins %lld elements before axis %d of %s; use other sizes",
+                            -(long long)start, axis, gpunn__meta_text(&i->in[0], text));
+        return false;
     } else {
         i->out->dim[axis] = (end - start - 1) / step + 1;
         if (start < end && (end <= size || size < 0)) return true;
