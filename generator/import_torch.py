@@ -29,16 +29,24 @@ def chosen(groups, key, path):
     return groups["" if key == "." else key]
 
 
+def stored(x):
+    """An Array as it is written. Integers of 2^63 and more stay U64, which gpunn reads as floats."""
+    is_large = x.kind == "uint64" and any(value >= 1 << 63 for value in x.values)
+    return ("U64", x.shape, x.encoded()) if is_large else tensor_files.for_gpunn(x)
+
+
 def convert(path, output, key=None):
     """Writes the tensors of a .pt, .npz or .gguf file; returns notes for people."""
     tensor_files.check_no_text(path)
     readers = {".npz": tensor_files.read_npz, ".gguf": gguf.read}
     read = readers.get(os.path.splitext(path)[1], lambda path: chosen(pickles.read(path), key, path))
     found = read(path)
-    tensors = {name: tensor_files.for_gpunn(x) for name, x in found.items()}
+    tensors = {name: stored(x) for name, x in found.items()}
     save_safetensors(output, tensors)
     floats8 = {name: x for name, x in found.items() if x.kind in FLOATS8}
-    return tensor_files.conversion_notes(floats8) + nan_notes(tensors)
+    large = ["'%s' holds integers of 2^63 and more and stays U64, which gpunn reads as floats only" % name
+             for name, (kind, _, _) in tensors.items() if kind == "U64"]
+    return tensor_files.conversion_notes(floats8) + large + nan_notes(tensors)
 
 
 def main(arguments=None):

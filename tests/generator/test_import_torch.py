@@ -126,6 +126,15 @@ class Weights(Import):
             archive.writestr("fc.weight.npy", npy)
         self.assertEqual(self.converted(buffer.getvalue(), "w.npz"), {"fc.weight": ("float32", (2,), [1.0, 2.0])})
 
+    def test_integers_of_2_to_the_63_stay(self):
+        head, body = b"{'descr': '<u8', 'fortran_order': False, 'shape': (2,), }\n", struct.pack("<2Q", 3, (1 << 64) - 1)
+        with zipfile.ZipFile(self.path("w.npz"), "w") as archive:
+            archive.writestr("large.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + body)
+            archive.writestr("small.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + struct.pack("<2Q", 3, 4))
+        notes = import_torch.convert(self.path("w.npz"), self.path("w"))
+        self.assertEqual(tensor_file.load(self.path("w")), {"large": ("U64", [2], body), "small": ("I64", [2], struct.pack("<2q", 3, 4))})
+        self.assertEqual(notes, ["'large' holds integers of 2^63 and more and stays U64, which gpunn reads as floats only"])
+
     def test_floats_of_8_bits(self):
         """All patterns, by the formula of each type; the note names the first."""
         tensors = {name: (kind, [2, 128], bytes(range(256))) for name, kind in (("a", "F8_E4M3"), ("b", "F8_E5M2"))}
