@@ -80,6 +80,7 @@ fi
 if [ -n "$DRIVER_PATH" ]; then # where the loader does not look
     export LD_LIBRARY_PATH=$DRIVER_PATH${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PATH=$PATH:${DRIVER_PATH%/*}/bin
 fi
+[ -z "${PYTHON-}" ] || export PATH=$PATH:$(dirname "$(command -v "$PYTHON")") # programs look for its wheels there
 sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$NVCC")/compute-sanitizer" /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
 if [ "$prebuilt" -eq 1 ]; then
     if bounded 30 "$python" tests/gpu/bundle.py unpack "$bundle" "$work" --arch "$GPU_ARCH" >"$work/unpacked" 2>&1; then

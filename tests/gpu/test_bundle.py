@@ -12,7 +12,7 @@ import bundle
 import test_run
 import test_toolkit
 
-STAMP = {"commit": "abc1234", "arch": "sm_90", "nvcc": "none", "sources": {"gpunn.h": bundle.sha256("gpunn.h")}, "hash": "0"}
+STAMP = {"commit": "abc1234", "arch": "sm_90", "glibc": "2.17", "nvcc": "none", "sources": {"gpunn.h": bundle.sha256("gpunn.h")}, "hash": "0"}
 
 
 class Folder(unittest.TestCase):
@@ -83,6 +83,16 @@ class Bundle(Folder):
     def test_another_gpu(self):
         self.assertEqual(self.refused(arch="sm_80"), "it is for sm_90, the GPU is sm_80")
 
+    def test_a_newer_glibc(self):
+        self.assertRegex(self.refused({**STAMP, "glibc": "2.999"}), r"^it needs glibc 2\.999, the one here is 2\.\d+$")
+
+    def test_the_newest_glibc_that_a_program_asks_for(self):
+        self.program("one", "echo GLIBC_2.99")  # which is no symbol's version
+        self.program_without_its_library("two")
+        with open(self.path("built", "two"), "ab") as file:
+            file.write(b"\0GLIBC_2.2.5\0GLIBC_2.98\0GLIBC_2.14\0")
+        self.assertEqual(bundle.newest_glibc(self.built), "2.98")
+
     def test_other_sources(self):
         sources = {"gpunn.h": "0" * 64, "no_such_file.c": "0" * 64, "gpunn_cuda.cu": bundle.sha256("gpunn_cuda.cu")}
         self.assertEqual(self.refused({**STAMP, "sources": sources}), "it was built at abc1234 from other sources: gpunn.h, no_such_file.c")
@@ -119,7 +129,7 @@ class Bundle(Folder):
     def test_the_stamp_is_of_what_programs_are_made_from(self):
         if subprocess.run(["git", "rev-parse"], cwd=ROOT, stderr=subprocess.DEVNULL).returncode:
             self.skipTest("there is no git")
-        stamp = bundle.make_stamp("none")
+        stamp = bundle.make_stamp("none", "2.17")
         wanted = {"gpunn.h", "gpunn_cuda.cu", "generator/emit_cuda.py", "templates/kernels/set.c", "tests/test.h", "tests/gpu/products.cu",
                   "examples/kernels/custom_op.json", "tests/bench/gpu_workloads.h", "tests/emulator/custom.cpp"}
         self.assertEqual(wanted - stamp["sources"].keys(), set())
@@ -138,9 +148,10 @@ class Prebuilt(Folder):
     def setUp(self):
         super().setUp()
         os.mkdir(self.path("bin"))
+        os.mkdir(self.path("venv"))
         self.write(self.path("bin", "nvcc"), NVCC.format(top=self.folder))
         self.write(self.path("bin", "cc"), "#!/bin/sh\nexit 1\n")
-        self.write(self.path("bin", "python"), f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # which has no torch
+        self.write(self.path("venv", "python"), f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # which has no torch
         subprocess.run(["cc", "-shared", "-fPIC", "-DCOUNT=1", "-DMAJOR=9", "-x", "c", "-", "-o", self.path("libcuda.so.1")],
                        input=test_toolkit.DRIVER, text=True, check=True)
         self.program("doctor", "echo gpunn takes NVIDIA H100, 132 multiprocessors")
@@ -154,7 +165,7 @@ class Prebuilt(Folder):
 
     def call(self, *names, arch="sm_90", **more):
         bundle.pack(self.built, self.archive, {**STAMP, "arch": arch})
-        places = {"PATH": self.path("bin") + ":" + os.environ["PATH"], "NVCC": self.path("bin", "nvcc"), "PYTHON": self.path("bin", "python"),
+        places = {"PATH": self.path("bin") + ":" + os.environ["PATH"], "NVCC": self.path("bin", "nvcc"), "PYTHON": self.path("venv", "python"),
                   "LD_LIBRARY_PATH": self.folder, "GPUNN_BUNDLE": self.archive, "GPUNN_GPU_WORK": self.unpacked, "OUT": self.path("out")}
         done = subprocess.run(["tests/gpu/run.sh", "--prebuilt", *names], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               env={**os.environ, "GPUNN_TEST_SECONDS": "1", **places, **more})
@@ -184,6 +195,8 @@ class Prebuilt(Folder):
 
     def test_all_good(self):
         self.write_tests(golden="")
+        # beside the Python that is named lie the wheels, which programs look for along PATH
+        self.program("doctor", f"case :$PATH: in *:{self.path('venv')}:*) echo gpunn takes NVIDIA H100, 132 multiprocessors ;; esac")
         code, said, summary = self.call("ops/golden")
         self.assertEqual(code, 0, said)
         self.assertIn("5 stages passed, 0 failed, 0 cut off, 0 skipped", summary)

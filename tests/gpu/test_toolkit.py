@@ -133,6 +133,7 @@ class Toolkit(unittest.TestCase):
         for_nvcc, for_cc = toolkit.Toolkit().target()
         self.assertIn("-gencode=arch=compute_90,code=sm_90", for_nvcc)
         self.assertNotIn("native", " ".join(for_nvcc + for_cc))
+        self.assertNotIn("static", " ".join(for_nvcc + for_cc))  # a static libstdc++ asks for the builder's glibc
         self.assertEqual(for_cc, ["-march=x86-64-v3"])
 
 

@@ -91,8 +91,8 @@ class Toolkit:
     def target(self):
         """(nvcc's flags, the C compiler's) for the machine on which the programs run: this one, or one with an H100 or H200."""
         if "GPUNN_GPU_BUNDLE" in os.environ:
-            host = ["-march=x86-64-v3", "-static-libgcc", "-static-libstdc++"]
-            return ["-gencode=arch=compute_90,code=sm_90", "--compress-mode=size", "-Xcompiler", ",".join(host)], host[:1]
+            host = "-march=x86-64-v3"  # and GCC's libraries as they are there: static ones ask for this machine's glibc
+            return ["-gencode=arch=compute_90,code=sm_90", "--compress-mode=size", "-Xcompiler", host], [host]
         return ["-lineinfo", "-arch=" + self.arch(), "-Xcompiler", "-march=native"], ["-march=native"]
 
 

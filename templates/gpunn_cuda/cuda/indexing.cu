@@ -868,11 +868,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
 }
 
 /* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is its transpose --------------------------------------------- *
- * The backward pass has four ways. Indices that apply to all lines are sorted once, as an embedding's tokens.
- * If the indices of a line [o][..][i] are few, each element of dx searches them. Otherwise they are
- * sorted: each line by a block or, if longer, all lines together in memory. Then each run of equal indices is summed. Sums follow the order of the indices. In memory, a block sums runs
- * longer than GPUNN__RUN_ALONE, in an order that depends only on the indices. An index out of range yields
- * NaN (0 for integers): in the result of gather, or in an element of the line to which it adds. */
+ * The backward pass has four ways. Indices that apply to all lines are sorted once, as an embedding's
+ * tokens. If the indices of a line [o][..][i] are few, each element of dx searches them. Otherwise they are
+ * sorted: each line by a block or, if longer, all lines together in memory. Then each run of equal indices
+ * is summed. Sums follow the order of the indices. In memory, a block sums runs longer than
+ * GPUNN__RUN_ALONE, in an order that depends only on the indices. An index out of range yields NaN (0 for
+ * integers): in the result of gather, or in an element of the line to which it adds. */
 
 enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
 typedef struct gpunn__gather {
