@@ -210,6 +210,9 @@ class Header(unittest.TestCase):
                                          env={**os.environ, "GPUNN_TEST_DEVICE": "emulator"}).stdout for way in ((), ("--resume",)))
         self.assertIn("1 passed, 4 failed, 0 skipped", plain)
         self.assertIn("2 passed, 3 failed, 0 skipped", resumed)
+        watched = subprocess.run([program], stdout=subprocess.PIPE, text=True,
+                                 env={**os.environ, "GPUNN_TEST_DEVICE": "emulator", "GPUNN_TEST_FROM": "0"}).stdout
+        self.assertRegex(watched, "Bail out! after a failed test no device works in this process: .*cudaErrorIllegalAddress")
 
     def test_stand_in(self):
         self.check("stand_in", "-Itests/gpu")
