@@ -197,6 +197,7 @@ class Prebuilt(Folder):
         self.write_tests(golden="")
         # beside the Python that is named lie the wheels, which programs look for along PATH
         self.program("doctor", f"case :$PATH: in *:{self.path('venv')}:*) echo gpunn takes NVIDIA H100, 132 multiprocessors ;; esac")
+        self.program("group", "exit 1")  # which is not asked for
         code, said, summary = self.call("ops/golden")
         self.assertEqual(code, 0, said)
         self.assertIn("5 stages passed, 0 failed, 0 cut off, 0 skipped", summary)
