@@ -81,7 +81,6 @@ if [ -n "$DRIVER_PATH" ]; then # where the loader does not look
     export LD_LIBRARY_PATH=$DRIVER_PATH${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PATH=$PATH:${DRIVER_PATH%/*}/bin
 fi
 [ -z "${PYTHON-}" ] || export PATH=$PATH:$(dirname "$(command -v "$PYTHON")") # programs look for its wheels there
-sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$NVCC")/compute-sanitizer" /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
 if [ "$prebuilt" -eq 1 ]; then
     if bounded 30 "$python" tests/gpu/bundle.py unpack "$bundle" "$work" --arch "$GPU_ARCH" >"$work/unpacked" 2>&1; then
         export GPUNN_COMMIT=${GPUNN_COMMIT:-$(sed -n 's/.*, commit //p' "$work/unpacked")}
@@ -99,7 +98,7 @@ if [ "$prebuilt" -eq 0 ]; then # nothing of an earlier call is run; what is newe
 fi
 
 # ---- build what is not there ----
-export work sanitizer GPUNN_CUDA_PATH GPUNN_CUDNN_PATH GPUNN_NCCL_PATH PYTHON=$python
+export work SANITIZER GPUNN_CUDA_PATH GPUNN_CUDNN_PATH GPUNN_NCCL_PATH PYTHON=$python
 . tests/gpu/programs.sh
 # Those of worth first: what fails here, a user meets first.
 tests="ops/golden ops/gradients ops/reference ops/precision generator/fused unit/device unit/run ops/training unit/fit unit/files unit/load"
@@ -180,8 +179,8 @@ for d in sorted(m.distributions(), key=lambda d: str(d.metadata["Name"])):
     ldconfig -p | grep -E 'libcuda|libcudart|cublas|cudnn|nccl|nvrtc|nvJitLink'
     ls -l "$GPUNN_CUDA_PATH" "$GPUNN_CUDNN_PATH" | grep -E '^/|cublas|cudnn|nvrtc'
     env | grep -E '^(CUDA|NCCL|NV|LD_|GPUNN|TORCH|PATH|OMP)'
-    [ -z "$sanitizer" ] || "$sanitizer" --version
-    echo "compute-sanitizer: ${sanitizer:-not there}"
+    [ -z "$SANITIZER" ] || "$SANITIZER" --version
+    echo "compute-sanitizer: ${SANITIZER:-not there}"
 }
 rows() { # STAGE JSON WORKLOAD...
     local kernels=()
@@ -239,18 +238,18 @@ bench)
     awk '/^\| (workload \| \||kernels \|)/, /^----/ { if (/^\|/) print }' "$log"
     ;;
 check)
-    if [ -z "$sanitizer" ]; then
-        skip "${checks[*]}: compute-sanitizer is not installed"
+    if [ -z "$SANITIZER" ]; then
+        skip "${checks[*]}: compute-sanitizer is not installed (nvidia-cuda-sanitizer-api of PyPI)"
         finish
     fi
     if [ -s "$work/failures" ]; then
-        stage "memcheck of what failed" "$python" tests/gpu/again.py "$work/failures" --seconds @seconds --sanitizer "$sanitizer" \
+        stage "memcheck of what failed" "$python" tests/gpu/again.py "$work/failures" --seconds @seconds --sanitizer "$SANITIZER" \
             --out "$out/again.log"
     else
         skip "memcheck of what failed: no test failed, or none was run"
     fi
     for one in "${checks[@]}"; do
-        stage "$one" env -u GPUNN_TEST_SECONDS "$sanitizer" --tool "${one% *}" --error-exitcode 9 "$work/${one#* }"
+        stage "$one" env -u GPUNN_TEST_SECONDS "$SANITIZER" --tool "${one% *}" --error-exitcode 9 "$work/${one#* }"
     done
     ;;
 esac

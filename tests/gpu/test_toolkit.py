@@ -72,6 +72,14 @@ class Toolkit(unittest.TestCase):
         self.assertEqual(found.libraries["libcudnn"], os.path.join(self.folder, "nvidia/cudnn/lib/libcudnn.so.9"))
         self.assertEqual(found.headers["cuda_runtime.h"], os.path.join(top, "include/cuda_runtime.h"))
 
+    def test_the_sanitizer_of_wheels(self):
+        self.make_wheels()
+        os.environ["PATH"] = self.folder
+        tool = self.write("nvidia/cu13/bin/compute-sanitizer", "", 0o755)
+        self.assertEqual(toolkit.Toolkit().sanitizer, tool)
+        tool = self.write("compute-sanitizer", "", 0o755)  # which comes first
+        self.assertEqual(toolkit.Toolkit().sanitizer, tool)
+
     def test_the_named_compiler_comes_first(self):
         top, nvcc = self.make_wheels()
         os.environ["NVCC"] = nvcc

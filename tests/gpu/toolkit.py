@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Finds CUDA: nvcc, the headers and the libraries of cuBLASLt, cuDNN and NCCL, in the system's places or in Python's wheels, and the driver.
+"""Finds CUDA in the system's places or in Python's wheels: nvcc, compute-sanitizer, the headers and the libraries of cuBLASLt, cuDNN and
+NCCL, and the driver.
 
     python3 tests/gpu/toolkit.py          says what is where
     eval "$(python3 tests/gpu/toolkit.py --shell)"      sets what main() lists; GPU_ARCH, such as sm_90, is empty where there is no GPU
@@ -65,6 +66,8 @@ class Toolkit:
         self.libraries = {name: first(os.path.join(folder, sub, name + ".so.[0-9]*") for folder in everywhere for sub in
                                       ("lib64", "lib", "targets/*/lib", "lib/x86_64-linux-gnu")) for name in
                           ("libcublasLt", "libcudnn", "libnccl")}
+        self.sanitizer = shutil.which("compute-sanitizer") or first(
+            os.path.join(folder, "bin", "compute-sanitizer") for folder in everywhere + ["/usr/local/cuda*"])
         standard = {os.path.join(folder, "include") for folder in own}
         added = dict.fromkeys(os.path.dirname(path) for path in self.headers.values() if path)
         self.flags = ["-I" + folder for folder in added if folder not in standard]
@@ -136,7 +139,8 @@ def main():
     if "--shell" in sys.argv:
         for_nvcc, for_cc = found.target()
         values = {"NVCC": found.nvcc or "", "NVCC_FLAGS": " ".join(found.flags + for_nvcc), "CC_FLAGS": " ".join(for_cc),
-                  "DRIVER_PATH": driver()[1], "GPU_ARCH": found.arch() if gpu()[1] else "", "GPU_FOUND": gpu()[0] if gpu()[1] else ""}
+                  "SANITIZER": found.sanitizer or "", "DRIVER_PATH": driver()[1], "GPU_ARCH": found.arch() if gpu()[1] else "",
+                  "GPU_FOUND": gpu()[0] if gpu()[1] else ""}
         for name, library in ("GPUNN_CUDA_PATH", "libcublasLt"), ("GPUNN_CUDNN_PATH", "libcudnn"), ("GPUNN_NCCL_PATH", "libnccl"):
             values[name] = os.path.dirname(found.libraries[library]) if found.libraries[library] else ""
         for name, value in values.items():
@@ -144,7 +148,7 @@ def main():
         return
     release = found.version() if found.nvcc else None
     print(f"nvcc           {found.nvcc or 'not found'}" + (f", CUDA {release[0]}.{release[1]}" if release else ""))
-    for name, path in list(found.headers.items()) + list(found.libraries.items()):
+    for name, path in [*found.headers.items(), *found.libraries.items(), ("sanitizer", found.sanitizer)]:
         print(f"{name:15}{path or 'not found'}")
     print(f"flags          {' '.join(found.flags)}")
     print(f"driver         {driver()[1] or 'where the loader looks'}" if driver()[0] else "driver         not found")
