@@ -59,6 +59,7 @@ WORKLOADS = {
 MODES = ("eager", "compile", "reduce-overhead", "graph", "max-autotune")
 OWN = ("gpunn", "gpunn kernels")
 AUTOTUNED = ("resnet18_bf16", "gpt2_bf16", "bert8_f16", "bert32_f16")
+CUT_OFF, LATE = 124, "cut off"  # timeout's status, and how the sentence begins that goes with it
 PROMISED = {"B200": 2250, "H200": 989, "H100": 989, "A100": 312, "L40": 181, "L4": 121, "T4": 65}  # TFLOP/s in 16 bits, dense
 
 
@@ -95,7 +96,7 @@ class Peer:
             words = self.lines.get(timeout=max(seconds, 1)).split()
         except queue.Empty:
             self.stop()
-            raise Failure(f"cut off: no answer to {text} within {seconds:.0f} s") from None
+            raise Failure(f"{LATE}: no answer to {text} within {seconds:.0f} s") from None
         except OSError:
             words = []
         if words[:1] != ["ok"]:
@@ -249,23 +250,26 @@ def read_ready(path):
 
 
 def compile_ahead(mode, peer, names, seconds, path):
-    end, before = time.monotonic() + seconds, read_ready(path)
+    """The exit status: 0, all are ready; CUT_OFF, the time did not suffice; 1, PyTorch failed."""
+    end, before, codes = time.monotonic() + seconds, read_ready(path), {0}
     for name in names:
         if name == "copy" or not is_meant(mode, name) or f"{mode} {name}" in before:
             continue
         begin = time.monotonic()
-        if begin > end:
-            break
         try:
+            if begin > end:
+                raise Failure(f"{LATE}, no time was left")
             peer.ask("open " + name, end - begin)
             peer.ask("close")
         except (Failure, OSError) as failure:
             print(f"{mode} {name}: {failure}", flush=True)
+            codes.add(CUT_OFF if str(failure).startswith(LATE) else 1)
             continue
         print(f"{mode} {name}: {time.monotonic() - begin:.0f} s", flush=True)
         with open(path, "a") as file:
             file.write(f"{mode} {name}\n")
     peer.stop()
+    return 1 if 1 in codes else max(codes)
 
 
 def main():

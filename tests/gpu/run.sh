@@ -148,15 +148,19 @@ ahead() { # SECONDS MODE WORKLOAD...
     "$python" tests/bench/gpu.py "$work/gpu_bench" --python "$python" --compile "$2" --ready "$ready" --seconds "$1" "${@:3}"
 }
 ahead_others() { # SECONDS WORKLOAD...: in two halves, if not told which
-    local mode one limit=$1
+    local mode one limit=$1 running=() code=0
     shift
     local half=("mlp20 resnet18_bf16 bert8_f16 mlp784_bf16 relu gelu register48 mlp784_f32 lenet4096"
         "lenet4 gpt2_bf16 bert32_f16 adamw add register192 mlp784_tf32")
     [ $# -eq 0 ] || half=("$*")
     for mode in compile reduce-overhead; do
-        for one in "${half[@]}"; do ahead "$limit" "$mode" $one & done
+        for one in "${half[@]}"; do
+            ahead "$limit" "$mode" $one &
+            running+=($!)
+        done
     done
-    wait
+    for one in "${running[@]}"; do wait "$one" || code=$((code == 1 ? 1 : $?)); done
+    return "$code"
 }
 export -f ahead ahead_others
 with_torch=0

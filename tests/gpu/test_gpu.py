@@ -122,6 +122,18 @@ class Gpu(unittest.TestCase):
                               text=True)
         self.assertIn("# mlp20: cut off, no time was left\n# lenet4: cut off, no time was left\n", done.stdout)
 
+    def test_what_is_not_ready_in_time_is_no_success(self):
+        ready = os.path.join(self.folder, "ready")
+
+        def compiled(seconds, *faults):
+            peer = gpu.Peer([sys.executable, self.program, "compile", self.log, "1", "1", *faults])
+            return gpu.compile_ahead("compile", peer, ["mlp20", "lenet4"], seconds, ready)
+
+        self.assertEqual(compiled(2, "hang=open"), gpu.CUT_OFF)
+        self.assertEqual(compiled(20, "end=open"), 1)
+        self.assertEqual(gpu.read_ready(ready), [])
+        self.assertEqual(compiled(20), 0)
+
     def test_what_is_ready_is_not_compiled_again(self):
         ready = os.path.join(self.folder, "ready")
         gpu.compile_ahead("compile", gpu.Peer([sys.executable, self.program, "compile", self.log, "1", "1"]), ["mlp20"], 20, ready)
