@@ -36,7 +36,7 @@ planned() {
         [ "${plan[i]}" != "$1" ] || found=1
     done
     [ "$found" -eq 1 ] || echo "the stage $1 is not planned" >&2
-    [ "$total" -le "$seconds" ] || behind=$((behind * seconds / total))
+    [ "$total" -le $((seconds - grace)) ] || behind=$((behind * (seconds - grace) / total))
     echo "$behind"
 }
 

@@ -62,6 +62,10 @@ class Stages(unittest.TestCase):
         self.assertIn("CUT OFF  one (its limit of", said)
         self.assertIn("passed   two", said)
 
+    def test_with_less_time_than_planned_each_stage_has_some(self):
+        code, said, _, _ = self.run_stages(100, "first 5 two 200", "stage first true", "stage two true")
+        self.assertEqual(code, 0, said)
+
     def test_what_cannot_be_ended_is_left_behind(self):
         # A process that no signal reaches, played by a timeout that waits for ever.
         tool = os.path.join(self.out, "timeout")
