@@ -1188,7 +1188,8 @@ GPUNN__INTERNAL void gpunn__cached_close(gpunn__cuda *cuda)
 typedef struct gpunn__module {
     void  *handle; /* NULL: not open */
     char   path[512];
-    size_t version; /* as reported by the library */
+    size_t version;      /* as reported by the library */
+    char   refused[320]; /* why a file that exists does not load */
 } gpunn__module;
 
 struct gpunn__libraries {
@@ -1250,6 +1251,31 @@ GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const ch
 #endif
 }
 
+#ifndef _WIN32
+/* Keeps what the loader says of a file that is there. A bare name that it finds nowhere begins its sentence. */
+static void gpunn__module_refuse(gpunn__module *module, const char *path)
+{
+    const char *why = dlerror();
+    if (why && (strchr(path, '/') || strncmp(why, path, strlen(path)) != 0))
+        (void)snprintf(module->refused, sizeof module->refused, "%s", why);
+}
+
+/* cuDNN 9 aborts when it is asked for anything while its file for graphs does not load. */
+static void gpunn__module_need_graphs(gpunn__module *module)
+{
+    char    file[600];
+    Dl_info info;
+    void   *symbol = dlsym(module->handle, "cudnnGetVersion");
+    if (symbol == NULL || dladdr(symbol, &info) == 0 || info.dli_fname == NULL) return;
+    const char *slash = strrchr(info.dli_fname, '/');
+    (void)snprintf(file, sizeof file, "%.*slibcudnn_graph.so.9", slash ? (int)(slash + 1 - info.dli_fname) : 0, info.dli_fname);
+    if (dlopen(access(file, F_OK) == 0 ? file : "libcudnn_graph.so.9", RTLD_LAZY | RTLD_LOCAL)) return;
+    gpunn__module_refuse(module, info.dli_fname);
+    (void)dlclose(module->handle);
+    module->handle = NULL;
+}
+#endif
+
 static bool gpunn__module_load(gpunn__module *module, const char *path)
 {
 #ifdef _WIN32
@@ -1257,6 +1283,10 @@ static bool gpunn__module_load(gpunn__module *module, const char *path)
     if (module->handle == NULL) module->handle = (void *)LoadLibraryA(path);
 #else
     module->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (module->handle == NULL)
+        gpunn__module_refuse(module, path);
+    else if (strstr(path, "libcudnn.so.9"))
+        gpunn__module_need_graphs(module);
 #endif
     (void)snprintf(module->path, sizeof module->path, "%s", path);
     return module->handle != NULL;
@@ -1318,6 +1348,7 @@ static bool gpunn__module_beside_python(gpunn__module *module, const char *file)
 
 GPUNN__INTERNAL bool gpunn__module_find(gpunn__module *module, const char *file, const char *variable)
 {
+    module->refused[0] = 0;
     if (gpunn__module_load(module, file)) return true;
 #ifdef _WIN32
     return gpunn__module_seek(module, getenv(variable), "", file) ||
@@ -1394,6 +1425,11 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
         (void)snprintf(text, text_size,
                        "%.200s is %s %s, but this program was built with %s; install %s %d, or build with the other one's header",
                        module->path, title, gpunn__version_text(module->version, has), needs, title, major);
+        return false;
+    }
+    if (module->refused[0]) {
+        (void)snprintf(text, text_size, "%s %d does not load: %s; install it anew, or set %s to the folder of another", title,
+                       major, module->refused, variable);
         return false;
     }
     for (int other = major + 1; other >= major - 1; other -= 2) {
@@ -1720,10 +1756,13 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     int           version = 0;
     memset(&module, 0, sizeof module);
     if (!gpunn__module_find(&module, GPUNN__NCCL_FILE, "GPUNN_NCCL_PATH")) {
-        (void)snprintf(nccl->text, sizeof nccl->text,
-                       "NCCL is missing: " GPUNN__NCCL_FILE " was not found in " GPUNN__PLACES
-                       "; install it, or set GPUNN_NCCL_PATH to its folder",
-                       "GPUNN_NCCL_PATH");
+        if (module.refused[0])
+            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew", module.refused);
+        else
+            (void)snprintf(nccl->text, sizeof nccl->text,
+                           "NCCL is missing: " GPUNN__NCCL_FILE " was not found in " GPUNN__PLACES
+                           "; install it, or set GPUNN_NCCL_PATH to its folder",
+                           "GPUNN_NCCL_PATH");
         return false;
     }
 #define GPUNN__X(result, name, arguments)                                    \

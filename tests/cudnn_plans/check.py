@@ -29,6 +29,7 @@ PLACES = [
     ("folders", {"cudnn": "a", "other": "b"}, {"GPUNN_CUDNN_PATH": "a", "GPUNN_CUDA_PATH": "b"}, True),
     ("no builtins", {"cudnn": "lib64", "other": "lib64"}, {"CUDA_HOME": "."}, False),
 ]
+BROKEN = ["libcublasLt.so.", "libcudnn.so.9", "libcudnn_graph.so.9"]  # in place of each, a file that is no library
 
 
 def build(nvcc):
@@ -107,13 +108,24 @@ def hidden():
     if tried.returncode != 0:
         return f"no mounts of its own: {tried.stdout.decode(errors='replace').strip()}"
     results = []
-    for name, folders, variables, builtins in PLACES:
-        root = lay_out(name, folders, builtins, real)
+
+    def said(root, variables):
         environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LD_LIBRARY_PATH": BUILD}
         environment.update((variable, os.path.normpath(os.path.join(root, folder))) for variable, folder in variables.items())
-        done = subprocess.run(enter + [PROGRAM, os.path.join(HERE, "h200.json"), "attention"], env=environment, timeout=LIMIT,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        text = done.stdout.decode(errors="replace")
+        return subprocess.run(enter + [PROGRAM, os.path.join(HERE, "h200.json"), "attention"], env=environment, timeout=LIMIT,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.decode(errors="replace")
+
+    for file in BROKEN:
+        root = lay_out("broken", {"cudnn": "lib64", "other": "lib64"}, True, real)
+        path = next(os.path.join(root, "lib64", one) for one in os.listdir(os.path.join(root, "lib64")) if one.startswith(file))
+        os.remove(path)
+        with open(path, "w", encoding="utf-8") as out:
+            out.write("no library\n" * 100)
+        text = said(root, {"CUDA_HOME": "."})
+        results.append((f"does not load: {path}: " in text, f"{file} is no library", text))
+    for name, folders, variables, builtins in PLACES:
+        root = lay_out(name, folders, builtins, real)
+        text = said(root, variables)
         if builtins:
             good = re.search(rf"^ok 1 .*attention by {re.escape(root)}/", text, re.MULTILINE)
         else:  # else nothing is hidden, and the others show nothing

@@ -51,7 +51,8 @@
 typedef struct gpunn__module {
     void  *handle; /* NULL: not open */
     char   path[512];
-    size_t version; /* as reported by the library */
+    size_t version;      /* as reported by the library */
+    char   refused[320]; /* why a file that exists does not load */
 } gpunn__module;
 
 struct gpunn__libraries {
