@@ -10,6 +10,9 @@ enum { ${NAME}_NARROWEST = 1 };
 #define ${NAME}_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define ${NAME}_UNROLL _Pragma("GCC unroll 16")
+#if defined(__CUDACC__)
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
+#endif
 #else
 #define ${NAME}_UNROLL
 #endif

@@ -89,6 +89,13 @@ def without_cudnn(build):
         "gpunn_cuda.cu", "-o", os.path.join(build.folder, "without.ptx"))
 
 
+def header_as_cuda(build):
+    """Generated C kernels in a file of CUDA that does not hold gpunn.h's own."""
+    run(build.nvcc.nvcc, "-cuda", "-std=c++17", f"-arch=sm_{ARCHITECTURE}", "-x", "cu", "-DSIMPLE_NN_KERNELS_IMPLEMENTATION",
+        "-DGPUNN_NO_IMPLEMENTATION", "-I.", *build.nvcc.flags, *kernels.WARNINGS, "examples/kernels/simple_nn_kernels.h", "-o",
+        os.path.join(build.folder, "header.ii"))
+
+
 def trains_on_the_cpu(build):
     (out, err), (expected, nothing) = run(build.app), run(build.plain)
     lines = err.splitlines()
@@ -119,7 +126,7 @@ def starts_fast(build):
 
 def main():
     tests = [("kernels", resources), ("bytes per element", bytes_moved), ("waits first", waits_first), ("without cuDNN", without_cudnn),
-             ("on a machine without a GPU", trains_on_the_cpu), ("start", starts_fast)]
+             ("generated header as CUDA", header_as_cuda), ("on a machine without a GPU", trains_on_the_cpu), ("start", starts_fast)]
     print(f"1..{len(tests)}")
     nvcc, failed = kernels.toolkit.Toolkit(), 0
     with tempfile.TemporaryDirectory() as folder:
