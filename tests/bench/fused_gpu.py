@@ -148,7 +148,8 @@ def torch_times(names, seconds):
     """{"name, direction": {"eager": us, "compile": us}}; what the time does not suffice for is named as cut off."""
     try:
         import torch
-    except ImportError:
+    except (ImportError, OSError) as error:
+        print("# PyTorch: %s" % error)
         return {}
 
     def microseconds(function):
