@@ -8,11 +8,16 @@ links() { # LIBRARY HEADER...: whether both are there
 }
 export zlib='' zlib_link=''
 if links -l:libz.a zlib.h; then zlib=-DGPUNN_ZLIB zlib_link=-l:libz.a; fi
+companion() { # OBJECT FLAG...: gpunn_cuda.cu
+    local object=$1
+    shift
+    "$NVCC" -std=c++17 -O3 --split-compile=0 $NVCC_FLAGS -Xcompiler -fPIC "$@" -I. -c gpunn_cuda.cu -o "$object"
+}
 library() {
     local cc
     cc -std=c99 -O3 -fPIC $CC_FLAGS $zlib -DGPUNN_IMPLEMENTATION -x c -c gpunn.h -o "$work/gpunn.o" &
     cc=$!
-    "$NVCC" -std=c++17 -O3 --split-compile=0 $NVCC_FLAGS -Xcompiler -fPIC -I. -c gpunn_cuda.cu -o "$work/gpunn_cuda.o" && wait "$cc" &&
+    companion "$work/gpunn_cuda.o" && wait "$cc" &&
         "$NVCC" $NVCC_FLAGS -shared "$work/gpunn.o" "$work/gpunn_cuda.o" -o "$work/libgpunn.so" \
             -Xlinker -soname=libgpunn.so,--exclude-libs=ALL $zlib_link
 }
@@ -22,7 +27,7 @@ kernels() { # of a program's own: OBJECT FILE
 # program FILE: a C file with the library's two objects where it has kernels of its own, which share CUDA's runtime with the library's; else
 # with libgpunn.so beside it. Or what a Python file builds.
 program() {
-    local name file=$1 own='' level=-O3
+    local name file=$1 own='' level=-O3 companion=$work/gpunn_cuda.o
     name=$(built "$file")
     case $file in
     tests/bench/fused_gpu.py)
@@ -44,11 +49,12 @@ program() {
         done
         own=$(ls "examples/kernels/$name"_*.cu 2>/dev/null)
         ;;
-    tests/generator/fused.c)
-        own="$work/sets_c.o $work/sets_cuda.o"
+    tests/generator/fused.c) # with a library that leaves no group of its small models to be done by single steps
+        own="$work/sets_c.o $work/sets_cuda.o" companion=$work/gpunn_cuda_fused.o
         "$PYTHON" tests/generator/build_sets.py generate "$work/sets" &&
             "$PYTHON" tests/generator/build_sets.py "$work/sets_c.o" h cc -std=c99 -O1 $CC_FLAGS &&
-            "$PYTHON" tests/generator/build_sets.py "$work/sets_cuda.o" cu "$NVCC" -std=c++17 -O3 $NVCC_FLAGS || return
+            "$PYTHON" tests/generator/build_sets.py "$work/sets_cuda.o" cu "$NVCC" -std=c++17 -O3 $NVCC_FLAGS &&
+            companion "$companion" -DGPUNN__SHORT=0 || return
         ;;
     tests/unit/custom.c)
         own=$work/custom_kernels.o
@@ -61,7 +67,7 @@ program() {
         file=$work/$name.o own+=' '
     fi
     if [ -n "$own" ]; then
-        "$NVCC" $level $NVCC_FLAGS $zlib -DGPUNN_NO_IMPLEMENTATION -Itests/gpu -I. "$file" $own "$work/gpunn.o" "$work/gpunn_cuda.o" \
+        "$NVCC" $level $NVCC_FLAGS $zlib -DGPUNN_NO_IMPLEMENTATION -Itests/gpu -I. "$file" $own "$work/gpunn.o" "$companion" \
             -o "$work/$name" $zlib_link
     else
         cc $level $CC_FLAGS $zlib -DGPUNN_NO_IMPLEMENTATION -Itests/gpu -I. "$file" "$work/libgpunn.so" -Wl,-rpath,'$ORIGIN' \
@@ -74,4 +80,4 @@ built() { # FILE: the program that is built from it
     *) basename "${1%.*}" ;;
     esac
 }
-export -f library kernels program built
+export -f companion library kernels program built
