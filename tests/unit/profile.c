@@ -160,7 +160,7 @@ static void test_trace(void **state)
 static void test_peaks(void **state)
 {
     fixture *f = *state;
-    if (f->backend->type != GPUNN_DEVICE_CPU) SKIP("large products take long on the emulator");
+    if (is_emulated(f->backend)) SKIP("large products take long on the emulator");
     net2   n = network(f->dev, f->model);
     table  t = {0};
     double flops = 0, bytes = 0;
