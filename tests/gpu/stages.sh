@@ -82,8 +82,8 @@ stage() {
     if [ "$code" -eq 0 ] && [ -n "$needs" ] && ! tail -c "+$from" "$log" | grep -q -e "$needs"; then
         code=1 why="it does not say: $needs"
     fi
-    if [ "$code" -eq 0 ] && [ -n "$never" ] && tail -c "+$from" "$log" | grep -q -e "$never"; then
-        code=1 why="it says: $never"
+    if [ "$code" -eq 0 ] && [ -n "$never" ] && shown=$(tail -c "+$from" "$log" | grep -m 1 -e "$never"); then
+        code=1 why="it says: ${shown:0:200}"
     fi
     [ "$code" -eq 0 ] || lines=25
     shown=$(tail -c "+$from" "$log" | tail -n "$lines" | cut -c -240)

@@ -171,6 +171,7 @@ class Prebuilt(Folder):
             return done.returncode, done.stdout, file.read()
 
     def test_each_fault_has_its_line(self):
+        self.program("doctor", "echo 'cuDNN         cuDNN 9 is missing: ...'; echo gpunn takes NVIDIA H100, 132 multiprocessors")
         self.program("products", "[ $# -gt 0 ] || kill -9 $$")
         self.write_tests(golden="2=lose", gradients="1=die", reference="4=hang", precision="")
         self.program_without_its_library("device")
@@ -178,7 +179,7 @@ class Prebuilt(Folder):
         self.assertEqual(code, 1)
         self.assertRegex(summary, "skipped  device of the archive does not load: .*libabsent.so: cannot open shared object file")
         self.assertRegex(summary, r"FAILED   library \(1\)")
-        self.assertRegex(summary, r"passed   doctor \(\d+ s\)\npassed   simple_nn \(\d+ s\)\nFAILED   products \(1\)\nFAILED   tests \(1\)")
+        self.assertRegex(summary, r"FAILED   doctor \(it says: cuDNN +cuDNN 9 is missing: ...\)\npassed   simple_nn \(\d+ s\)\nFAILED   products \(1\)\nFAILED   tests \(1\)")
         self.assertRegex(said, "ended with -9 after 0 lines")
         failed = said.partition("failed tests:")[2]
         for program, number in ("golden", 2), ("gradients", 1), ("reference", 4):
@@ -189,7 +190,7 @@ class Prebuilt(Folder):
             log = file.read()
         self.assertIn("golden| ok 1 - name 3", log)  # behind the test that lost the device
         self.assertIn("precision| ok 6 - name 5", log)
-        self.assertRegex(summary, r"\n\d stages passed, 3 failed, 0 cut off, \d skipped, \d+ s\n$")
+        self.assertRegex(summary, r"\n\d stages passed, 4 failed, 0 cut off, \d skipped, \d+ s\n$")
 
     def test_all_good(self):
         self.write_tests(golden="")
