@@ -2582,7 +2582,10 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
  * or a gradient is NaN or infinite, it returns GPUNN_ERR_NUMERIC. Weights, running statistics and optimizer
  * states then stay as they were, and accumulated gradients are dropped, as by gpunn_zero_grad. (With
  * gpunn_backward and gpunn_optimizer_step, the running statistics have already moved.) A checkpoint cannot
- * hold accumulated gradients, so saving one amid them is GPUNN_ERR_STATE. */
+ * hold accumulated gradients, so saving one amid them is GPUNN_ERR_STATE.
+ * A refused step counts neither in Adam's corrections nor in averages, nor in gpunn_step_count. On a GPU that
+ * number is right from the report of the refusal on, or, with a .stream of the program's own, from the next
+ * checkpoint on. */
 typedef struct gpunn_train_step_args {
     int args_;
     int accumulate; /* calls per update, each with a part of the batch, default 1. The update uses the mean of their gradients */
@@ -3533,12 +3536,13 @@ typedef struct gpunn_run {
     int                   exchange_count;
     float *loss_scale; /* F16 training, or skips: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
     void  *captured;   /* owned by the backend, initially NULL; passed to `forget` when the plan is freed */
-    /* Number of a training step whose loss or gradient was not finite; 0: none. The backend sets it as soon
-     * as it knows, perhaps in a later run, or in a run without any work (for a device that has joined ranks:
-     * only there). */
+    /* The training step whose loss or gradient was not finite; 0: before the first one. The backend sets it
+     * and is_bad as soon as it knows, perhaps in a later run, or in a run without any work (for a device that
+     * has joined ranks: only there). */
     uint64_t bad_step;
     float    bad_value;
     bool     bad_norm; /* bad_value is a gradient */
+    bool     is_bad;   /* there is such a step */
     /* After a failure: the step that failed; NULL: none in particular. */
     const gpunn_step *failed;
     const float      *bad_gradient; /* with bad_norm: address of bad_value; NULL: in another rank's share */
@@ -3555,6 +3559,9 @@ typedef struct gpunn_run {
     bool         trains; /* training step: state->step has advanced */
     /* Set by the backend if the program captures the run: it has not run, and its replays count themselves. */
     bool captured_only;
+    /* Backend memory, laid out as `counts`: the number of updates that were refused and reported, not skipped.
+     * Each refusal increments all of them. They are subtracted from the step of an update. NULL: no updates. */
+    int64_t *refused;
 } gpunn_run;
 
 /* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are undefined. */
@@ -5344,6 +5351,8 @@ struct gpunn_optimizer {
     float          kept_scale[3];     /* the same values as last read; on a CPU only the last one is used */
     bool           skips;             /* skip steps whose loss or gradients are not finite */
     gpunn_count   *counts;            /* backend memory: step_count and steps; NULL: runs cannot be captured */
+    int64_t       *refused;           /* backend memory: refused updates to subtract from both; NULL: on a CPU */
+    int64_t        refused_count;     /* refused updates that have been subtracted from step_count so far */
     int64_t        state_count;       /* floats of each state, over all ranks */
     int64_t        step_count;
     int            parts; /* calls of gpunn_train_step accumulated since the last update */
@@ -5370,6 +5379,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
 GPUNN__INTERNAL gpunn_status  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
 GPUNN__INTERNAL void          gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
 /* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. Builders pass it
  * on. So a static program, or one whose linker drops sections, contains only the code of the ops it builds. */
@@ -7187,15 +7197,24 @@ GPUNN__INTERNAL void gpunn__gradient_text(const gpunn_tensor *t, char *text, siz
         (void)snprintf(text, size, "gradient of '%.80s', by %s,", t->name, gpunn_op_name(node->op));
 }
 
+/* After a refusal has been told: it counts nowhere. Counts that may hold replays wait for the next checkpoint. */
+static void gpunn__count_no_refused(gpunn_device *dev)
+{
+    for (gpunn_model *model = dev->models; model; model = model->next)
+        for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
+            if (opt->counts == NULL) (void)!gpunn__refused_settle(opt);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
 {
     gpunn_status status = dev->timing ? dev->backend->time(dev->context, run, dev->timing)
                                       : dev->backend->execute(dev->context, run);
     if (status != GPUNN_OK)
         return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
-    if (run->bad_step == 0) return GPUNN_OK;
+    if (!run->is_bad) return GPUNN_OK;
     char text[256] = "loss";
     if (run->bad_norm) gpunn__gradient_text(gpunn__owner_of(dev, run->bad_gradient), text, sizeof text);
+    gpunn__count_no_refused(dev);
     return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text, gpunn__not_finite(&run->bad_value, sizeof run->bad_value),
                        (unsigned long long)run->bad_step);
 }
@@ -34168,6 +34187,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
     gpunn__free(dev, opt->updates, gpunn__updates_room(count) * sizeof *opt->updates);
     gpunn__device_free(dev, opt->counts, (1 + count) * sizeof *opt->counts);
+    gpunn__device_free(dev, opt->refused, (1 + count) * sizeof *opt->refused);
 }
 
 GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
@@ -34178,6 +34198,7 @@ GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
     opt->group_of = NULL;
     opt->updates = NULL;
     opt->counts = NULL;
+    opt->refused = NULL;
     opt->parameter_count = opt->considered = 0;
     opt->state_count = 0;
     memset(&opt->states, 0, sizeof opt->states);
@@ -34335,9 +34356,43 @@ static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays
     return status;
 }
 
+/* Subtracts from the host's counts the updates that a device has refused since. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt)
+{
+    gpunn_device        *dev = opt->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const size_t         bytes = (1 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+    if (opt->refused == NULL) return GPUNN_OK;
+    int64_t *host = (int64_t *)gpunn__calloc(dev, bytes);
+    if (host == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = backend->download(dev->context, host, opt->refused, bytes);
+    if (status == GPUNN_OK) status = backend->fill(dev->context, opt->refused, 0, bytes);
+    if (status == GPUNN_OK) {
+        opt->step_count -= host[0];
+        opt->refused_count += host[0];
+        if (opt->states.data[GPUNN__AVERAGE]) opt->averaged -= host[0];
+        for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] -= host[1 + i];
+    }
+    gpunn__free(dev, host, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
+}
+
+/* Zeroed memory for the updates that a device refuses. */
+static GPUNN__STATUS gpunn__refused_prepare(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    const size_t  bytes = (1 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+    if (opt->refused || dev->backend->execute == NULL) return GPUNN_OK;
+    opt->refused = (int64_t *)gpunn__device_alloc(dev, bytes);
+    if (opt->refused == NULL) return dev->error.status;
+    gpunn_status status = dev->backend->fill(dev->context, opt->refused, 0, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays)
 {
     gpunn_status status = gpunn__scale_settle(opt, with_replays);
+    if (status == GPUNN_OK) status = gpunn__refused_settle(opt);
     return status == GPUNN_OK ? gpunn__steps_settle(opt, with_replays) : status;
 }
 
@@ -34345,6 +34400,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool w
 static GPUNN__STATUS gpunn__counted_prepare(gpunn_optimizer *opt)
 {
     gpunn_status status = gpunn__scale_prepare(opt);
+    if (status == GPUNN_OK) status = gpunn__refused_prepare(opt);
     return status == GPUNN_OK ? gpunn__counts_prepare(opt->model->dev, &opt->counts, 1 + opt->parameter_count) : status;
 }
 
@@ -34355,8 +34411,10 @@ static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
     gpunn_status  status = gpunn__counted_settle(opt, true);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__device_free(dev, opt->counts, (1 + (size_t)opt->parameter_count) * sizeof *opt->counts);
+    gpunn__device_free(dev, opt->refused, (1 + (size_t)opt->parameter_count) * sizeof *opt->refused);
     opt->loss_scale = NULL;
     opt->counts = NULL;
+    opt->refused = NULL;
     return status;
 }
 
@@ -34465,8 +34523,8 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         gpunn__device_free(dev, *average, bytes);
         *average = NULL;
     } else if (!opt->uses[GPUNN__AVERAGE]) {
-        status = gpunn__scale_settle(opt, true);
-        if (status == GPUNN_OK && opt->state_count > 0) { /* there has been a step already */
+        status = gpunn__counted_settle(opt, true);
+        if (status == GPUNN_OK && opt->state_count > 0) { /* later than the first step */
             *average = (float *)gpunn__device_alloc(dev, bytes);
             status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
         }
@@ -35208,6 +35266,12 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
+/* The number of the next update, the same on all ranks whatever each knows of refusals. */
+static long long gpunn__common_number(const gpunn_optimizer *opt)
+{
+    return (long long)(opt->step_count + opt->refused_count) + 1;
+}
+
 /* Checks by an all-reduce of statuses that all ranks are about to make
  * the same update. loss: see gpunn__agree. */
 static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
@@ -35222,7 +35286,7 @@ static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status s
     }
     return gpunn__agree(opt->group, status, loss,
                         "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
-                        (long long)opt->step_count + 1, opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
+                        gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
                         (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
 }
 
@@ -35328,6 +35392,7 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
     run->scales = gpunn__scales_loss(opt);
     run->skips = opt->skips;
     run->counts = updates ? opt->counts : NULL;
+    run->refused = updates ? opt->refused : NULL;
     run->update = opt->step_count + 1;
     if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
     gpunn_status status = gpunn__agree_on_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
@@ -35353,6 +35418,7 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     run.loss_scale = run.scales || !gpunn__scales_loss(opt) ? opt->loss_scale : NULL;
     run.skips = opt->skips && run.loss_scale;
     run.counts = opt->counts;
+    run.refused = opt->refused;
     run.update = opt->step_count + 1;
     status = gpunn__execute(dev, &run, opt->name);
     opt->captured = run.captured;
@@ -35368,7 +35434,7 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
     gpunn_group *group = opt->group;
     const bool   copies = group->copies && !gpunn__in_ranks(group, opt->model->dev);
     if (opt->shares || copies || group->unlike)
-        status = gpunn__agree(group, status, NULL, "the end of update %lld", (long long)opt->step_count);
+        status = gpunn__agree(group, status, NULL, "the end of update %lld", gpunn__common_number(opt) - 1);
     if (status != GPUNN_OK) return status;
     return opt->shares ? gpunn__spread_shares(opt) : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
 }
@@ -35383,7 +35449,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int 
     if (opt->model->doubtful && (opt->model->dev->backend->execute == NULL || (opt->group && !joined)))
         status = gpunn__check_gradients(opt);
     if (opt->shares && !joined)
-        status = gpunn__agree(opt->group, status, NULL, "the gradients of update %lld", (long long)opt->step_count + 1);
+        status = gpunn__agree(opt->group, status, NULL, "the gradients of update %lld", gpunn__common_number(opt));
     if (status != GPUNN_OK) return status;
     status = gpunn__update_alone(opt, count, clips);
     return opt->group ? gpunn__spread_update(opt, status) : status;

@@ -700,6 +700,50 @@ static void test_mixed_replays(void **state)
         }
 }
 
+/* Updates of two optimizers that are refused in replays count nowhere: the same bits as without them, in later replays and runs. */
+static void test_refused_replays(void **state)
+{
+    (void)state;
+    float  *trained[2], x[4 * 5], bad[4 * 5] = {0};
+    int64_t count = 0;
+    for (int i = 0; i < COUNT(x); i++) x[i] = 0.3f * (float)(i % 7) - 0.8f;
+    bad[3] = NAN;
+    for (int way = 0; way < 2; way++) {
+        void            *stream = caller_stream();
+        gpunn_device    *dev = open_with(stream);
+        gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+        gpunn_tensor    *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 5));
+        gpunn_tensor    *h = gpunn_linear(gpunn_relu(gpunn_linear(in, "maker", .out_features = 6)), "judge", .out_features = 3);
+        gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(h), GPUNN_ALL, false));
+        gpunn_optimizer *opt[] = {gpunn_adam(model, .prefix = "maker."), gpunn_nadam(model, .prefix = "judge.")};
+        const char      *schedule = "ssscrrBrrsBsrs"; /* steps, the capture of one, its replays, of a bad batch: B */
+        void            *graph = NULL;
+        OK(dev, gpunn_set_ema(opt[0], 0.9f));
+        OK(dev, gpunn_write(in, x, sizeof x));
+        for (const char *at = schedule; *at; at++) {
+            if (*at == 'B' && way == 0) continue;
+            if (*at == 'B') OK(dev, gpunn_write(in, bad, sizeof bad));
+            if (*at == 'c') caller_begin_capture(stream);
+            for (int i = 0; i < 2 && (*at == 's' || *at == 'c'); i++) OK(dev, gpunn_train_step(opt[i], loss));
+            if (*at == 'c') graph = caller_end_capture(stream);
+            if (*at == 'r' || *at == 'B') caller_launch(graph, stream);
+            if (*at != 'B') continue;
+            FAILS(dev, gpunn_synchronize(dev), GPUNN_ERR_NUMERIC, "changed nothing");
+            gpunn_clear_error(dev);
+            OK(dev, gpunn_write(in, x, sizeof x));
+        }
+        OK(dev, gpunn_ema_swap(opt[0]));
+        trained[way] = read_weights(dev, model, &count);
+        caller_forget_graph(graph);
+        for (int i = 0; i < 2; i++) gpunn_optimizer_destroy(opt[i]);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+        caller_end(stream);
+    }
+    check_equal(trained[0], trained[1], (int)count, "refused");
+    free(trained[0]), free(trained[1]);
+}
+
 /* A checkpoint after replays has them: a program that loads it goes on like one that never captured anything, on another device
  * (way 1), and where the graphs are replayed on (way 2). */
 static void test_checkpoint_after_replays(void **state)
@@ -741,12 +785,10 @@ static void test_checkpoint_after_replays(void **state)
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_streams),        TEST(test_bad_streams),
-                                       TEST(test_left_alone),     TEST(test_allocator),
-                                       TEST(test_double_buffers), TEST(test_bad_memory),
-                                       TEST(test_device_copies),  TEST(test_long_uploads),
-                                       TEST(test_pinned_batches), TEST(test_integrated),
-                                       TEST(test_ranges),         TEST(test_captured_by_program),
-                                       TEST(test_mixed_replays),  TEST(test_checkpoint_after_replays)};
+    const struct CMUnitTest tests[] = {TEST(test_streams),       TEST(test_bad_streams),     TEST(test_left_alone),
+                                       TEST(test_allocator),     TEST(test_double_buffers),  TEST(test_bad_memory),
+                                       TEST(test_device_copies), TEST(test_long_uploads),    TEST(test_pinned_batches),
+                                       TEST(test_integrated),    TEST(test_ranges),          TEST(test_captured_by_program),
+                                       TEST(test_mixed_replays), TEST(test_refused_replays), TEST(test_checkpoint_after_replays)};
     return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
 }

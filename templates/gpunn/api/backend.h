@@ -282,12 +282,13 @@ typedef struct gpunn_run {
     int                   exchange_count;
     float *loss_scale; /* F16 training, or skips: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
     void  *captured;   /* owned by the backend, initially NULL; passed to `forget` when the plan is freed */
-    /* Number of a training step whose loss or gradient was not finite; 0: none. The backend sets it as soon
-     * as it knows, perhaps in a later run, or in a run without any work (for a device that has joined ranks:
-     * only there). */
+    /* The training step whose loss or gradient was not finite; 0: before the first one. The backend sets it
+     * and is_bad as soon as it knows, perhaps in a later run, or in a run without any work (for a device that
+     * has joined ranks: only there). */
     uint64_t bad_step;
     float    bad_value;
     bool     bad_norm; /* bad_value is a gradient */
+    bool     is_bad;   /* there is such a step */
     /* After a failure: the step that failed; NULL: none in particular. */
     const gpunn_step *failed;
     const float      *bad_gradient; /* with bad_norm: address of bad_value; NULL: in another rank's share */
@@ -304,6 +305,9 @@ typedef struct gpunn_run {
     bool         trains; /* training step: state->step has advanced */
     /* Set by the backend if the program captures the run: it has not run, and its replays count themselves. */
     bool captured_only;
+    /* Backend memory, laid out as `counts`: the number of updates that were refused and reported, not skipped.
+     * Each refusal increments all of them. They are subtracted from the step of an update. NULL: no updates. */
+    int64_t *refused;
 } gpunn_run;
 
 /* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are undefined. */

@@ -263,6 +263,8 @@ struct gpunn_optimizer {
     float          kept_scale[3];     /* the same values as last read; on a CPU only the last one is used */
     bool           skips;             /* skip steps whose loss or gradients are not finite */
     gpunn_count   *counts;            /* backend memory: step_count and steps; NULL: runs cannot be captured */
+    int64_t       *refused;           /* backend memory: refused updates to subtract from both; NULL: on a CPU */
+    int64_t        refused_count;     /* refused updates that have been subtracted from step_count so far */
     int64_t        state_count;       /* floats of each state, over all ranks */
     int64_t        step_count;
     int            parts; /* calls of gpunn_train_step accumulated since the last update */

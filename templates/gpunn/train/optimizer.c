@@ -295,6 +295,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
     gpunn__free(dev, opt->updates, gpunn__updates_room(count) * sizeof *opt->updates);
     gpunn__device_free(dev, opt->counts, (1 + count) * sizeof *opt->counts);
+    gpunn__device_free(dev, opt->refused, (1 + count) * sizeof *opt->refused);
 }
 
 GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
@@ -305,6 +306,7 @@ GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
     opt->group_of = NULL;
     opt->updates = NULL;
     opt->counts = NULL;
+    opt->refused = NULL;
     opt->parameter_count = opt->considered = 0;
     opt->state_count = 0;
     memset(&opt->states, 0, sizeof opt->states);
@@ -462,9 +464,43 @@ static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays
     return status;
 }
 
+/* Subtracts from the host's counts the updates that a device has refused since. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt)
+{
+    gpunn_device        *dev = opt->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const size_t         bytes = (1 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+    if (opt->refused == NULL) return GPUNN_OK;
+    int64_t *host = (int64_t *)gpunn__calloc(dev, bytes);
+    if (host == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = backend->download(dev->context, host, opt->refused, bytes);
+    if (status == GPUNN_OK) status = backend->fill(dev->context, opt->refused, 0, bytes);
+    if (status == GPUNN_OK) {
+        opt->step_count -= host[0];
+        opt->refused_count += host[0];
+        if (opt->states.data[GPUNN__AVERAGE]) opt->averaged -= host[0];
+        for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] -= host[1 + i];
+    }
+    gpunn__free(dev, host, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
+}
+
+/* Zeroed memory for the updates that a device refuses. */
+static GPUNN__STATUS gpunn__refused_prepare(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    const size_t  bytes = (1 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+    if (opt->refused || dev->backend->execute == NULL) return GPUNN_OK;
+    opt->refused = (int64_t *)gpunn__device_alloc(dev, bytes);
+    if (opt->refused == NULL) return dev->error.status;
+    gpunn_status status = dev->backend->fill(dev->context, opt->refused, 0, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays)
 {
     gpunn_status status = gpunn__scale_settle(opt, with_replays);
+    if (status == GPUNN_OK) status = gpunn__refused_settle(opt);
     return status == GPUNN_OK ? gpunn__steps_settle(opt, with_replays) : status;
 }
 
@@ -472,6 +508,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool w
 static GPUNN__STATUS gpunn__counted_prepare(gpunn_optimizer *opt)
 {
     gpunn_status status = gpunn__scale_prepare(opt);
+    if (status == GPUNN_OK) status = gpunn__refused_prepare(opt);
     return status == GPUNN_OK ? gpunn__counts_prepare(opt->model->dev, &opt->counts, 1 + opt->parameter_count) : status;
 }
 
@@ -482,8 +519,10 @@ static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
     gpunn_status  status = gpunn__counted_settle(opt, true);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__device_free(dev, opt->counts, (1 + (size_t)opt->parameter_count) * sizeof *opt->counts);
+    gpunn__device_free(dev, opt->refused, (1 + (size_t)opt->parameter_count) * sizeof *opt->refused);
     opt->loss_scale = NULL;
     opt->counts = NULL;
+    opt->refused = NULL;
     return status;
 }
 
@@ -592,8 +631,8 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         gpunn__device_free(dev, *average, bytes);
         *average = NULL;
     } else if (!opt->uses[GPUNN__AVERAGE]) {
-        status = gpunn__scale_settle(opt, true);
-        if (status == GPUNN_OK && opt->state_count > 0) { /* there has been a step already */
+        status = gpunn__counted_settle(opt, true);
+        if (status == GPUNN_OK && opt->state_count > 0) { /* later than the first step */
             *average = (float *)gpunn__device_alloc(dev, bytes);
             status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
         }

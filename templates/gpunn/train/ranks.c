@@ -225,6 +225,12 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
+/* The number of the next update, the same on all ranks whatever each knows of refusals. */
+static long long gpunn__common_number(const gpunn_optimizer *opt)
+{
+    return (long long)(opt->step_count + opt->refused_count) + 1;
+}
+
 /* Checks by an all-reduce of statuses that all ranks are about to make
  * the same update. loss: see gpunn__agree. */
 static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
@@ -239,7 +245,7 @@ static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status s
     }
     return gpunn__agree(opt->group, status, loss,
                         "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
-                        (long long)opt->step_count + 1, opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
+                        gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
                         (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
 }
 
@@ -345,6 +351,7 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
     run->scales = gpunn__scales_loss(opt);
     run->skips = opt->skips;
     run->counts = updates ? opt->counts : NULL;
+    run->refused = updates ? opt->refused : NULL;
     run->update = opt->step_count + 1;
     if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
     gpunn_status status = gpunn__agree_on_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
@@ -370,6 +377,7 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     run.loss_scale = run.scales || !gpunn__scales_loss(opt) ? opt->loss_scale : NULL;
     run.skips = opt->skips && run.loss_scale;
     run.counts = opt->counts;
+    run.refused = opt->refused;
     run.update = opt->step_count + 1;
     status = gpunn__execute(dev, &run, opt->name);
     opt->captured = run.captured;
@@ -385,7 +393,7 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
     gpunn_group *group = opt->group;
     const bool   copies = group->copies && !gpunn__in_ranks(group, opt->model->dev);
     if (opt->shares || copies || group->unlike)
-        status = gpunn__agree(group, status, NULL, "the end of update %lld", (long long)opt->step_count);
+        status = gpunn__agree(group, status, NULL, "the end of update %lld", gpunn__common_number(opt) - 1);
     if (status != GPUNN_OK) return status;
     return opt->shares ? gpunn__spread_shares(opt) : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
 }
@@ -400,7 +408,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int 
     if (opt->model->doubtful && (opt->model->dev->backend->execute == NULL || (opt->group && !joined)))
         status = gpunn__check_gradients(opt);
     if (opt->shares && !joined)
-        status = gpunn__agree(opt->group, status, NULL, "the gradients of update %lld", (long long)opt->step_count + 1);
+        status = gpunn__agree(opt->group, status, NULL, "the gradients of update %lld", gpunn__common_number(opt));
     if (status != GPUNN_OK) return status;
     status = gpunn__update_alone(opt, count, clips);
     return opt->group ? gpunn__spread_update(opt, status) : status;

@@ -59,9 +59,9 @@ typedef struct gpunn__cuda {
     gpunn__staging      *staging;
     gpunn_step          *next, *end; /* steps of the current launch after the one at work, which may fuse with them */
     const gpunn_step    *summed;     /* the convolution whose bias gradient was computed before its own step */
-    volatile uint64_t   *bad;        /* pinned: [0] step with a bad loss (| GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
-    uint64_t            *bad_device; /* the same memory at its device address */
-    gpunn__nccl         *nccl;       /* NULL: no group has needed it yet */
+    volatile uint64_t *bad; /* pinned: [0] 1 + the step with a bad loss (| GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
+    uint64_t          *bad_device; /* the same memory at its device address */
+    gpunn__nccl       *nccl;       /* NULL: no group has needed it yet */
 } gpunn__cuda;
 
 /* Records an error message and returns status. After a fault of the device it returns that fault and keeps

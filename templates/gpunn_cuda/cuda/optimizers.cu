@@ -24,6 +24,7 @@ typedef struct gpunn__update_job {
     gpunn_update_numbers      *numbers; /* decided by an earlier kernel; NULL: still to be decided */
     double                    *sums;    /* trust ratio: per block, the sums of squares of parameter and move */
     int                        sum_count;
+    int64_t                   *refused; /* as of gpunn_run */
 } gpunn__update_job;
 
 /* clang-format off */
@@ -120,16 +121,35 @@ struct gpunn__verdict {
     }
 };
 
+__device__ __forceinline__ bool gpunn__has_bad_loss(const gpunn__update_job &job)
+{
+    return job.loss && !gpunn__is_finite(*job.loss);
+}
+
+/* Whether a step that must not be made is an error. Otherwise it is skipped and counted. */
+__device__ __forceinline__ bool gpunn__is_refused(const gpunn__update_job &job)
+{
+    return !job.skips && (!job.scales || gpunn__has_bad_loss(job));
+}
+
 /* Whether the step may be made. If not, one thread of the launch (tells) reports it. */
 __device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsigned long long bad_place, bool tells)
 {
     const float   *gradient = (const float *)(uintptr_t)~bad_place;
-    const uint64_t step = job.state->step;
-    const bool     bad_loss = job.loss && !gpunn__is_finite(*job.loss);
-    if (bad_loss && tells && !job.skips) gpunn__note_bad(job.bad, job.loss, step);
-    if (!bad_loss && bad_place && tells && !job.skips && !job.scales)
-        gpunn__note_bad(job.bad, gradient, step | GPUNN__BAD_GRADIENT);
-    return !bad_loss && bad_place == 0;
+    const uint64_t step = job.state->step + 1;
+    const bool     bad_loss = gpunn__has_bad_loss(job);
+    if (!bad_loss && bad_place == 0) return true;
+    if (tells && gpunn__is_refused(job))
+        gpunn__note_bad(job.bad, bad_loss ? job.loss : gradient, bad_loss ? step : step | GPUNN__BAD_GRADIENT);
+    return false;
+}
+
+/* By one thread of the launch: an update that is refused counts nowhere. */
+__device__ __forceinline__ void gpunn__count_refused(const gpunn__update_job &job)
+{
+    if (job.refused == NULL || !gpunn__is_refused(job)) return;
+    if (job.reports) job.refused[0]++;
+    for (int i = job.u.first; i < job.u.last; i++) job.refused[i]++;
 }
 
 /* Fills in all numbers but those of the kind's row, for which setting and *at receive the settings and the
@@ -141,7 +161,9 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
     float               unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
     int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
     numbers->go = gpunn__may_go(job, verdict.bad_place, job.reports && blockIdx.x == 0);
+    if (!numbers->go && blockIdx.x == 0) gpunn__count_refused(job);
     if (!numbers->go) return;
+    if (job.refused) step -= job.refused[u.first];
     if (u.clip_norm > 0) {
         double ratio = (double)u.clip_norm / (sqrt(verdict.squares) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
         if (ratio < 1) clip = (float)ratio;
@@ -389,8 +411,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scale_kernel(flo
 static __global__ void gpunn__loss_scale_kernel(const gpunn__update_job job, float *loss_scale)
 {
     GPUNN__FOLLOW();
-    const bool bad_loss = job.loss && !gpunn__is_finite(*job.loss), overflow = !bad_loss && job.state->bad_place;
-    if (overflow || (bad_loss && job.skips)) loss_scale[2] += 1;
+    const bool bad_loss = gpunn__has_bad_loss(job), overflow = !bad_loss && job.state->bad_place;
+    if ((overflow || bad_loss) && !gpunn__is_refused(job)) loss_scale[2] += 1;
     if (!job.scales || bad_loss) return;
     loss_scale[1] = overflow ? 0 : loss_scale[1] + 1;
     if (overflow) {
@@ -536,6 +558,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
     job.scales = run->scales;
     job.kept = run->kept;
     job.kept_count = run->kept_count;
+    job.refused = run->refused;
     if (run->update_count == 0) {
         if (run->loss == NULL) return GPUNN_OK;
         return GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job);

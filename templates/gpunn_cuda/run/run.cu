@@ -76,7 +76,8 @@ static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
     uint32_t   bits = (uint32_t)cuda->bad[1];
     const bool ranks = cuda->nccl && cuda->nccl->comm && run->step_count + run->update_count > 0;
     if (noted == 0 || ranks) return false;
-    run->bad_step = noted & ~GPUNN__BAD_GRADIENT;
+    run->is_bad = true;
+    run->bad_step = (noted & ~GPUNN__BAD_GRADIENT) - 1;
     run->bad_norm = (noted & GPUNN__BAD_GRADIENT) != 0;
     run->bad_gradient = (const float *)(uintptr_t)cuda->bad[2];
     memcpy(&run->bad_value, &bits, sizeof bits);
@@ -307,7 +308,8 @@ static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
 static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
 {
     bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count && a->loss == b->loss &&
-                a->update_count == b->update_count && a->loss_scale == b->loss_scale && a->skips == b->skips;
+                a->update_count == b->update_count && a->loss_scale == b->loss_scale && a->skips == b->skips &&
+                a->refused == b->refused;
     for (int i = 0; i < a->update_count && same; i++) same = gpunn__update_same(&a->updates[i], &b->updates[i]);
     return same;
 }
