@@ -3562,6 +3562,13 @@ typedef struct gpunn_run {
     /* Backend memory, laid out as `counts`: the number of updates that were refused and reported, not skipped.
      * Each refusal increments all of them. They are subtracted from the step of an update. NULL: no updates. */
     int64_t *refused;
+    /* A training run: memory in which its steps write gradients of parameters, with fewer than 16 zeros between neighbours. */
+    const float *gradients;
+    int64_t      gradient_count;
+    /* Backend memory; 0: all gradients of an optimizer are finite. Steps without updates leave that there of those that they
+     * write, updates without steps of those that they read, which is_checked spares where it is 0 already. NULL: nobody asks. */
+    uint64_t *doubt;
+    bool      is_checked;
 } gpunn_run;
 
 /* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are undefined. */
@@ -5277,14 +5284,15 @@ struct gpunn_model {
     int                     lent_weights; /* number of parameters and buffers in user-owned memory */
     int64_t                 batch;        /* of the last run or, before the first, of the last write; 0: neither */
     gpunn_run_state         state;
-    bool                    doubtful;      /* some gradient may be infinite or NaN */
-    gpunn__plan            *undo;          /* plan whose kept copies are restored if the call fails; NULL: none */
-    gpunn_ranks             ranks;         /* size 0: none; user: the gpunn_group */
-    uint64_t                salt;          /* this rank's part of state.seed */
-    uint64_t                scopes;        /* number of optimizers so far that train only some of its parameters */
-    int                     parts;         /* number of checkpoint segments */
-    const gpunn_kernel_set *kernels;       /* NULL: none */
-    bool                    kernels_exact; /* the kernels' list of instances is for exactly this model */
+    bool                    doubtful;          /* some gradient may be infinite or NaN */
+    uint64_t                written_gradients; /* grows when gradients, or which of them count, may have changed */
+    gpunn__plan            *undo;              /* plan whose kept copies are restored if the call fails; NULL: none */
+    gpunn_ranks             ranks;             /* size 0: none; user: the gpunn_group */
+    uint64_t                salt;              /* this rank's part of state.seed */
+    uint64_t                scopes;            /* number of optimizers so far that train only some of its parameters */
+    int                     parts;             /* number of checkpoint segments */
+    const gpunn_kernel_set *kernels;           /* NULL: none */
+    bool                    kernels_exact;     /* the kernels' list of instances is for exactly this model */
     gpunn__spec             spec;
 };
 
@@ -5353,6 +5361,7 @@ struct gpunn_optimizer {
     gpunn_count   *counts;            /* backend memory: step_count and steps; NULL: runs cannot be captured */
     int64_t       *refused;           /* backend memory: refused updates to subtract from both; NULL: on a CPU */
     int64_t        refused_count;     /* refused updates that have been subtracted from step_count so far */
+    uint64_t       checked;           /* the model's written_gradients when gpunn_run's doubt was set; 0: never */
     int64_t        state_count;       /* floats of each state, over all ranks */
     int64_t        step_count;
     int            parts; /* calls of gpunn_train_step accumulated since the last update */
@@ -5380,6 +5389,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int 
 GPUNN__INTERNAL gpunn_status  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
 GPUNN__INTERNAL void          gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt);
+GPUNN__INTERNAL uint64_t     *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
 /* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. Builders pass it
  * on. So a static program, or one whose linker drops sections, contains only the code of the ops it builds. */
@@ -18856,6 +18866,7 @@ GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_
 
 GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model)
 {
+    model->written_gradients++;
     while (model->plans) {
         gpunn__plan *next = model->plans->next;
         gpunn__plan_free(model->dev, model->plans);
@@ -22315,6 +22326,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     /* Not earlier: a run that fails above leaves gradients unchanged. */
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
     gpunn__begin_doubts(model, plan, pass, opt);
+    model->written_gradients++;
     gpunn_status status = gpunn__settle_writes(model, plan, pass);
     if (status == GPUNN_OK && opt == NULL) status = gpunn__before_meeting(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
@@ -22340,11 +22352,15 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
         run.kept = (const gpunn_kept *)((const char *)plan->kept_memory + plan->kept_bytes) - plan->kept_count;
         run.kept_count = plan->kept_count;
     }
+    run.gradients = model->gradients;
+    run.gradient_count = model->gradient_capacity;
+    if (opt == NULL) run.doubt = gpunn__doubt_before(model);
     for (int i = pass->reached_begin; i < pass->reached_end; i++) model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
     if (status == GPUNN_OK) {
         status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
     }
+    if (run.doubt && status == GPUNN_OK) model->optimizers->checked = model->written_gradients;
     pass->captured = run.captured;
     if (status == GPUNN_OK && loss && run.loss == NULL) model->undo = plan; /* the host still has to check the loss */
     if (status == GPUNN_ERR_MEMORY || (status != GPUNN_OK && number == 0)) plan->passed = number - 1;
@@ -23029,6 +23045,7 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
     if (gradient) t->grad_reached = false;
     *own = lent;
     model->lending++;
+    model->written_gradients++;
     if (!gradient) gpunn__dlpack_release(model->dev, t);
     return GPUNN_OK;
 }
@@ -34174,6 +34191,12 @@ GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
     return own;
 }
 
+/* Bytes of opt->refused, and of gpunn_run's doubt behind it. */
+static size_t gpunn__refused_bytes(const gpunn_optimizer *opt)
+{
+    return (2 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+}
+
 /* Frees what gpunn__optimizer_prepare allocated. */
 static void gpunn__optimizer_release(gpunn_optimizer *opt)
 {
@@ -34187,7 +34210,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
     gpunn__free(dev, opt->updates, gpunn__updates_room(count) * sizeof *opt->updates);
     gpunn__device_free(dev, opt->counts, (1 + count) * sizeof *opt->counts);
-    gpunn__device_free(dev, opt->refused, (1 + count) * sizeof *opt->refused);
+    gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
 }
 
 GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
@@ -34361,7 +34384,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
-    const size_t         bytes = (1 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+    const size_t         bytes = gpunn__refused_bytes(opt) - sizeof *opt->refused;
     if (opt->refused == NULL) return GPUNN_OK;
     int64_t *host = (int64_t *)gpunn__calloc(dev, bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
@@ -34377,15 +34400,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
-/* Zeroed memory for the updates that a device refuses. */
+/* Zeroed memory for the updates that a device refuses, and for doubts, of which there is one at first. */
 static GPUNN__STATUS gpunn__refused_prepare(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    const size_t  bytes = (1 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+    const size_t  bytes = gpunn__refused_bytes(opt);
     if (opt->refused || dev->backend->execute == NULL) return GPUNN_OK;
     opt->refused = (int64_t *)gpunn__device_alloc(dev, bytes);
     if (opt->refused == NULL) return dev->error.status;
     gpunn_status status = dev->backend->fill(dev->context, opt->refused, 0, bytes);
+    if (status == GPUNN_OK)
+        status = dev->backend->fill(dev->context, opt->refused + 1 + opt->parameter_count, 0xFF, sizeof *opt->refused);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
@@ -34411,7 +34436,7 @@ static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
     gpunn_status  status = gpunn__counted_settle(opt, true);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__device_free(dev, opt->counts, (1 + (size_t)opt->parameter_count) * sizeof *opt->counts);
-    gpunn__device_free(dev, opt->refused, (1 + (size_t)opt->parameter_count) * sizeof *opt->refused);
+    gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
     opt->loss_scale = NULL;
     opt->counts = NULL;
     opt->refused = NULL;
@@ -35263,6 +35288,7 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
                      : gpunn__exchange_gradients(opt->group, dev, values, count);
     }
     opt->model->doubtful = true; /* finite gradients may add up to infinity */
+    opt->model->written_gradients++;
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
@@ -35400,6 +35426,30 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
     return status;
 }
 
+#ifndef GPUNN__MANY_GRADIENTS
+#define GPUNN__MANY_GRADIENTS (1 << 21) /* a kernel before the update looks at fewer in less time than it takes to launch */
+#endif
+
+/* Where it stands whether a gradient that an optimizer reads is not finite. NULL: gradients may change without a call, by the
+ * program, a replay or other ranks. */
+static uint64_t *gpunn__doubt_of(const gpunn_optimizer *opt)
+{
+    if (opt->refused == NULL || opt->counts || opt->group) return NULL;
+    for (int i = 0; i < opt->parameter_count; i++)
+        if (opt->parameters[i]->lent[1].data) return NULL;
+    return (uint64_t *)(opt->refused + 1 + opt->parameter_count);
+}
+
+/* The same for gradients that a run without updates makes, all of them anew, and the model's one optimizer. */
+GPUNN__INTERNAL uint64_t *gpunn__doubt_before(gpunn_model *model)
+{
+    const gpunn_optimizer *opt = model->optimizers;
+    if (opt == NULL || opt->next || model->gradient_capacity < GPUNN__MANY_GRADIENTS) return NULL;
+    for (int id = 0; id < model->tensor_count; id++)
+        if (model->tensors[id]->kind == GPUNN__PARAMETER && model->tensors[id]->grad_reached) return NULL;
+    return gpunn__doubt_of(opt);
+}
+
 static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool clips)
 {
     gpunn_device *dev = opt->model->dev;
@@ -35420,8 +35470,11 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     run.counts = opt->counts;
     run.refused = opt->refused;
     run.update = opt->step_count + 1;
+    run.doubt = gpunn__doubt_of(opt);
+    run.is_checked = run.doubt && opt->checked == opt->model->written_gradients;
     status = gpunn__execute(dev, &run, opt->name);
     opt->captured = run.captured;
+    opt->checked = run.doubt && status == GPUNN_OK ? opt->model->written_gradients : 0;
     if (status == GPUNN_OK) gpunn__optimizer_advance(opt, &run);
     return status;
 }
@@ -35634,6 +35687,7 @@ static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *func
     gpunn_device *dev = model->dev;
     gpunn_status  status = GPUNN_OK;
     gpunn__range  range = {0, 0, 0, 0};
+    model->written_gradients++;
     while (status == GPUNN_OK && gpunn__next_range(&range, model->tensors, model->tensor_count, NULL))
         status = dev->backend->scale(dev->context, gpunn__gradient_of(model->tensors[range.first]), range.end - range.begin,
                                      scale, limit);

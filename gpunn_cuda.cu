@@ -142,6 +142,7 @@ typedef struct gpunn__libraries gpunn__libraries; /* >>base/libraries */
 typedef struct gpunn__cached    gpunn__cached;    /* >>base/memory */
 typedef struct gpunn__staging   gpunn__staging;   /* >>base/memory */
 typedef struct gpunn__nccl      gpunn__nccl;      /* >>base/ranks */
+typedef struct gpunn__check     gpunn__check;     /* >>cuda/optimizers */
 
 /* A GPU's primary context, with functions of the driver. Their results have the numbers of cudaError_t. */
 typedef struct gpunn__context {
@@ -154,8 +155,12 @@ typedef struct gpunn__context {
 typedef struct gpunn__cuda {
     int                  device;
     gpunn__context       context;
-    cudaStream_t         stream;                      /* orders all work: the program's stream, or `own` */
-    cudaStream_t         own, copy_stream;            /* own: also the stream on which runs are captured */
+    cudaStream_t         stream;             /* orders all work: the program's stream, or `own` */
+    cudaStream_t         own, copy_stream;   /* own: also the stream on which runs are captured */
+    cudaStream_t         side;               /* for kernels that run beside a run's steps: checks (>>run/run) */
+    cudaEvent_t          side_from, side_to; /* what they wait for; what waits for them */
+    gpunn__check        *checks;             /* [check_room], of the run that is being launched */
+    int                  check_room;
     int                  multiprocessors, capability; /* capability: 10 * major + minor */
     int                  architecture;         /* that the kernels were compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
     int                  integrated, pageable; /* no memory of its own; uses the host's page tables for host memory */
@@ -2232,10 +2237,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step
  * step->in[2], the others are in step->fused. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype,
                                                 bool bias, bool norm, bool residual, bool relu);
+typedef struct gpunn__checks gpunn__checks; /* checks of gradients by kernels beside the steps (>>cuda/optimizers) */
 /* What follows a run's steps: gradient norm, clipping, finite check, updates, loss scale (>>cuda/optimizers).
  * It only launches kernels. They read the values that vary from run to run from cuda->state: lr[i] and
  * update_step[i] for update i. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun);
 
 /* ==== >>cuda/formulas ============================================================================================== *
  * Turns gpunn.h's tables of elementwise ops into structs of device functions. Macros give each word of the
@@ -12653,8 +12659,9 @@ GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda)
  * scale, lr and step. Every block evaluates them itself, in the same order. */
 #define GPUNN__BAD_GRADIENT ((uint64_t)1 << 63) /* flag in bad[0], beside the step: a gradient is bad, not the loss */
 enum {
-    /* up to so many gradient elements, every block of an update checks all of them itself */
+    /* up to so many gradient elements, in so many ranges, every block of an update checks all of them itself */
     GPUNN__FEW_GRADIENTS = 4096,
+    GPUNN__FEW_RANGES = 2,
     GPUNN__GRADIENT_RANGES = 160, /* most ranges that fit a kernel's arguments */
 };
 
@@ -12671,9 +12678,31 @@ __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int cou
 /* Gradients as ranges of F32 values; length is in elements. */
 typedef struct gpunn__gradients {
     int          count;
+    int64_t      total; /* of all ranges */
     const float *values[GPUNN__GRADIENT_RANGES];
     int64_t      length[GPUNN__GRADIENT_RANGES];
 } gpunn__gradients;
+
+/* A gradient that steps of a run write, complete after so many of them. */
+struct gpunn__check {
+    const float *values;
+    int64_t      count;
+    int          after;
+};
+
+struct gpunn__checks {
+    gpunn__check       *list;        /* by rising `after`, then by place */
+    int                 count, next; /* next: the first that no kernel has been launched for */
+    unsigned long long *bad_place;
+    bool                beside; /* kernels have been launched on the second stream */
+};
+
+/* Finds out what the run's steps write, and when. */
+GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks);
+
+/* For gradients that are complete after so many steps, but not those that come last: see gpunn__checks_end. They wait until
+ * they are many, or only those are left. In a profile, and with GPUNN_PLAIN, all are last. */
+GPUNN__INTERNAL gpunn_status gpunn__checks_after(gpunn__cuda *cuda, gpunn__checks *checks, int steps);
 
 /* The sum of the squares of `count` values, copied to the host. An entry of gpunn_backend. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result);
@@ -12694,9 +12723,9 @@ typedef struct gpunn__update_job {
     bool skips, scales; /* as in gpunn_run */
     /* partials of the updates that are clipped together with this one */
     int own_first, own_count;
-    /* all gradients of the run, if few; NULL: state->bad_place covers them */
-    const float               *few;
-    int                        few_count;
+    /* gradients that state->bad_place does not cover */
+    const float               *few[GPUNN__FEW_RANGES];
+    int                        few_count[GPUNN__FEW_RANGES];
     const gpunn_kept          *kept; /* as in gpunn_run */
     int                        kept_count;
     const gpunn__device_state *state;
@@ -12705,6 +12734,7 @@ typedef struct gpunn__update_job {
     double                    *sums;    /* trust ratio: per block, the sums of squares of parameter and move */
     int                        sum_count;
     int64_t                   *refused; /* as of gpunn_run */
+    uint64_t                  *doubt;   /* of gpunn_run, where updates leave it */
 } gpunn__update_job;
 
 /* clang-format off */
@@ -12782,6 +12812,12 @@ __device__ __forceinline__ bool gpunn__is_finite(float value)
     return value - value == 0;
 }
 
+/* Gradient number i of the few that the update's blocks check. */
+__device__ __forceinline__ const float *gpunn__few_at(const gpunn__update_job &job, int i)
+{
+    return i < job.few_count[0] ? job.few[0] + i : job.few[1] + (i - job.few_count[0]);
+}
+
 /* What an update's decision depends on, the same in every thread. squares is the sum of the squares of all
  * gradients that are clipped together. bad_place is as in gpunn__device_state. */
 struct gpunn__verdict {
@@ -12789,15 +12825,18 @@ struct gpunn__verdict {
     unsigned long long         bad_place;
     __device__ __forceinline__ gpunn__verdict(const gpunn__update_job &job)
     {
-        float first = 0; /* few_count - its index */
+        float first = 0; /* count - its index */
         squares = job.u.clip_norm > 0 ? gpunn__partials_sum(job.partials + job.own_first, job.own_count) : 0;
         bad_place = job.state->bad_place;
-        if (job.few == NULL) return;
+        if (job.few_count[0] == 0) return;
+        const int count = job.few_count[0] + job.few_count[1];
 #pragma unroll 4
-        for (int i = (int)threadIdx.x; i < job.few_count; i += (int)blockDim.x)
-            if (!gpunn__is_finite(job.few[i]) && first == 0) first = (float)(job.few_count - i);
+        for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x)
+            if (!gpunn__is_finite(*gpunn__few_at(job, i)) && first == 0) first = (float)(count - i);
         first = gpunn__block_reduce(first, gpunn__larger());
-        if (first > 0) bad_place = ~(unsigned long long)(uintptr_t)(job.few + job.few_count - (int)first);
+        if (first == 0) return;
+        const unsigned long long place = ~(unsigned long long)(uintptr_t)gpunn__few_at(job, count - (int)first);
+        if (place > bad_place) bad_place = place;
     }
 };
 
@@ -12841,6 +12880,7 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
     float               unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
     int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
     numbers->go = gpunn__may_go(job, verdict.bad_place, job.reports && blockIdx.x == 0);
+    if (job.doubt && job.reports && blockIdx.x == 0) *job.doubt = verdict.bad_place;
     if (!numbers->go && blockIdx.x == 0) gpunn__count_refused(job);
     if (!numbers->go) return;
     if (job.refused) step -= job.refused[u.first];
@@ -13023,20 +13063,21 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* Records the lowest address of a non-finite gradient. v has the values at x, x + 1, ... */
-__device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, gpunn__device_state *state)
+/* Records the lowest address of a non-finite gradient in *bad_place. v has the values at x, x + 1, ... */
+__device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, unsigned long long *bad_place)
 {
 #pragma unroll
     for (int j = GPUNN__PACK - 1; j >= 0; j--)
-        if (!gpunn__is_finite(v[j])) (void)atomicMax(&state->bad_place, ~(unsigned long long)(uintptr_t)(x + j));
+        if (!gpunn__is_finite(v[j])) (void)atomicMax(bad_place, ~(unsigned long long)(uintptr_t)(x + j));
 }
 
-/* Checks all gradients. Successive ranges start at different blocks, so that short ones are spread over the
- * device. */
+/* Checks gradients, unless *doubt says that they are finite. Successive ranges start at different blocks, so that
+ * short ones are spread over the device. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__finite_kernel(gpunn__device_state *state, const gpunn__gradients gradients)
+    gpunn__finite_kernel(unsigned long long *bad_place, const uint64_t *doubt, const gpunn__gradients gradients)
 {
     GPUNN__FOLLOW();
+    if (doubt && *doubt == 0) return;
     const int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
     for (int r = 0; r < gradients.count; r++) {
         const float  *x = gradients.values[r];
@@ -13045,7 +13086,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         for (; i < count; i += step) {
             float v[8];
             gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
-            gpunn__find_bad(v, x + i, state);
+            gpunn__find_bad(v, x + i, bad_place);
         }
     }
 }
@@ -13061,7 +13102,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         float v[8];
         gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
-        if (state) gpunn__find_bad(v, x + i, state);
+        if (state) gpunn__find_bad(v, x + i, &state->bad_place);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) sum += (double)v[j] * (double)v[j];
     }
@@ -13185,31 +13226,215 @@ static bool gpunn__has_gradients(const gpunn_run *run, const gpunn_update *u)
     return u->kind != GPUNN_UPDATE_AVERAGE && (u->parameter || run->loss_scale);
 }
 
-/* Checks the gradients for non-finite values, or leaves that to the updates' blocks. */
-static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job)
+/* ---- checks of gradients --------------------------------------------------------------------------------------------- *
+ * No update may use a gradient that is not finite. Kernels on a second stream, a branch of the run's graph, look at gradients
+ * right behind the step that wrote them last, while the second-level cache holds them. Where that is not possible a kernel
+ * reads all of them before the update. The last few are left to the update's own blocks. */
+
+enum {
+    GPUNN__CHECK_TOGETHER = 1 << 19, /* floats: gradients wait for others until a kernel has so many */
+    GPUNN__BETWEEN_GRADIENTS = 16,   /* fewer floats, all 0, lie between neighbours: gpunn_run's gradients */
+};
+
+/* Whether blocks of the run's update can look at so many gradients by themselves. */
+static bool gpunn__are_few(const gpunn_run *run, int64_t count)
 {
-    gpunn__gradients gradients;
-    int64_t          total = 0;
-    gradients.count = 0;
+    return run->update_count == 1 && count <= GPUNN__FEW_GRADIENTS && run->loss_scale == NULL && run->exchange_count == 0;
+}
+
+/* Whether checks follow the run's steps. They do not if norms of all gradients or other ranks' gradients are needed. */
+static bool gpunn__is_checked(const gpunn_run *run)
+{
+    bool checked = run->gradients && run->exchange_count == 0 && (run->update_count > 0 || run->doubt);
+    if (run->update_count == 1 && gpunn__are_few(run, run->updates->count)) checked = false;
+    for (int i = 0; i < run->update_count && checked; i++) checked = !(run->updates[i].clip_norm > 0);
+    return checked;
+}
+
+/* The gradient of a parameter that operand i of a step receives; NULL: none. */
+static const float *gpunn__written_by(const gpunn_run *run, const gpunn_step *step, int i)
+{
+    const float *values = (const float *)step->grad_in[i].data;
+    const bool   writes = (step->backward || step->op == GPUNN_OP_GROUP) && values && step->grad_in[i].dtype == GPUNN_F32;
+    return writes && values >= run->gradients && values < run->gradients + run->gradient_count ? values : NULL;
+}
+
+/* Adds what operand `first` of step s writes, unless all of it is written again later. */
+static void gpunn__checks_add(gpunn__checks *checks, const gpunn_run *run, int s, int first)
+{
+    gpunn__check check = {gpunn__written_by(run, &run->steps[s], first), run->steps[s].grad_in[first].count, s + 1};
+    for (int t = s, i = first + 1; t < run->step_count && check.values; t++, i = 0)
+        for (; i < run->steps[t].input_count; i++) {
+            const float  *later = gpunn__written_by(run, &run->steps[t], i);
+            const int64_t count = run->steps[t].grad_in[i].count;
+            if (later == NULL || later >= check.values + check.count || check.values >= later + count) continue;
+            if (later <= check.values && later + count >= check.values + check.count) return;
+            check.after = t + 1;
+        }
+    if (check.values) checks->list[checks->count++] = check;
+}
+
+static int gpunn__check_order(const void *a, const void *b)
+{
+    const gpunn__check *x = (const gpunn__check *)a, *y = (const gpunn__check *)b;
+    if (x->after != y->after) return x->after < y->after ? -1 : 1;
+    return (x->values > y->values) - (x->values < y->values);
+}
+
+/* Makes room for all gradients that the run's steps write. */
+static gpunn_status gpunn__checks_room(gpunn__cuda *cuda, const gpunn_run *run)
+{
+    int room = 0;
+    for (int s = 0; s < run->step_count; s++)
+        for (int i = 0; i < run->steps[s].input_count; i++) room += gpunn__written_by(run, &run->steps[s], i) != NULL;
+    if (room <= cuda->check_room) return GPUNN_OK;
+    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_room * sizeof *cuda->checks);
+    cuda->checks = (gpunn__check *)gpunn__host_alloc(cuda, (size_t)room * sizeof *cuda->checks);
+    cuda->check_room = cuda->checks ? room : 0;
+    return cuda->checks ? GPUNN_OK : GPUNN_ERR_MEMORY;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks)
+{
+    memset(checks, 0, sizeof *checks);
+    checks->bad_place = run->update_count > 0 ? &cuda->state->bad_place : (unsigned long long *)run->doubt;
+    if (!gpunn__is_checked(run)) return GPUNN_OK;
+    GPUNN__TRY(gpunn__checks_room(cuda, run));
+    checks->list = cuda->checks;
+    for (int s = 0; s < run->step_count; s++)
+        for (int i = 0; i < run->steps[s].input_count; i++) gpunn__checks_add(checks, run, s, i);
+    if (checks->count > 1) qsort(checks->list, (size_t)checks->count, sizeof *checks->list, gpunn__check_order);
+    return GPUNN_OK;
+}
+
+/* Launches a kernel for the ranges, if there are any, and empties the list. */
+static gpunn_status gpunn__gradients_check(gpunn__cuda *cuda, gpunn__gradients *gradients, unsigned long long *bad_place,
+                                           const uint64_t *doubt)
+{
+    const unsigned blocks = gpunn__blocks(cuda, gradients->total, GPUNN__PACK);
+    if (gradients->count == 0) return GPUNN_OK;
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__finite_kernel, blocks, GPUNN__THREADS, bad_place, doubt, *gradients));
+    gradients->count = 0;
+    gradients->total = 0;
+    return GPUNN_OK;
+}
+
+/* Adds a range, and launches a kernel for all of them if no more fit. */
+static gpunn_status gpunn__gradients_add(gpunn__cuda *cuda, gpunn__gradients *gradients, const float *values, int64_t count,
+                                         unsigned long long *bad_place, const uint64_t *doubt)
+{
+    gradients->values[gradients->count] = values;
+    gradients->length[gradients->count] = count;
+    gradients->total += count;
+    if (++gradients->count < GPUNN__GRADIENT_RANGES) return GPUNN_OK;
+    return gpunn__gradients_check(cuda, gradients, bad_place, doubt);
+}
+
+/* Launches kernels for the checks before `end`, on the context's stream. */
+static gpunn_status gpunn__checks_launch(gpunn__cuda *cuda, gpunn__checks *checks, int end)
+{
+    gpunn__gradients gradients = {};
+    for (; checks->next < end; checks->next++) {
+        const gpunn__check *check = &checks->list[checks->next];
+        GPUNN__TRY(gpunn__gradients_add(cuda, &gradients, check->values, check->count, checks->bad_place, NULL));
+    }
+    return gpunn__gradients_check(cuda, &gradients, checks->bad_place, NULL);
+}
+
+/* The same on the second stream, beside what the first one does from now on. */
+static gpunn_status gpunn__checks_launch_beside(gpunn__cuda *cuda, gpunn__checks *checks, int end)
+{
+    const cudaStream_t stream = cuda->stream;
+    const bool         overlaps = cuda->overlaps;
+    GPUNN__CUDA(cuda, cudaEventRecord(cuda->side_from, stream));
+    GPUNN__CUDA(cuda, cudaStreamWaitEvent(cuda->side, cuda->side_from, 0));
+    checks->beside = true;
+    cuda->stream = cuda->side;
+    cuda->overlaps = false;
+    const gpunn_status status = gpunn__checks_launch(cuda, checks, end);
+    cuda->stream = stream;
+    cuda->overlaps = overlaps;
+    return status;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__checks_after(gpunn__cuda *cuda, gpunn__checks *checks, int steps)
+{
+    const int last = checks->count > 0 ? checks->list[checks->count - 1].after : 0;
+    int       end = checks->next;
+    int64_t   floats = 0;
+    if (cuda->plain || cuda->marks) return GPUNN_OK;
+    for (; end < checks->count && checks->list[end].after <= steps && checks->list[end].after < last; end++)
+        floats += checks->list[end].count;
+    if (floats == 0 || (floats < GPUNN__CHECK_TOGETHER && checks->list[end].after < last)) return GPUNN_OK;
+    return gpunn__checks_launch_beside(cuda, checks, end);
+}
+
+/* The stream goes on behind all checks; those that are left follow its last step. */
+static gpunn_status gpunn__checks_end(gpunn__cuda *cuda, gpunn__checks *checks)
+{
+    GPUNN__TRY(gpunn__checks_launch(cuda, checks, checks->count));
+    if (!checks->beside) return GPUNN_OK;
+    GPUNN__CUDA(cuda, cudaEventRecord(cuda->side_to, cuda->side));
+    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->side_to, 0), "cudaStreamWaitEvent");
+}
+
+/* Whether there are checks of all gradients that an update reads, between which there are zeros. */
+static bool gpunn__checks_cover(const gpunn__checks *checks, const gpunn_update *u)
+{
+    const float *at = u->gradient, *const end = at + u->count;
+    for (int i = 0; i < checks->count && at < end; i++) {
+        const gpunn__check *check = &checks->list[i];
+        if (check->values >= at + GPUNN__BETWEEN_GRADIENTS || check->values + check->count <= at) continue;
+        at = check->values + check->count;
+        i = -1;
+    }
+    return at >= end;
+}
+
+static bool gpunn__checks_cover_all(const gpunn_run *run, const gpunn__checks *checks)
+{
+    bool all = checks->count > 0;
+    for (int i = 0; i < run->update_count && all; i++)
+        all = !gpunn__has_gradients(run, &run->updates[i]) || gpunn__checks_cover(checks, &run->updates[i]);
+    return all;
+}
+
+/* Leaves the gradients that come last, a weight's and a bias's, to the update's blocks, if these can look at them. */
+static void gpunn__checks_leave(const gpunn_run *run, gpunn__checks *checks, gpunn__update_job *job)
+{
+    const int left = checks->count - checks->next;
+    int64_t   total = 0;
+    for (int i = checks->next; i < checks->count; i++) total += checks->list[i].count;
+    if (left > GPUNN__FEW_RANGES || !gpunn__are_few(run, total)) return;
+    for (int i = 0; i < left; i++, checks->next++) {
+        job->few[i] = checks->list[checks->next].values;
+        job->few_count[i] = (int)checks->list[checks->next].count;
+    }
+}
+
+/* Before updates: what the checks beside the steps have left, or all. */
+static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks,
+                                                gpunn__update_job *job)
+{
+    gpunn__gradients      gradients = {};
+    const uint64_t *const doubt = run->is_checked ? run->doubt : NULL;
+    if (gpunn__checks_cover_all(run, checks)) {
+        gpunn__checks_leave(run, checks, job);
+        return gpunn__checks_end(cuda, checks);
+    }
+    checks->next = checks->count;
+    GPUNN__TRY(gpunn__checks_end(cuda, checks));
+    if (run->update_count == 1 && gpunn__has_gradients(run, run->updates) && gpunn__are_few(run, run->updates->count)) {
+        job->few[0] = run->updates->gradient;
+        job->few_count[0] = (int)run->updates->count;
+        return GPUNN_OK;
+    }
     for (int i = 0; i < run->update_count; i++) {
         const gpunn_update *u = &run->updates[i];
         if (!gpunn__has_gradients(run, u)) continue;
-        gradients.values[gradients.count] = u->gradient;
-        gradients.length[gradients.count++] = u->count;
-        total += u->count;
-        if (gradients.count < GPUNN__GRADIENT_RANGES) continue;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__finite_kernel, gpunn__blocks(cuda, total, GPUNN__PACK), GPUNN__THREADS, cuda->state,
-                                 gradients));
-        gradients.count = 0;
+        GPUNN__TRY(gpunn__gradients_add(cuda, &gradients, u->gradient, u->count, &cuda->state->bad_place, doubt));
     }
-    if (total == 0) return GPUNN_OK;
-    if (run->update_count == 1 && total <= GPUNN__FEW_GRADIENTS && run->loss_scale == NULL && run->exchange_count == 0) {
-        job->few = run->updates->gradient;
-        job->few_count = (int)total;
-        return GPUNN_OK;
-    }
-    return GPUNN__LAUNCH(cuda, gpunn__finite_kernel, gpunn__blocks(cuda, total, GPUNN__PACK), GPUNN__THREADS, cuda->state,
-                         gradients);
+    return gpunn__gradients_check(cuda, &gradients, &cuda->state->bad_place, doubt);
 }
 
 /* For ranks that see only their share of the gradients. A bad gradient turns the loss into NaN, which the
@@ -13223,7 +13448,7 @@ static __global__ void gpunn__tell_loss_kernel(const gpunn__update_job job, floa
     *loss = NAN;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun)
 {
     int               groups = 1, updated = 0;
     bool              squares = false;
@@ -13239,7 +13464,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
     job.kept = run->kept;
     job.kept_count = run->kept_count;
     job.refused = run->refused;
+    job.doubt = run->step_count == 0 ? run->doubt : NULL;
     if (run->update_count == 0) {
+        GPUNN__TRY(gpunn__checks_end(cuda, checks));
         if (run->loss == NULL) return GPUNN_OK;
         return GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job);
     }
@@ -13249,7 +13476,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
         if (run->updates[i].clip_group >= groups) groups = run->updates[i].clip_group + 1;
     }
     for (int group = 0; squares && group < groups; group++) GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
-    if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, &job));
+    if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, checks, &job));
     if (*begun < run->exchange_count && run->exchanges[*begun].after == GPUNN_AFTER_CHECK) {
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__tell_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_CHECK, begun));
@@ -13353,6 +13580,7 @@ typedef struct gpunn__numbers {
     int          first, count;  /* of the updates in these arguments */
     gpunn_count *run_counts;    /* counts of seed, step and draw; NULL: use the host's */
     gpunn_count *counts;        /* counts of the updates; NULL: use the host's */
+    uint64_t    *doubt;         /* set to 0 before gradients are checked; NULL: no checks */
     int          counted;       /* end of the range of counts used */
     int64_t      update;        /* number of this update in counts[0] */
     bool         replayed;      /* replayed by the program: the counts advance by themselves */
@@ -13422,6 +13650,7 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
     }
     if (threadIdx.x == 0 && numbers.first == 0) gpunn__count_run(state, numbers);
     if (threadIdx.x == 0) state->bad_place = 0;
+    if (threadIdx.x == 0 && numbers.doubt) *numbers.doubt = 0;
     if (threadIdx.x == 0 && numbers.loss_gradient) *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
     if (numbers.counts) gpunn__count_updates(numbers);
     for (int i = (int)threadIdx.x; i < numbers.count; i += (int)blockDim.x) {
@@ -13479,6 +13708,7 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
     numbers.trains = run->trains;
     numbers.loss_scale = run->loss_scale;
     numbers.loss_gradient = run->loss_gradient;
+    numbers.doubt = run->update_count == 0 ? run->doubt : NULL;
     numbers.wide = NULL;
     numbers.half = NULL;
     numbers.half_count = 0;
@@ -13658,8 +13888,20 @@ static gpunn_status gpunn__mark(gpunn__cuda *cuda, int step)
     return gpunn__cuda_check(cuda, cudaEventRecord(cuda->marks[step].event, cuda->stream), "cudaEventRecord");
 }
 
+/* What follows the steps. Kernels that follow those of two streams overlap neither. */
+static gpunn_status gpunn__run_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun)
+{
+    const bool overlaps = cuda->overlaps;
+    cuda->overlaps = overlaps && !checks->beside;
+    const gpunn_status status = gpunn__cuda_updates(cuda, run, checks, begun);
+    cuda->overlaps = overlaps;
+    return status;
+}
+
 GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
+    gpunn__checks checks;
+    GPUNN__TRY(gpunn__checks_begin(cuda, run, &checks));
     cuda->next = run->steps + gpunn__rounds_first(cuda, run), cuda->end = run->steps + run->step_count;
     int begun = 0;
     cuda->summed = NULL;
@@ -13667,6 +13909,7 @@ GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run
         gpunn_step *const step = cuda->next;
         const bool        backward = step->backward;
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, (int)(step - run->steps), &begun));
+        GPUNN__TRY(gpunn__checks_after(cuda, &checks, (int)(step - run->steps)));
         run->failed = step;
         const gpunn__range range(step);
         GPUNN__TRY(gpunn__mark(cuda, (int)(step - run->steps)));
@@ -13680,7 +13923,7 @@ GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run
     GPUNN__TRY(gpunn__mark(cuda, run->step_count));
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, run->step_count, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun));
-    GPUNN__TRY(gpunn__cuda_updates(cuda, run, &begun));
+    GPUNN__TRY(gpunn__run_updates(cuda, run, &checks, &begun));
     const int before = begun;
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_UPDATES, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun - before));
@@ -13754,7 +13997,8 @@ static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
 {
     bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count && a->loss == b->loss &&
                 a->update_count == b->update_count && a->loss_scale == b->loss_scale && a->skips == b->skips &&
-                a->refused == b->refused;
+                a->refused == b->refused && a->doubt == b->doubt && a->is_checked == b->is_checked &&
+                a->gradients == b->gradients;
     for (int i = 0; i < a->update_count && same; i++) same = gpunn__update_same(&a->updates[i], &b->updates[i]);
     return same;
 }
@@ -14007,6 +14251,17 @@ static gpunn_status gpunn__cuda_adopt(gpunn__cuda *cuda, cudaStream_t stream)
     return GPUNN_OK;
 }
 
+/* Kernels on the second stream come before those of the first that wait beside them. */
+static gpunn_status gpunn__side_open(gpunn__cuda *cuda)
+{
+    int lowest, highest;
+    GPUNN__CUDA(cuda, cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    GPUNN__CUDA(cuda, cudaStreamCreateWithPriority(&cuda->side, cudaStreamNonBlocking, highest));
+    for (cudaEvent_t *event : {&cuda->side_from, &cuda->side_to})
+        GPUNN__CUDA(cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
 {
     int count, capability;
@@ -14022,6 +14277,7 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     cuda->stream = cuda->own;
     if (cuda->args.stream) GPUNN__TRY(gpunn__cuda_adopt(cuda, (cudaStream_t)cuda->args.stream));
     GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->copy_stream, cudaStreamNonBlocking));
+    GPUNN__TRY(gpunn__side_open(cuda));
     GPUNN__TRY(gpunn__memory_open(cuda));
     GPUNN__CUDA(cuda, cudaHostAlloc((void **)&cuda->bad, 3 * sizeof *cuda->bad, cudaHostAllocMapped));
     cuda->bad[0] = cuda->bad[1] = cuda->bad[2] = 0;
@@ -14043,6 +14299,9 @@ static void gpunn__cuda_release(gpunn__cuda *cuda)
     if (cuda->counters) gpunn__cuda_free(cuda, cuda->counters, gpunn__counters_bytes(cuda));
     if (cuda->bad) (void)cudaFreeHost((void *)cuda->bad);
     gpunn__memory_close(cuda);
+    for (cudaEvent_t event : {cuda->side_from, cuda->side_to})
+        if (event) (void)cudaEventDestroy(event);
+    if (cuda->side) (void)cudaStreamDestroy(cuda->side);
     if (cuda->copy_stream) (void)cudaStreamDestroy(cuda->copy_stream);
     if (cuda->own) (void)cudaStreamDestroy(cuda->own);
 }
@@ -14058,6 +14317,7 @@ static void gpunn__cuda_close(void *context)
     if (!current.is_forked) gpunn__cuda_release(cuda);
     gpunn__host_free(cuda, cuda->nccl, sizeof *cuda->nccl);
     gpunn__host_free(cuda, cuda->staging, sizeof *cuda->staging);
+    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_room * sizeof *cuda->checks);
     gpunn__host_free(cuda, cuda, sizeof *cuda);
 }
 

@@ -4,8 +4,9 @@
 LAUNCHES is build/emulator/launches. It makes each workload's plan in full size on the emulated GPU. Its trace
 has each step's launches, the bytes of all operands and the operations. A step takes LAUNCH for each of its
 launches, and then as long as its bytes or its operations take, whichever is longer. A small step that shares a
-launch with others is done by one block: see shared(). No GPU has measured a prediction. --steps NAME prints each
-step of one workload, on an H100.
+launch with others is done by one block: see shared(). Launches beside others, on a branch of the graph, take no
+time by themselves. What they read does, as if all else waited: see check(). No GPU has measured a prediction.
+--steps NAME prints each step of one workload, on an H100.
 
 What bounds a workload is the part that takes most of its time: launches, memory or arithmetic. What PyTorch
 should take is reckoned in the same way (PEERS) and is as little measured. Standard library only.
@@ -32,13 +33,15 @@ PRODUCTS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_produc
 PASSES = {("batch_norm", "forward"): 3 / 2, ("batch_norm", "backward"): 5 / 3}
 BLOCK = 1024, 4 * 24 * 2048  # operations at most of what one block does, and of products (gpunn_cuda.cu, >>short)
 EIGHT = 150  # clocks of eight multiplications by each of its threads, as said there
-CHECK = 4  # bytes of a parameter that the kernel before an update reads, which looks for gradients that are not finite
+CACHE = 5.5e12  # bytes a second out of the second-level cache, of 50 MB; assumed
+KEPT = 32 << 20  # bytes of a gradient that it still holds for the kernel that looks for values that are not finite
 OUTSIDE = 1  # launches of a run beside its graph's: the kernel that brings the run's numbers
 OPERATOR = 15e-6  # seconds of the host for each operator that PyTorch launches in training, eagerly; assumed
 
-# block: one block does it, in a row with others
-Step = collections.namedtuple("Step", "label launches bytes flops rate block", defaults=(False,))
+# block: one block does it, in a row with others; cached: bytes from the second-level cache
+Step = collections.namedtuple("Step", "label launches bytes flops rate block cached", defaults=(False, 0))
 Time = collections.namedtuple("Time", "launches memory arithmetic")
+CHECKED = "check of gradients"  # which PyTorch does not do
 
 
 def precision(name):
@@ -53,8 +56,8 @@ def steps_of(trace, name):
         is_product, flops = op in PRODUCTS, event["args"]["flops"]
         size = event["args"]["bytes"] * PASSES.get((op, event["cat"]), 1)
         rate, launches = RATES[precision(name) if is_product else "f32"], round(event["dur"] / 125)
-        if event["cat"] == "update" and launches > 1:
-            size += CHECK * flops  # which is the number of parameters
+        if event["cat"] == "update":
+            launches = 1  # without the check of gradients
         yield Step(event["name"], launches, size, flops, rate, flops <= BLOCK[is_product])
 
 
@@ -69,8 +72,20 @@ def shared(step, chip):
     return max(FAR, step.bytes / STAGED, EIGHT * step.flops / (2 * 8 * THREADS)) / (chip.gigahertz * 1e9)
 
 
+def check(total, row, launches, gradients):
+    """What a step with so many launches does for the check of gradients, whose bytes are given, if of `total` launches `row` follow one
+    another: the last kernel is among these, or the update does its work. Where kernels run beside the steps, each
+    looks at a gradient that has just been written, else one at all of them."""
+    beside = total - row
+    if not 0 <= row - launches <= 1:
+        raise SystemExit(f"the steps have {launches} launches, and {row} of the graph's follow one another")
+    pieces = gradients if beside > 1 else [sum(gradients)]
+    cached = sum(size for size in pieces if size <= KEPT)
+    return moved(sum(gradients) - cached, row - launches)._replace(label=CHECKED, cached=cached)
+
+
 def time_of(step, card):
-    memory, arithmetic = step.bytes / COPY[card], step.flops / step.rate
+    memory, arithmetic = step.bytes / COPY[card] + step.cached / CACHE, step.flops / step.rate
     if step.block:
         return Time(step.launches * LAUNCH, 0, shared(step, CHIPS["H100"]))
     return Time(step.launches * LAUNCH, memory * (memory >= arithmetic), arithmetic * (memory < arithmetic))
@@ -145,43 +160,54 @@ PEERS = {
 }
 
 
-def alone(name):
-    """A copy, or an update without a model's steps and the check before it."""
-    size = gpu.WORKLOADS[name].bytes
-    check = [moved(CHECK * size // 28)._replace(label="check")] if name == "adamw" else []  # 28 bytes a parameter
-    return check + [moved(size)._replace(label=name)]
+def alone(name, row):
+    """A copy, or an update without a model's steps. It reads no gradients twice that are known to be finite: that is a launch alone."""
+    known = [moved(0, row - 1)._replace(label=CHECKED)] if row > 1 else []
+    return known + [moved(gpu.WORKLOADS[name].bytes)._replace(label=name)]
+
+
+def said_by(lines):
+    """{name: (launches, of these in a row, bytes of each gradient)}, as the program tells."""
+    said = {}
+    for line in lines:
+        words = line.split()
+        if words[2:3] == ["launches,"]:
+            name = words[0].rstrip(":")
+            said[name] = int(words[1]), int(words[3]), [int(size) for size in words[words.index("gradients:") + 1:]]
+    return said
 
 
 def plans(program, names):
-    """(name, its steps) of each, the run's numbers one of them. gpu.py tells the bytes of an update and a copy alone."""
+    """(name, its steps) of each, the run's numbers one of them, and launches beside these. gpu.py tells the bytes of an update and a
+    copy alone."""
     with tempfile.TemporaryDirectory() as folder:
         command = [os.path.abspath(program), "--trace", folder, *(name for name in names if name != "copy")]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        said = dict(line.split(": ") for line in done.stdout.splitlines() if line.endswith(" launches"))
+        said = said_by(done.stdout.splitlines())
         for name in names:
             path = os.path.join(folder, name + ".json")
+            launches, row_of_them, gradients = said.get(name, (1, 1, []))
             numbers = [moved(0, OUTSIDE)._replace(label="the run's numbers")] if name != "copy" else []
             if os.path.exists(path):
                 with open(path, encoding="utf-8") as file:
                     steps = list(in_rows(list(steps_of(json.load(file), name))))
+                steps.append(check(launches, row_of_them, sum(step.launches for step in steps), gradients))
             else:
-                steps = alone(name)
-            launches, found = int(said.get(name, "1 launches").split()[0]), sum(step.launches for step in steps)
-            if found != launches:
-                raise SystemExit(f"{name}: the steps have {found} launches, its graph has {launches}")
-            yield name, numbers + steps
+                steps = alone(name, row_of_them)
+            yield name, numbers + steps, launches - row_of_them
 
 
-def row(name, steps):
+def row(name, steps, beside):
     """A line of the table, of each card two columns."""
     launches, size, flops = (sum(part) for part in list(zip(*steps))[1:4])
-    cells = [name, str(launches), f"{size / 1e6:.4g}", f"{flops / 1e9:.4g}"]
+    cells = [name, f"{launches} + {beside}" if beside else str(launches)]
+    cells += [f"{(size + sum(step.cached for step in steps)) / 1e6:.4g}", f"{flops / 1e9:.4g}"]
     peer, times, seconds = PEERS.get(name, ("", 0, None))
     for card in COPY:
         own = total(steps, card)
         cells += [f"{1e6 * sum(own):.4g}", bound(own)]
         if seconds:
-            theirs = seconds(steps, card)
+            theirs = seconds([step for step in steps if step.label != CHECKED], card)
             ratio = theirs / sum(own)
             cells.append(f"{1e6 * theirs:.4g}: {ratio:.2f}" + (" **misses**" if ratio < times else ""))
         else:
@@ -195,15 +221,15 @@ def table(rows):
         head += [f"{card} us", "bound by", "PyTorch us: ratio"]
     yield "| " + " | ".join(head + ["goal"]) + " |"
     yield "|---" * (len(head) + 1) + "|"
-    for name, steps in rows:
-        yield row(name, steps)
+    for name, steps, beside in rows:
+        yield row(name, steps, beside)
 
 
 def step_table(steps):
     yield "| step | launches | MB | GFLOP | H100 us | bound by |\n|---|---|---|---|---|---|"
     for step in steps:
         time = time_of(step, "H100")
-        yield (f"| {step.label} | {step.launches} | {step.bytes / 1e6:.4g} | {step.flops / 1e9:.4g} | "
+        yield (f"| {step.label} | {step.launches} | {(step.bytes + step.cached) / 1e6:.4g} | {step.flops / 1e9:.4g} | "
                f"{1e6 * sum(time):.2f} | {bound(time)} |")
 
 

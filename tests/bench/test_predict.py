@@ -19,9 +19,13 @@ def step(launches, size, flops, block=False):
 class Predict(unittest.TestCase):
     def test_complete(self):
         rows = list(predict.plans(PROGRAM, gpu.WORKLOADS))
-        self.assertEqual([name for name, _ in rows], list(gpu.WORKLOADS))
-        for name, steps in rows:
+        self.assertEqual([name for name, *_ in rows], list(gpu.WORKLOADS))
+        shares = {}
+        for name, steps, beside in rows:
             for one in steps[1 if name != "copy" else 0:]:
+                if one.label == predict.CHECKED:
+                    shares[name] = sum(predict.time_of(one, "H100")) / sum(predict.total(steps, "H100"))
+                    continue
                 self.assertGreater(one.bytes, 0, (name, one))
                 self.assertTrue(one.flops > 0 or name in ("copy", "adamw"), (name, one))
             self.assertGreater(sum(one.launches for one in steps), 0)
@@ -34,7 +38,9 @@ class Predict(unittest.TestCase):
         self.assertEqual({line.count("|") for line in lines}, {12})
         self.assertNotIn("nan", " ".join(lines).lower())
         # gpu.py counts by the architecture, with the gradient of the images, which is not wanted.
-        products = [one.flops for one in dict(rows)["resnet18_bf16"] if "conv" in one.label or "linear" in one.label]
+        for name in ("mlp20", "lenet4", "resnet18_bf16", "gpt2_bf16", "adamw"):
+            self.assertLess(shares[name], 0.01, name)
+        products = [one.flops for one in dict(row[:2] for row in rows)["resnet18_bf16"] if "conv" in one.label or "linear" in one.label]
         stem = 2 * 64 * 64 * 112 * 112 * 147
         self.assertAlmostEqual((sum(products) + stem) / gpu.WORKLOADS["resnet18_bf16"].operations, 1, delta=1e-3)
 
@@ -49,8 +55,21 @@ class Predict(unittest.TestCase):
         clock = 1 / 1.755e9
         self.assertAlmostEqual(sum(predict.time_of(first, "H100")), predict.LAUNCH + 600 * clock, delta=1e-12)
         self.assertAlmostEqual(sum(predict.time_of(second, "H100")), 10 * predict.EIGHT * clock, delta=1e-12)
+        cached = step(0, 3.0e12, 1)._replace(cached=5.5e12)
+        self.assertEqual(predict.time_of(cached, "H100"), (0, 2, 0))
         both = [step(1, 3.0e12, 1), step(1, 1, 2 * predict.TENSOR)]
         self.assertEqual(predict.total(both, "H100"), (2 * predict.LAUNCH, 1, 2))
+
+    def test_check(self):
+        """Gradients that have just been written come out of the cache; a launch beside others takes no time."""
+        mega = 1 << 20
+        beside = predict.check(14, 10, 10, [mega, 40 * mega, 2 * mega])
+        self.assertEqual((beside.launches, beside.bytes, beside.cached), (0, 40 * mega, 3 * mega))
+        behind = predict.check(11, 11, 10, [mega, 2 * mega])
+        self.assertEqual((behind.launches, behind.bytes, behind.cached), (1, 0, 3 * mega))
+        self.assertEqual(predict.check(12, 11, 10, [20 * mega, 20 * mega]).bytes, 40 * mega)
+        with self.assertRaises(SystemExit):
+            predict.check(14, 13, 10, [])
 
     def test_labels(self):
         """Ops are told by the ends of labels, and passes that read again are counted."""

@@ -600,6 +600,7 @@ static void run_block(unsigned index)
 
 static long                        launches, ticks; /* ticks: the devices' clock, which a launch moves on by one */
 static std::map<std::string, long> launched;        /* by name */
+static std::vector<std::string>    ran;             /* the names in the order of the launches */
 static long                        stray;           /* launches until one goes astray; 0: none does */
 static void                        count_launch(const char *name, long time = 1)
 {
@@ -607,6 +608,7 @@ static void                        count_launch(const char *name, long time = 1)
     launches++;
     ticks += time;
     launched[name]++;
+    ran.push_back(name);
 }
 static void run_kernel(const emulator_kernel &kernel, dim3 grid, dim3 threads)
 {
@@ -641,8 +643,13 @@ extern "C" long emulator_launched(int i, const char **name)
         if (i-- == 0) return *name = entry.first.c_str(), entry.second;
     return 0;
 }
+extern "C" const char *emulator_ran(long i)
+{
+    return i >= 0 && i < (long)ran.size() ? ran[(size_t)i].c_str() : NULL;
+}
 extern "C" void emulator_forget_launches(void)
 {
+    ran.clear();
     launches = 0;
     launched.clear();
 }
@@ -1263,6 +1270,18 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     held++;
     return finish(cudaSuccess);
 }
+/* Priorities change no result. */
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int)
+{
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest)
+{
+    BEGIN;
+    *lowest = 0;
+    *highest = -5;
+    return finish(cudaSuccess);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     BEGIN_RELEASE;
@@ -1660,9 +1679,26 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *
                                      : cudaStreamCaptureStatusActive;
     return finish(cudaSuccess);
 }
+/* Nodes of the longest path; each comes behind those that it follows. */
+static long row_of(const emulator_graph &graph)
+{
+    std::vector<long> row;
+    for (const auto &node : graph.nodes) {
+        long before = 0;
+        for (int n : node.after) before = std::max(before, row[(size_t)n]);
+        row.push_back(before + 1);
+    }
+    return row.empty() ? 0 : *std::max_element(row.begin(), row.end());
+}
+static long     row;
+extern "C" long emulator_row(void)
+{
+    return row;
+}
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
     BEGIN;
+    row = row_of(*graph);
     *exec = new emulator_graph_exec{*graph};
     held++;
     return finish(cudaSuccess);

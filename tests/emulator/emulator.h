@@ -48,7 +48,9 @@ const char *emulator_failed_call(void); /* the last one that emulator_fail made 
 long        emulator_calls(void);       /* of the runtime so far, those that emulator_fail counts */
 long        emulator_launches(void);    /* kernels, libraries' calls, fills and device copies that have run so far */
 long        emulator_launched(int i, const char **name); /* how many of them bear the i-th name; 0: there are no more names */
+const char *emulator_ran(long i);                        /* the name of launch i; NULL: there have been fewer */
 void        emulator_forget_launches(void);
+long        emulator_row(void); /* launches on the longest path of the graph that was made last: the others run beside these */
 long        emulator_graph_launches(void);
 long        emulator_captures(void);    /* begun so far */
 long        emulator_waits(void);       /* times that the host has waited for the device so far, or would have */

@@ -700,6 +700,41 @@ static void test_mixed_replays(void **state)
         }
 }
 
+/* Gradients that are known to be finite are not read once more before an update: it does not notice that they are exchanged behind
+ * gpunn's back. They are known since the update before (way 0), or since gpunn_backward (way 1). */
+static void test_known_finite(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        void            *stream = caller_stream();
+        gpunn_device    *dev = open_with(NULL);
+        gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+        gpunn_tensor    *p = gpunn_parameter(model, "p", GPUNN_SHAPE(5000), (gpunn_init){GPUNN_INIT_UNIFORM, 1, 2});
+        gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(p), GPUNN_ALL, false));
+        gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model));
+        const float      bad = NAN;
+        for (int i = 0; i < 4; i++) {
+            OK(dev, gpunn_zero_grad(model));
+            OK(dev, gpunn_backward(loss));
+            OK(dev, gpunn_optimizer_step(opt));
+        }
+        OK(dev, gpunn_zero_grad(model));
+        OK(dev, gpunn_backward(loss));
+        if (way == 0) OK(dev, gpunn_optimizer_step(opt));
+        const void *gradient = gpunn_data_grad(p);
+        void       *memory;
+        memcpy(&memory, &gradient, sizeof memory);
+        OK(dev, gpunn_synchronize(dev));
+        caller_put(memory, &bad, sizeof bad, stream);
+        caller_end(stream);
+        OK(dev, gpunn_optimizer_step(opt));
+        OK(dev, gpunn_synchronize(dev));
+        gpunn_optimizer_destroy(opt);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+}
+
 /* Updates of two optimizers that are refused in replays count nowhere: the same bits as without them, in later replays and runs. */
 static void test_refused_replays(void **state)
 {
@@ -785,10 +820,10 @@ static void test_checkpoint_after_replays(void **state)
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_streams),       TEST(test_bad_streams),     TEST(test_left_alone),
-                                       TEST(test_allocator),     TEST(test_double_buffers),  TEST(test_bad_memory),
-                                       TEST(test_device_copies), TEST(test_long_uploads),    TEST(test_pinned_batches),
-                                       TEST(test_integrated),    TEST(test_ranges),          TEST(test_captured_by_program),
-                                       TEST(test_mixed_replays), TEST(test_refused_replays), TEST(test_checkpoint_after_replays)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_streams),        TEST(test_bad_streams),     TEST(test_left_alone),    TEST(test_allocator),
+        TEST(test_double_buffers), TEST(test_bad_memory),      TEST(test_device_copies), TEST(test_long_uploads),
+        TEST(test_pinned_batches), TEST(test_integrated),      TEST(test_ranges),        TEST(test_captured_by_program),
+        TEST(test_mixed_replays),  TEST(test_refused_replays), TEST(test_known_finite),  TEST(test_checkpoint_after_replays)};
     return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
 }

@@ -580,6 +580,73 @@ static void test_nan_gradient(void **state)
     }
 }
 
+/* Parameters of many gradients and few, whose gradients come in another order the other way round: one of them is not finite. */
+static void test_bad_places(void **state)
+{
+    fixture           *f = *state;
+    static const int   widths[2][3] = {{5, 5000, 7000}, {7000, 5000, 5}};
+    static const float one = 1, zero = 0;
+    for (int way = 0; way < 2; way++) {
+        gpunn_model  *model = MADE(f->dev, gpunn_model_create(f->dev));
+        gpunn_tensor *scale[3], *loss = NULL;
+        for (int i = 0; i < 3; i++) {
+            char name[2][16];
+            (void)snprintf(name[0], sizeof name[0], "s%d", i);
+            (void)snprintf(name[1], sizeof name[1], "p%d", i);
+            gpunn_init    init = {GPUNN_INIT_UNIFORM, 1, 2};
+            gpunn_tensor *p = gpunn_parameter(model, name[1], GPUNN_SHAPE(widths[way][i]), init);
+            scale[i] = gpunn_input(model, name[0], GPUNN_F32, GPUNN_SHAPE(1));
+            gpunn_tensor *steep = gpunn_mean(gpunn_sqrt(gpunn_square(gpunn_mul(p, scale[i]))), GPUNN_ALL, false);
+            loss = MADE(f->dev, i ? gpunn_add(loss, steep) : steep);
+            OK(f->dev, write_floats(scale[i], &one, 1));
+        }
+        gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(model));
+        for (int round = 0; round < 2; round++)
+            for (int bad = 0; bad < 3; bad++) {
+                int64_t count;
+                char    text[64];
+                if (round) OK(f->dev, gpunn_train_step(opt, loss));
+                float *before = read_weights(f->dev, model, &count);
+                OK(f->dev, write_floats(scale[bad], &zero, 1));
+                (void)snprintf(text, sizeof text, "gradient of 'p%d', by mul, is NaN", bad);
+                FAILS(f->dev, settled(f->dev, gpunn_train_step(opt, loss)), GPUNN_ERR_NUMERIC, text);
+                float *after = read_weights(f->dev, model, &count);
+                assert_memory_equal(before, after, (size_t)count * sizeof *before);
+                OK(f->dev, write_floats(scale[bad], &one, 1));
+                free(before), free(after);
+            }
+        OK(f->dev, settled(f->dev, gpunn_train_step(opt, loss)));
+        gpunn_optimizer_destroy(opt);
+        gpunn_model_destroy(model);
+    }
+}
+
+/* What is known of gradients goes when they change: b and g are backward passes with bad and good gradients, z gpunn_zero_grad, c
+ * clipping, s a step and r one that is refused. */
+static void test_known_gradients(void **state)
+{
+    fixture         *f = *state;
+    gpunn_tensor    *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+    gpunn_tensor    *h = gpunn_linear(x, "fc", .out_features = 2000, .no_bias = true);
+    gpunn_tensor    *loss = gpunn_mean(gpunn_sqrt(gpunn_square(h)), GPUNN_ALL, false);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model));
+    for (const char *at = "zgszgsszbrrgrzgsbrrzgcszbzgsszbrgrzgsss"; *at; at++) {
+        gpunn_status status = GPUNN_OK;
+        if (*at == 'z') status = gpunn_zero_grad(f->model);
+        if (*at == 'b' || *at == 'g') {
+            steep_write(f, f->model, *at == 'b' ? STEEP : GOOD);
+            status = gpunn_backward(loss);
+        }
+        if (*at == 'c') status = gpunn_clip_grad_value(f->model, 0.5f);
+        if (*at == 's' || *at == 'r') status = settled(f->dev, gpunn_optimizer_step(opt));
+        if (*at == 'r')
+            FAILS(f->dev, status, GPUNN_ERR_NUMERIC, "the gradient of 'fc.weight', by linear 'fc', is NaN");
+        else
+            OK(f->dev, status);
+    }
+    gpunn_optimizer_destroy(opt);
+}
+
 /* A step in one of the ways in which there are updates: whole, of two parts, or by gpunn_optimizer_step. */
 enum { WHOLE, IN_PARTS, BY_HAND, STEP_WAYS };
 static gpunn_status one_step(gpunn_model *model, gpunn_optimizer *opt, gpunn_tensor *loss, int way)
@@ -1006,6 +1073,8 @@ int main(void)
                 {"averages of steps", test_averages_of_steps},
                 {"nan loss", test_nan_loss},
                 {"nan gradient", test_nan_gradient},
+                {"bad places", test_bad_places},
+                {"known gradients", test_known_gradients},
                 {"refused", test_refused},
                 {"skipped", test_skipped},
                 {"bad index", test_bad_index},

@@ -308,6 +308,13 @@ typedef struct gpunn_run {
     /* Backend memory, laid out as `counts`: the number of updates that were refused and reported, not skipped.
      * Each refusal increments all of them. They are subtracted from the step of an update. NULL: no updates. */
     int64_t *refused;
+    /* A training run: memory in which its steps write gradients of parameters, with fewer than 16 zeros between neighbours. */
+    const float *gradients;
+    int64_t      gradient_count;
+    /* Backend memory; 0: all gradients of an optimizer are finite. Steps without updates leave that there of those that they
+     * write, updates without steps of those that they read, which is_checked spares where it is 0 already. NULL: nobody asks. */
+    uint64_t *doubt;
+    bool      is_checked;
 } gpunn_run;
 
 /* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are undefined. */

@@ -189,14 +189,15 @@ struct gpunn_model {
     int                     lent_weights; /* number of parameters and buffers in user-owned memory */
     int64_t                 batch;        /* of the last run or, before the first, of the last write; 0: neither */
     gpunn_run_state         state;
-    bool                    doubtful;      /* some gradient may be infinite or NaN */
-    gpunn__plan            *undo;          /* plan whose kept copies are restored if the call fails; NULL: none */
-    gpunn_ranks             ranks;         /* size 0: none; user: the gpunn_group */
-    uint64_t                salt;          /* this rank's part of state.seed */
-    uint64_t                scopes;        /* number of optimizers so far that train only some of its parameters */
-    int                     parts;         /* number of checkpoint segments */
-    const gpunn_kernel_set *kernels;       /* NULL: none */
-    bool                    kernels_exact; /* the kernels' list of instances is for exactly this model */
+    bool                    doubtful;          /* some gradient may be infinite or NaN */
+    uint64_t                written_gradients; /* grows when gradients, or which of them count, may have changed */
+    gpunn__plan            *undo;              /* plan whose kept copies are restored if the call fails; NULL: none */
+    gpunn_ranks             ranks;             /* size 0: none; user: the gpunn_group */
+    uint64_t                salt;              /* this rank's part of state.seed */
+    uint64_t                scopes;            /* number of optimizers so far that train only some of its parameters */
+    int                     parts;             /* number of checkpoint segments */
+    const gpunn_kernel_set *kernels;           /* NULL: none */
+    bool                    kernels_exact;     /* the kernels' list of instances is for exactly this model */
     gpunn__spec             spec;
 };
 
@@ -265,6 +266,7 @@ struct gpunn_optimizer {
     gpunn_count   *counts;            /* backend memory: step_count and steps; NULL: runs cannot be captured */
     int64_t       *refused;           /* backend memory: refused updates to subtract from both; NULL: on a CPU */
     int64_t        refused_count;     /* refused updates that have been subtracted from step_count so far */
+    uint64_t       checked;           /* the model's written_gradients when gpunn_run's doubt was set; 0: never */
     int64_t        state_count;       /* floats of each state, over all ranks */
     int64_t        step_count;
     int            parts; /* calls of gpunn_train_step accumulated since the last update */

@@ -134,6 +134,7 @@ GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_
 
 GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model)
 {
+    model->written_gradients++;
     while (model->plans) {
         gpunn__plan *next = model->plans->next;
         gpunn__plan_free(model->dev, model->plans);

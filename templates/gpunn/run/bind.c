@@ -88,6 +88,7 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
     if (gradient) t->grad_reached = false;
     *own = lent;
     model->lending++;
+    model->written_gradients++;
     if (!gradient) gpunn__dlpack_release(model->dev, t);
     return GPUNN_OK;
 }

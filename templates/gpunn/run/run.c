@@ -517,6 +517,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     /* Not earlier: a run that fails above leaves gradients unchanged. */
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
     gpunn__begin_doubts(model, plan, pass, opt);
+    model->written_gradients++;
     gpunn_status status = gpunn__settle_writes(model, plan, pass);
     if (status == GPUNN_OK && opt == NULL) status = gpunn__before_meeting(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
@@ -542,11 +543,15 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
         run.kept = (const gpunn_kept *)((const char *)plan->kept_memory + plan->kept_bytes) - plan->kept_count;
         run.kept_count = plan->kept_count;
     }
+    run.gradients = model->gradients;
+    run.gradient_count = model->gradient_capacity;
+    if (opt == NULL) run.doubt = gpunn__doubt_before(model);
     for (int i = pass->reached_begin; i < pass->reached_end; i++) model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
     if (status == GPUNN_OK) {
         status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
     }
+    if (run.doubt && status == GPUNN_OK) model->optimizers->checked = model->written_gradients;
     pass->captured = run.captured;
     if (status == GPUNN_OK && loss && run.loss == NULL) model->undo = plan; /* the host still has to check the loss */
     if (status == GPUNN_ERR_MEMORY || (status != GPUNN_OK && number == 0)) plan->passed = number - 1;

@@ -282,6 +282,12 @@ GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
     return own;
 }
 
+/* Bytes of opt->refused, and of gpunn_run's doubt behind it. */
+static size_t gpunn__refused_bytes(const gpunn_optimizer *opt)
+{
+    return (2 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+}
+
 /* Frees what gpunn__optimizer_prepare allocated. */
 static void gpunn__optimizer_release(gpunn_optimizer *opt)
 {
@@ -295,7 +301,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
     gpunn__free(dev, opt->updates, gpunn__updates_room(count) * sizeof *opt->updates);
     gpunn__device_free(dev, opt->counts, (1 + count) * sizeof *opt->counts);
-    gpunn__device_free(dev, opt->refused, (1 + count) * sizeof *opt->refused);
+    gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
 }
 
 GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
@@ -469,7 +475,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
-    const size_t         bytes = (1 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+    const size_t         bytes = gpunn__refused_bytes(opt) - sizeof *opt->refused;
     if (opt->refused == NULL) return GPUNN_OK;
     int64_t *host = (int64_t *)gpunn__calloc(dev, bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
@@ -485,15 +491,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
-/* Zeroed memory for the updates that a device refuses. */
+/* Zeroed memory for the updates that a device refuses, and for doubts, of which there is one at first. */
 static GPUNN__STATUS gpunn__refused_prepare(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    const size_t  bytes = (1 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+    const size_t  bytes = gpunn__refused_bytes(opt);
     if (opt->refused || dev->backend->execute == NULL) return GPUNN_OK;
     opt->refused = (int64_t *)gpunn__device_alloc(dev, bytes);
     if (opt->refused == NULL) return dev->error.status;
     gpunn_status status = dev->backend->fill(dev->context, opt->refused, 0, bytes);
+    if (status == GPUNN_OK)
+        status = dev->backend->fill(dev->context, opt->refused + 1 + opt->parameter_count, 0xFF, sizeof *opt->refused);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
@@ -519,7 +527,7 @@ static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
     gpunn_status  status = gpunn__counted_settle(opt, true);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__device_free(dev, opt->counts, (1 + (size_t)opt->parameter_count) * sizeof *opt->counts);
-    gpunn__device_free(dev, opt->refused, (1 + (size_t)opt->parameter_count) * sizeof *opt->refused);
+    gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
     opt->loss_scale = NULL;
     opt->counts = NULL;
     opt->refused = NULL;

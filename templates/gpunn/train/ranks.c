@@ -222,6 +222,7 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
                      : gpunn__exchange_gradients(opt->group, dev, values, count);
     }
     opt->model->doubtful = true; /* finite gradients may add up to infinity */
+    opt->model->written_gradients++;
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
@@ -359,6 +360,30 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
     return status;
 }
 
+#ifndef GPUNN__MANY_GRADIENTS
+#define GPUNN__MANY_GRADIENTS (1 << 21) /* a kernel before the update looks at fewer in less time than it takes to launch */
+#endif
+
+/* Where it stands whether a gradient that an optimizer reads is not finite. NULL: gradients may change without a call, by the
+ * program, a replay or other ranks. */
+static uint64_t *gpunn__doubt_of(const gpunn_optimizer *opt)
+{
+    if (opt->refused == NULL || opt->counts || opt->group) return NULL;
+    for (int i = 0; i < opt->parameter_count; i++)
+        if (opt->parameters[i]->lent[1].data) return NULL;
+    return (uint64_t *)(opt->refused + 1 + opt->parameter_count);
+}
+
+/* The same for gradients that a run without updates makes, all of them anew, and the model's one optimizer. */
+GPUNN__INTERNAL uint64_t *gpunn__doubt_before(gpunn_model *model)
+{
+    const gpunn_optimizer *opt = model->optimizers;
+    if (opt == NULL || opt->next || model->gradient_capacity < GPUNN__MANY_GRADIENTS) return NULL;
+    for (int id = 0; id < model->tensor_count; id++)
+        if (model->tensors[id]->kind == GPUNN__PARAMETER && model->tensors[id]->grad_reached) return NULL;
+    return gpunn__doubt_of(opt);
+}
+
 static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool clips)
 {
     gpunn_device *dev = opt->model->dev;
@@ -379,8 +404,11 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     run.counts = opt->counts;
     run.refused = opt->refused;
     run.update = opt->step_count + 1;
+    run.doubt = gpunn__doubt_of(opt);
+    run.is_checked = run.doubt && opt->checked == opt->model->written_gradients;
     status = gpunn__execute(dev, &run, opt->name);
     opt->captured = run.captured;
+    opt->checked = run.doubt && status == GPUNN_OK ? opt->model->written_gradients : 0;
     if (status == GPUNN_OK) gpunn__optimizer_advance(opt, &run);
     return status;
 }
@@ -593,6 +621,7 @@ static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *func
     gpunn_device *dev = model->dev;
     gpunn_status  status = GPUNN_OK;
     gpunn__range  range = {0, 0, 0, 0};
+    model->written_gradients++;
     while (status == GPUNN_OK && gpunn__next_range(&range, model->tensors, model->tensor_count, NULL))
         status = dev->backend->scale(dev->context, gpunn__gradient_of(model->tensors[range.first]), range.end - range.begin,
                                      scale, limit);

@@ -24,6 +24,7 @@ typedef struct gpunn__libraries gpunn__libraries; /* >>base/libraries */
 typedef struct gpunn__cached    gpunn__cached;    /* >>base/memory */
 typedef struct gpunn__staging   gpunn__staging;   /* >>base/memory */
 typedef struct gpunn__nccl      gpunn__nccl;      /* >>base/ranks */
+typedef struct gpunn__check     gpunn__check;     /* >>cuda/optimizers */
 
 /* A GPU's primary context, with functions of the driver. Their results have the numbers of cudaError_t. */
 typedef struct gpunn__context {
@@ -36,8 +37,12 @@ typedef struct gpunn__context {
 typedef struct gpunn__cuda {
     int                  device;
     gpunn__context       context;
-    cudaStream_t         stream;                      /* orders all work: the program's stream, or `own` */
-    cudaStream_t         own, copy_stream;            /* own: also the stream on which runs are captured */
+    cudaStream_t         stream;             /* orders all work: the program's stream, or `own` */
+    cudaStream_t         own, copy_stream;   /* own: also the stream on which runs are captured */
+    cudaStream_t         side;               /* for kernels that run beside a run's steps: checks (>>run/run) */
+    cudaEvent_t          side_from, side_to; /* what they wait for; what waits for them */
+    gpunn__check        *checks;             /* [check_room], of the run that is being launched */
+    int                  check_room;
     int                  multiprocessors, capability; /* capability: 10 * major + minor */
     int                  architecture;         /* that the kernels were compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
     int                  integrated, pageable; /* no memory of its own; uses the host's page tables for host memory */

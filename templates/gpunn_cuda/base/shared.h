@@ -172,9 +172,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step
  * step->in[2], the others are in step->fused. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype,
                                                 bool bias, bool norm, bool residual, bool relu);
+typedef struct gpunn__checks gpunn__checks; /* checks of gradients by kernels beside the steps (>>cuda/optimizers) */
 /* What follows a run's steps: gradient norm, clipping, finite check, updates, loss scale (>>cuda/optimizers).
  * It only launches kernels. They read the values that vary from run to run from cuda->state: lr[i] and
  * update_step[i] for update i. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun);
 
 #endif /* GPUNN__CUDA_BASE_SHARED_H */

@@ -14,9 +14,9 @@ typedef struct gpunn__update_job {
     bool skips, scales; /* as in gpunn_run */
     /* partials of the updates that are clipped together with this one */
     int own_first, own_count;
-    /* all gradients of the run, if few; NULL: state->bad_place covers them */
-    const float               *few;
-    int                        few_count;
+    /* gradients that state->bad_place does not cover */
+    const float               *few[GPUNN__FEW_RANGES];
+    int                        few_count[GPUNN__FEW_RANGES];
     const gpunn_kept          *kept; /* as in gpunn_run */
     int                        kept_count;
     const gpunn__device_state *state;
@@ -25,6 +25,7 @@ typedef struct gpunn__update_job {
     double                    *sums;    /* trust ratio: per block, the sums of squares of parameter and move */
     int                        sum_count;
     int64_t                   *refused; /* as of gpunn_run */
+    uint64_t                  *doubt;   /* of gpunn_run, where updates leave it */
 } gpunn__update_job;
 
 /* clang-format off */
@@ -102,6 +103,12 @@ __device__ __forceinline__ bool gpunn__is_finite(float value)
     return value - value == 0;
 }
 
+/* Gradient number i of the few that the update's blocks check. */
+__device__ __forceinline__ const float *gpunn__few_at(const gpunn__update_job &job, int i)
+{
+    return i < job.few_count[0] ? job.few[0] + i : job.few[1] + (i - job.few_count[0]);
+}
+
 /* What an update's decision depends on, the same in every thread. squares is the sum of the squares of all
  * gradients that are clipped together. bad_place is as in gpunn__device_state. */
 struct gpunn__verdict {
@@ -109,15 +116,18 @@ struct gpunn__verdict {
     unsigned long long         bad_place;
     __device__ __forceinline__ gpunn__verdict(const gpunn__update_job &job)
     {
-        float first = 0; /* few_count - its index */
+        float first = 0; /* count - its index */
         squares = job.u.clip_norm > 0 ? gpunn__partials_sum(job.partials + job.own_first, job.own_count) : 0;
         bad_place = job.state->bad_place;
-        if (job.few == NULL) return;
+        if (job.few_count[0] == 0) return;
+        const int count = job.few_count[0] + job.few_count[1];
 #pragma unroll 4
-        for (int i = (int)threadIdx.x; i < job.few_count; i += (int)blockDim.x)
-            if (!gpunn__is_finite(job.few[i]) && first == 0) first = (float)(job.few_count - i);
+        for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x)
+            if (!gpunn__is_finite(*gpunn__few_at(job, i)) && first == 0) first = (float)(count - i);
         first = gpunn__block_reduce(first, gpunn__larger());
-        if (first > 0) bad_place = ~(unsigned long long)(uintptr_t)(job.few + job.few_count - (int)first);
+        if (first == 0) return;
+        const unsigned long long place = ~(unsigned long long)(uintptr_t)gpunn__few_at(job, count - (int)first);
+        if (place > bad_place) bad_place = place;
     }
 };
 
@@ -161,6 +171,7 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
     float               unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
     int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
     numbers->go = gpunn__may_go(job, verdict.bad_place, job.reports && blockIdx.x == 0);
+    if (job.doubt && job.reports && blockIdx.x == 0) *job.doubt = verdict.bad_place;
     if (!numbers->go && blockIdx.x == 0) gpunn__count_refused(job);
     if (!numbers->go) return;
     if (job.refused) step -= job.refused[u.first];
@@ -343,20 +354,21 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* Records the lowest address of a non-finite gradient. v has the values at x, x + 1, ... */
-__device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, gpunn__device_state *state)
+/* Records the lowest address of a non-finite gradient in *bad_place. v has the values at x, x + 1, ... */
+__device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, unsigned long long *bad_place)
 {
 #pragma unroll
     for (int j = GPUNN__PACK - 1; j >= 0; j--)
-        if (!gpunn__is_finite(v[j])) (void)atomicMax(&state->bad_place, ~(unsigned long long)(uintptr_t)(x + j));
+        if (!gpunn__is_finite(v[j])) (void)atomicMax(bad_place, ~(unsigned long long)(uintptr_t)(x + j));
 }
 
-/* Checks all gradients. Successive ranges start at different blocks, so that short ones are spread over the
- * device. */
+/* Checks gradients, unless *doubt says that they are finite. Successive ranges start at different blocks, so that
+ * short ones are spread over the device. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__finite_kernel(gpunn__device_state *state, const gpunn__gradients gradients)
+    gpunn__finite_kernel(unsigned long long *bad_place, const uint64_t *doubt, const gpunn__gradients gradients)
 {
     GPUNN__FOLLOW();
+    if (doubt && *doubt == 0) return;
     const int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
     for (int r = 0; r < gradients.count; r++) {
         const float  *x = gradients.values[r];
@@ -365,7 +377,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         for (; i < count; i += step) {
             float v[8];
             gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
-            gpunn__find_bad(v, x + i, state);
+            gpunn__find_bad(v, x + i, bad_place);
         }
     }
 }
@@ -381,7 +393,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         float v[8];
         gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
-        if (state) gpunn__find_bad(v, x + i, state);
+        if (state) gpunn__find_bad(v, x + i, &state->bad_place);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) sum += (double)v[j] * (double)v[j];
     }
@@ -505,31 +517,215 @@ static bool gpunn__has_gradients(const gpunn_run *run, const gpunn_update *u)
     return u->kind != GPUNN_UPDATE_AVERAGE && (u->parameter || run->loss_scale);
 }
 
-/* Checks the gradients for non-finite values, or leaves that to the updates' blocks. */
-static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job)
+/* ---- checks of gradients --------------------------------------------------------------------------------------------- *
+ * No update may use a gradient that is not finite. Kernels on a second stream, a branch of the run's graph, look at gradients
+ * right behind the step that wrote them last, while the second-level cache holds them. Where that is not possible a kernel
+ * reads all of them before the update. The last few are left to the update's own blocks. */
+
+enum {
+    GPUNN__CHECK_TOGETHER = 1 << 19, /* floats: gradients wait for others until a kernel has so many */
+    GPUNN__BETWEEN_GRADIENTS = 16,   /* fewer floats, all 0, lie between neighbours: gpunn_run's gradients */
+};
+
+/* Whether blocks of the run's update can look at so many gradients by themselves. */
+static bool gpunn__are_few(const gpunn_run *run, int64_t count)
 {
-    gpunn__gradients gradients;
-    int64_t          total = 0;
-    gradients.count = 0;
+    return run->update_count == 1 && count <= GPUNN__FEW_GRADIENTS && run->loss_scale == NULL && run->exchange_count == 0;
+}
+
+/* Whether checks follow the run's steps. They do not if norms of all gradients or other ranks' gradients are needed. */
+static bool gpunn__is_checked(const gpunn_run *run)
+{
+    bool checked = run->gradients && run->exchange_count == 0 && (run->update_count > 0 || run->doubt);
+    if (run->update_count == 1 && gpunn__are_few(run, run->updates->count)) checked = false;
+    for (int i = 0; i < run->update_count && checked; i++) checked = !(run->updates[i].clip_norm > 0);
+    return checked;
+}
+
+/* The gradient of a parameter that operand i of a step receives; NULL: none. */
+static const float *gpunn__written_by(const gpunn_run *run, const gpunn_step *step, int i)
+{
+    const float *values = (const float *)step->grad_in[i].data;
+    const bool   writes = (step->backward || step->op == GPUNN_OP_GROUP) && values && step->grad_in[i].dtype == GPUNN_F32;
+    return writes && values >= run->gradients && values < run->gradients + run->gradient_count ? values : NULL;
+}
+
+/* Adds what operand `first` of step s writes, unless all of it is written again later. */
+static void gpunn__checks_add(gpunn__checks *checks, const gpunn_run *run, int s, int first)
+{
+    gpunn__check check = {gpunn__written_by(run, &run->steps[s], first), run->steps[s].grad_in[first].count, s + 1};
+    for (int t = s, i = first + 1; t < run->step_count && check.values; t++, i = 0)
+        for (; i < run->steps[t].input_count; i++) {
+            const float  *later = gpunn__written_by(run, &run->steps[t], i);
+            const int64_t count = run->steps[t].grad_in[i].count;
+            if (later == NULL || later >= check.values + check.count || check.values >= later + count) continue;
+            if (later <= check.values && later + count >= check.values + check.count) return;
+            check.after = t + 1;
+        }
+    if (check.values) checks->list[checks->count++] = check;
+}
+
+static int gpunn__check_order(const void *a, const void *b)
+{
+    const gpunn__check *x = (const gpunn__check *)a, *y = (const gpunn__check *)b;
+    if (x->after != y->after) return x->after < y->after ? -1 : 1;
+    return (x->values > y->values) - (x->values < y->values);
+}
+
+/* Makes room for all gradients that the run's steps write. */
+static gpunn_status gpunn__checks_room(gpunn__cuda *cuda, const gpunn_run *run)
+{
+    int room = 0;
+    for (int s = 0; s < run->step_count; s++)
+        for (int i = 0; i < run->steps[s].input_count; i++) room += gpunn__written_by(run, &run->steps[s], i) != NULL;
+    if (room <= cuda->check_room) return GPUNN_OK;
+    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_room * sizeof *cuda->checks);
+    cuda->checks = (gpunn__check *)gpunn__host_alloc(cuda, (size_t)room * sizeof *cuda->checks);
+    cuda->check_room = cuda->checks ? room : 0;
+    return cuda->checks ? GPUNN_OK : GPUNN_ERR_MEMORY;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks)
+{
+    memset(checks, 0, sizeof *checks);
+    checks->bad_place = run->update_count > 0 ? &cuda->state->bad_place : (unsigned long long *)run->doubt;
+    if (!gpunn__is_checked(run)) return GPUNN_OK;
+    GPUNN__TRY(gpunn__checks_room(cuda, run));
+    checks->list = cuda->checks;
+    for (int s = 0; s < run->step_count; s++)
+        for (int i = 0; i < run->steps[s].input_count; i++) gpunn__checks_add(checks, run, s, i);
+    if (checks->count > 1) qsort(checks->list, (size_t)checks->count, sizeof *checks->list, gpunn__check_order);
+    return GPUNN_OK;
+}
+
+/* Launches a kernel for the ranges, if there are any, and empties the list. */
+static gpunn_status gpunn__gradients_check(gpunn__cuda *cuda, gpunn__gradients *gradients, unsigned long long *bad_place,
+                                           const uint64_t *doubt)
+{
+    const unsigned blocks = gpunn__blocks(cuda, gradients->total, GPUNN__PACK);
+    if (gradients->count == 0) return GPUNN_OK;
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__finite_kernel, blocks, GPUNN__THREADS, bad_place, doubt, *gradients));
+    gradients->count = 0;
+    gradients->total = 0;
+    return GPUNN_OK;
+}
+
+/* Adds a range, and launches a kernel for all of them if no more fit. */
+static gpunn_status gpunn__gradients_add(gpunn__cuda *cuda, gpunn__gradients *gradients, const float *values, int64_t count,
+                                         unsigned long long *bad_place, const uint64_t *doubt)
+{
+    gradients->values[gradients->count] = values;
+    gradients->length[gradients->count] = count;
+    gradients->total += count;
+    if (++gradients->count < GPUNN__GRADIENT_RANGES) return GPUNN_OK;
+    return gpunn__gradients_check(cuda, gradients, bad_place, doubt);
+}
+
+/* Launches kernels for the checks before `end`, on the context's stream. */
+static gpunn_status gpunn__checks_launch(gpunn__cuda *cuda, gpunn__checks *checks, int end)
+{
+    gpunn__gradients gradients = {};
+    for (; checks->next < end; checks->next++) {
+        const gpunn__check *check = &checks->list[checks->next];
+        GPUNN__TRY(gpunn__gradients_add(cuda, &gradients, check->values, check->count, checks->bad_place, NULL));
+    }
+    return gpunn__gradients_check(cuda, &gradients, checks->bad_place, NULL);
+}
+
+/* The same on the second stream, beside what the first one does from now on. */
+static gpunn_status gpunn__checks_launch_beside(gpunn__cuda *cuda, gpunn__checks *checks, int end)
+{
+    const cudaStream_t stream = cuda->stream;
+    const bool         overlaps = cuda->overlaps;
+    GPUNN__CUDA(cuda, cudaEventRecord(cuda->side_from, stream));
+    GPUNN__CUDA(cuda, cudaStreamWaitEvent(cuda->side, cuda->side_from, 0));
+    checks->beside = true;
+    cuda->stream = cuda->side;
+    cuda->overlaps = false;
+    const gpunn_status status = gpunn__checks_launch(cuda, checks, end);
+    cuda->stream = stream;
+    cuda->overlaps = overlaps;
+    return status;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__checks_after(gpunn__cuda *cuda, gpunn__checks *checks, int steps)
+{
+    const int last = checks->count > 0 ? checks->list[checks->count - 1].after : 0;
+    int       end = checks->next;
+    int64_t   floats = 0;
+    if (cuda->plain || cuda->marks) return GPUNN_OK;
+    for (; end < checks->count && checks->list[end].after <= steps && checks->list[end].after < last; end++)
+        floats += checks->list[end].count;
+    if (floats == 0 || (floats < GPUNN__CHECK_TOGETHER && checks->list[end].after < last)) return GPUNN_OK;
+    return gpunn__checks_launch_beside(cuda, checks, end);
+}
+
+/* The stream goes on behind all checks; those that are left follow its last step. */
+static gpunn_status gpunn__checks_end(gpunn__cuda *cuda, gpunn__checks *checks)
+{
+    GPUNN__TRY(gpunn__checks_launch(cuda, checks, checks->count));
+    if (!checks->beside) return GPUNN_OK;
+    GPUNN__CUDA(cuda, cudaEventRecord(cuda->side_to, cuda->side));
+    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->side_to, 0), "cudaStreamWaitEvent");
+}
+
+/* Whether there are checks of all gradients that an update reads, between which there are zeros. */
+static bool gpunn__checks_cover(const gpunn__checks *checks, const gpunn_update *u)
+{
+    const float *at = u->gradient, *const end = at + u->count;
+    for (int i = 0; i < checks->count && at < end; i++) {
+        const gpunn__check *check = &checks->list[i];
+        if (check->values >= at + GPUNN__BETWEEN_GRADIENTS || check->values + check->count <= at) continue;
+        at = check->values + check->count;
+        i = -1;
+    }
+    return at >= end;
+}
+
+static bool gpunn__checks_cover_all(const gpunn_run *run, const gpunn__checks *checks)
+{
+    bool all = checks->count > 0;
+    for (int i = 0; i < run->update_count && all; i++)
+        all = !gpunn__has_gradients(run, &run->updates[i]) || gpunn__checks_cover(checks, &run->updates[i]);
+    return all;
+}
+
+/* Leaves the gradients that come last, a weight's and a bias's, to the update's blocks, if these can look at them. */
+static void gpunn__checks_leave(const gpunn_run *run, gpunn__checks *checks, gpunn__update_job *job)
+{
+    const int left = checks->count - checks->next;
+    int64_t   total = 0;
+    for (int i = checks->next; i < checks->count; i++) total += checks->list[i].count;
+    if (left > GPUNN__FEW_RANGES || !gpunn__are_few(run, total)) return;
+    for (int i = 0; i < left; i++, checks->next++) {
+        job->few[i] = checks->list[checks->next].values;
+        job->few_count[i] = (int)checks->list[checks->next].count;
+    }
+}
+
+/* Before updates: what the checks beside the steps have left, or all. */
+static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks,
+                                                gpunn__update_job *job)
+{
+    gpunn__gradients      gradients = {};
+    const uint64_t *const doubt = run->is_checked ? run->doubt : NULL;
+    if (gpunn__checks_cover_all(run, checks)) {
+        gpunn__checks_leave(run, checks, job);
+        return gpunn__checks_end(cuda, checks);
+    }
+    checks->next = checks->count;
+    GPUNN__TRY(gpunn__checks_end(cuda, checks));
+    if (run->update_count == 1 && gpunn__has_gradients(run, run->updates) && gpunn__are_few(run, run->updates->count)) {
+        job->few[0] = run->updates->gradient;
+        job->few_count[0] = (int)run->updates->count;
+        return GPUNN_OK;
+    }
     for (int i = 0; i < run->update_count; i++) {
         const gpunn_update *u = &run->updates[i];
         if (!gpunn__has_gradients(run, u)) continue;
-        gradients.values[gradients.count] = u->gradient;
-        gradients.length[gradients.count++] = u->count;
-        total += u->count;
-        if (gradients.count < GPUNN__GRADIENT_RANGES) continue;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__finite_kernel, gpunn__blocks(cuda, total, GPUNN__PACK), GPUNN__THREADS, cuda->state,
-                                 gradients));
-        gradients.count = 0;
+        GPUNN__TRY(gpunn__gradients_add(cuda, &gradients, u->gradient, u->count, &cuda->state->bad_place, doubt));
     }
-    if (total == 0) return GPUNN_OK;
-    if (run->update_count == 1 && total <= GPUNN__FEW_GRADIENTS && run->loss_scale == NULL && run->exchange_count == 0) {
-        job->few = run->updates->gradient;
-        job->few_count = (int)total;
-        return GPUNN_OK;
-    }
-    return GPUNN__LAUNCH(cuda, gpunn__finite_kernel, gpunn__blocks(cuda, total, GPUNN__PACK), GPUNN__THREADS, cuda->state,
-                         gradients);
+    return gpunn__gradients_check(cuda, &gradients, &cuda->state->bad_place, doubt);
 }
 
 /* For ranks that see only their share of the gradients. A bad gradient turns the loss into NaN, which the
@@ -543,7 +739,7 @@ static __global__ void gpunn__tell_loss_kernel(const gpunn__update_job job, floa
     *loss = NAN;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun)
 {
     int               groups = 1, updated = 0;
     bool              squares = false;
@@ -559,7 +755,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
     job.kept = run->kept;
     job.kept_count = run->kept_count;
     job.refused = run->refused;
+    job.doubt = run->step_count == 0 ? run->doubt : NULL;
     if (run->update_count == 0) {
+        GPUNN__TRY(gpunn__checks_end(cuda, checks));
         if (run->loss == NULL) return GPUNN_OK;
         return GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job);
     }
@@ -569,7 +767,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
         if (run->updates[i].clip_group >= groups) groups = run->updates[i].clip_group + 1;
     }
     for (int group = 0; squares && group < groups; group++) GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
-    if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, &job));
+    if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, checks, &job));
     if (*begun < run->exchange_count && run->exchanges[*begun].after == GPUNN_AFTER_CHECK) {
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__tell_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_CHECK, begun));

@@ -1,6 +1,6 @@
 #ifndef GPUNN__CUDA_CUDA_OPTIMIZERS_H
 #define GPUNN__CUDA_CUDA_OPTIMIZERS_H
-#include "base/config.h"
+#include "base/shared.h"
 
 /* ==== >>cuda/optimizers ============================================================================================ *
  * The optimizers of gpunn.h's table as kernels, each in one pass over parameter, gradient and state. The
@@ -8,8 +8,9 @@
  * scale, lr and step. Every block evaluates them itself, in the same order. */
 #define GPUNN__BAD_GRADIENT ((uint64_t)1 << 63) /* flag in bad[0], beside the step: a gradient is bad, not the loss */
 enum {
-    /* up to so many gradient elements, every block of an update checks all of them itself */
+    /* up to so many gradient elements, in so many ranges, every block of an update checks all of them itself */
     GPUNN__FEW_GRADIENTS = 4096,
+    GPUNN__FEW_RANGES = 2,
     GPUNN__GRADIENT_RANGES = 160, /* most ranges that fit a kernel's arguments */
 };
 
@@ -26,9 +27,31 @@ __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int cou
 /* Gradients as ranges of F32 values; length is in elements. */
 typedef struct gpunn__gradients {
     int          count;
+    int64_t      total; /* of all ranges */
     const float *values[GPUNN__GRADIENT_RANGES];
     int64_t      length[GPUNN__GRADIENT_RANGES];
 } gpunn__gradients;
+
+/* A gradient that steps of a run write, complete after so many of them. */
+struct gpunn__check {
+    const float *values;
+    int64_t      count;
+    int          after;
+};
+
+struct gpunn__checks {
+    gpunn__check       *list;        /* by rising `after`, then by place */
+    int                 count, next; /* next: the first that no kernel has been launched for */
+    unsigned long long *bad_place;
+    bool                beside; /* kernels have been launched on the second stream */
+};
+
+/* Finds out what the run's steps write, and when. */
+GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks);
+
+/* For gradients that are complete after so many steps, but not those that come last: see gpunn__checks_end. They wait until
+ * they are many, or only those are left. In a profile, and with GPUNN_PLAIN, all are last. */
+GPUNN__INTERNAL gpunn_status gpunn__checks_after(gpunn__cuda *cuda, gpunn__checks *checks, int steps);
 
 /* The sum of the squares of `count` values, copied to the host. An entry of gpunn_backend. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result);

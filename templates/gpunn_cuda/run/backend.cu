@@ -1,7 +1,6 @@
 #include "base/errors.h"
 #include "base/memory.h"
 #include "base/ranks.h"
-#include "base/shared.h"
 #include "run/run.h"
 
 /* ==== >>run/backend ================================================================================================ */
@@ -123,6 +122,17 @@ static gpunn_status gpunn__cuda_adopt(gpunn__cuda *cuda, cudaStream_t stream)
     return GPUNN_OK;
 }
 
+/* Kernels on the second stream come before those of the first that wait beside them. */
+static gpunn_status gpunn__side_open(gpunn__cuda *cuda)
+{
+    int lowest, highest;
+    GPUNN__CUDA(cuda, cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    GPUNN__CUDA(cuda, cudaStreamCreateWithPriority(&cuda->side, cudaStreamNonBlocking, highest));
+    for (cudaEvent_t *event : {&cuda->side_from, &cuda->side_to})
+        GPUNN__CUDA(cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
 {
     int count, capability;
@@ -138,6 +148,7 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     cuda->stream = cuda->own;
     if (cuda->args.stream) GPUNN__TRY(gpunn__cuda_adopt(cuda, (cudaStream_t)cuda->args.stream));
     GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->copy_stream, cudaStreamNonBlocking));
+    GPUNN__TRY(gpunn__side_open(cuda));
     GPUNN__TRY(gpunn__memory_open(cuda));
     GPUNN__CUDA(cuda, cudaHostAlloc((void **)&cuda->bad, 3 * sizeof *cuda->bad, cudaHostAllocMapped));
     cuda->bad[0] = cuda->bad[1] = cuda->bad[2] = 0;
@@ -159,6 +170,9 @@ static void gpunn__cuda_release(gpunn__cuda *cuda)
     if (cuda->counters) gpunn__cuda_free(cuda, cuda->counters, gpunn__counters_bytes(cuda));
     if (cuda->bad) (void)cudaFreeHost((void *)cuda->bad);
     gpunn__memory_close(cuda);
+    for (cudaEvent_t event : {cuda->side_from, cuda->side_to})
+        if (event) (void)cudaEventDestroy(event);
+    if (cuda->side) (void)cudaStreamDestroy(cuda->side);
     if (cuda->copy_stream) (void)cudaStreamDestroy(cuda->copy_stream);
     if (cuda->own) (void)cudaStreamDestroy(cuda->own);
 }
@@ -174,6 +188,7 @@ static void gpunn__cuda_close(void *context)
     if (!current.is_forked) gpunn__cuda_release(cuda);
     gpunn__host_free(cuda, cuda->nccl, sizeof *cuda->nccl);
     gpunn__host_free(cuda, cuda->staging, sizeof *cuda->staging);
+    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_room * sizeof *cuda->checks);
     gpunn__host_free(cuda, cuda, sizeof *cuda);
 }
 

@@ -34,6 +34,7 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
     numbers.trains = run->trains;
     numbers.loss_scale = run->loss_scale;
     numbers.loss_gradient = run->loss_gradient;
+    numbers.doubt = run->update_count == 0 ? run->doubt : NULL;
     numbers.wide = NULL;
     numbers.half = NULL;
     numbers.half_count = 0;
@@ -213,8 +214,20 @@ static gpunn_status gpunn__mark(gpunn__cuda *cuda, int step)
     return gpunn__cuda_check(cuda, cudaEventRecord(cuda->marks[step].event, cuda->stream), "cudaEventRecord");
 }
 
+/* What follows the steps. Kernels that follow those of two streams overlap neither. */
+static gpunn_status gpunn__run_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun)
+{
+    const bool overlaps = cuda->overlaps;
+    cuda->overlaps = overlaps && !checks->beside;
+    const gpunn_status status = gpunn__cuda_updates(cuda, run, checks, begun);
+    cuda->overlaps = overlaps;
+    return status;
+}
+
 GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
+    gpunn__checks checks;
+    GPUNN__TRY(gpunn__checks_begin(cuda, run, &checks));
     cuda->next = run->steps + gpunn__rounds_first(cuda, run), cuda->end = run->steps + run->step_count;
     int begun = 0;
     cuda->summed = NULL;
@@ -222,6 +235,7 @@ GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run
         gpunn_step *const step = cuda->next;
         const bool        backward = step->backward;
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, (int)(step - run->steps), &begun));
+        GPUNN__TRY(gpunn__checks_after(cuda, &checks, (int)(step - run->steps)));
         run->failed = step;
         const gpunn__range range(step);
         GPUNN__TRY(gpunn__mark(cuda, (int)(step - run->steps)));
@@ -235,7 +249,7 @@ GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run
     GPUNN__TRY(gpunn__mark(cuda, run->step_count));
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, run->step_count, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun));
-    GPUNN__TRY(gpunn__cuda_updates(cuda, run, &begun));
+    GPUNN__TRY(gpunn__run_updates(cuda, run, &checks, &begun));
     const int before = begun;
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_UPDATES, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun - before));
@@ -309,7 +323,8 @@ static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
 {
     bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count && a->loss == b->loss &&
                 a->update_count == b->update_count && a->loss_scale == b->loss_scale && a->skips == b->skips &&
-                a->refused == b->refused;
+                a->refused == b->refused && a->doubt == b->doubt && a->is_checked == b->is_checked &&
+                a->gradients == b->gradients;
     for (int i = 0; i < a->update_count && same; i++) same = gpunn__update_same(&a->updates[i], &b->updates[i]);
     return same;
 }

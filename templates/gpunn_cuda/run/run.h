@@ -16,6 +16,7 @@ typedef struct gpunn__numbers {
     int          first, count;  /* of the updates in these arguments */
     gpunn_count *run_counts;    /* counts of seed, step and draw; NULL: use the host's */
     gpunn_count *counts;        /* counts of the updates; NULL: use the host's */
+    uint64_t    *doubt;         /* set to 0 before gradients are checked; NULL: no checks */
     int          counted;       /* end of the range of counts used */
     int64_t      update;        /* number of this update in counts[0] */
     bool         replayed;      /* replayed by the program: the counts advance by themselves */
@@ -85,6 +86,7 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
     }
     if (threadIdx.x == 0 && numbers.first == 0) gpunn__count_run(state, numbers);
     if (threadIdx.x == 0) state->bad_place = 0;
+    if (threadIdx.x == 0 && numbers.doubt) *numbers.doubt = 0;
     if (threadIdx.x == 0 && numbers.loss_gradient) *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
     if (numbers.counts) gpunn__count_updates(numbers);
     for (int i = (int)threadIdx.x; i < numbers.count; i += (int)blockDim.x) {
