@@ -6,7 +6,7 @@
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 18
+#define GPUNN_BACKEND_ABI 19
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
