@@ -9484,23 +9484,27 @@ typedef struct gpunn__assign_args {
       "torch.round, to even where two are as near.")                                                                           \
     F(X, trunc, 1, (x), ANY, NO, _plain, PLAIN, "sign(x) * floor(abs(x))", "torch.trunc.")                                     \
     F(X, frac, 1, (x), ANY, NO, _plain, PLAIN, "x - sign(x) * floor(abs(x))", "torch.frac.")                                   \
-    /* Of a >= 0: t exp(-a^2 + a polynomial in t), t = 2 / (2 + a); within 1e-7, fitted at Chebyshev's nodes of 0 <= a <= 11.  \
-     * b is a, rounded down so that b^2 is exact. The gradient is that of -erf. */                                             \
+    /* From 0.47 on exp(-a^2) / (sqrt(pi) s) with s = a + p / q, scaled by exp(-9087 / 65536): sqrt(pi) has 9 bits then. b is  \
+     * a, rounded down to 1 / 256, so that b * b and c are exact. Within 3 ulp. The gradient is that of -erf. */               \
     F(X, erfc, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
-      "a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "                                                   \
-      "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * "                   \
-      "(0.0203504916 + t * (-0.81853658 + t * (1.24898505 + t * (-0.720157564 + t * 0.152171284)))))))); "                     \
-      "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); "                                                         \
-      "detach(1 - e if abs(x) < 0.5 else 2 - r if x < 0 else r) + (detach(e) - e)",                                            \
+      "a = clamp(x, 0.47, 11); b = floor(256 * a) / 256; d = a - b; c = 1.54296875 * (b + 0.1796875); "                        \
+      "q = 16.5851955 + a * (23.5093117 + a * (15.5940599 + a * (5.59474897 + a))); "                                          \
+      "p = 1.54296875 * d + (9.83905315 + a * (4.65272331 + a * a * (-0.779934824 + -0.277251035 * a))) / q; "                 \
+      "r = exp(-b * b + -0.138656616) / (c + (p + (c + p) * expm1(d * (a + b)))); e = erf(x); "                                \
+      "detach(1 - e if x < 0.47 else r) + (detach(e) - e)",                                                                    \
       "torch.erfc.")                                                                                                           \
-    /* Stirling's series of z + 5, or of z from 7 on, less the logarithm of the steps to there; z is x or, below 0.5, 1 - x. */ \
+    /* t is lgamma(a), a = |x|: below 7 a quotient, below 1 that of 1 + a, with the factors m and m - 1, 0 at 1 and 2; from 7  \
+     * on Stirling's series. Below 0 it is reflected, with f + f h v = sin(pi f) / pi. Within 4 ulp, below 0 of lgamma(1 - x), \
+     * of which much may cancel. */                                                                                            \
     F(X, lgamma, 1, (x), ANY, NO, _plain, PLAIN,                                                                               \
-      "z = x if x >= 0.5 else 1 - x; v = z if z < 7 else 1; w = z + 5 if z < 7 else z; q = 1 / (w * w); "                      \
-      "g = (w - 0.5) * (log(w) - 1) + 0.418938533 + (0.0833333333 - q * (0.00277777778 - q * 0.000793650794)) "                \
-      "/ w - (log(v * (v + 1) * (v + 2) * (v + 3) * (v + 4)) if z < 7 else 0); "                                               \
-      "f = 0 if abs(x) >= 8388608 else x - floor(x + 0.5); "                                                                   \
-      "h = 1.14472989 - log(sin(pi * abs(f)) if x < 0.5 else 1); "                                                             \
-      "g if x >= 0.5 else h - (0 if f == 0 else g)",                                                                           \
+      "n = x < 0; a = clamp(-x, 0, 8388608) if n else x; c = a < 1; "                                                          \
+      "m = clamp(a if c else a - 1, -1, 6); w = max(a, 6.99); l = log(a); "                                                    \
+      "p = 63.9478874 + m * (53.562252 + m * m * (-4.00418711 + -0.258585036 * m)); "                                          \
+      "q = 209.441391 + m * (343.658478 + m * (169.427383 + m * (26.9790936 + m))); "                                          \
+      "s = (w - 0.5) * (l - 1) + 0.418938533 + (0.0833333333 + -0.00277777778 / (w * w)) / w; "                                \
+      "t = m * (m - 1) * (p / q + 0.271889716) if a < 7 else s; u = a - floor(a); f = min(u, 1 - u); h = f * f; "              \
+      "v = -1.64493406 + h * (0.811742187 + h * (-0.190747961 + h * (0.0261175465 + h * -0.00223714998))); "                   \
+      "(-t if n else t) - (l if c != n else 0) - log(f + f * (h * v) if n else 1)",                                            \
       "torch.lgamma.")                                                                                                         \
     F(X, tanhshrink, 1, (x), ANY, NO, _plain, PLAIN, "x - tanh(x)", "torch.nn.Tanhshrink.")                                    \
     F(X, logical_not, 1, (x), ANY, NO, _plain, PLAIN, "where(x == 0, 1, 0)", "1 where x is 0, else 0.")                        \

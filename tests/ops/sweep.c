@@ -163,8 +163,9 @@ static double slope_slack(double x, double y)
     X(round, rint(x), 0, 0, 0)                                                                                                 \
     X(trunc, trunc(x), 0, 0, 0)                                                                                                \
     X(frac, x - trunc(x), 0, 1, 0)                                                                                             \
-    X(erfc, erfc(x), fabs(x) < 0.5 ? 0 : erfc(x) + SMALL, -1.1283791670955126 * exp(-x * x), x * x * exp(-x * x))              \
-    X(lgamma, lgamma(x), 16 + fabs(x < 0 ? x : 0), digamma(x), 2 + fabs(digamma(x)) + fabs(x < 0 ? digamma(x) * x : 0))        \
+    X(erfc, erfc(x), 0, -1.1283791670955126 * exp(-x * x), x * x * exp(-x * x))                                                \
+    X(lgamma, lgamma(x), x < 0 ? lgamma(1 - x) : 0, digamma(x),                                                                \
+      isinf(x) ? INFINITY : 1 + (x < 0 ? fabs(digamma(x) * x) : 0))                                                            \
     X(tanhshrink, x - tanh(x), fmin(fabs(x), 1), tanh(x) * tanh(x), 1)                                                         \
     X(logical_not, x == 0, 0, 0, 0)                                                                                            \
     X(isnan, isnan(x) != 0, 0, 0, 0)                                                                                           \
