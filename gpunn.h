@@ -1335,7 +1335,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(ATAN2, atan2, atan2(a, b), where(hypot(a, b) == 0, 0, g * (b / hypot(a, b)) / hypot(a, b)),                       \
       where(hypot(a, b) == 0, 0, -g * (a / hypot(a, b)) / hypot(a, b)))                                                 \
     X(HYPOT, hypot, hypot(a, b), g * (a / y), g * (b / y))                                                              \
-    X(LOGADDEXP, logaddexp, where(a == b, a + K(0.6931472), max(a, b) + log1p(exp(-abs(a - b)))),                       \
+    X(LOGADDEXP, logaddexp, where(a > b, a, b) + log1p(exp(where(a == b, 0, -abs(a - b)))),                             \
       g / (1 + exp(b - a)), g / (1 + exp(a - b)))                                                                       \
     X(FMOD, fmod, fmod(a, b), g, -g * sign(a / b) * floor(abs(a / b)))                                                  \
     X(REMAINDER, remainder, remainder(a, b), g, -g * floordiv(a, b))
@@ -5728,7 +5728,7 @@ GPUNN__INLINE int32_t gpunn__nearest(float x)
 /* exp(r) - 1 for |r| <= ln 2 / 2. */
 GPUNN__INLINE float gpunn__expm1_near(float r)
 {
-    float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    float p = (0.00139465544f * r + 0.00836664438f) * (r * r) + (0.0416662805f * r + 0.16666542f);
     return r + r * r * (p * r + 0.5f);
 }
 
@@ -5780,8 +5780,8 @@ GPUNN__INLINE float gpunn__expm1(float x)
 GPUNN__INLINE float gpunn__log_join(float n, float f)
 {
     float s = f * f;
-    float p = (((-0.0785961151f * f + 0.128816471f) * f - 0.131287545f) * f + 0.141811922f) * f - 0.166245535f;
-    p = ((p * f + 0.200022861f) * f - 0.250008106f) * f + 0.333333164f;
+    float p = ((-0.0785961151f * f + 0.128816471f) * s + (-0.131287545f * f + 0.141811922f)) * (s * s) +
+              ((-0.166245535f * f + 0.200022861f) * s + (-0.250008106f * f + 0.333333164f));
     return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
 }
 
@@ -5829,12 +5829,9 @@ GPUNN__INLINE float gpunn__log10(float x)
 
 GPUNN__INLINE float gpunn__log1p(float x)
 {
-    bool    huge = x > 1e30f; /* then log(2^-64 x) + 64 ln 2; otherwise the scale would be denormal */
-    float   near = x * gpunn__select(huge, 5.4210109e-20f, 1);
-    int32_t n = gpunn__exponent(1 + near);
-    float   scale = gpunn__float_of((uint32_t)(127 - n) << 23);
-    float   y = gpunn__log_join((float)n + gpunn__select(huge, 64, 0),
-                                near * scale + (scale - 1)); /* for small x the scale is 1, which loses nothing */
+    int32_t n = gpunn__exponent(1 + x);
+    float   scale = gpunn__float_of((uint32_t)(129 - n) << 23); /* 4 * 2^-n, since 2^-n may be denormal; exact for small x */
+    float   y = gpunn__log_join((float)n, 0.25f * x * scale + (0.25f * scale - 1));
     return gpunn__select(fabsf(x) < 1e-8f, x, gpunn__log_edges(x, -1, y));
 }
 

@@ -114,7 +114,7 @@
     X(ATAN2, atan2, atan2(a, b), where(hypot(a, b) == 0, 0, g * (b / hypot(a, b)) / hypot(a, b)),                       \
       where(hypot(a, b) == 0, 0, -g * (a / hypot(a, b)) / hypot(a, b)))                                                 \
     X(HYPOT, hypot, hypot(a, b), g * (a / y), g * (b / y))                                                              \
-    X(LOGADDEXP, logaddexp, where(a == b, a + K(0.6931472), max(a, b) + log1p(exp(-abs(a - b)))),                       \
+    X(LOGADDEXP, logaddexp, where(a > b, a, b) + log1p(exp(where(a == b, 0, -abs(a - b)))),                             \
       g / (1 + exp(b - a)), g / (1 + exp(a - b)))                                                                       \
     X(FMOD, fmod, fmod(a, b), g, -g * sign(a / b) * floor(abs(a / b)))                                                  \
     X(REMAINDER, remainder, remainder(a, b), g, -g * floordiv(a, b))

@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0x217b182cd3e3a27cull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0x4981a8141a4ffec0ull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -119,7 +119,7 @@ CROSS_ENTROPY_FN int32_t cross_entropy_nearest(float x)
 /* exp(r) - 1 for |r| <= ln 2 / 2. */
 CROSS_ENTROPY_FN float cross_entropy_expm1_near(float r)
 {
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    const float p = (0.00139465544f * r + 0.00836664438f) * (r * r) + (0.0416662805f * r + 0.16666542f);
     return r + r * r * (p * r + 0.5f);
 }
 
@@ -142,8 +142,8 @@ CROSS_ENTROPY_FN float cross_entropy_exp(float x)
 CROSS_ENTROPY_FN float cross_entropy_log_join(float n, float f)
 {
     const float s = f * f;
-    float       p = (((-0.0785961151f * f + 0.128816471f) * f - 0.131287545f) * f + 0.141811922f) * f - 0.166245535f;
-    p = ((p * f + 0.200022861f) * f - 0.250008106f) * f + 0.333333164f;
+    const float p = ((-0.0785961151f * f + 0.128816471f) * s + (-0.131287545f * f + 0.141811922f)) * (s * s) +
+                    ((-0.166245535f * f + 0.200022861f) * s + (-0.250008106f * f + 0.333333164f));
     return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
 }
 

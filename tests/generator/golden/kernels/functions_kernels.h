@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0x75575ede9c2f381bull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0xd02099715180c212ull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -341,7 +341,7 @@ FUNCTIONS_FN int32_t functions_nearest(float x)
 /* exp(r) - 1 for |r| <= ln 2 / 2. */
 FUNCTIONS_FN float functions_expm1_near(float r)
 {
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    const float p = (0.00139465544f * r + 0.00836664438f) * (r * r) + (0.0416662805f * r + 0.16666542f);
     return r + r * r * (p * r + 0.5f);
 }
 
@@ -386,8 +386,8 @@ FUNCTIONS_FN float functions_expm1(float x)
 FUNCTIONS_FN float functions_log_join(float n, float f)
 {
     const float s = f * f;
-    float       p = (((-0.0785961151f * f + 0.128816471f) * f - 0.131287545f) * f + 0.141811922f) * f - 0.166245535f;
-    p = ((p * f + 0.200022861f) * f - 0.250008106f) * f + 0.333333164f;
+    const float p = ((-0.0785961151f * f + 0.128816471f) * s + (-0.131287545f * f + 0.141811922f)) * (s * s) +
+                    ((-0.166245535f * f + 0.200022861f) * s + (-0.250008106f * f + 0.333333164f));
     return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
 }
 
@@ -438,10 +438,9 @@ FUNCTIONS_FN float functions_log10(float x)
 
 FUNCTIONS_FN float functions_log1p(float x)
 {
-    const float   near = functions_where(x > 1e30f, x * 5.4210109e-20f, x); /* 2^-64, or the scale would be denormal */
-    const int32_t n = functions_exponent(1 + near);
-    const float   scale = functions_float_of((uint32_t)(127 - n) << 23);
-    const float   y = functions_log_join((float)n + functions_where(x > 1e30f, 64, 0), near * scale + (scale - 1));
+    const int32_t n = functions_exponent(1 + x);
+    const float   scale = functions_float_of((uint32_t)(129 - n) << 23); /* 4 2^-n, as 2^-n may be denormal */
+    const float   y = functions_log_join((float)n, 0.25f * x * scale + (0.25f * scale - 1));
     return functions_where(fabsf(x) < 1e-8f, x, functions_log_edges(x, -1, y));
 }
 
