@@ -1,5 +1,5 @@
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 ${fn} float ${name}_float_of(uint32_t bits)
@@ -197,21 +197,24 @@ ${fn} float ${name}_log1p(float x)
 ${fn} float ${name}_root(float x)
 {
     float r = ${name}_float_of(0x5f375a86u - (${name}_bits_of(x) >> 1));
-    r *= 1.5f - 0.5f * x * r * r;
-    r *= 1.5f - 0.5f * x * r * r;
-    return r * (1.5f - 0.5f * x * r * r);
+    r *= 1.5f - x * r * (0.5f * r);
+    r *= 1.5f - x * r * (0.5f * r);
+    return r * (1.5f - x * r * (0.5f * r));
 }
 
+/* Scaled by 2^64 below 2^-60, so that what is left of the square is not denormal. */
 ${fn} float ${name}_sqrt(float x)
 {
-    const float r = ${name}_root(x), s = x * r, y = s + 0.5f * r * (x - s * s);
+    const bool  tiny = x < 8.67361738e-19f;
+    const float p = x * ${name}_where(tiny, 1.84467441e19f, 1), r = ${name}_root(p), s = p * r;
+    const float y = (s + 0.5f * r * (p - s * s)) * ${name}_where(tiny, 2.32830644e-10f, 1);
     return ${name}_where(x >= FLT_MIN, ${name}_where(x <= FLT_MAX, y, x), ${name}_where(x < 0, NAN, x));
 }
 
 ${fn} float ${name}_rsqrt(float x)
 {
     const float r = ${name}_root(x), y = r + 0.5f * r * (1 - x * r * r);
-    const float outside = ${name}_where(x < 0, NAN, ${name}_where(x < FLT_MIN, INFINITY, x));
+    const float outside = ${name}_where(x < 0, NAN, ${name}_where(x < FLT_MIN, copysignf(INFINITY, x), x));
     return ${name}_where(x >= FLT_MIN, ${name}_where(x <= FLT_MAX, y, 0), outside);
 }
 
@@ -229,7 +232,7 @@ ${fn} float ${name}_tanh(float x)
 /* erf(x), within 2.5e-7, and exp(-x^2). With a = |x| that is 1 - exp(-a^2) times a polynomial in a. */
 ${fn} float ${name}_erf_gauss(float x, float *gauss)
 {
-    const float a = ${name}_limit(fabsf(x), 0, 9.3f);
+    const float a = ${name}_limit(fabsf(x), 0, 9.38f); /* gauss is 0 there */
     int32_t     n;
     const float e = ${name}_exp_reduce(-(a * a), &n), scale = ${name}_exp2i(n);
     float       p = (0.000104428294f * a - 0.00159332412f) * a + 0.010871639f;
@@ -261,7 +264,8 @@ ${fn} float ${name}_erf(float x)
 ${fn} float ${name}_sine(float x, int32_t quadrants)
 {
     const double magic = 6755399441055744.0; /* 1.5 2^52 */
-    const double from = (double)${name}_limit(x, -1e9f, 1e9f), turned = from * 0.63661977236758134 + magic, k = turned - magic;
+    const double from = (double)${name}_where(x < 1e9f, ${name}_where(x > -1e9f, x, -1e9f), 1e9f); /* NaN is 1e9 here */
+    const double turned = from * 0.63661977236758134 + magic, k = turned - magic;
     const float  near = (float)(from - k * 1.5707963267341256 - k * 6.0771005065061922e-11);
     const float  r = ${name}_limit(near, -0.79f, 0.79f), s = r * r;
     const float  sine = r + r * s * ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s + (8.33338592e-3f * s - 1.66666672e-1f));
@@ -295,8 +299,8 @@ ${fn} float ${name}_pow(float x, float y)
     const double  t = high < -160 ? -160 : high, magic = 6755399441055744.0, k = (t + magic) - magic; /* magic: 1.5 2^52 */
     const double  r = (t - k) * 0.69314718055994531;
     const double  q = ((((r / 5040 + 1.0 / 720) * r + 1.0 / 120) * r + 1.0 / 24) * r + 1.0 / 6) * r;
-    const int32_t half = (int32_t)k >> 1;
-    const double  scale = (double)${name}_exp2i(half) * (double)${name}_exp2i((int32_t)k - half);
+    const int32_t exponent = (int32_t)(k == k ? k : 0), half = exponent >> 1;
+    const double  scale = (double)${name}_exp2i(half) * (double)${name}_exp2i(exponent - half);
     const float   inside = (float)((1 + r + r * r * (q + 0.5)) * scale);
     /* |x| 0, inf or NaN */
     const float edge = power * ${name}_where(a == 0, -INFINITY, a);

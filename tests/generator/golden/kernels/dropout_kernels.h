@@ -8,7 +8,7 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0xb31296820de3bb57ull /* of this text: dropout_kernels.cu was written with it */
+#define DROPOUT_KERNELS_STAMP 0xb7099e624e68b733ull /* of this text: dropout_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -54,7 +54,7 @@ extern const gpunn_kernel_set dropout_kernels;
 #endif
 
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 DROPOUT_FN float dropout_where(bool condition, float a, float b)

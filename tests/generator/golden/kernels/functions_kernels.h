@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0xd02099715180c212ull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0xc5ad43ccc830628bull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -250,7 +250,7 @@ FUNCTIONS_FN float functions_cos(float x)
 #endif
 
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 FUNCTIONS_FN float functions_float_of(uint32_t bits)
@@ -448,21 +448,24 @@ FUNCTIONS_FN float functions_log1p(float x)
 FUNCTIONS_FN float functions_root(float x)
 {
     float r = functions_float_of(0x5f375a86u - (functions_bits_of(x) >> 1));
-    r *= 1.5f - 0.5f * x * r * r;
-    r *= 1.5f - 0.5f * x * r * r;
-    return r * (1.5f - 0.5f * x * r * r);
+    r *= 1.5f - x * r * (0.5f * r);
+    r *= 1.5f - x * r * (0.5f * r);
+    return r * (1.5f - x * r * (0.5f * r));
 }
 
+/* Scaled by 2^64 below 2^-60, so that what is left of the square is not denormal. */
 FUNCTIONS_FN float functions_sqrt(float x)
 {
-    const float r = functions_root(x), s = x * r, y = s + 0.5f * r * (x - s * s);
+    const bool  tiny = x < 8.67361738e-19f;
+    const float p = x * functions_where(tiny, 1.84467441e19f, 1), r = functions_root(p), s = p * r;
+    const float y = (s + 0.5f * r * (p - s * s)) * functions_where(tiny, 2.32830644e-10f, 1);
     return functions_where(x >= FLT_MIN, functions_where(x <= FLT_MAX, y, x), functions_where(x < 0, NAN, x));
 }
 
 FUNCTIONS_FN float functions_rsqrt(float x)
 {
     const float r = functions_root(x), y = r + 0.5f * r * (1 - x * r * r);
-    const float outside = functions_where(x < 0, NAN, functions_where(x < FLT_MIN, INFINITY, x));
+    const float outside = functions_where(x < 0, NAN, functions_where(x < FLT_MIN, copysignf(INFINITY, x), x));
     return functions_where(x >= FLT_MIN, functions_where(x <= FLT_MAX, y, 0), outside);
 }
 
@@ -491,7 +494,8 @@ FUNCTIONS_FN float functions_erf(float x)
 FUNCTIONS_FN float functions_sine(float x, int32_t quadrants)
 {
     const double magic = 6755399441055744.0; /* 1.5 2^52 */
-    const double from = (double)functions_limit(x, -1e9f, 1e9f), turned = from * 0.63661977236758134 + magic, k = turned - magic;
+    const double from = (double)functions_where(x < 1e9f, functions_where(x > -1e9f, x, -1e9f), 1e9f); /* NaN is 1e9 here */
+    const double turned = from * 0.63661977236758134 + magic, k = turned - magic;
     const float  near = (float)(from - k * 1.5707963267341256 - k * 6.0771005065061922e-11);
     const float  r = functions_limit(near, -0.79f, 0.79f), s = r * r;
     const float  sine = r + r * s * ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s + (8.33338592e-3f * s - 1.66666672e-1f));
@@ -525,8 +529,8 @@ FUNCTIONS_FN float functions_pow(float x, float y)
     const double  t = high < -160 ? -160 : high, magic = 6755399441055744.0, k = (t + magic) - magic; /* magic: 1.5 2^52 */
     const double  r = (t - k) * 0.69314718055994531;
     const double  q = ((((r / 5040 + 1.0 / 720) * r + 1.0 / 120) * r + 1.0 / 24) * r + 1.0 / 6) * r;
-    const int32_t half = (int32_t)k >> 1;
-    const double  scale = (double)functions_exp2i(half) * (double)functions_exp2i((int32_t)k - half);
+    const int32_t exponent = (int32_t)(k == k ? k : 0), half = exponent >> 1;
+    const double  scale = (double)functions_exp2i(half) * (double)functions_exp2i(exponent - half);
     const float   inside = (float)((1 + r + r * r * (q + 0.5)) * scale);
     /* |x| 0, inf or NaN */
     const float edge = power * functions_where(a == 0, -INFINITY, a);

@@ -8,7 +8,7 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0xc674e5a63ccd04c5ull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0xcf9e0f4798162b88ull /* of this text: group_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -59,7 +59,7 @@ GROUP_NORM_FN float group_norm_rsqrt(float x)
 #endif
 
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 GROUP_NORM_FN float group_norm_float_of(uint32_t bits)
@@ -85,15 +85,15 @@ GROUP_NORM_FN float group_norm_where(bool condition, float a, float b)
 GROUP_NORM_FN float group_norm_root(float x)
 {
     float r = group_norm_float_of(0x5f375a86u - (group_norm_bits_of(x) >> 1));
-    r *= 1.5f - 0.5f * x * r * r;
-    r *= 1.5f - 0.5f * x * r * r;
-    return r * (1.5f - 0.5f * x * r * r);
+    r *= 1.5f - x * r * (0.5f * r);
+    r *= 1.5f - x * r * (0.5f * r);
+    return r * (1.5f - x * r * (0.5f * r));
 }
 
 GROUP_NORM_FN float group_norm_rsqrt(float x)
 {
     const float r = group_norm_root(x), y = r + 0.5f * r * (1 - x * r * r);
-    const float outside = group_norm_where(x < 0, NAN, group_norm_where(x < FLT_MIN, INFINITY, x));
+    const float outside = group_norm_where(x < 0, NAN, group_norm_where(x < FLT_MIN, copysignf(INFINITY, x), x));
     return group_norm_where(x >= FLT_MIN, group_norm_where(x <= FLT_MAX, y, 0), outside);
 }
 #endif

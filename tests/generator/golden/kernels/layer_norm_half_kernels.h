@@ -8,7 +8,7 @@
 #define LAYER_NORM_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_HALF_KERNELS_STAMP 0xe56635f3595a8acbull /* of this text: layer_norm_half_kernels.cu was written with it */
+#define LAYER_NORM_HALF_KERNELS_STAMP 0x50466a9e0e44c115ull /* of this text: layer_norm_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -71,7 +71,7 @@ LAYER_NORM_HALF_FN float layer_norm_half_round_bf16(float x)
 #endif
 
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 LAYER_NORM_HALF_FN float layer_norm_half_float_of(uint32_t bits)
@@ -97,15 +97,15 @@ LAYER_NORM_HALF_FN float layer_norm_half_where(bool condition, float a, float b)
 LAYER_NORM_HALF_FN float layer_norm_half_root(float x)
 {
     float r = layer_norm_half_float_of(0x5f375a86u - (layer_norm_half_bits_of(x) >> 1));
-    r *= 1.5f - 0.5f * x * r * r;
-    r *= 1.5f - 0.5f * x * r * r;
-    return r * (1.5f - 0.5f * x * r * r);
+    r *= 1.5f - x * r * (0.5f * r);
+    r *= 1.5f - x * r * (0.5f * r);
+    return r * (1.5f - x * r * (0.5f * r));
 }
 
 LAYER_NORM_HALF_FN float layer_norm_half_rsqrt(float x)
 {
     const float r = layer_norm_half_root(x), y = r + 0.5f * r * (1 - x * r * r);
-    const float outside = layer_norm_half_where(x < 0, NAN, layer_norm_half_where(x < FLT_MIN, INFINITY, x));
+    const float outside = layer_norm_half_where(x < 0, NAN, layer_norm_half_where(x < FLT_MIN, copysignf(INFINITY, x), x));
     return layer_norm_half_where(x >= FLT_MIN, layer_norm_half_where(x <= FLT_MAX, y, 0), outside);
 }
 

@@ -8,7 +8,7 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0x93d9561adda4b18bull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0xccaf457d1d85f712ull /* of this text: mixed_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -122,7 +122,7 @@ MIXED_FN float mixed_sin(float x)
 #endif
 
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 MIXED_FN float mixed_float_of(uint32_t bits)
@@ -201,7 +201,8 @@ MIXED_FN int32_t mixed_exponent(float x)
 MIXED_FN float mixed_sine(float x, int32_t quadrants)
 {
     const double magic = 6755399441055744.0; /* 1.5 2^52 */
-    const double from = (double)mixed_limit(x, -1e9f, 1e9f), turned = from * 0.63661977236758134 + magic, k = turned - magic;
+    const double from = (double)mixed_where(x < 1e9f, mixed_where(x > -1e9f, x, -1e9f), 1e9f); /* NaN is 1e9 here */
+    const double turned = from * 0.63661977236758134 + magic, k = turned - magic;
     const float  near = (float)(from - k * 1.5707963267341256 - k * 6.0771005065061922e-11);
     const float  r = mixed_limit(near, -0.79f, 0.79f), s = r * r;
     const float  sine = r + r * s * ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s + (8.33338592e-3f * s - 1.66666672e-1f));
@@ -230,8 +231,8 @@ MIXED_FN float mixed_pow(float x, float y)
     const double  t = high < -160 ? -160 : high, magic = 6755399441055744.0, k = (t + magic) - magic; /* magic: 1.5 2^52 */
     const double  r = (t - k) * 0.69314718055994531;
     const double  q = ((((r / 5040 + 1.0 / 720) * r + 1.0 / 120) * r + 1.0 / 24) * r + 1.0 / 6) * r;
-    const int32_t half = (int32_t)k >> 1;
-    const double  scale = (double)mixed_exp2i(half) * (double)mixed_exp2i((int32_t)k - half);
+    const int32_t exponent = (int32_t)(k == k ? k : 0), half = exponent >> 1;
+    const double  scale = (double)mixed_exp2i(half) * (double)mixed_exp2i(exponent - half);
     const float   inside = (float)((1 + r + r * r * (q + 0.5)) * scale);
     /* |x| 0, inf or NaN */
     const float edge = power * mixed_where(a == 0, -INFINITY, a);

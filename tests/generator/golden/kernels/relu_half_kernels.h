@@ -8,7 +8,7 @@
 #define RELU_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_HALF_KERNELS_STAMP 0x15617d599c59dd99ull /* of this text: relu_half_kernels.cu was written with it */
+#define RELU_HALF_KERNELS_STAMP 0x9749a41759e39771ull /* of this text: relu_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -59,7 +59,7 @@ RELU_HALF_FN float relu_half_where(bool condition, float a, float b)
 #endif
 
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 RELU_HALF_FN float relu_half_where(bool condition, float a, float b)

@@ -8,7 +8,7 @@
 #define SOFTMAX_KERNELS_H
 #include "gpunn.h"
 
-#define SOFTMAX_KERNELS_STAMP 0xae280edd954f12daull /* of this text: softmax_kernels.cu was written with it */
+#define SOFTMAX_KERNELS_STAMP 0xeed1227b9b74dee6ull /* of this text: softmax_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -59,7 +59,7 @@ SOFTMAX_FN float softmax_exp(float x)
 #endif
 
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 SOFTMAX_FN float softmax_float_of(uint32_t bits)

@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0x5917d3d8000315a7ull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0x0772aa028f82bd3cull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -74,7 +74,7 @@ UPDATES_FN float updates_sqrt(float x)
 #endif
 
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 UPDATES_FN float updates_float_of(uint32_t bits)
@@ -110,14 +110,17 @@ UPDATES_FN float updates_abs(float x)
 UPDATES_FN float updates_root(float x)
 {
     float r = updates_float_of(0x5f375a86u - (updates_bits_of(x) >> 1));
-    r *= 1.5f - 0.5f * x * r * r;
-    r *= 1.5f - 0.5f * x * r * r;
-    return r * (1.5f - 0.5f * x * r * r);
+    r *= 1.5f - x * r * (0.5f * r);
+    r *= 1.5f - x * r * (0.5f * r);
+    return r * (1.5f - x * r * (0.5f * r));
 }
 
+/* Scaled by 2^64 below 2^-60, so that what is left of the square is not denormal. */
 UPDATES_FN float updates_sqrt(float x)
 {
-    const float r = updates_root(x), s = x * r, y = s + 0.5f * r * (x - s * s);
+    const bool  tiny = x < 8.67361738e-19f;
+    const float p = x * updates_where(tiny, 1.84467441e19f, 1), r = updates_root(p), s = p * r;
+    const float y = (s + 0.5f * r * (p - s * s)) * updates_where(tiny, 2.32830644e-10f, 1);
     return updates_where(x >= FLT_MIN, updates_where(x <= FLT_MAX, y, x), updates_where(x < 0, NAN, x));
 }
 #endif
