@@ -509,6 +509,7 @@ class TorchWriter(Writer):
         self.wanted = set()  # which results of the call at hand are read
         self.ranges = set()  # entries that count the samples: 0, 1, ...
         self.small = set()  # entries of integers that stay below 2^24
+        self.steps = {}  # entries of 0, step, 2 step, ...: the step
 
     def rounds(self, dtype):
         """Whether a cast to a dtype of floats rounds: to 16 bits, in a model that does not compute with these anyway."""
@@ -1030,9 +1031,13 @@ def broadcast_tensors(w, call, tensors):
 
 @operation("arange")
 def arange(w, call, end, start=0, step=1, **_):
-    if not isinstance(end, Size) or start or step not in (None, 1):
-        raise Refused("it depends on sizes that vary and is not 0, 1, ... up to one")
-    result = w.counting(end.dim)
+    count = call.shapes[0][0][0]
+    if any(isinstance(x, Size) for x in (start, step)):
+        raise Refused("it begins at a size that varies or has such a step")
+    result = w.scale(w.counting(count), step or 1)
+    result = w.map("add_scalar", result, value=float(start)) if start else result
+    if not start and step not in (None, 1):
+        w.steps[result.entry] = step
     return result if call.shapes[0][1].is_floating_point else w.integers(result, INDICES)
 
 
@@ -1987,6 +1992,65 @@ def embedding(w, call, weight, indices, padding_idx=-1, scale_grad_by_freq=False
                    padding_idx=None if padding_idx == -1 else padding_idx, weight=shared)
 
 
+def bag_length(w, offsets, count):
+    """How many of `count` words each bag has, where the offsets are known to be so far apart; None: not all alike."""
+    if isinstance(offsets, Constant):
+        places, length = offsets.tensor.tolist(), count // max(1, len(offsets.tensor)) if count > 0 else 0
+        return length if length and places == list(range(0, count, length)) else None
+    entry = offsets.entry
+    while entry.op in ("reshape", "cast"):
+        entry = entry.inputs[0].entry
+    length = w.steps.get(entry)
+    return length if length and product(offsets.full + (length,)) == count else None
+
+
+def joined_bags(w, rows, offsets, op):
+    """Rows [words, ...] joined for each bag by "add" or "maximum", [bags, ...]; of empty bags 0 or -inf."""
+    (count, *rest), bags = rows.full, offsets.full[0]
+    length = bag_length(w, offsets, count)
+    if length:
+        return w.reduce("sum" if op == "add" else "max", w.reshape(rows, (bags, length, *rest)), 1)
+    places = w.reshape(w.counting(count), (count, 1))
+    bag = w.map("add_scalar", w.reduce("sum", w.map("le", offsets, places), 1), value=-1.0)
+    every = w.view(w.tensor(w.reshape(bag, (count,) + (1,) * len(rest))), rows.full)
+    start = w.tensor(0.0 if op == "add" else -math.inf)
+    return w.scatter(w.view(start, (bags, *rest)), 0, every, rows, op)
+
+
+@operation("_embedding_bag", "_embedding_bag_forward_only", "embedding_bag")
+def embedding_bag(w, call, weight, indices, offsets, scale_grad_by_freq=False, mode=0, per_sample_weights=None,
+                  include_last_offset=False, padding_idx=-1, **_):
+    """mode 0: sums, 1: means, 2: maxima of the rows that each bag names; padding does not count."""
+    if w.wanted - {0}:
+        raise Refused("only the rows of the bags are possible")
+    offsets = w.slice(offsets, 0, 0, -1) if include_last_offset else offsets
+    rows = embedding(w, call, weight, indices, -1 if padding_idx is None else padding_idx, scale_grad_by_freq)
+    count, column = rows.full[0], (rows.full[0], 1)
+    counted = w.tensor(1.0) if padding_idx in (None, -1) else w.reshape(w.map("ne", indices, padding_idx), column)
+    counts = joined_bags(w, w.whole(w.view(w.tensor(counted), column)), offsets, "add") if mode else None
+    if mode == 2:
+        rows = w.map("where", counted, rows, -math.inf)
+        y = w.expr("x if y > 0 else 0", joined_bags(w, w.whole(rows), offsets, "maximum"), counts)
+        return y, None, None, None
+    rows = rows if padding_idx in (None, -1) else w.map("mul", rows, counted)
+    rows = rows if per_sample_weights is None else w.map("mul", rows, w.reshape(per_sample_weights, (count, 1)))
+    y = joined_bags(w, w.whole(rows), offsets, "add")
+    return (w.expr("x / max(y, 1)", y, counts) if mode else y), None, None, None
+
+
+@operation("histc")
+def histc(w, call, x, bins=100, min=0, max=0):
+    """How many elements lie in each of equal intervals from min to max; 0, 0: those of x."""
+    x = w.reshape(x, (product(x.full),))
+    low, high = number(min), number(max)
+    if low == high:
+        low, high = negative(w, w.reduce("max", negative(w, x))), w.reduce("max", x)
+        low, high = w.expr("x - 1 if x == y else x", low, high), w.expr("y + 1 if x == y else y", low, high)
+    inside = w.expr("where(x < y, 0, where(x <= z, 1, 0))", x, low, high)
+    place = w.expr(f"min(max(floor((x - y) / (z - y) * {bins}), 0), {bins - 1})", w.map("where", inside, x, low), low, high)
+    return w.scatter(w.view(w.tensor(0.0), (bins,)), 0, place, w.map("detach", inside), "add")
+
+
 @operation("gather")
 def gather(w, call, x, dim, index, **_):
     inputs = [w.copied(w.whole(x)), w.integers(w.whole(index), INDICES)]
@@ -2463,7 +2527,7 @@ def grid_sample(w, call, x, grid, interpolation_mode=0, padding_mode=0, align_co
     mode = ("bilinear", "nearest", "bicubic")[interpolation_mode] if interpolation_mode else mode
     padding_mode = ("zeros", "border", "reflection")[padding_mode] if is_number(padding_mode) else padding_mode
     if mode == "bicubic":
-        raise Refused("mode bicubic is not possible")
+        return w.cubic_sample(w.f32(w.whole(x)), w.f32(w.whole(grid)), padding_mode, align_corners)
     return w.add("grid_sample", [w.f32(w.whole(x)), w.f32(w.whole(grid))], call.shapes[0][0],
                  mode=None if mode == "bilinear" else mode, padding_mode=None if padding_mode == "zeros" else padding_mode,
                  align_corners=align_corners or None)
@@ -2475,6 +2539,39 @@ def roi_align(w, call, x, rois, spatial_scale, pooled_height, pooled_width, samp
     return w.add("roi_align", [w.f32(w.whole(x)), w.f32(w.whole(rois))], call.shapes[0][0],
                  output_size=alike([pooled_height, pooled_width]), spatial_scale=None if spatial_scale == 1 else spatial_scale,
                  sampling_ratio=sampling_ratio if sampling_ratio > 0 else None, aligned=aligned or None)
+
+
+@operation("roi_pool", "ps_roi_pool", "ps_roi_align")
+@reads("x", "rois", "spatial_scale", "pooled_height", "pooled_width", "sampling_ratio")
+def other_regions(w, call, **_):
+    raise Refused("how large its windows are depends on values; use roi_align" if call.op == "roi_pool" else
+                  "it has no counterpart in gpunn; use roi_align")
+
+
+@operation("deform_conv2d")
+@reads("use_mask")
+def deform_conv(w, call, x, weight, offset, mask, bias, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups,
+                offset_groups, use_mask):
+    """Of torchvision: the kernel's cells as points of one grid_sample, then a convolution of 1x1 over channels and cells."""
+    (n, c), (count, own, kh, kw), (rows, columns) = x.full[:2], weight.full, call.shapes[0][0][2:]
+    height, width = w.known_size(x, 2), w.known_size(x, 3)
+    cells, parts, each = kh * kw, product([n, offset_groups]), c // offset_groups
+    offset = w.reshape(offset, (parts, cells, 2, rows, columns))
+
+    def coordinate(axis, size, out, k, stride, padding, dilation):
+        start = w.torch.arange(k)[:, None] * dilation - padding + w.torch.arange(out) * stride  # [k, out]
+        start = (start[:, None, :, None] if axis == 0 else start[None, :, None, :]).expand(kh, kw, rows, columns)
+        moved = w.map("add", pick(w, offset, 2, axis), Constant(start.float().reshape(1, cells, rows, columns)))
+        return w.expr(f"(2 * x + 1) / {size} - 1", moved)
+
+    y = coordinate(0, height, rows, kh, stride_h, pad_h, dilation_h)
+    grid = stack(w, call, [coordinate(1, width, columns, kw, stride_w, pad_w, dilation_w), y], 4)
+    taken = w.add("grid_sample", [w.f32(w.reshape(x, (parts, each, height, width))),
+                                  w.reshape(grid, (parts, cells * rows, columns, 2))], (parts, each, cells * rows, columns))
+    taken = w.reshape(taken, (parts, each, cells, rows, columns))
+    taken = w.map("mul", taken, w.reshape(mask, (parts, 1, cells, rows, columns))) if use_mask else taken
+    return conv(w, call._replace(op="conv2d"), w.reshape(taken, (n, c * cells, rows, columns)),
+                w.reshape(weight, (count, own * cells, 1, 1)), bias, groups=groups)
 
 
 @operation("affine_grid", "affine_grid_generator")

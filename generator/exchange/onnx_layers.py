@@ -599,10 +599,12 @@ def short_fourier(w, call, x, step, window=None, length=None):
 
 @operation("GridSample")
 def grid_sample(w, call, x, grid):
-    mode = {"bilinear": "bilinear", "linear": "bilinear", "nearest": "nearest"}.get(call.get("mode", "linear"))
+    mode, padding = call.get("mode", "linear"), call.get("padding_mode", "zeros")
+    if mode in ("cubic", "bicubic") and len(x.full) == 4:
+        return w.cubic_sample(w.f32(w.whole(x)), w.f32(w.whole(grid)), padding, bool(call.get("align_corners", 0)))
+    mode = {"bilinear": "bilinear", "linear": "bilinear", "nearest": "nearest"}.get(mode)
     if mode is None:
         raise Refused("mode %s is not possible" % call.get("mode", ""))
-    padding = call.get("padding_mode", "zeros")
     return w.add("grid_sample", [w.f32(w.whole(x)), w.f32(w.whole(grid))], (), mode=None if mode == "bilinear" else mode,
                  padding_mode=None if padding == "zeros" else padding, align_corners=bool(call.get("align_corners", 0)) or None)
 

@@ -395,7 +395,8 @@ def tile(w, call, x, repeats, axis=None):
 
 @operation("Concat")
 def concat(w, call, *parts):
-    parts = w.alike([w.whole(x) for x in parts])
+    known = [isinstance(x, Constant) and w.is_large(x) for x in parts]
+    parts = w.alike([w.whole(w.whole_numbers(x) if large else x) for x, large in zip(parts, known)])
     axis = normal_axis(call.get("axis", 1), len(parts[0].shape))
     return parts[0] if len(parts) == 1 else w.add("concat", parts, (), dim=axis)
 

@@ -460,6 +460,28 @@ class Writer:
             result = part if result is None else self.integer("add", result, part)
         return result
 
+    def cubic_sample(self, x, grid, padding_mode, align_corners):
+        """grid_sample of images in mode bicubic: the 16 cells around each point, of mode nearest, times Keys' weights."""
+        (n, rows, columns), sides = grid.full[:3], (self.known_size(x, 3), self.known_size(x, 2))
+        if align_corners and 1 in sides:
+            raise Refused("mode bicubic with align_corners needs two rows and columns")
+        places, weights = [], []
+        for axis, size in enumerate(sides):
+            to_cell = f"(x + 1) / 2 * {size - 1}" if align_corners else f"((x + 1) * {size} - 1) / 2"
+            from_cell = f"2 * z / {size - 1} - 1" if align_corners else f"(2 * z + 1) / {size} - 1"
+            point = self.expr(to_cell, self.reshape(self.slice(grid, 3, axis, axis + 1), (n, 1, 1, rows, columns)))
+            four = self.numbers(range(4), (1, 4, 1, 1) if axis == 0 else (4, 1, 1, 1))
+            places.append(self.expr("z = floor(x) + y - 1; " + from_cell, point, four))
+            weights.append(self.expr("d = abs(x - floor(x) + 1 - y); (1.25 * d - 2.25) * d * d + 1 if d <= 1 else "
+                                     "((-0.75 * d + 3.75) * d - 6) * d + 3", point, four))
+        places = [self.whole(self.view(y, (n, 4, 4, rows, columns))) for y in places]
+        places = [self.reshape(y, (n, 16 * rows, columns, 1)) for y in places]
+        points = self.add("concat", places, (n, 16 * rows, columns, 2), dim=3)
+        cells = self.add("grid_sample", [x, points], x.full[:2] + (16 * rows, columns), mode="nearest",
+                         padding_mode=None if padding_mode == "zeros" else padding_mode, align_corners=align_corners or None)
+        weight = self.reshape(self.map("mul", *weights), (n, 1, 16, rows, columns))
+        return self.reduce("sum", self.map("mul", self.reshape(cells, x.full[:2] + (16, rows, columns)), weight), 2)
+
     def drawn(self, op, shape):
         """Numbers of rand or randn."""
         x = self.whole(self.view(self.tensor(0.0), shape))

@@ -22,7 +22,7 @@ GOLDEN = os.path.join(HERE, "golden", "pytorch")
 NAMES = sorted(os.path.basename(path)[:-5] for path in glob.glob(os.path.join(GOLDEN, "*.json")))
 REFUSED = {"losses_classes": "label_smoothing", "mlp_residual": "label_smoothing", "pools": "windows are of one size",
            "resizes": "windows are of one size", "sized_image": "sizes that vary", "sized_masks": "sizes that vary",
-           "sized_rotations": "sizes that vary", "sized_text": "sizes that vary"}
+           "sized_cuts": "sizes that vary", "sized_rotations": "sizes that vary", "sized_text": "sizes that vary"}
 # What onnx's reference evaluator cannot compute: ONNX Runtime does, with the same result.
 BEYOND_REFERENCE = ("generator_dcgan", "inception", "recurrent", "resampled")
 TOLERANCE = 1e-4

@@ -321,6 +321,16 @@ class Refusals(Export):
                     continue  # a trace follows one branch
                 self.assertRegex("\n".join(self.of_function(function, *shape)), part)
 
+    @unittest.skipIf(zoo.roi_align is None, "torchvision is not here")
+    def test_regions(self):
+        from torchvision.ops import deform_conv2d, roi_pool
+        boxes = torch.tensor([[0, 0.0, 0, 4, 4]])
+        self.assertRegex(self.of_function(lambda x: roi_pool(x, boxes, 2), 2, 3, 5, 5)[0], "depends on values; use roi_align")
+        net = Net(lambda self, x, moved: deform_conv2d(x, moved, torch.ones(4, 3, 1, 1)))
+        found = self.problems(net, torch.rand(2, 3, 5, 5), torch.rand(2, 2, 5, 5),
+                              dynamic_shapes={"input0": {2: "H"}, "input1": {2: "H"}})
+        self.assertRegex(found[0], "deform_conv2d .*the axis is the size H")
+
     def test_recurrent(self):
         class First(nn.Module):
             def __init__(self, layer, packed=False):

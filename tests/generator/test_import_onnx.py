@@ -227,6 +227,23 @@ class ByHand(Import):
         self.assertEqual(sorted(tensor_files.read_safetensors(self.path("net.safetensors"))), ["fc.bias", "fc.weight"])
         self.assertEqual(self.run_model(x=Array("float32", (1, 2), [1.0, 0.0]))["y"].values, [9.0, 12.0])
 
+    def test_cubic_grid_samples(self):
+        """By the sum over the 16 cells around each point, those outside being 0."""
+        def keys(d):
+            d = abs(d)
+            return (1.25 * d - 2.25) * d * d + 1 if d <= 1 else ((-0.75 * d + 3.75) * d - 6) * d + 3
+
+        x, points = [math.sin(i * i) for i in range(20)], [(-0.9, 0.4), (0.13, -0.2), (1.1, 0.95)]
+        for mode in ("cubic", "bicubic"):
+            inputs = [value("x", [1, 1, 4, 5]), value("grid", [1, 1, 3, 2])]
+            self.imported(model([node("GridSample", "x grid", "y", mode=mode)], inputs, [value("y", [1, 1, 1, 3])],
+                                opset=20 if mode == "cubic" else 16))
+            given = {"x": Array("float32", (1, 1, 4, 5), x), "grid": Array("float32", (1, 1, 3, 2), sum(points, ()))}
+            for (h, v), y in zip(points, self.run_model(**given)["y"].values):
+                column, row = ((h + 1) * 5 - 1) / 2, ((v + 1) * 4 - 1) / 2
+                near = [(i, j) for i in range(4) for j in range(5) if abs(i - row) < 2 and abs(j - column) < 2]
+                self.assertAlmostEqual(y, sum(x[i * 5 + j] * keys(i - row) * keys(j - column) for i, j in near), 5)
+
     def test_external_data(self):
         with open(self.path("w.bin"), "wb") as file:
             file.write(bytes(4) + struct.pack("<2f", 2.0, 3.0))
@@ -371,13 +388,14 @@ class ByHand(Import):
         big = [2 ** 40 + 1, 3, -2 ** 53 - 1, 2 ** 25 + 1]
         for nodes, result in (
                 ([node("Concat", "x x", "y", axis=1)], big * 2), ([node("Concat", "x k2", "y", axis=1)], big + [5]),
+                ([node("Concat", "x k3", "y", axis=1)], big + [2 ** 40 + 5]),
                 ([node("Slice", "x one k one", "y")], big[1:3]), ([node("Tile", "x r", "y")], big * 2),
                 ([node("ReduceMax", "x", "y", keepdims=1)], big[:1]), ([node("ReduceSum", "x", "y")], [sum(big)]),
                 ([node("Greater", "x k", "c"), node("Where", "c x k", "y")], [big[0], 3, 3, big[3]]),
                 ([node("Gather", "x k", "y", axis=1)], big[3:]), ([node("Max", "x k", "y")], [big[0], 3, 3, big[3]]),
                 ([node("Mul", "x k", "y")], [3 * n for n in big])):
             with self.subTest(nodes[-1].op_type):
-                self.write(model(nodes, x, y, known + [tensor("k2", (1, 1), [5], "int64")]))
+                self.write(model(nodes, x, y, known + [tensor("k2", (1, 1), [5], "int64"), tensor("k3", (1, 1), [2 ** 40 + 5], "int64")]))
                 _, notes = import_onnx.import_model(self.path("model.onnx"), self.path("net"), batch="1")
                 self.assertEqual(notes, [])
                 self.assertEqual(list(self.run_model(x=Array("int64", (1, 4), big))["y"].values), result)

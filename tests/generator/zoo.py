@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 try:
-    from torchvision.ops import roi_align
+    from torchvision.ops import deform_conv2d, roi_align
 except ImportError:
-    roi_align = None
+    deform_conv2d = roi_align = None
 
 CASES = {}
 
@@ -225,8 +225,27 @@ def regions():
     return net, (randn(4, 2, 9, 8), corners, classes(4, 4)), nn.CrossEntropyLoss()
 
 
+def between_pixels():
+    """Bicubic samples of an image with each padding, and a deformable convolution; only with torchvision."""
+    def forward(self, x, grid):
+        y = self.conv(x)
+        moved = deform_conv2d(y, self.offset(y), self.weight, self.bias, stride=(2, 1), padding=(0, 1), dilation=(1, 2),
+                              mask=self.mask(y).sigmoid())
+        parts = [F.grid_sample(y, grid + 0.1 * self.shift, "bicubic", padding, align)
+                 for padding, align in (("zeros", False), ("border", True), ("reflection", False))]
+        return [moved, torch.cat(parts, 1)]
+    net = Net(forward, conv=nn.Conv2d(2, 4, 3, padding=1), offset=nn.Conv2d(4, 24, (2, 3), (2, 1), (0, 1), (1, 2)),
+              mask=nn.Conv2d(4, 12, (2, 3), (2, 1), (0, 1), (1, 2)), weight=parameter(6, 2, 2, 3), bias=parameter(6),
+              shift=parameter(2))
+
+    def loss(result, target):
+        return result[0].square().mean() + F.mse_loss(result[1], target)
+    return net, (randn(2, 2, 6, 7), randn(2, 3, 4, 2) * 0.7, randn(2, 12, 3, 4)), loss
+
+
 if roi_align:
     case(SGD, steps=5)(regions)
+    case(ADAM, steps=5)(between_pixels)
 
 
 class BasicBlock(nn.Module):
@@ -1343,6 +1362,24 @@ def sized_masks(n=3, length=6):
     mask = (torch.arange(length) < torch.arange(length - n + 1, length + 1)[:, None].clamp(1)).long()
     return (Net(forward, words=nn.Embedding(11, 8), head=nn.Linear(8, 5)),
             (torch.randint(0, 11, (n, length)), mask, randn(n, length, 5)), nn.MSELoss())
+
+
+@case(SGD)
+def bags():
+    """Bags of words, all of one length and of their own, with padding and weights; counts of a histogram."""
+    def forward(self, i, flat, weights):
+        offsets = torch.tensor([0, 2, 2, 7])
+        own = [F.embedding_bag(flat, self.words, offsets, mode=mode, padding_idx=2) for mode in ("sum", "mean", "max")]
+        own.append(F.embedding_bag(flat, self.words, offsets, mode="sum", per_sample_weights=weights))
+        counts = torch.histc(self.words[flat].detach(), 5, -1, 1) + torch.histc(weights, 5)
+        return torch.cat([bag(i) for bag in self.alike], 1), torch.cat(own, 1), counts
+    kinds = ("sum", None), ("mean", 1), ("max", None), ("max", 4)
+    alike = [nn.EmbeddingBag(7, 3, mode=mode, padding_idx=i) for mode, i in kinds]
+    net = Net(forward, words=parameter(7, 3), alike=nn.ModuleList(alike))
+
+    def loss(result, target):
+        return F.mse_loss(result[0], target) + result[1].square().mean() + result[2].square().mean() / 100
+    return net, (torch.randint(0, 7, (3, 3)), torch.randint(0, 7, (12,)), randn(12), randn(3, 12)), loss
 
 
 @sized({"input0": {1: "T"}}, [(2, 6), (4, 11)])
