@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 55f36043fc85
+ * gpunn 0.1, templates 2ea1a45c3065
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0xc4676ba1c6bcb652ull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0x17024d3bf5569cdaull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -80,7 +80,7 @@ SIMPLE_NN_FN float simple_nn_sigmoid(float x)
 #endif
 
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 SIMPLE_NN_FN float simple_nn_float_of(uint32_t bits)
@@ -130,7 +130,7 @@ SIMPLE_NN_FN int32_t simple_nn_nearest(float x)
 /* exp(r) - 1 for |r| <= ln 2 / 2. */
 SIMPLE_NN_FN float simple_nn_expm1_near(float r)
 {
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    const float p = (0.00139465544f * r + 0.00836664438f) * (r * r) + (0.0416662805f * r + 0.16666542f);
     return r + r * r * (p * r + 0.5f);
 }
 
@@ -153,8 +153,8 @@ SIMPLE_NN_FN float simple_nn_exp(float x)
 SIMPLE_NN_FN float simple_nn_log_join(float n, float f)
 {
     const float s = f * f;
-    float       p = (((-0.0785961151f * f + 0.128816471f) * f - 0.131287545f) * f + 0.141811922f) * f - 0.166245535f;
-    p = ((p * f + 0.200022861f) * f - 0.250008106f) * f + 0.333333164f;
+    const float p = ((-0.0785961151f * f + 0.128816471f) * s + (-0.131287545f * f + 0.141811922f)) * (s * s) +
+                    ((-0.166245535f * f + 0.200022861f) * s + (-0.250008106f * f + 0.333333164f));
     return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
 }
 
@@ -189,10 +189,9 @@ SIMPLE_NN_FN float simple_nn_log(float x)
 
 SIMPLE_NN_FN float simple_nn_log1p(float x)
 {
-    const float   near = simple_nn_where(x > 1e30f, x * 5.4210109e-20f, x); /* 2^-64, or the scale would be denormal */
-    const int32_t n = simple_nn_exponent(1 + near);
-    const float   scale = simple_nn_float_of((uint32_t)(127 - n) << 23);
-    const float   y = simple_nn_log_join((float)n + simple_nn_where(x > 1e30f, 64, 0), near * scale + (scale - 1));
+    const int32_t n = simple_nn_exponent(1 + x);
+    const float   scale = simple_nn_float_of((uint32_t)(129 - n) << 23); /* 4 2^-n, as 2^-n may be denormal */
+    const float   y = simple_nn_log_join((float)n, 0.25f * x * scale + (0.25f * scale - 1));
     return simple_nn_where(fabsf(x) < 1e-8f, x, simple_nn_log_edges(x, -1, y));
 }
 
@@ -442,6 +441,9 @@ enum { SIMPLE_NN_NARROWEST = 1 };
 #define SIMPLE_NN_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define SIMPLE_NN_UNROLL _Pragma("GCC unroll 16")
+#if defined(__CUDACC__)
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
+#endif
 #else
 #define SIMPLE_NN_UNROLL
 #endif

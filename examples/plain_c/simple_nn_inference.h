@@ -1,6 +1,6 @@
 /* simple_nn_inference.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 140f6f7b0fec
+ * gpunn 0.1, templates 2ea1a45c3065
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/plain_c/simple_nn --inference --outputs t9 --weights examples/plain_c/simple_nn.safetensors
  */
@@ -60,7 +60,7 @@ SIMPLE_NN_FN uint32_t simple_nn_bits_of(float value)
 }
 
 /* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
- * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * ulp of the true value (sin and cos: 1e-7, up to 1e9), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
 SIMPLE_NN_FN float simple_nn_where(bool condition, float a, float b)
@@ -81,15 +81,26 @@ SIMPLE_NN_FN float simple_nn_exp2i(int32_t n)
     return simple_nn_float_of((uint32_t)(n + 127) << 23);
 }
 
+/* The nearest integer to x, for |x| < 2^22. */
+SIMPLE_NN_FN int32_t simple_nn_nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    return (int32_t)(simple_nn_bits_of(x + magic) - simple_nn_bits_of(magic));
+}
+
+/* exp(r) - 1 for |r| <= ln 2 / 2. */
+SIMPLE_NN_FN float simple_nn_expm1_near(float r)
+{
+    const float p = (0.00139465544f * r + 0.00836664438f) * (r * r) + (0.0416662805f * r + 0.16666542f);
+    return r + r * r * (p * r + 0.5f);
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 SIMPLE_NN_FN float simple_nn_exp_reduce(float x, int32_t *n)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
-    *n = (int32_t)(simple_nn_bits_of(x * 1.44269504f + magic) - simple_nn_bits_of(magic));
-    const float k = (float)*n;
-    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
-    return r + r * r * (p * r + 0.5f);
+    *n = simple_nn_nearest(x * 1.44269504f);
+    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    return simple_nn_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
 SIMPLE_NN_FN float simple_nn_exp(float x)
