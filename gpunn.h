@@ -3249,9 +3249,9 @@ typedef struct gpunn_profile_args {
     const char *trace; /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
 } gpunn_profile_args;
 /* Shows where the time goes, by layer and op. It runs the model on the current inputs and times each step
- * separately; on a GPU between events and outside any graph. There, steps that share a launch count for the
- * first of them. Bytes count every operand once. Operations follow the formula; an element of a map or a sum
- * counts as one. Running statistics, dropout and, with a loss, gradients change as in any run.
+ * separately; on a GPU between events and outside any graph. There, steps that share a launch, perhaps with the
+ * update, count for the first of them. Bytes count every operand once. Operations follow the formula; an element
+ * of a map or a sum counts as one. Running statistics, dropout and, with a loss, gradients change as in any run.
  * GPUNN_ERR_UNSUPPORTED: a custom backend that cannot time. Runs without it cost nothing extra. */
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args);
 #define gpunn_profile(...) gpunn_profile_(GPUNN_NAMED(gpunn_profile_args, __VA_ARGS__))
@@ -3542,7 +3542,6 @@ typedef struct gpunn_run {
     uint64_t bad_step;
     float    bad_value;
     bool     bad_norm; /* bad_value is a gradient */
-    bool     is_bad;   /* there is such a step */
     /* After a failure: the step that failed; NULL: none in particular. */
     const gpunn_step *failed;
     const float      *bad_gradient; /* with bad_norm: address of bad_value; NULL: in another rank's share */
@@ -3569,6 +3568,7 @@ typedef struct gpunn_run {
      * write, updates without steps of those that they read, which is_checked spares where it is 0 already. NULL: nobody asks. */
     uint64_t *doubt;
     bool      is_checked;
+    bool      is_bad; /* set with bad_step */
 } gpunn_run;
 
 /* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are undefined. */

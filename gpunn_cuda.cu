@@ -180,8 +180,9 @@ typedef struct gpunn__cuda {
     unsigned             slower; /* kinds of ops logged as not done by cuDNN: one bit per gpunn__dnn_kind */
     gpunn__cached       *cached;
     gpunn__staging      *staging;
-    gpunn_step          *next, *end; /* steps of the current launch after the one at work, which may fuse with them */
-    const gpunn_step    *summed;     /* the convolution whose bias gradient was computed before its own step */
+    gpunn_step          *next, *end;  /* steps of the current launch after the one at work, which may fuse with them */
+    gpunn_step          *with_update; /* the first of the short steps that share the launch of the run's update; NULL: none */
+    const gpunn_step    *summed;      /* the convolution whose bias gradient was computed before its own step */
     volatile uint64_t *bad; /* pinned: [0] 1 + the step with a bad loss (| GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
     uint64_t          *bad_device; /* the same memory at its device address */
     gpunn__nccl       *nccl;       /* NULL: no group has needed it yet */
@@ -12385,7 +12386,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_gru(gpunn__cuda *cuda, gpunn_step *step
  * them one after another, forward or backward: small products, elementwise ops, sums to one number and class
  * losses. A product is small if it has one or two tiles, or few multiplications per thread. Eight
  * multiplications of a thread take about 150 clocks, a launch about 4000. */
-enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_TILES = 2, GPUNN__SHORT_EIGHTS = 24 };
+enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_BEFORE_UPDATE = 12, GPUNN__SHORT_TILES = 2, GPUNN__SHORT_EIGHTS = 24 };
 
 typedef struct gpunn__short_map { /* like gpunn__map_job; each operand has the result's size or is one number */
     gpunn_op    op;
@@ -12421,18 +12422,6 @@ typedef struct gpunn__short_steps {
     int          count;
 } gpunn__short_steps;
 static_assert(sizeof(gpunn__short_steps) <= 4096, "a kernel's arguments");
-
-/* Whether each node of a generated kernel's group would be a short step by itself. Such a group is run as
- * single steps, so that it shares a launch with its neighbours. */
-GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step);
-
-/* Launches the short steps at cuda->next as one kernel and moves cuda->next past them. Does nothing if there
- * are fewer than two. */
-GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda);
-
-#ifndef GPUNN__SHORT
-#define GPUNN__SHORT 1024 /* most elements of a short step, four per thread; a product may have twice as many */
-#endif
 
 /* The forward function of any op of the tables. */
 __device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float *from, const float *attr)
@@ -12508,13 +12497,12 @@ __device__ __forceinline__ void gpunn__short_product_make(const gpunn__product &
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
+/* Makes the steps one after another. All threads see the results of a step before the next one begins. */
+__device__ __forceinline__ void gpunn__short_make(const gpunn__short *steps, int count)
 {
-    GPUNN__FOLLOW();
 #pragma unroll 1
-    for (int i = 0; i < steps.count; i++) {
-        const gpunn__short &step = steps.step[i];
-        __syncthreads(); /* makes the results of earlier steps visible to all threads */
+    for (int i = 0; i < count; i++) {
+        const gpunn__short &step = steps[i];
         if (step.tiled)
             gpunn__product_make(&step.product);
         else if (step.op == GPUNN_OP_LINEAR)
@@ -12527,7 +12515,29 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(
             gpunn__class_loss_slope(step.loss);
         else
             gpunn__class_loss_make(step.loss);
+        __syncthreads();
     }
+}
+
+/* Whether each node of a generated kernel's group would be a short step by itself. Such a group is run as
+ * single steps, so that it shares a launch with its neighbours. */
+GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step);
+
+/* Collects the short steps from `step` on. Returns the first step that is not among them. */
+GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short_steps *shorts);
+
+/* Launches the short steps at cuda->next as one kernel and moves cuda->next past them. Does nothing if there
+ * are fewer than two. joins: steps that end the run are left to the launch of its update. */
+GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda, bool joins);
+
+#ifndef GPUNN__SHORT
+#define GPUNN__SHORT 1024 /* most elements of a short step, four per thread; a product may have twice as many */
+#endif
+
+static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
+{
+    GPUNN__FOLLOW();
+    gpunn__short_make(steps.step, steps.count);
 }
 
 static bool gpunn__short_map_of(const gpunn_step *step, gpunn__short_map *m)
@@ -12639,17 +12649,26 @@ GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step)
     return largest <= GPUNN__SHORT;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda)
+GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short_steps *shorts)
+{
+    for (shorts->count = 0; shorts->count + 2 <= GPUNN__SHORT_STEPS && step < cuda->end; step++) {
+        const int items = gpunn__short_of(cuda, step, &shorts->step[shorts->count]);
+        if (items == 0) break;
+        shorts->count += items;
+    }
+    return step;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda, bool joins)
 {
     gpunn__short_steps shorts;
-    gpunn_step        *step = cuda->next;
-    for (shorts.count = 0; shorts.count + 2 <= GPUNN__SHORT_STEPS && step < cuda->end; step++) {
-        const int items = gpunn__short_of(cuda, step, &shorts.step[shorts.count]);
-        if (items == 0) break;
-        shorts.count += items;
-    }
-    if (step - cuda->next < 2) return GPUNN_OK;
+    gpunn_step *const first = cuda->next, *const step = gpunn__short_gather(cuda, first, &shorts);
+    if (step - first < 2) return GPUNN_OK;
     cuda->next = step;
+    if (joins && step == cuda->end && shorts.count <= GPUNN__SHORT_BEFORE_UPDATE) {
+        cuda->with_update = first;
+        return GPUNN_OK;
+    }
     return GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts);
 }
 
@@ -12665,6 +12684,31 @@ enum {
     GPUNN__GRADIENT_RANGES = 160, /* most ranges that fit a kernel's arguments */
 };
 
+typedef struct gpunn__update_job {
+    gpunn_update  u;                       /* its lr and step are those of the captured run and are not read */
+    double        setting[GPUNN_SETTINGS]; /* the decimal numbers that the caller wrote */
+    const float  *loss, *loss_scale;
+    const double *partials;             /* sums of squares of all gradients of the run */
+    int           partial_count, index; /* index: of this update in the run */
+    /* this update reports non-finite values: the first one of the run that changes anything */
+    bool reports;
+    bool skips, scales; /* as in gpunn_run */
+    /* partials of the updates that are clipped together with this one */
+    int own_first, own_count;
+    /* gradients that state->bad_place does not cover */
+    const float               *few[GPUNN__FEW_RANGES];
+    int                        few_count[GPUNN__FEW_RANGES];
+    const gpunn_kept          *kept; /* as in gpunn_run */
+    int                        kept_count;
+    const gpunn__device_state *state;
+    uint64_t                  *bad;
+    gpunn_update_numbers      *numbers; /* decided by an earlier kernel; NULL: still to be decided */
+    double                    *sums;    /* trust ratio: per block, the sums of squares of parameter and move */
+    int                        sum_count;
+    int64_t                   *refused; /* as in gpunn_run */
+    uint64_t                  *doubt;   /* as in gpunn_run; updates set it */
+} gpunn__update_job;
+
 /* Copies the values that a run changes in place aside, or back. One block copies ranges first,
  * first + blocks, ... */
 __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first, unsigned blocks)
@@ -12674,6 +12718,13 @@ __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int cou
         for (int64_t i = threadIdx.x; i < kept[k].count; i += blockDim.x) to[i] = from[i];
     }
 }
+
+/* A small network's training: the steps that end a run and its update of few parameters, made by one block. */
+typedef struct gpunn__short_training {
+    gpunn__short      step[GPUNN__SHORT_BEFORE_UPDATE];
+    int               count;
+    gpunn__update_job job;
+} gpunn__short_training;
 
 /* Gradients as ranges of F32 values; length is in elements. */
 typedef struct gpunn__gradients {
@@ -12697,6 +12748,9 @@ struct gpunn__checks {
     bool                beside; /* kernels have been launched on the second stream */
 };
 
+/* Whether one block can make the run's only update behind its last steps. */
+GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run *run);
+
 /* Finds out what the run's steps write, and when. */
 GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks);
 
@@ -12711,31 +12765,6 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const flo
  * entry of gpunn_backend. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
                                                     gpunn_value_sums parts[GPUNN_SUM_PARTS]);
-
-typedef struct gpunn__update_job {
-    gpunn_update  u;                       /* its lr and step are those of the captured run and are not read */
-    double        setting[GPUNN_SETTINGS]; /* the decimal numbers that the caller wrote */
-    const float  *loss, *loss_scale;
-    const double *partials;             /* sums of squares of all gradients of the run */
-    int           partial_count, index; /* index: of this update in the run */
-    /* this update reports non-finite values: the first one of the run that changes anything */
-    bool reports;
-    bool skips, scales; /* as in gpunn_run */
-    /* partials of the updates that are clipped together with this one */
-    int own_first, own_count;
-    /* gradients that state->bad_place does not cover */
-    const float               *few[GPUNN__FEW_RANGES];
-    int                        few_count[GPUNN__FEW_RANGES];
-    const gpunn_kept          *kept; /* as in gpunn_run */
-    int                        kept_count;
-    const gpunn__device_state *state;
-    uint64_t                  *bad;
-    gpunn_update_numbers      *numbers; /* decided by an earlier kernel; NULL: still to be decided */
-    double                    *sums;    /* trust ratio: per block, the sums of squares of parameter and move */
-    int                        sum_count;
-    int64_t                   *refused; /* as of gpunn_run */
-    uint64_t                  *doubt;   /* of gpunn_run, where updates leave it */
-} gpunn__update_job;
 
 /* clang-format off */
 /* The columns states, step and move of the optimizer table: the number of states, and how one element
@@ -12985,10 +13014,9 @@ struct gpunn__settings {
     }
 };
 
-/* Four blocks per multiprocessor. Left to its own choice of registers, ptxas spills one kind on sm_90. */
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
+/* The work of an update, by all blocks of a launch. */
+template <int KIND> __device__ __forceinline__ void gpunn__update_make(const gpunn__update_job &job)
 {
-    GPUNN__FOLLOW();
     const gpunn_update_numbers k = gpunn__update_numbers<KIND>(job);
     const gpunn__settings      setting(job.u, k.lr);
     int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -13001,6 +13029,27 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) 
             gpunn__rule<KIND>::step(setting.value, k.once, e.p[j], e.g[j], e.s[0][j], e.s[1][j], e.s[2][j]);
         gpunn__states_store<KIND>(&e, job.u, i);
         gpunn__parameters_store(&e, job.u, i);
+    }
+}
+
+/* Four blocks per multiprocessor. Left to its own choice of registers, ptxas spills one kind on sm_90. */
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
+{
+    GPUNN__FOLLOW();
+    gpunn__update_make<KIND>(job);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS, 1)
+    gpunn__short_training_kernel(const __grid_constant__ gpunn__short_training training)
+{
+    GPUNN__FOLLOW();
+    gpunn__short_make(training.step, training.count);
+    switch (training.job.u.kind) {
+#define GPUNN__X(ENUM, ...) \
+    case GPUNN_UPDATE_##ENUM: gpunn__update_make<GPUNN_UPDATE_##ENUM>(training.job); break;
+        GPUNN_OPTIMIZERS(GPUNN__X, , , , )
+#undef GPUNN__X
+    default: break;
     }
 }
 
@@ -13161,6 +13210,18 @@ static int gpunn__squares_blocks(int64_t count, int64_t total, int ranges)
     return (int)(wanted < most ? wanted : most);
 }
 
+/* The short steps that end the run, and its update. */
+static gpunn_status gpunn__short_training_launch(gpunn__cuda *cuda, const gpunn__update_job *job)
+{
+    gpunn__short_steps    shorts;
+    gpunn__short_training training;
+    (void)gpunn__short_gather(cuda, cuda->with_update, &shorts);
+    memcpy(training.step, shorts.step, (size_t)shorts.count * sizeof *shorts.step);
+    training.count = shorts.count;
+    training.job = *job;
+    return GPUNN__LAUNCH(cuda, gpunn__short_training_kernel, 1, GPUNN__THREADS, training);
+}
+
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
 {
     const gpunn_update *u = &job->u;
@@ -13170,6 +13231,7 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     GPUNN_TRUST_OPTIMIZERS(GPUNN__X, , , , )
 #undef GPUNN__X
     for (int i = 0; i < GPUNN_SETTINGS; i++) job->setting[i] = gpunn__as_written(u->setting[i]);
+    if (cuda->with_update) return gpunn__short_training_launch(cuda, job);
     if (apart) {
         job->numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, job->numbers));
@@ -13249,6 +13311,18 @@ static bool gpunn__is_checked(const gpunn_run *run)
     if (run->update_count == 1 && gpunn__are_few(run, run->updates->count)) checked = false;
     for (int i = 0; i < run->update_count && checked; i++) checked = !(run->updates[i].clip_norm > 0);
     return checked;
+}
+
+GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run *run)
+{
+    const gpunn_update *u = run->updates;
+    if (cuda->plain || run->update_count != 1 || u->count > GPUNN__FEW_GRADIENTS || u->parameter == NULL) return false;
+    if (run->loss_scale || run->exchange_count > 0 || u->clip_norm > 0 || gpunn__decided_apart(u->kind)) return false;
+#define GPUNN__X(ENUM, ...) \
+    if (u->kind == GPUNN_UPDATE_##ENUM) return true;
+    GPUNN_OPTIMIZERS(GPUNN__X, , , , )
+#undef GPUNN__X
+    return false;
 }
 
 /* The gradient of a parameter that operand i of a step receives; NULL: none. */
@@ -13668,7 +13742,8 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
 /* Calls the function of the step's op. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
 
-/* Launches everything of a run except its numbers. */
+/* Launches everything of a run except its numbers. Even after a failure, what follows on the stream waits for
+ * the checks, which read memory that may be freed. */
 GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run);
 
 /* The functions below are entries of gpunn_backend, which >>backend in gpunn.h describes. */
@@ -13898,37 +13973,46 @@ static gpunn_status gpunn__run_updates(gpunn__cuda *cuda, const gpunn_run *run, 
     return status;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
+static gpunn_status gpunn__run_launch_checked(gpunn__cuda *cuda, gpunn_run *run, gpunn__checks *checks)
 {
-    gpunn__checks checks;
-    GPUNN__TRY(gpunn__checks_begin(cuda, run, &checks));
     cuda->next = run->steps + gpunn__rounds_first(cuda, run), cuda->end = run->steps + run->step_count;
     int begun = 0;
     cuda->summed = NULL;
+    cuda->with_update = NULL;
     while (cuda->next < cuda->end) {
         gpunn_step *const step = cuda->next;
         const bool        backward = step->backward;
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, (int)(step - run->steps), &begun));
-        GPUNN__TRY(gpunn__checks_after(cuda, &checks, (int)(step - run->steps)));
+        GPUNN__TRY(gpunn__checks_after(cuda, checks, (int)(step - run->steps)));
         run->failed = step;
         const gpunn__range range(step);
         GPUNN__TRY(gpunn__mark(cuda, (int)(step - run->steps)));
-        if (!cuda->plain) GPUNN__TRY(gpunn__short_run(cuda));
+        if (!cuda->plain) GPUNN__TRY(gpunn__short_run(cuda, gpunn__joins_steps(cuda, run)));
         if (cuda->next > step) continue;
         cuda->next++;
         GPUNN__TRY(gpunn__cuda_dispatch(cuda, step, backward ? GPUNN__BACKWARD : GPUNN__FORWARD));
         GPUNN__TRY(gpunn__plain_wait(cuda, backward ? "its backward kernels" : "its forward kernels"));
     }
     run->failed = NULL;
-    GPUNN__TRY(gpunn__mark(cuda, run->step_count));
+    if (cuda->with_update == NULL) GPUNN__TRY(gpunn__mark(cuda, run->step_count));
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, run->step_count, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun));
-    GPUNN__TRY(gpunn__run_updates(cuda, run, &checks, &begun));
+    GPUNN__TRY(gpunn__run_updates(cuda, run, checks, &begun));
     const int before = begun;
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_UPDATES, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun - before));
     GPUNN__TRY(gpunn__mark(cuda, run->step_count + 1));
     return gpunn__plain_wait(cuda, "the optimizer's kernels");
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
+{
+    gpunn__checks checks;
+    GPUNN__TRY(gpunn__checks_begin(cuda, run, &checks));
+    const gpunn_status status = gpunn__run_launch_checked(cuda, run, &checks);
+    if (status != GPUNN_OK && checks.beside && cudaEventRecord(cuda->side_to, cuda->side) == cudaSuccess)
+        (void)cudaStreamWaitEvent(cuda->stream, cuda->side_to, 0);
+    return status;
 }
 
 /* The time of each launch is attributed to the first of its steps. */

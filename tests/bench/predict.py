@@ -32,6 +32,7 @@ PRODUCTS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_produc
 # Statistics come before what they normalise: x is read twice of x and y, x and dy twice of x, dy and dx.
 PASSES = {("batch_norm", "forward"): 3 / 2, ("batch_norm", "backward"): 5 / 3}
 BLOCK = 1024, 4 * 24 * 2048  # operations at most of what one block does, and of products (gpunn_cuda.cu, >>short)
+UPDATE = 4  # times that a block which makes an update waits for the second-level cache: gradients, twice what decides, parameters
 EIGHT = 150  # clocks of eight multiplications by each of its threads, as said there
 CACHE = 5.5e12  # bytes a second out of the second-level cache, of 50 MB; assumed
 KEPT = 32 << 20  # bytes of a gradient that it still holds for the kernel that looks for values that are not finite
@@ -39,7 +40,8 @@ OUTSIDE = 1  # launches of a run beside its graph's: the kernel that brings the 
 OPERATOR = 15e-6  # seconds of the host for each operator that PyTorch launches in training, eagerly; assumed
 
 # block: one block does it, in a row with others; cached: bytes from the second-level cache
-Step = collections.namedtuple("Step", "label launches bytes flops rate block cached", defaults=(False, 0))
+# waits: for that cache, of a block, one after another
+Step = collections.namedtuple("Step", "label launches bytes flops rate block cached waits", defaults=(False, 0, 1))
 Time = collections.namedtuple("Time", "launches memory arithmetic")
 CHECKED = "check of gradients"  # which PyTorch does not do
 
@@ -57,7 +59,9 @@ def steps_of(trace, name):
         size = event["args"]["bytes"] * PASSES.get((op, event["cat"]), 1)
         rate, launches = RATES[precision(name) if is_product else "f32"], round(event["dur"] / 125)
         if event["cat"] == "update":
-            launches = 1  # without the check of gradients
+            launches = min(launches, 1)  # without the check of gradients; 0: the steps' last launch makes it
+            yield Step(event["name"], launches, size, flops, rate, launches == 0, waits=UPDATE)
+            continue
         yield Step(event["name"], launches, size, flops, rate, flops <= BLOCK[is_product])
 
 
@@ -69,7 +73,7 @@ def in_rows(steps):
 
 def shared(step, chip):
     """Seconds of a step that one block does in a row with others, after a wait for the second-level cache."""
-    return max(FAR, step.bytes / STAGED, EIGHT * step.flops / (2 * 8 * THREADS)) / (chip.gigahertz * 1e9)
+    return max(step.waits * FAR, step.bytes / STAGED, EIGHT * step.flops / (2 * 8 * THREADS)) / (chip.gigahertz * 1e9)
 
 
 def check(total, row, launches, gradients):
@@ -191,7 +195,7 @@ def plans(program, names):
             if os.path.exists(path):
                 with open(path, encoding="utf-8") as file:
                     steps = list(in_rows(list(steps_of(json.load(file), name))))
-                steps.append(check(launches, row_of_them, sum(step.launches for step in steps), gradients))
+                steps += [check(launches, row_of_them, sum(step.launches for step in steps), gradients)] if gradients else []
             else:
                 steps = alone(name, row_of_them)
             yield name, numbers + steps, launches - row_of_them

@@ -33,6 +33,7 @@ class Predict(unittest.TestCase):
                 parts = [part for one in steps for part in predict.time_of(one, card)]
                 self.assertTrue(all(math.isfinite(part) and part >= 0 for part in parts), name)
                 self.assertGreater(sum(predict.total(steps, card)), 0)
+            self.assertEqual(len(list(predict.step_table(steps))), 1 + len(steps))
         lines = list(predict.table(rows))
         self.assertEqual(len(lines), 2 + len(gpu.WORKLOADS))
         self.assertEqual({line.count("|") for line in lines}, {12})

@@ -42,9 +42,9 @@ static long in_graph(void)
 static const struct limit {
     const char *name;
     long        most, row;
-} limits[] = {{"mlp20", 2, 2},
+} limits[] = {{"mlp20", 1, 1},
               {"+mlp20", 2, 2},
-              {"iris", 2, 2},
+              {"iris", 1, 1},
               {"+iris", 2, 2},
               {"lenet4", 16, 15},
               {"+lenet4", 16, 15},

@@ -1071,6 +1071,70 @@ static void test_turns(void **state)
     gpunn_device_close(dev);
 }
 
+/* ---- a step of a small network, whose update its last launch makes, beside one of single launches ---- */
+static gpunn_optimizer *optimizer_of(gpunn_model *model, int kind)
+{
+#define X(ENUM, name, ...) \
+    if (kind-- == 0) return gpunn_##name##_(model, (gpunn_##name##_args){0});
+    GPUNN_OPTIMIZERS(X, , , , )
+#undef X
+    return NULL;
+}
+
+/* updates: grows by those of the last step that the steps' launch has made. */
+static float *train_small(int kind, bool joined, int64_t *count, int *updates)
+{
+    static const float x[2][10] = {{1, -2, 3, 0.5f, -1, 2, 1, -1, 0.25f, 1.5f}, {NAN}};
+    emulator_set("EMULATOR_SHORT", joined ? "1024" : "0");
+    gpunn_device    *dev = open_on(GPUNN_DEVICE_CUDA, 0);
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor    *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 5));
+    gpunn_tensor    *h = gpunn_linear(gpunn_tanh(gpunn_linear(in, "fc1", .out_features = 8)), "fc2", .out_features = 1);
+    gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(h), GPUNN_ALL, false));
+    gpunn_optimizer *opt = optimizer_of(model, kind);
+    for (int step = 0; step < 8; step++) {
+        int64_t      again;
+        const bool   bad = step == 3 || step == 6;
+        float *const before = read_weights(dev, model, count);
+        OK(dev, gpunn_write(in, x[bad], sizeof x[bad]));
+        emulator_forget_launches();
+        const gpunn_status status = settled(dev, gpunn_train_step(opt, loss));
+        if (bad) {
+            float *const after = read_weights(dev, model, &again);
+            FAILS(dev, status, GPUNN_ERR_NUMERIC, "loss is NaN");
+            assert_memory_equal(before, after, (size_t)again * sizeof *after);
+            free(after);
+        }
+        free(before);
+    }
+    for (long i = 0; emulator_ran(i); i++) *updates += strcmp(emulator_ran(i), "gpunn__short_training_kernel") == 0;
+    float *weights = read_weights(dev, model, count);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    return weights;
+}
+
+static void test_short_training(void **state)
+{
+    (void)state;
+    gpunn_device *dev = open_on(GPUNN_DEVICE_CUDA, 0);
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    int           kinds = 0, updates = 0, others = 0;
+    for (gpunn_optimizer *opt; (opt = optimizer_of(model, kinds)) != NULL; kinds++) gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    for (int kind = 0; kind < kinds; kind++) {
+        int64_t count;
+        float  *joined = train_small(kind, true, &count, &updates), *single = train_small(kind, false, &count, &others);
+        check_close(joined, single, count, 1e-5, 1e-4);
+        free(joined), free(single);
+    }
+    assert_in_range(kinds, 8, 100);
+    assert_int_equal(updates, kinds - 1); /* Nadam's numbers are a kernel's */
+    assert_int_equal(others, 0);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
@@ -1081,6 +1145,6 @@ int main(void)
         TEST(test_report),         TEST(test_contexts),      TEST(test_threads),       TEST(test_models),
         TEST(test_move),           TEST(test_loader),        TEST(test_epilogues),     TEST(test_without_bf16),
         TEST(test_wide_bias),      TEST(test_nan),           TEST(test_ways),          TEST(test_depthwise),
-        TEST(test_product_places), TEST(test_small_operand), TEST(test_turns)};
+        TEST(test_product_places), TEST(test_small_operand), TEST(test_turns),         TEST(test_short_training)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }

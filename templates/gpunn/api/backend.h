@@ -288,7 +288,6 @@ typedef struct gpunn_run {
     uint64_t bad_step;
     float    bad_value;
     bool     bad_norm; /* bad_value is a gradient */
-    bool     is_bad;   /* there is such a step */
     /* After a failure: the step that failed; NULL: none in particular. */
     const gpunn_step *failed;
     const float      *bad_gradient; /* with bad_norm: address of bad_value; NULL: in another rank's share */
@@ -315,6 +314,7 @@ typedef struct gpunn_run {
      * write, updates without steps of those that they read, which is_checked spares where it is 0 already. NULL: nobody asks. */
     uint64_t *doubt;
     bool      is_checked;
+    bool      is_bad; /* set with bad_step */
 } gpunn_run;
 
 /* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are undefined. */

@@ -289,9 +289,9 @@ typedef struct gpunn_profile_args {
     const char *trace; /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
 } gpunn_profile_args;
 /* Shows where the time goes, by layer and op. It runs the model on the current inputs and times each step
- * separately; on a GPU between events and outside any graph. There, steps that share a launch count for the
- * first of them. Bytes count every operand once. Operations follow the formula; an element of a map or a sum
- * counts as one. Running statistics, dropout and, with a loss, gradients change as in any run.
+ * separately; on a GPU between events and outside any graph. There, steps that share a launch, perhaps with the
+ * update, count for the first of them. Bytes count every operand once. Operations follow the formula; an element
+ * of a map or a sum counts as one. Running statistics, dropout and, with a loss, gradients change as in any run.
  * GPUNN_ERR_UNSUPPORTED: a custom backend that cannot time. Runs without it cost nothing extra. */
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args);
 #define gpunn_profile(...) gpunn_profile_(GPUNN_NAMED(gpunn_profile_args, __VA_ARGS__))

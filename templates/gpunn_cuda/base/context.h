@@ -62,8 +62,9 @@ typedef struct gpunn__cuda {
     unsigned             slower; /* kinds of ops logged as not done by cuDNN: one bit per gpunn__dnn_kind */
     gpunn__cached       *cached;
     gpunn__staging      *staging;
-    gpunn_step          *next, *end; /* steps of the current launch after the one at work, which may fuse with them */
-    const gpunn_step    *summed;     /* the convolution whose bias gradient was computed before its own step */
+    gpunn_step          *next, *end;  /* steps of the current launch after the one at work, which may fuse with them */
+    gpunn_step          *with_update; /* the first of the short steps that share the launch of the run's update; NULL: none */
+    const gpunn_step    *summed;      /* the convolution whose bias gradient was computed before its own step */
     volatile uint64_t *bad; /* pinned: [0] 1 + the step with a bad loss (| GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
     uint64_t          *bad_device; /* the same memory at its device address */
     gpunn__nccl       *nccl;       /* NULL: no group has needed it yet */

@@ -1,32 +1,6 @@
 #include "cuda/optimizers.h"
 #include "base/errors.h"
 #include "base/ranks.h"
-#include "cuda/short.h"
-
-typedef struct gpunn__update_job {
-    gpunn_update  u;                       /* its lr and step are those of the captured run and are not read */
-    double        setting[GPUNN_SETTINGS]; /* the decimal numbers that the caller wrote */
-    const float  *loss, *loss_scale;
-    const double *partials;             /* sums of squares of all gradients of the run */
-    int           partial_count, index; /* index: of this update in the run */
-    /* this update reports non-finite values: the first one of the run that changes anything */
-    bool reports;
-    bool skips, scales; /* as in gpunn_run */
-    /* partials of the updates that are clipped together with this one */
-    int own_first, own_count;
-    /* gradients that state->bad_place does not cover */
-    const float               *few[GPUNN__FEW_RANGES];
-    int                        few_count[GPUNN__FEW_RANGES];
-    const gpunn_kept          *kept; /* as in gpunn_run */
-    int                        kept_count;
-    const gpunn__device_state *state;
-    uint64_t                  *bad;
-    gpunn_update_numbers      *numbers; /* decided by an earlier kernel; NULL: still to be decided */
-    double                    *sums;    /* trust ratio: per block, the sums of squares of parameter and move */
-    int                        sum_count;
-    int64_t                   *refused; /* as of gpunn_run */
-    uint64_t                  *doubt;   /* of gpunn_run, where updates leave it */
-} gpunn__update_job;
 
 /* clang-format off */
 /* The columns states, step and move of the optimizer table: the number of states, and how one element
@@ -276,10 +250,9 @@ struct gpunn__settings {
     }
 };
 
-/* Four blocks per multiprocessor. Left to its own choice of registers, ptxas spills one kind on sm_90. */
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
+/* The work of an update, by all blocks of a launch. */
+template <int KIND> __device__ __forceinline__ void gpunn__update_make(const gpunn__update_job &job)
 {
-    GPUNN__FOLLOW();
     const gpunn_update_numbers k = gpunn__update_numbers<KIND>(job);
     const gpunn__settings      setting(job.u, k.lr);
     int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -292,6 +265,27 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) 
             gpunn__rule<KIND>::step(setting.value, k.once, e.p[j], e.g[j], e.s[0][j], e.s[1][j], e.s[2][j]);
         gpunn__states_store<KIND>(&e, job.u, i);
         gpunn__parameters_store(&e, job.u, i);
+    }
+}
+
+/* Four blocks per multiprocessor. Left to its own choice of registers, ptxas spills one kind on sm_90. */
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
+{
+    GPUNN__FOLLOW();
+    gpunn__update_make<KIND>(job);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS, 1)
+    gpunn__short_training_kernel(const __grid_constant__ gpunn__short_training training)
+{
+    GPUNN__FOLLOW();
+    gpunn__short_make(training.step, training.count);
+    switch (training.job.u.kind) {
+#define GPUNN__X(ENUM, ...) \
+    case GPUNN_UPDATE_##ENUM: gpunn__update_make<GPUNN_UPDATE_##ENUM>(training.job); break;
+        GPUNN_OPTIMIZERS(GPUNN__X, , , , )
+#undef GPUNN__X
+    default: break;
     }
 }
 
@@ -452,6 +446,18 @@ static int gpunn__squares_blocks(int64_t count, int64_t total, int ranges)
     return (int)(wanted < most ? wanted : most);
 }
 
+/* The short steps that end the run, and its update. */
+static gpunn_status gpunn__short_training_launch(gpunn__cuda *cuda, const gpunn__update_job *job)
+{
+    gpunn__short_steps    shorts;
+    gpunn__short_training training;
+    (void)gpunn__short_gather(cuda, cuda->with_update, &shorts);
+    memcpy(training.step, shorts.step, (size_t)shorts.count * sizeof *shorts.step);
+    training.count = shorts.count;
+    training.job = *job;
+    return GPUNN__LAUNCH(cuda, gpunn__short_training_kernel, 1, GPUNN__THREADS, training);
+}
+
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
 {
     const gpunn_update *u = &job->u;
@@ -461,6 +467,7 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     GPUNN_TRUST_OPTIMIZERS(GPUNN__X, , , , )
 #undef GPUNN__X
     for (int i = 0; i < GPUNN_SETTINGS; i++) job->setting[i] = gpunn__as_written(u->setting[i]);
+    if (cuda->with_update) return gpunn__short_training_launch(cuda, job);
     if (apart) {
         job->numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, job->numbers));
@@ -540,6 +547,18 @@ static bool gpunn__is_checked(const gpunn_run *run)
     if (run->update_count == 1 && gpunn__are_few(run, run->updates->count)) checked = false;
     for (int i = 0; i < run->update_count && checked; i++) checked = !(run->updates[i].clip_norm > 0);
     return checked;
+}
+
+GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run *run)
+{
+    const gpunn_update *u = run->updates;
+    if (cuda->plain || run->update_count != 1 || u->count > GPUNN__FEW_GRADIENTS || u->parameter == NULL) return false;
+    if (run->loss_scale || run->exchange_count > 0 || u->clip_norm > 0 || gpunn__decided_apart(u->kind)) return false;
+#define GPUNN__X(ENUM, ...) \
+    if (u->kind == GPUNN_UPDATE_##ENUM) return true;
+    GPUNN_OPTIMIZERS(GPUNN__X, , , , )
+#undef GPUNN__X
+    return false;
 }
 
 /* The gradient of a parameter that operand i of a step receives; NULL: none. */

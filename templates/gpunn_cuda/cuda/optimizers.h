@@ -1,6 +1,6 @@
 #ifndef GPUNN__CUDA_CUDA_OPTIMIZERS_H
 #define GPUNN__CUDA_CUDA_OPTIMIZERS_H
-#include "base/shared.h"
+#include "cuda/short.h"
 
 /* ==== >>cuda/optimizers ============================================================================================ *
  * The optimizers of gpunn.h's table as kernels, each in one pass over parameter, gradient and state. The
@@ -14,6 +14,31 @@ enum {
     GPUNN__GRADIENT_RANGES = 160, /* most ranges that fit a kernel's arguments */
 };
 
+typedef struct gpunn__update_job {
+    gpunn_update  u;                       /* its lr and step are those of the captured run and are not read */
+    double        setting[GPUNN_SETTINGS]; /* the decimal numbers that the caller wrote */
+    const float  *loss, *loss_scale;
+    const double *partials;             /* sums of squares of all gradients of the run */
+    int           partial_count, index; /* index: of this update in the run */
+    /* this update reports non-finite values: the first one of the run that changes anything */
+    bool reports;
+    bool skips, scales; /* as in gpunn_run */
+    /* partials of the updates that are clipped together with this one */
+    int own_first, own_count;
+    /* gradients that state->bad_place does not cover */
+    const float               *few[GPUNN__FEW_RANGES];
+    int                        few_count[GPUNN__FEW_RANGES];
+    const gpunn_kept          *kept; /* as in gpunn_run */
+    int                        kept_count;
+    const gpunn__device_state *state;
+    uint64_t                  *bad;
+    gpunn_update_numbers      *numbers; /* decided by an earlier kernel; NULL: still to be decided */
+    double                    *sums;    /* trust ratio: per block, the sums of squares of parameter and move */
+    int                        sum_count;
+    int64_t                   *refused; /* as in gpunn_run */
+    uint64_t                  *doubt;   /* as in gpunn_run; updates set it */
+} gpunn__update_job;
+
 /* Copies the values that a run changes in place aside, or back. One block copies ranges first,
  * first + blocks, ... */
 __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first, unsigned blocks)
@@ -23,6 +48,13 @@ __device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int cou
         for (int64_t i = threadIdx.x; i < kept[k].count; i += blockDim.x) to[i] = from[i];
     }
 }
+
+/* A small network's training: the steps that end a run and its update of few parameters, made by one block. */
+typedef struct gpunn__short_training {
+    gpunn__short      step[GPUNN__SHORT_BEFORE_UPDATE];
+    int               count;
+    gpunn__update_job job;
+} gpunn__short_training;
 
 /* Gradients as ranges of F32 values; length is in elements. */
 typedef struct gpunn__gradients {
@@ -45,6 +77,9 @@ struct gpunn__checks {
     unsigned long long *bad_place;
     bool                beside; /* kernels have been launched on the second stream */
 };
+
+/* Whether one block can make the run's only update behind its last steps. */
+GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run *run);
 
 /* Finds out what the run's steps write, and when. */
 GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks);

@@ -1,105 +1,14 @@
 #include "cuda/short.h"
 #include "cuda/elementwise.h"
-#include "cuda/gemm.h"
 
 #ifndef GPUNN__SHORT
 #define GPUNN__SHORT 1024 /* most elements of a short step, four per thread; a product may have twice as many */
 #endif
 
-/* The forward function of any op of the tables. */
-__device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float *from, const float *attr)
-{
-    switch (op) {
-#define GPUNN__X(ENUM, name, ...) \
-    case GPUNN_OP_##ENUM: return gpunn__op_##name::forward(from, attr);
-        GPUNN__ELEMENTWISE_OPS(GPUNN__X)
-#undef GPUNN__X
-    default: return 0;
-    }
-}
-
-__device__ __forceinline__ float gpunn__map_derivative_of(gpunn_op op, int i, const float *from, const float *attr)
-{
-    switch (op) {
-#define GPUNN__X(ENUM, name, ...) \
-    case GPUNN_OP_##ENUM: return gpunn__op_##name::derivative(i, from, attr);
-        GPUNN__ELEMENTWISE_OPS(GPUNN__X)
-#undef GPUNN__X
-    default: return 0;
-    }
-}
-
-__device__ __forceinline__ void gpunn__short_map_make(const gpunn__short_map &m, bool backward)
-{
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < m.count; i += (int)blockDim.x) {
-        float from[GPUNN__FROM_COUNT];
-#pragma unroll
-        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
-            from[k] = m.from[k] ? gpunn__load(m.from[k], m.from_dtype[k], m.single[k] ? 0 : i) : 0;
-        if (!backward) {
-            gpunn__store(m.to[0], m.to_dtype[0], i, gpunn__map_forward_of(m.op, from, m.attr));
-            continue;
-        }
-#pragma unroll 1
-        for (int d = 0; d < 3; d++) {
-            if (m.to[d] == NULL) continue;
-            float slope = gpunn__map_derivative_of(m.op, d, from, m.attr);
-            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + slope : slope);
-        }
-    }
-}
-
-__device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s, bool backward)
-{
-    float sum = 0, slope = backward ? gpunn__load(s.y, s.y_type, 0) / s.divisor : 0;
-    for (int i = (int)threadIdx.x; i < s.count; i += (int)blockDim.x)
-        if (backward)
-            gpunn__store(s.x, s.x_type, i, s.add ? gpunn__load(s.x, s.x_type, i) + slope : slope);
-        else
-            sum += gpunn__load(s.x, s.x_type, i);
-    if (backward) return;
-    sum = gpunn__block_reduce(sum, gpunn__add());
-    if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
-}
-
-/* One thread per element of d. */
-__device__ __forceinline__ void gpunn__short_product_make(const gpunn__product &p)
-{
-#pragma unroll 1
-    for (int at = (int)threadIdx.x; at < (int)(p.m * p.n); at += (int)blockDim.x) {
-        const int64_t i = at / (int)p.n, j = at % (int)p.n;
-        float         sum = 0, row_sum = 0;
-#pragma unroll 8
-        for (int64_t k = 0; k < p.k; k++) {
-            const float a = gpunn__load(p.a, p.dtype, p.transpose_a ? k * p.lda + i : i * p.lda + k);
-            sum += a * gpunn__load(p.b, p.dtype, p.transpose_b ? j * p.ldb + k : k * p.ldb + j);
-            row_sum += a;
-        }
-        gpunn__product_store(&p, i, j, i * p.ldd + j, sum, row_sum);
-    }
-}
-
 static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
 {
     GPUNN__FOLLOW();
-#pragma unroll 1
-    for (int i = 0; i < steps.count; i++) {
-        const gpunn__short &step = steps.step[i];
-        __syncthreads(); /* makes the results of earlier steps visible to all threads */
-        if (step.tiled)
-            gpunn__product_make(&step.product);
-        else if (step.op == GPUNN_OP_LINEAR)
-            gpunn__short_product_make(step.product);
-        else if (step.op == GPUNN_OP_SUM)
-            gpunn__short_sum_make(step.sum, step.backward);
-        else if (step.op != GPUNN_OP_CROSS_ENTROPY && step.op != GPUNN_OP_NLL)
-            gpunn__short_map_make(step.map, step.backward);
-        else if (step.backward)
-            gpunn__class_loss_slope(step.loss);
-        else
-            gpunn__class_loss_make(step.loss);
-    }
+    gpunn__short_make(steps.step, steps.count);
 }
 
 static bool gpunn__short_map_of(const gpunn_step *step, gpunn__short_map *m)
@@ -211,16 +120,25 @@ GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step)
     return largest <= GPUNN__SHORT;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda)
+GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short_steps *shorts)
+{
+    for (shorts->count = 0; shorts->count + 2 <= GPUNN__SHORT_STEPS && step < cuda->end; step++) {
+        const int items = gpunn__short_of(cuda, step, &shorts->step[shorts->count]);
+        if (items == 0) break;
+        shorts->count += items;
+    }
+    return step;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda, bool joins)
 {
     gpunn__short_steps shorts;
-    gpunn_step        *step = cuda->next;
-    for (shorts.count = 0; shorts.count + 2 <= GPUNN__SHORT_STEPS && step < cuda->end; step++) {
-        const int items = gpunn__short_of(cuda, step, &shorts.step[shorts.count]);
-        if (items == 0) break;
-        shorts.count += items;
-    }
-    if (step - cuda->next < 2) return GPUNN_OK;
+    gpunn_step *const first = cuda->next, *const step = gpunn__short_gather(cuda, first, &shorts);
+    if (step - first < 2) return GPUNN_OK;
     cuda->next = step;
+    if (joins && step == cuda->end && shorts.count <= GPUNN__SHORT_BEFORE_UPDATE) {
+        cuda->with_update = first;
+        return GPUNN_OK;
+    }
     return GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts);
 }

@@ -1,7 +1,7 @@
 #ifndef GPUNN__CUDA_CUDA_SHORT_H
 #define GPUNN__CUDA_CUDA_SHORT_H
-#include "base/shared.h"
 #include "cuda/formulas.h"
+#include "cuda/gemm.h"
 #include "cuda/loss.h"
 
 /* ==== >>cuda/short ================================================================================================= *
@@ -9,7 +9,7 @@
  * them one after another, forward or backward: small products, elementwise ops, sums to one number and class
  * losses. A product is small if it has one or two tiles, or few multiplications per thread. Eight
  * multiplications of a thread take about 150 clocks, a launch about 4000. */
-enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_TILES = 2, GPUNN__SHORT_EIGHTS = 24 };
+enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_BEFORE_UPDATE = 12, GPUNN__SHORT_TILES = 2, GPUNN__SHORT_EIGHTS = 24 };
 
 typedef struct gpunn__short_map { /* like gpunn__map_job; each operand has the result's size or is one number */
     gpunn_op    op;
@@ -46,12 +46,111 @@ typedef struct gpunn__short_steps {
 } gpunn__short_steps;
 static_assert(sizeof(gpunn__short_steps) <= 4096, "a kernel's arguments");
 
+/* The forward function of any op of the tables. */
+__device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float *from, const float *attr)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return gpunn__op_##name::forward(from, attr);
+        GPUNN__ELEMENTWISE_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+__device__ __forceinline__ float gpunn__map_derivative_of(gpunn_op op, int i, const float *from, const float *attr)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return gpunn__op_##name::derivative(i, from, attr);
+        GPUNN__ELEMENTWISE_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+__device__ __forceinline__ void gpunn__short_map_make(const gpunn__short_map &m, bool backward)
+{
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < m.count; i += (int)blockDim.x) {
+        float from[GPUNN__FROM_COUNT];
+#pragma unroll
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+            from[k] = m.from[k] ? gpunn__load(m.from[k], m.from_dtype[k], m.single[k] ? 0 : i) : 0;
+        if (!backward) {
+            gpunn__store(m.to[0], m.to_dtype[0], i, gpunn__map_forward_of(m.op, from, m.attr));
+            continue;
+        }
+#pragma unroll 1
+        for (int d = 0; d < 3; d++) {
+            if (m.to[d] == NULL) continue;
+            float slope = gpunn__map_derivative_of(m.op, d, from, m.attr);
+            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + slope : slope);
+        }
+    }
+}
+
+__device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s, bool backward)
+{
+    float sum = 0, slope = backward ? gpunn__load(s.y, s.y_type, 0) / s.divisor : 0;
+    for (int i = (int)threadIdx.x; i < s.count; i += (int)blockDim.x)
+        if (backward)
+            gpunn__store(s.x, s.x_type, i, s.add ? gpunn__load(s.x, s.x_type, i) + slope : slope);
+        else
+            sum += gpunn__load(s.x, s.x_type, i);
+    if (backward) return;
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
+}
+
+/* One thread per element of d. */
+__device__ __forceinline__ void gpunn__short_product_make(const gpunn__product &p)
+{
+#pragma unroll 1
+    for (int at = (int)threadIdx.x; at < (int)(p.m * p.n); at += (int)blockDim.x) {
+        const int64_t i = at / (int)p.n, j = at % (int)p.n;
+        float         sum = 0, row_sum = 0;
+#pragma unroll 8
+        for (int64_t k = 0; k < p.k; k++) {
+            const float a = gpunn__load(p.a, p.dtype, p.transpose_a ? k * p.lda + i : i * p.lda + k);
+            sum += a * gpunn__load(p.b, p.dtype, p.transpose_b ? j * p.ldb + k : k * p.ldb + j);
+            row_sum += a;
+        }
+        gpunn__product_store(&p, i, j, i * p.ldd + j, sum, row_sum);
+    }
+}
+
+/* Makes the steps one after another. All threads see the results of a step before the next one begins. */
+__device__ __forceinline__ void gpunn__short_make(const gpunn__short *steps, int count)
+{
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+        const gpunn__short &step = steps[i];
+        if (step.tiled)
+            gpunn__product_make(&step.product);
+        else if (step.op == GPUNN_OP_LINEAR)
+            gpunn__short_product_make(step.product);
+        else if (step.op == GPUNN_OP_SUM)
+            gpunn__short_sum_make(step.sum, step.backward);
+        else if (step.op != GPUNN_OP_CROSS_ENTROPY && step.op != GPUNN_OP_NLL)
+            gpunn__short_map_make(step.map, step.backward);
+        else if (step.backward)
+            gpunn__class_loss_slope(step.loss);
+        else
+            gpunn__class_loss_make(step.loss);
+        __syncthreads();
+    }
+}
+
 /* Whether each node of a generated kernel's group would be a short step by itself. Such a group is run as
  * single steps, so that it shares a launch with its neighbours. */
 GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step);
 
+/* Collects the short steps from `step` on. Returns the first step that is not among them. */
+GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short_steps *shorts);
+
 /* Launches the short steps at cuda->next as one kernel and moves cuda->next past them. Does nothing if there
- * are fewer than two. */
-GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda);
+ * are fewer than two. joins: steps that end the run are left to the launch of its update. */
+GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda, bool joins);
 
 #endif /* GPUNN__CUDA_CUDA_SHORT_H */

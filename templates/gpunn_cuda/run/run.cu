@@ -2,7 +2,6 @@
 #include "base/errors.h"
 #include "base/libraries.h"
 #include "base/ranks.h"
-#include "cuda/short.h"
 
 /* Whether the run begins with rounding an F32 input to 16 bits for products. Then the kernel that stores the
  * run's numbers does that as well. */
@@ -224,37 +223,46 @@ static gpunn_status gpunn__run_updates(gpunn__cuda *cuda, const gpunn_run *run, 
     return status;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
+static gpunn_status gpunn__run_launch_checked(gpunn__cuda *cuda, gpunn_run *run, gpunn__checks *checks)
 {
-    gpunn__checks checks;
-    GPUNN__TRY(gpunn__checks_begin(cuda, run, &checks));
     cuda->next = run->steps + gpunn__rounds_first(cuda, run), cuda->end = run->steps + run->step_count;
     int begun = 0;
     cuda->summed = NULL;
+    cuda->with_update = NULL;
     while (cuda->next < cuda->end) {
         gpunn_step *const step = cuda->next;
         const bool        backward = step->backward;
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, (int)(step - run->steps), &begun));
-        GPUNN__TRY(gpunn__checks_after(cuda, &checks, (int)(step - run->steps)));
+        GPUNN__TRY(gpunn__checks_after(cuda, checks, (int)(step - run->steps)));
         run->failed = step;
         const gpunn__range range(step);
         GPUNN__TRY(gpunn__mark(cuda, (int)(step - run->steps)));
-        if (!cuda->plain) GPUNN__TRY(gpunn__short_run(cuda));
+        if (!cuda->plain) GPUNN__TRY(gpunn__short_run(cuda, gpunn__joins_steps(cuda, run)));
         if (cuda->next > step) continue;
         cuda->next++;
         GPUNN__TRY(gpunn__cuda_dispatch(cuda, step, backward ? GPUNN__BACKWARD : GPUNN__FORWARD));
         GPUNN__TRY(gpunn__plain_wait(cuda, backward ? "its backward kernels" : "its forward kernels"));
     }
     run->failed = NULL;
-    GPUNN__TRY(gpunn__mark(cuda, run->step_count));
+    if (cuda->with_update == NULL) GPUNN__TRY(gpunn__mark(cuda, run->step_count));
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, run->step_count, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun));
-    GPUNN__TRY(gpunn__run_updates(cuda, run, &checks, &begun));
+    GPUNN__TRY(gpunn__run_updates(cuda, run, checks, &begun));
     const int before = begun;
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_UPDATES, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun - before));
     GPUNN__TRY(gpunn__mark(cuda, run->step_count + 1));
     return gpunn__plain_wait(cuda, "the optimizer's kernels");
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
+{
+    gpunn__checks checks;
+    GPUNN__TRY(gpunn__checks_begin(cuda, run, &checks));
+    const gpunn_status status = gpunn__run_launch_checked(cuda, run, &checks);
+    if (status != GPUNN_OK && checks.beside && cudaEventRecord(cuda->side_to, cuda->side) == cudaSuccess)
+        (void)cudaStreamWaitEvent(cuda->stream, cuda->side_to, 0);
+    return status;
 }
 
 /* The time of each launch is attributed to the first of its steps. */

@@ -104,7 +104,8 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
 /* Calls the function of the step's op. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
 
-/* Launches everything of a run except its numbers. */
+/* Launches everything of a run except its numbers. Even after a failure, what follows on the stream waits for
+ * the checks, which read memory that may be freed. */
 GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run);
 
 /* The functions below are entries of gpunn_backend, which >>backend in gpunn.h describes. */
