@@ -621,6 +621,24 @@ static void test_bad_places(void **state)
     }
 }
 
+/* A gradient that the program asks for, of a parameter that another optimizer trains, may be anything. */
+static void test_other_gradient(void **state)
+{
+    fixture         *f = *state;
+    gpunn_init       init = {GPUNN_INIT_UNIFORM, 1, 2};
+    gpunn_tensor    *own = gpunn_parameter(f->model, "own", GPUNN_SHAPE(5000), init);
+    gpunn_tensor    *other = gpunn_parameter(f->model, "other", GPUNN_SHAPE(5000), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
+    gpunn_tensor    *steep = gpunn_mean(gpunn_sqrt(gpunn_square(other)), GPUNN_ALL, false);
+    gpunn_tensor    *loss = MADE(f->dev, gpunn_add(gpunn_mean(gpunn_square(own), GPUNN_ALL, false), steep));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .prefix = "own"));
+    float            gradient[5000];
+    assert_non_null(gpunn_retain_grad(other));
+    for (int i = 0; i < 3; i++) OK(f->dev, settled(f->dev, gpunn_train_step(opt, loss)));
+    OK(f->dev, gpunn_read_grad(other, gradient, sizeof gradient));
+    assert_true(isnan(gradient[0]));
+    gpunn_optimizer_destroy(opt);
+}
+
 /* What is known of gradients goes when they change: b and g are backward passes with bad and good gradients, z gpunn_zero_grad, c
  * clipping, s a step and r one that is refused. */
 static void test_known_gradients(void **state)
@@ -1074,6 +1092,7 @@ int main(void)
                 {"nan loss", test_nan_loss},
                 {"nan gradient", test_nan_gradient},
                 {"bad places", test_bad_places},
+                {"other gradient", test_other_gradient},
                 {"known gradients", test_known_gradients},
                 {"refused", test_refused},
                 {"skipped", test_skipped},

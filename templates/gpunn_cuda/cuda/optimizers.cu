@@ -569,6 +569,18 @@ static const float *gpunn__written_by(const gpunn_run *run, const gpunn_step *st
     return writes && values >= run->gradients && values < run->gradients + run->gradient_count ? values : NULL;
 }
 
+/* Whether the run's updates read any of that. What a run without updates writes, a later one does. */
+static bool gpunn__is_read(const gpunn_run *run, const gpunn__check *check)
+{
+    bool reads = run->update_count == 0;
+    for (int i = 0; i < run->update_count && !reads; i++) {
+        const gpunn_update *u = &run->updates[i];
+        reads = gpunn__has_gradients(run, u) && check->values < u->gradient + u->count &&
+                u->gradient < check->values + check->count;
+    }
+    return reads;
+}
+
 /* Adds what operand `first` of step s writes, unless all of it is written again later. */
 static void gpunn__checks_add(gpunn__checks *checks, const gpunn_run *run, int s, int first)
 {
@@ -581,7 +593,7 @@ static void gpunn__checks_add(gpunn__checks *checks, const gpunn_run *run, int s
             if (later <= check.values && later + count >= check.values + check.count) return;
             check.after = t + 1;
         }
-    if (check.values) checks->list[checks->count++] = check;
+    if (check.values && gpunn__is_read(run, &check)) checks->list[checks->count++] = check;
 }
 
 static int gpunn__check_order(const void *a, const void *b)
