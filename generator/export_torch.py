@@ -850,6 +850,17 @@ def masked_fill(w, call, x, mask, value):
     return w.map("where", mask, value, x)
 
 
+@operation("masked_scatter")
+def masked_scatter(w, call, x, mask, source):
+    """The elements of source, one after another, where the mask holds."""
+    inside = w.reshape(w.whole(w.view(w.tensor(truth(w, mask)), x.full)), (product(x.full),))
+    source = w.reshape(source, (product(source.full),))
+    order = w.add("cumsum", [inside], inside.shape, dim=0)
+    place = w.expr(f"min(max(x - 1, 0), {w.known_size(source, 0) - 1})", order)
+    own = w.reshape(gather(w, call, source, 0, place), x.full)
+    return w.integer("where", mask, own, x) if is_exact(w, x) else w.map("where", mask, own, x)
+
+
 # Ops that integers have of their own, by torch's names; those of two operands with that of exchanged ones, where there is one.
 INTEGER_UNARY = {"neg": "neg", "negative": "neg", "abs": "abs", "absolute": "abs", "sign": "sign", "sgn": "sign"}
 INTEGER_BINARY = {"add": ("add", "add"), "sub": ("sub", None), "subtract": ("sub", None), "mul": ("mul", "mul"),

@@ -97,6 +97,9 @@ class OnnxWriter(Writer):
     def is_exact(self, x):
         return x.dtype in ("i64", "i32")
 
+    def copied(self, x):
+        return super().copied(self.whole_numbers(x) if isinstance(x, Constant) and self.is_large(x) else x)
+
     def whole_numbers(self, x):
         if isinstance(x, Constant) and x.tensor.count() == 1 and isinstance(x.tensor.item(), fold.Size):
             x = self.tensor(x)

@@ -390,13 +390,12 @@ def tile(w, call, x, repeats, axis=None):
         raise Refused("the form of opset 1 is not possible")
     if any(isinstance(times, fold.Size) for times in repeats):
         raise Refused("it repeats by a size that varies")
-    return w.add("tile", [w.copied(w.whole(x))], (), repeats=repeats) if any(times != 1 for times in repeats) else x
+    return w.add("tile", [w.whole(w.copied(x))], (), repeats=repeats) if any(times != 1 for times in repeats) else x
 
 
 @operation("Concat")
 def concat(w, call, *parts):
-    known = [isinstance(x, Constant) and w.is_large(x) for x in parts]
-    parts = w.alike([w.whole(w.whole_numbers(x) if large else x) for x, large in zip(parts, known)])
+    parts = w.alike([w.whole(x if isinstance(x, Value) else w.copied(x)) for x in parts])
     axis = normal_axis(call.get("axis", 1), len(parts[0].shape))
     return parts[0] if len(parts) == 1 else w.add("concat", parts, (), dim=axis)
 

@@ -364,7 +364,7 @@ class Writer:
     def pick(self, x, axis, index):
         """gather along an axis; index: of as many axes as x."""
         index = self.integers(self.whole(index), ("i64", "i32"))
-        x = self.copied(self.whole(x))
+        x = self.whole(self.copied(x))
         return self.add("gather", [x, index], index.shape, kind=x.dtype, dim=axis)
 
     def running(self, op, x, axis):

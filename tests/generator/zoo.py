@@ -1382,6 +1382,17 @@ def bags():
     return net, (torch.randint(0, 7, (3, 3)), torch.randint(0, 7, (12,)), randn(12), randn(3, 12)), loss
 
 
+@case(SGD)
+def masked_in_order():
+    """Elements of one tensor in the places of a mask in another, floats and large integers."""
+    def forward(self, x, mask, i):
+        y = self.fc(x).masked_scatter(mask[:, :1].expand(-1, 4), self.words)
+        large = (i + 2 ** 40).masked_scatter(mask, self.numbers + 2 ** 33)
+        return y * (large % 1009) / 1000
+    net = Net(forward, fc=nn.Linear(4, 4), words=parameter(3, 4), numbers=torch.arange(12))
+    return net, (randn(3, 4), torch.rand(3, 4) > 0.4, torch.randint(-9, 9, (3, 4)), randn(3, 4)), nn.MSELoss()
+
+
 @sized({"input0": {1: "T"}}, [(2, 6), (4, 11)])
 @case(SGD)
 def sized_cuts(n=3, length=9):
