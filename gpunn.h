@@ -702,7 +702,7 @@
  *     - a field set to 0 seems to be ignored: 0 means the default; write GPUNN_ZERO.
  *
  * HOW IT WORKS  The trip of y = gpunn_linear(x, "fc", .out_features = 10). Names behind >> are sections of this file.
- *     Building. gpunn_linear is a macro for gpunn_linear_ (>>layers/basic). gpunn__settle applies the defaults of its row
+ *     Building. gpunn_linear is a macro for gpunn_linear_ (>>layers/basic). gpunn__apply_defaults applies the defaults of its row
  *     (>>graph/arguments). gpunn__layer_weight makes the parameters fc.weight and fc.bias. gpunn__node (>>graph/nodes) appends
  *     the result to the model, with the shape that gpunn__infer gives (>>graph/infer). Nothing is computed yet, and the device
  *     holds no memory.
@@ -710,12 +710,12 @@
  *     arena. Later runs find it (gpunn__plan_for, >>run/run). gpunn__plan_fill (>>plan/plan) makes it in these passes:
  *      1. gpunn__mark_operands: the tensors that the outputs are computed from.
  *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run assigns.
- *      3. gpunn__settle_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
- *      4. gpunn__find_narrow: weights of an inference model that are kept in 16 bits alone.
+ *      3. gpunn__resolve_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
+ *      4. gpunn__find_half_storage: weights of an inference model that are kept in 16 bits alone.
  *      5. gpunn__mark_storage: dtype and layout of each value.
  *      6. gpunn__mark_roots: reshapes and other aliases share their operand's memory.
  *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each (>>plan/backward).
- *      8. gpunn__mark_groups: nodes that a generated kernel computes together.
+ *      8. gpunn__mark_fused: nodes that a generated kernel computes together.
  *      9. gpunn__mark_order: the order of the nodes.
  *     10. gpunn__mark_chains: norm, residual and activation merged into the product or convolution before them.
  *     11. gpunn__mark_activated: gradients that the step of the activation has already multiplied.
@@ -4013,7 +4013,7 @@ struct gpunn_kernel_set {
 /* Marks rarely executed code (plans, readers), which runs once per model or file. It is compiled with less
  * optimization, for a faster build: it is half of this file. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
-#define GPUNN__SELDOM
+#define GPUNN__COLD
 #endif
 /* -ffast-math lets compilers assume that all numbers are finite. This code turns that off, since NaN and
  * infinities indicate bad losses. */
@@ -4204,24 +4204,24 @@ GPUNN__SHARED float gpunn__roi_count(const gpunn__roi_line *y, const gpunn__roi_
 #ifdef GPUNN__COMPANION
 typedef int      gpunn__extent;
 typedef unsigned gpunn__unsigned;
-enum { GPUNN__ROOM_ALIGN = 256 }; /* bytes */
+enum { GPUNN__ARENA_ALIGN = 256 }; /* bytes */
 #else
 typedef int64_t  gpunn__extent;
 typedef uint64_t gpunn__unsigned;
-enum { GPUNN__ROOM_ALIGN = 64 };
+enum { GPUNN__ARENA_ALIGN = 64 };
 #endif
 
 /* A buffer handed out in aligned pieces. With base NULL it only adds up their sizes. */
-typedef struct gpunn__room {
+typedef struct gpunn__arena {
     char  *base;
     size_t bytes;
-} gpunn__room;
+} gpunn__arena;
 
 /* Takes the next piece of the buffer; NULL without a base. */
-GPUNN__COMMON void *gpunn__room_take(gpunn__room *room, size_t bytes)
+GPUNN__COMMON void *gpunn__arena_take(gpunn__arena *arena, size_t bytes)
 {
-    void *at = room->base ? room->base + room->bytes : NULL;
-    room->bytes += (bytes + GPUNN__ROOM_ALIGN - 1) / GPUNN__ROOM_ALIGN * GPUNN__ROOM_ALIGN;
+    void *at = arena->base ? arena->base + arena->bytes : NULL;
+    arena->bytes += (bytes + GPUNN__ARENA_ALIGN - 1) / GPUNN__ARENA_ALIGN * GPUNN__ARENA_ALIGN;
     return at;
 }
 
@@ -4321,10 +4321,10 @@ GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level
         if (f < features) out[f] = sum[f];
 }
 
-/* Adds the gradient with respect to each coordinate: slope[i] += sum over the features of dy times their
+/* Adds the gradient with respect to each coordinate: dx[i] += sum over the features of dy times their
  * derivative by coordinate i. */
-GPUNN__SHARED void gpunn__hash_slopes(int axes, const gpunn__hash_level *level, const float *x, const float *table, int features,
-                                      const float *dy, float *slope)
+GPUNN__SHARED void gpunn__hash_dx(int axes, const gpunn__hash_level *level, const float *x, const float *table, int features,
+                                  const float *dy, float *dx)
 {
     const gpunn__hash_place place = gpunn__hash_find(axes, level, x);
     for (int corner = 0; corner < 1 << axes; corner++) {
@@ -4332,7 +4332,7 @@ GPUNN__SHARED void gpunn__hash_slopes(int axes, const gpunn__hash_level *level, 
         float        sum = 0;
         for (int f = 0; f < features; f++) sum += dy[f] * row[f];
         sum *= level->scale;
-        for (int i = 0; i < axes; i++) slope[i] += (corner >> i & 1 ? sum : -sum) * gpunn__hash_weight(axes, &place, corner, i);
+        for (int i = 0; i < axes; i++) dx[i] += (corner >> i & 1 ? sum : -sum) * gpunn__hash_weight(axes, &place, corner, i);
     }
 }
 
@@ -5124,38 +5124,38 @@ struct gpunn_device {
 };
 
 /* A rank's contribution to the all-reduce of statuses that precedes every call common to all ranks. */
-typedef struct gpunn__vote {
+typedef struct gpunn__rank_status {
     int32_t  status;
     float    loss;
     uint32_t what; /* hash of the call it is about to make */
-} gpunn__vote;
+} gpunn__rank_status;
 struct gpunn_group {
-    gpunn_device    *dev;
-    gpunn_group_args args;        /* the engine; its functions are NULL in a group of one */
-    int              users;       /* number of optimizers and loaders */
-    bool             closed;      /* closed by the program: freed with the last user */
-    gpunn_status     broken;      /* status of a failed engine; GPUNN_OK: it works */
-    int              process;     /* process id that opened it: a forked child is no rank */
-    bool             told;        /* all ranks know of the last failure */
-    bool             copies;      /* some rank's device is no CPU: data is copied through host memory, which may fail */
-    bool             unlike;      /* the ranks' devices round differently: weights may drift apart */
-    int64_t          agreed;      /* number of all-reduces of statuses so far */
-    gpunn__vote     *votes;       /* [size] */
-    char            *piece;       /* GPUNN__GROUP_PIECE bytes of host memory for data of a device; NULL: not needed so far */
-    int64_t         *counts;      /* [size]: parts of a reduce_scatter */
-    uint16_t        *bf16;        /* with .bf16_gradients: GPUNN__GROUP_PIECE bytes to exchange; NULL: without */
-    void            *joined_bf16; /* the same in memory of a joined device: gpunn__joined_count() values */
-    bool             joined;      /* the device communicates with those of the other ranks itself */
-    gpunn_exchange  *exchanges;   /* of the next run, if it has joined */
-    int              exchange_count, exchange_capacity;
+    gpunn_device       *dev;
+    gpunn_group_args    args;        /* the engine; its functions are NULL in a group of one */
+    int                 users;       /* number of optimizers and loaders */
+    bool                closed;      /* closed by the program: freed with the last user */
+    gpunn_status        broken;      /* status of a failed engine; GPUNN_OK: it works */
+    int                 process;     /* process id that opened it: a forked child is no rank */
+    bool                reported;    /* all ranks know of the last failure */
+    bool                copies;      /* some rank's device is no CPU: data is copied through host memory, which may fail */
+    bool                unlike;      /* the ranks' devices round differently: weights may drift apart */
+    int64_t             reductions;  /* number of all-reduces of statuses so far */
+    gpunn__rank_status *statuses;    /* [size] */
+    char               *piece;       /* GPUNN__GROUP_PIECE bytes of host memory for data of a device; NULL: not needed so far */
+    int64_t            *counts;      /* [size]: parts of a reduce_scatter */
+    uint16_t           *bf16;        /* with .bf16_gradients: GPUNN__GROUP_PIECE bytes to exchange; NULL: without */
+    void               *joined_bf16; /* the same in memory of a joined device: gpunn__joined_count() values */
+    bool                joined;      /* the device communicates with those of the other ranks itself */
+    gpunn_exchange     *exchanges;   /* of the next run, if it has joined */
+    int                 exchange_count, exchange_capacity;
 };
 
 typedef enum gpunn__kind { GPUNN__INPUT = 1, GPUNN__PARAMETER, GPUNN__BUFFER, GPUNN__CONSTANT, GPUNN__VALUE } gpunn__kind;
 
-typedef struct gpunn__lent { /* user-owned memory */
-    void  *data;             /* NULL: none */
+typedef struct gpunn__user_memory { /* user-owned memory */
+    void  *data;                    /* NULL: none */
     size_t bytes;
-} gpunn__lent;
+} gpunn__user_memory;
 
 struct gpunn_tensor {
     gpunn_model *model;
@@ -5170,16 +5170,16 @@ struct gpunn_tensor {
     const struct gpunn__operation *operation; /* computes the op on the CPU */
     gpunn_attributes               attr;
     int                            input_count;
-    gpunn_tensor                 **inputs;  /* an absent optional operand is NULL */
-    char                          *layer;   /* layer name for messages; NULL: none */
-    const char                    *made_by; /* for messages: the builder whose last op this is; NULL: the op itself */
+    gpunn_tensor                 **inputs;   /* an absent optional operand is NULL */
+    char                          *layer;    /* layer name for messages; NULL: none */
+    const char                    *built_by; /* for messages: the builder whose last op this is; NULL: the op itself */
     /* next in its chain of the model's index, by gpunn__key; only a layer's first tensor is in the index */
-    gpunn_tensor *next[2];
-    bool          keep, retain_grad;
-    bool          shared;  /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
-    int           part;    /* checkpoint segment that recomputes it; 0: none */
-    gpunn__lent   lent[2]; /* used instead of its own memory: [0] for the value, [1] for the gradient */
-    gpunn_dlpack *managed; /* owner of lent[0]; NULL: none */
+    gpunn_tensor      *next[2];
+    bool               keep, retain_grad;
+    bool               shared; /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
+    int                part;   /* checkpoint segment that recomputes it; 0: none */
+    gpunn__user_memory user_memory[2]; /* used instead of its own memory: [0] for the value, [1] for the gradient */
+    gpunn_dlpack      *managed;        /* owner of user_memory[0]; NULL: none */
     /* Inputs only: */
     void   *data; /* backend memory, or user-owned memory */
     size_t  capacity;
@@ -5191,7 +5191,7 @@ struct gpunn_tensor {
     bool       trainable, decay;
     bool       frozen;       /* running_mean only: gpunn_freeze_statistics */
     bool       state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
-    bool       narrow;       /* has 16-bit storage only: gpunn__find_narrow */
+    bool       half_storage; /* has 16-bit storage only: gpunn__find_half_storage */
     bool       bound;        /* bound before it was laid out, so it stays F32 */
     float      lr_scale;
     int64_t    offset;       /* in the model's weights, in floats; for parameters in the gradients too; -1: not laid out */
@@ -5203,7 +5203,7 @@ typedef struct gpunn__plan gpunn__plan; /* >>plan/plan */
 
 /* What a spec contains beside tensors (>>io/spec_reader). */
 typedef struct gpunn__recipe {
-    bool              given;
+    bool              is_set;
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS], clip_norm, clip_value, average_decay;
 } gpunn__recipe;
@@ -5233,10 +5233,10 @@ typedef struct gpunn__size {
     char       *text;               /* others: the formula, the same in all models that have it */
     int64_t     min, max, multiple; /* of a named atom; max 0: no limit */
     gpunn__sum  sum;
-    int64_t     divisor; /* the atom is floor(sum / divisor); 0: a named atom, or no atom but the sum */
-    int64_t     value;   /* named atom: its value divided by multiple, in the run whose values can be read */
-    int64_t     found;   /* the same, according to the inputs as they are now; 0: unknown */
-    const char *teller;  /* name of the input that determined `found` */
+    int64_t     divisor;  /* the atom is floor(sum / divisor); 0: a named atom, or no atom but the sum */
+    int64_t     value;    /* named atom: its value divided by multiple, in the run whose values can be read */
+    int64_t     found;    /* the same, according to the inputs as they are now; 0: unknown */
+    const char *found_by; /* name of the input that determined `found` */
 } gpunn__size;
 
 /* Keys by which a model's tensors are found: hash tables whose chains link the tensors. */
@@ -5262,7 +5262,7 @@ struct gpunn_model {
     gpunn__index     index[2];     /* by gpunn__key */
     gpunn__size     *sizes;        /* place 0 is unused, place 1 is the batch */
     int              size_count, size_capacity;
-    uint32_t         random_sites;
+    uint32_t         random_streams;
     /* Flat buffers: parameters (decayed ones first if laid out together), buffers and constants. Gradients
      * use the same offsets. */
     float                  *weights, *gradients;
@@ -5278,11 +5278,11 @@ struct gpunn_model {
     size_t                  plan_bytes;    /* limit of their bytes; 0: none */
     void                   *arena;
     size_t                  arena_bytes;
-    uint64_t                generation;   /* changes when a pointer that plans contain moves */
-    uint64_t                lending;      /* the same for user-owned memory */
-    uint64_t                written;      /* changes when inputs or states are written */
-    int                     lent_weights; /* number of parameters and buffers in user-owned memory */
-    int64_t                 batch;        /* of the last run or, before the first, of the last write; 0: neither */
+    uint64_t                generation;          /* changes when a pointer that plans contain moves */
+    uint64_t                user_memory_version; /* the same for user-owned memory */
+    uint64_t                written;             /* changes when inputs or states are written */
+    int                     user_weights;        /* number of parameters and buffers in user-owned memory */
+    int64_t                 batch;               /* of the last run or, before the first, of the last write; 0: neither */
     gpunn_run_state         state;
     bool                    doubtful;          /* some gradient may be infinite or NaN */
     uint64_t                written_gradients; /* grows when gradients, or which of them count, may have changed */
@@ -5312,7 +5312,7 @@ typedef struct gpunn__fit_record {
     int           loss;       /* 1 + the loss's id; 0: no record */
     bool          validation; /* best is the validation loss; false: the training loss */
     float         best;
-    int           best_epoch, epochs, room; /* epochs: completed; room: capacity of history */
+    int           best_epoch, epochs, capacity; /* epochs: completed; capacity: of history */
     gpunn__epoch *history;
 } gpunn__fit_record;
 
@@ -5322,33 +5322,33 @@ typedef struct gpunn__chosen {
     char          *prefix; /* NULL: none */
 } gpunn__chosen;
 
-typedef struct gpunn__settings_group {
+typedef struct gpunn__param_group {
     gpunn__chosen chosen;
     float         setting[GPUNN_SETTINGS], clip_norm, clip_value; /* -1: the optimizer's setting */
-} gpunn__settings_group;
+} gpunn__param_group;
 
 struct gpunn_optimizer {
-    gpunn_model           *model;
-    gpunn_optimizer       *next;                /* in the model's list */
-    const char            *name;                /* "gpunn_adam", for messages */
-    gpunn_update           rule;                /* kind and settings; the rest is set for each range of parameters */
-    bool                   uses[GPUNN__STATES]; /* states that this kind with these settings needs; average: gpunn_set_ema */
-    gpunn__chosen          chosen;
-    uint64_t               scope; /* identifies its plans among those of other optimizers; 0: it trains everything */
-    gpunn__settings_group *groups;
-    int                    group_count;
-    /* Derived from the settings by gpunn__optimizer_settle: */
+    gpunn_model        *model;
+    gpunn_optimizer    *next;                /* in the model's list */
+    const char         *name;                /* "gpunn_adam", for messages */
+    gpunn_update        rule;                /* kind and settings; the rest is set for each range of parameters */
+    bool                uses[GPUNN__STATES]; /* states that this kind with these settings needs; average: gpunn_set_ema */
+    gpunn__chosen       chosen;
+    uint64_t            scope; /* identifies its plans among those of other optimizers; 0: it trains everything */
+    gpunn__param_group *param_groups;
+    int                 param_group_count;
+    /* Derived from the settings by gpunn__optimizer_update_fields: */
     float state_start; /* initial value of state 0 */
     int   decay;       /* index of weight_decay among the settings */
     /* an update keeps zeros, as in the gaps between parameters, zero; false if eps is 0 and 0 is divided by
      * it */
     bool keeps_zeros;
     /* Set from the first step on by gpunn__optimizer_prepare: */
-    int            considered; /* number of the model's tensors already examined for what it trains */
-    gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
-    int64_t       *steps;      /* number of updates of each so far */
-    int64_t       *places;     /* offset of each in the states, in floats */
-    int           *group_of;   /* group of each; -1: none */
+    int            considered;     /* number of the model's tensors already examined for what it trains */
+    gpunn_tensor **parameters;     /* by rising offset; those of layers added later follow */
+    int64_t       *steps;          /* number of updates of each so far */
+    int64_t       *places;         /* offset of each in the states, in floats */
+    int           *param_group_of; /* group of each; -1: none */
     int            parameter_count;
     gpunn_update  *updates; /* two per parameter: its own update, and that of its average */
     gpunn__states  states;
@@ -5388,7 +5388,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
 GPUNN__INTERNAL gpunn_status  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
 GPUNN__INTERNAL void          gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
-GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_sync(gpunn_optimizer *opt);
 GPUNN__INTERNAL uint64_t     *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
 /* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. Builders pass it
@@ -5951,7 +5951,7 @@ GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values,
 
 /* Conversions between F32 and BF16. They are not inlined, because their callers are compiled with less
  * optimization. */
-GPUNN__NOINLINE void gpunn__bf16_narrow(uint16_t *to, const float *from, int64_t count)
+GPUNN__NOINLINE void gpunn__bf16_round(uint16_t *to, const float *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) to[i] = gpunn__bfloat_of_float(from[i]);
 }
@@ -5973,7 +5973,7 @@ GPUNN__NOINLINE void gpunn__bf16_add(uint16_t *sums, const uint16_t *parts, int 
             gpunn__widen_floats(GPUNN_BF16, parts + (size_t)rank * count + at, (int64_t)n, part);
             for (size_t i = 0; i < n; i++) sum[i] += part[i];
         }
-        gpunn__bf16_narrow(sums + at, sum, (int64_t)n);
+        gpunn__bf16_round(sums + at, sum, (int64_t)n);
     }
 }
 
@@ -6010,7 +6010,7 @@ GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values,
     }
 }
 
-#ifdef GPUNN__SELDOM
+#ifdef GPUNN__COLD
 #pragma GCC push_options
 #pragma GCC optimize("O1")
 #endif
@@ -6201,8 +6201,8 @@ GPUNN__INTERNAL gpunn__sum gpunn__sum_of(const gpunn_model *model, int64_t dim);
 GPUNN__INTERNAL void gpunn__size_put(char *text, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
 
 /* Text of a size in a shape. A named size is shown by its multiple: "H / 4". */
-enum { GPUNN__SIZE_ROOM = GPUNN__SIZE_TEXT + 32 };
-GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_ROOM]);
+enum { GPUNN__SIZE_BUFFER = GPUNN__SIZE_TEXT + 32 };
+GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_BUFFER]);
 
 /* Appends an entry to the table and returns its place; 0 on an error. */
 GPUNN__INTERNAL int gpunn__size_append(gpunn_model *model, const gpunn__size *size);
@@ -6449,13 +6449,13 @@ static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char
         gpunn__term_put(model, terms[i], terms[i]->factor < 0 ? (i ? " - " : "-") : i ? " + " : "", text, size);
 }
 
-GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_ROOM])
+GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_BUFFER])
 {
     const int        place = gpunn__size_place(model, dim);
     const gpunn__sum one = gpunn__sum_atom(place, 1);
     if (place == 0 || model->sizes[place].name == NULL) return place ? model->sizes[place].text : "no size";
     text[0] = 0;
-    gpunn__sum_put(model, &one, text, GPUNN__SIZE_ROOM);
+    gpunn__sum_put(model, &one, text, GPUNN__SIZE_BUFFER);
     return text;
 }
 
@@ -6747,8 +6747,8 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
 GPUNN__INTERNAL const char *gpunn__dim_text(const gpunn_model *model, int64_t dim, char text[32])
 {
     if (gpunn__is_sized(dim)) {
-        char        room[GPUNN__SIZE_ROOM];
-        const char *whole = gpunn__size_text(model, dim, room);
+        char        buffer[GPUNN__SIZE_BUFFER];
+        const char *whole = gpunn__size_text(model, dim, buffer);
         (void)snprintf(text, 32, strlen(whole) < 32 ? "%s" : "%.28s...", whole);
     } else if (dim == GPUNN_BATCH)
         (void)snprintf(text, 32, "batch");
@@ -6894,7 +6894,7 @@ GPUNN__INTERNAL void gpunn__machine(char *text, size_t size);
 GPUNN__INTERNAL int gpunn__processors(char set[1024]);
 
 /* Value of OMP_NUM_THREADS; 0: not set. */
-GPUNN__INTERNAL int gpunn__threads_said(void);
+GPUNN__INTERNAL int gpunn__omp_threads(void);
 
 /* The only symbol of gpunn_cuda.cu. The reference is weak: it is NULL if that file is not linked. Linkers of
  * Windows and macOS have no such weak references. */
@@ -6975,7 +6975,7 @@ static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_
 
 /* Tells log_fn why the CPU computes. A program linked without gpunn_cuda.cu otherwise differs from one on a
  * GPU only in speed. */
-static void gpunn__tell_cpu(const gpunn_device_args *args, const char *why)
+static void gpunn__log_cpu(const gpunn_device_args *args, const char *why)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
     const bool           unlinked = cuda == NULL;
@@ -7023,7 +7023,7 @@ static gpunn_device *gpunn__device_of(gpunn_device_args args)
     else if (cuda && args.type != GPUNN_DEVICE_CPU)
         dev = gpunn__device_on(cuda, &args, message, sizeof message);
     if (dev == NULL && args.backend == NULL && args.type != GPUNN_DEVICE_CUDA) {
-        gpunn__tell_cpu(&args, message);
+        gpunn__log_cpu(&args, message);
         dev = gpunn__device_on(gpunn__cpu_backend(), &args, message, sizeof message);
     }
     if (dev == NULL) (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: %s", message);
@@ -7174,7 +7174,8 @@ GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size)
 
 GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter)
 {
-    return parameter->lent[1].data ? (float *)parameter->lent[1].data : parameter->model->gradients + parameter->offset;
+    return parameter->user_memory[1].data ? (float *)parameter->user_memory[1].data
+                                          : parameter->model->gradients + parameter->offset;
 }
 
 /* Parameter that owns this element of a gradient; NULL: none exists any more. */
@@ -7183,7 +7184,7 @@ static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float 
     for (const gpunn_model *model = dev->models; model && gradient; model = model->next)
         for (int id = 0; id < model->laid_out; id++) {
             const gpunn_tensor *t = model->tensors[id];
-            if (t->kind != GPUNN__PARAMETER || (model->gradients == NULL && t->lent[1].data == NULL)) continue;
+            if (t->kind != GPUNN__PARAMETER || (model->gradients == NULL && t->user_memory[1].data == NULL)) continue;
             const float *own = gpunn__gradient_of(t);
             if (gradient >= own && gradient < own + gpunn__count(t, 1)) return t;
         }
@@ -7209,7 +7210,7 @@ static void gpunn__count_no_refused(gpunn_device *dev)
 {
     for (gpunn_model *model = dev->models; model; model = model->next)
         for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
-            if (opt->counts == NULL) (void)!gpunn__refused_settle(opt);
+            if (opt->counts == NULL) (void)!gpunn__refused_sync(opt);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
@@ -7274,7 +7275,7 @@ GPUNN__INTERNAL int gpunn__processors(char set[1024])
     return count < 1 ? 1 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
 }
 
-GPUNN__INTERNAL int gpunn__threads_said(void)
+GPUNN__INTERNAL int gpunn__omp_threads(void)
 {
     const char *said = getenv("OMP_NUM_THREADS");
     const long  count = said ? strtol(said, NULL, 10) : 0;
@@ -7287,7 +7288,7 @@ GPUNN__INTERNAL int gpunn__threads_said(void)
 GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 
 /* Logs a warning if the device lacks the model's precision. Call it once the model is on its device. */
-GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model);
+GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model);
 
 /* FNV-1a hash of a text. */
 GPUNN__INTERNAL uint32_t gpunn__hash(const char *text);
@@ -7335,7 +7336,7 @@ GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model)
     return gpunn__lacks_precision(model) ? GPUNN_PRECISION_F32 : model->precision;
 }
 
-GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model)
+GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
 {
     const gpunn_device *dev = model->dev;
     char                text[GPUNN__ERROR_SIZE];
@@ -7370,7 +7371,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     model->state.weights_version = 1;
     model->next = dev->models;
     dev->models = model;
-    gpunn__tell_precision(model);
+    gpunn__log_precision(model);
     return model;
 }
 
@@ -7457,7 +7458,7 @@ GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
     gpunn__free_text(dev, t->layer);
     gpunn__free(dev, t->inputs, (size_t)t->input_count * sizeof *t->inputs);
     if (t->constant) gpunn__free(dev, t->constant, (size_t)gpunn__count(t, 1) * sizeof *t->constant);
-    if (t->lent[0].data == NULL) gpunn__device_free(dev, t->data, t->capacity);
+    if (t->user_memory[0].data == NULL) gpunn__device_free(dev, t->data, t->capacity);
     gpunn__free(dev, t, sizeof *t);
 }
 
@@ -7584,11 +7585,11 @@ typedef struct gpunn__mpi {
     double   timeout;
     /* call: number of this call; told: number of the last call in which the others were told that this rank
      * waits */
-    int64_t       call, told;
-    int64_t      *waits;  /* [size]: the same of each rank, as far as received */
-    int          *counts; /* [4][size] */
-    float        *heard;  /* buffer for received floats, with .shard; NULL: without */
-    uint16_t     *bf16;   /* with .bf16_gradients; NULL: without */
+    int64_t       call, announced;
+    int64_t      *waits;    /* [size]: the same of each rank, as far as received */
+    int          *counts;   /* [4][size] */
+    float        *received; /* buffer for received floats, with .shard; NULL: without */
+    uint16_t     *bf16;     /* with .bf16_gradients; NULL: without */
     gpunn_device *dev;
     char          text[256];
 } gpunn__mpi;
@@ -7623,19 +7624,20 @@ static gpunn_status gpunn__mpi_fail(gpunn__mpi *mpi, const char *what, int code)
     return GPUNN_ERR_DEVICE;
 }
 
-static void gpunn__mpi_tell(gpunn__mpi *mpi)
+static void gpunn__mpi_announce(gpunn__mpi *mpi)
 {
-    mpi->told = mpi->call;
+    mpi->announced = mpi->call;
     for (int rank = 0; rank < mpi->size; rank++) {
         MPI_Request sent;
-        if (rank == mpi->rank || MPI_Isend(&mpi->told, 1, MPI_INT64_T, rank, GPUNN__MPI_WAITING, mpi->comm, &sent) != MPI_SUCCESS)
+        if (rank == mpi->rank ||
+            MPI_Isend(&mpi->announced, 1, MPI_INT64_T, rank, GPUNN__MPI_WAITING, mpi->comm, &sent) != MPI_SUCCESS)
             continue;
         (void)MPI_Request_free(&sent); /* so small that it is already sent */
     }
 }
 
 /* Receives the notices of waiting ranks. Whether one of them waits in this call. */
-static bool gpunn__mpi_hears(gpunn__mpi *mpi)
+static bool gpunn__mpi_receive_notices(gpunn__mpi *mpi)
 {
     MPI_Status status;
     int        there = 0;
@@ -7653,7 +7655,7 @@ static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
 {
     char more[32];
     int  missing = 0, first = -1;
-    (void)gpunn__mpi_hears(mpi);
+    (void)gpunn__mpi_receive_notices(mpi);
     for (int rank = mpi->size - 1; rank >= 0; rank--)
         if (rank != mpi->rank && mpi->waits[rank] < mpi->call) {
             first = rank;
@@ -7678,7 +7680,8 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
     mpi->call++;
     while (code == MPI_SUCCESS && (code = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done) {
         const double waited = MPI_Wtime() - began;
-        if (mpi->told < mpi->call && (waited > mpi->timeout / 10 || gpunn__mpi_hears(mpi))) gpunn__mpi_tell(mpi);
+        if (mpi->announced < mpi->call && (waited > mpi->timeout / 10 || gpunn__mpi_receive_notices(mpi)))
+            gpunn__mpi_announce(mpi);
         if (waited > mpi->timeout) return gpunn__mpi_missing(mpi, what);
 #ifdef _WIN32
         (void)SwitchToThread();
@@ -7689,8 +7692,8 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
     return code == MPI_SUCCESS ? GPUNN_OK : gpunn__mpi_fail(mpi, what, code);
 }
 
-/* Floats in mpi->heard: equally many from each rank. */
-static int64_t gpunn__mpi_heard_count(const gpunn__mpi *mpi)
+/* Floats in mpi->received: equally many from each rank. */
+static int64_t gpunn__mpi_received_count(const gpunn__mpi *mpi)
 {
     return 8 * GPUNN__MPI_PIECE + mpi->size;
 }
@@ -7720,11 +7723,12 @@ GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, in
 static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const int64_t *counts)
 {
     gpunn__mpi   *mpi = (gpunn__mpi *)user;
-    const int64_t most = gpunn__mpi_heard_count(mpi) / mpi->size, all = gpunn__sum_counts(counts, mpi->size);
+    const int64_t most = gpunn__mpi_received_count(mpi) / mpi->size, all = gpunn__sum_counts(counts, mpi->size);
     const int64_t own = gpunn__sum_counts(counts, mpi->rank);
     int64_t       longest = 0;
-    int *const said = mpi->counts, *const from = said + mpi->size, *const heard = from + mpi->size, *const to = heard + mpi->size;
-    gpunn_status status = GPUNN_OK;
+    int *const said = mpi->counts, *const from = said + mpi->size, *const received = from + mpi->size,
+               *const to = received + mpi->size;
+    gpunn_status      status = GPUNN_OK;
     if (all > GPUNN__MPI_MOST) return gpunn__mpi_all_reduce(user, values, all);
     for (int rank = 0; rank < mpi->size; rank++) longest = counts[rank] > longest ? counts[rank] : longest;
     for (int64_t at = 0, begin = 0; at < longest && status == GPUNN_OK; at += most, begin = 0) {
@@ -7734,15 +7738,16 @@ static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const i
             const int64_t count = gpunn__part_from(counts[rank], at, most);
             said[rank] = rank == mpi->rank ? 0 : (int)count;
             from[rank] = (int)(count > 0 ? begin + at : 0);
-            heard[rank] = rank == mpi->rank ? 0 : (int)mine;
+            received[rank] = rank == mpi->rank ? 0 : (int)mine;
             to[rank] = (int)(rank * most);
         }
-        const int code = MPI_Ialltoallv(values, said, from, MPI_FLOAT, mpi->heard, heard, to, MPI_FLOAT, mpi->comm, &request);
+        const int code = MPI_Ialltoallv(values, said, from, MPI_FLOAT, mpi->received, received, to, MPI_FLOAT, mpi->comm,
+                                        &request);
         status = gpunn__mpi_wait(mpi, "reduce_scatter", code, &request);
         for (int rank = 0; rank < mpi->size && status == GPUNN_OK; rank++) {
             float *GPUNN__RESTRICT       sums = values + own + at;
-            const float *GPUNN__RESTRICT part = mpi->heard + rank * most;
-            for (int64_t i = 0; i < heard[rank]; i++) sums[i] += part[i];
+            const float *GPUNN__RESTRICT part = mpi->received + rank * most;
+            for (int64_t i = 0; i < received[rank]; i++) sums[i] += part[i];
         }
     }
     return status;
@@ -7755,13 +7760,13 @@ static gpunn_status gpunn__mpi_all_reduce_bf16(void *user, uint16_t *values, int
     MPI_Request  request;
     const int    each = (int)((count + mpi->size - 1) / mpi->size);
     const size_t all = (size_t)each * (size_t)mpi->size, bytes = (size_t)count * sizeof *values;
-    uint16_t    *sent = mpi->bf16, *heard = sent + all;
+    uint16_t    *sent = mpi->bf16, *received = sent + all;
     memcpy(sent, values, bytes);
     memset(sent + count, 0, all * sizeof *sent - bytes);
-    int          code = MPI_Ialltoall(sent, 2 * each, MPI_BYTE, heard, 2 * each, MPI_BYTE, mpi->comm, &request);
+    int          code = MPI_Ialltoall(sent, 2 * each, MPI_BYTE, received, 2 * each, MPI_BYTE, mpi->comm, &request);
     gpunn_status status = gpunn__mpi_wait(mpi, "all_reduce_bf16", code, &request);
     if (status != GPUNN_OK) return status;
-    gpunn__bf16_add(sent + (size_t)mpi->rank * (size_t)each, heard, mpi->size, (size_t)each);
+    gpunn__bf16_add(sent + (size_t)mpi->rank * (size_t)each, received, mpi->size, (size_t)each);
     code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, sent, 2 * each, MPI_BYTE, mpi->comm, &request);
     status = gpunn__mpi_wait(mpi, "all_reduce_bf16", code, &request);
     if (status == GPUNN_OK) memcpy(values, sent, bytes);
@@ -7806,7 +7811,7 @@ GPUNN__INTERNAL void gpunn__mpi_close(gpunn__mpi *mpi, bool ends)
     if (ends && mpi->begun) (void)MPI_Finalize();
     gpunn__free(mpi->dev, mpi->waits, mpi->waits ? (size_t)mpi->size * sizeof *mpi->waits : 0);
     gpunn__free(mpi->dev, mpi->counts, mpi->counts ? 4 * (size_t)mpi->size * sizeof *mpi->counts : 0);
-    gpunn__free(mpi->dev, mpi->heard, mpi->heard ? (size_t)gpunn__mpi_heard_count(mpi) * sizeof *mpi->heard : 0);
+    gpunn__free(mpi->dev, mpi->received, mpi->received ? (size_t)gpunn__mpi_received_count(mpi) * sizeof *mpi->received : 0);
     gpunn__free(mpi->dev, mpi->bf16, mpi->bf16 ? gpunn__mpi_bf16_bytes(mpi) : 0);
     gpunn__free(mpi->dev, mpi, sizeof *mpi);
 }
@@ -7842,8 +7847,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
         if (mpi->bf16 == NULL) status = GPUNN_ERR_MEMORY;
     }
     if (status == GPUNN_OK && group->args.shard) {
-        mpi->heard = (float *)gpunn__realloc(mpi->dev, NULL, 0, (size_t)gpunn__mpi_heard_count(mpi) * sizeof *mpi->heard);
-        if (mpi->heard == NULL) status = GPUNN_ERR_MEMORY;
+        mpi->received = (float *)gpunn__realloc(mpi->dev, NULL, 0,
+                                                (size_t)gpunn__mpi_received_count(mpi) * sizeof *mpi->received);
+        if (mpi->received == NULL) status = GPUNN_ERR_MEMORY;
     }
     if (status != GPUNN_OK) {
         gpunn__mpi_close(mpi, false);
@@ -7878,7 +7884,7 @@ typedef struct gpunn__store {
 } gpunn__store;
 
 /* Writes "rank R has not come within S seconds ..." to text. Returns GPUNN_ERR_DEVICE. */
-GPUNN__INTERNAL gpunn_status gpunn__say_late(char text[256], int rank, double seconds);
+GPUNN__INTERNAL gpunn_status gpunn__fail_timeout(char text[256], int rank, double seconds);
 
 /* gpunn_group_args.all_reduce; also identifies this engine. */
 GPUNN__INTERNAL gpunn_status gpunn__store_all_reduce(void *user, float *values, int64_t count);
@@ -7932,7 +7938,7 @@ static bool gpunn__store_put(const gpunn__store *store, const char *mode, const 
     return fclose(file) == 0 && good;
 }
 
-static gpunn_status gpunn__store_say(gpunn__store *store, const void *memory, size_t bytes)
+static gpunn_status gpunn__store_write(gpunn__store *store, const void *memory, size_t bytes)
 {
     store->call++;
     /* the file is closed in between, so other machines never see the end before the rest */
@@ -7974,43 +7980,43 @@ static void gpunn__pause(void) /* a tenth of a millisecond */
 #endif
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__say_late(char text[256], int rank, double seconds)
+GPUNN__INTERNAL gpunn_status gpunn__fail_timeout(char text[256], int rank, double seconds)
 {
     (void)snprintf(text, 256, "rank %d has not come within %g seconds: look for what it does, or why it ended", rank, seconds);
     return GPUNN_ERR_DEVICE;
 }
 
-static gpunn_status gpunn__store_hear_part(gpunn__store *store, int rank, size_t place, void *memory, size_t bytes, size_t all)
+static gpunn_status gpunn__store_read_part(gpunn__store *store, int rank, size_t place, void *memory, size_t bytes, size_t all)
 {
     const double began = gpunn__seconds();
     while (!gpunn__store_try(store, rank, place, memory, bytes, all)) {
         const double waited = gpunn__seconds() - began;
-        if (waited > store->timeout) return gpunn__say_late(store->text, rank, store->timeout);
+        if (waited > store->timeout) return gpunn__fail_timeout(store->text, rank, store->timeout);
         if (waited > 1e-3) gpunn__pause();
     }
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__store_hear(gpunn__store *store, int rank, void *memory, size_t bytes)
+static gpunn_status gpunn__store_read(gpunn__store *store, int rank, void *memory, size_t bytes)
 {
-    return gpunn__store_hear_part(store, rank, 0, memory, bytes, bytes);
+    return gpunn__store_read_part(store, rank, 0, memory, bytes, bytes);
 }
 
 static gpunn_status gpunn__store_all_gather(void *user, void *parts, size_t bytes)
 {
     gpunn__store *store = (gpunn__store *)user;
-    gpunn_status  status = gpunn__store_say(store, (char *)parts + (size_t)store->rank * bytes, bytes);
+    gpunn_status  status = gpunn__store_write(store, (char *)parts + (size_t)store->rank * bytes, bytes);
     for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++)
-        if (rank != store->rank) status = gpunn__store_hear(store, rank, (char *)parts + (size_t)rank * bytes, bytes);
+        if (rank != store->rank) status = gpunn__store_read(store, rank, (char *)parts + (size_t)rank * bytes, bytes);
     return status;
 }
 
 static gpunn_status gpunn__store_broadcast(void *user, void *memory, size_t bytes, int root)
 {
     gpunn__store *store = (gpunn__store *)user;
-    gpunn_status  status = gpunn__store_say(store, memory, store->rank == root ? bytes : 0);
+    gpunn_status  status = gpunn__store_write(store, memory, store->rank == root ? bytes : 0);
     for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++)
-        if (rank != store->rank) status = gpunn__store_hear(store, rank, memory, rank == root ? bytes : 0);
+        if (rank != store->rank) status = gpunn__store_read(store, rank, memory, rank == root ? bytes : 0);
     return status;
 }
 
@@ -8020,9 +8026,9 @@ static gpunn_status gpunn__store_add(gpunn__store *store, float *values, int64_t
     const float *part = (const float *)store->piece;
     const size_t place = (size_t)from * sizeof *values, bytes = (size_t)(to - from) * sizeof *values,
                  all = (size_t)count * sizeof *values;
-    gpunn_status status = gpunn__store_say(store, values, all);
+    gpunn_status status = gpunn__store_write(store, values, all);
     for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++) {
-        status = gpunn__store_hear_part(store, rank, place, store->piece, bytes, all);
+        status = gpunn__store_read_part(store, rank, place, store->piece, bytes, all);
         for (int64_t i = from; i < to && status == GPUNN_OK; i++) values[i] = rank ? values[i] + part[i - from] : part[i - from];
     }
     return status;
@@ -8060,9 +8066,9 @@ static const char *gpunn__store_error(void *user)
 GPUNN__INTERNAL void gpunn__store_close(gpunn__store *store, bool leaves)
 {
     char         path[1024];
-    gpunn_status status = leaves ? gpunn__store_say(store, NULL, 0) : GPUNN_ERR_DEVICE;
+    gpunn_status status = leaves ? gpunn__store_write(store, NULL, 0) : GPUNN_ERR_DEVICE;
     for (int rank = 1; rank < store->size && status == GPUNN_OK && store->rank == 0; rank++)
-        status = gpunn__store_hear(store, rank, NULL, 0);
+        status = gpunn__store_read(store, rank, NULL, 0);
     for (int i = 0; i < 2 * store->size && status == GPUNN_OK && store->rank == 0; i++) {
         (void)snprintf(path, sizeof path, "%.1000s/%d.%d", store->folder, i / 2, i % 2);
         (void)remove(path);
@@ -8154,8 +8160,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__store_open(gpunn_group *group)
 typedef struct gpunn__tcp {
     int           rank, size;
     double        timeout;
-    int          *lines; /* [size] sockets, or -1. Rank 0: to all others; others: [0] to rank 0 */
-    char         *piece; /* [GPUNN__GROUP_PIECE] */
+    int          *sockets; /* [size] sockets, or -1. Rank 0: to all others; others: [0] to rank 0 */
+    char         *piece;   /* [GPUNN__GROUP_PIECE] */
     gpunn_device *dev;
     char          text[256];
 } gpunn__tcp;
@@ -8185,9 +8191,9 @@ typedef struct gpunn__hello { /* first message in both directions */
 } gpunn__hello;
 
 /* Waits until the socket is ready for `what`. False: not before `until`, or failed, with errno. */
-static bool gpunn__tcp_ready(int line, short what, double until)
+static bool gpunn__tcp_ready(int fd, short what, double until)
 {
-    struct pollfd wanted = {line, what, 0};
+    struct pollfd wanted = {fd, what, 0};
     double        left;
     do {
         left = until - gpunn__seconds();
@@ -8201,15 +8207,15 @@ static bool gpunn__tcp_ready(int line, short what, double until)
 
 /* Transfers all bytes. what: POLLIN receives, POLLOUT sends. Both together send until something arrives;
  * errno is then EINTR. False: failed, with errno. */
-static bool gpunn__tcp_move(int line, void *memory, size_t bytes, short what, double until)
+static bool gpunn__tcp_move(int fd, void *memory, size_t bytes, short what, double until)
 {
     for (size_t at = 0; at < bytes;) {
         char *rest = (char *)memory + at;
-        if (!gpunn__tcp_ready(line, what, until)) return false;
-        const bool spoken = what == (POLLOUT | POLLIN) && gpunn__tcp_ready(line, POLLIN, 0);
+        if (!gpunn__tcp_ready(fd, what, until)) return false;
+        const bool spoken = what == (POLLOUT | POLLIN) && gpunn__tcp_ready(fd, POLLIN, 0);
         if (spoken) errno = EINTR;
         if (spoken) return false;
-        const ssize_t moved = what == POLLIN ? recv(line, rest, bytes - at, 0) : send(line, rest, bytes - at, GPUNN__NO_SIGNAL);
+        const ssize_t moved = what == POLLIN ? recv(fd, rest, bytes - at, 0) : send(fd, rest, bytes - at, GPUNN__NO_SIGNAL);
         if (moved > 0) at += (size_t)moved;
         if (moved == 0) errno = ECONNRESET;
         if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) return false;
@@ -8227,9 +8233,9 @@ static gpunn_status gpunn__tcp_left(gpunn__tcp *tcp, int rank, const char *why)
     return GPUNN_ERR_DEVICE;
 }
 
-static gpunn_status gpunn__tcp_told(gpunn__tcp *tcp, int32_t notice)
+static gpunn_status gpunn__tcp_notice(gpunn__tcp *tcp, int32_t notice)
 {
-    if (notice >= 0) return gpunn__say_late(tcp->text, notice, tcp->timeout);
+    if (notice >= 0) return gpunn__fail_timeout(tcp->text, notice, tcp->timeout);
     return gpunn__tcp_left(tcp, GPUNN__TCP_LEFT - notice, "rank 0 no longer hears it");
 }
 
@@ -8237,48 +8243,49 @@ static gpunn_status gpunn__tcp_told(gpunn__tcp *tcp, int32_t notice)
 static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
 {
     int32_t notice = GPUNN__TCP_WELL;
-    if (errno == EINTR && gpunn__tcp_move(tcp->lines[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
-        return gpunn__tcp_told(tcp, notice); /* arrived while this rank was sending */
+    if (errno == EINTR && gpunn__tcp_move(tcp->sockets[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
+        return gpunn__tcp_notice(tcp, notice); /* arrived while this rank was sending */
     const bool         late = errno == ETIMEDOUT;
-    const gpunn_status status = late ? gpunn__say_late(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout)
+    const gpunn_status status = late ? gpunn__fail_timeout(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout)
                                      : gpunn__tcp_left(tcp, rank, strerror(errno));
     notice = late ? rank : GPUNN__TCP_LEFT - rank;
     for (int other = 1; other < tcp->size && tcp->rank == 0; other++)
-        if (other != rank && tcp->lines[other] >= 0) (void)gpunn__tcp_move(tcp->lines[other], &notice, sizeof notice, POLLOUT, 0);
+        if (other != rank && tcp->sockets[other] >= 0)
+            (void)gpunn__tcp_move(tcp->sockets[other], &notice, sizeof notice, POLLOUT, 0);
     return status;
 }
 
-static gpunn_status gpunn__tcp_talk(gpunn__tcp *tcp, int rank, void *memory, size_t bytes, bool sends)
+static gpunn_status gpunn__tcp_transfer(gpunn__tcp *tcp, int rank, void *memory, size_t bytes, bool sends)
 {
     const double until = gpunn__seconds() + tcp->timeout * (rank ? 1 : 2);
     /* rank 0 answers; it does so earlier only if it misses a rank */
     const short what = !sends ? POLLIN : rank ? POLLOUT : POLLOUT | POLLIN;
-    return gpunn__tcp_move(tcp->lines[rank], memory, bytes, what, until) ? GPUNN_OK : gpunn__tcp_lost(tcp, rank);
+    return gpunn__tcp_move(tcp->sockets[rank], memory, bytes, what, until) ? GPUNN_OK : gpunn__tcp_lost(tcp, rank);
 }
 
 /* Receives a notice and a message from rank 0. */
-static gpunn_status gpunn__tcp_hear(gpunn__tcp *tcp, void *memory, size_t bytes)
+static gpunn_status gpunn__tcp_receive(gpunn__tcp *tcp, void *memory, size_t bytes)
 {
     int32_t      notice = GPUNN__TCP_WELL;
-    gpunn_status status = gpunn__tcp_talk(tcp, 0, &notice, sizeof notice, false);
-    if (status == GPUNN_OK && notice != GPUNN__TCP_WELL) return gpunn__tcp_told(tcp, notice);
-    return status == GPUNN_OK ? gpunn__tcp_talk(tcp, 0, memory, bytes, false) : status;
+    gpunn_status status = gpunn__tcp_transfer(tcp, 0, &notice, sizeof notice, false);
+    if (status == GPUNN_OK && notice != GPUNN__TCP_WELL) return gpunn__tcp_notice(tcp, notice);
+    return status == GPUNN_OK ? gpunn__tcp_transfer(tcp, 0, memory, bytes, false) : status;
 }
 
 /* Rank 0 sends to one rank. */
-static gpunn_status gpunn__tcp_tell_one(gpunn__tcp *tcp, int rank, void *memory, size_t bytes)
+static gpunn_status gpunn__tcp_send_one(gpunn__tcp *tcp, int rank, void *memory, size_t bytes)
 {
     int32_t            well = GPUNN__TCP_WELL;
-    const gpunn_status status = gpunn__tcp_talk(tcp, rank, &well, sizeof well, true);
-    return status == GPUNN_OK ? gpunn__tcp_talk(tcp, rank, memory, bytes, true) : status;
+    const gpunn_status status = gpunn__tcp_transfer(tcp, rank, &well, sizeof well, true);
+    return status == GPUNN_OK ? gpunn__tcp_transfer(tcp, rank, memory, bytes, true) : status;
 }
 
 /* Rank 0 sends to all ranks but one. */
-static gpunn_status gpunn__tcp_tell(gpunn__tcp *tcp, void *memory, size_t bytes, int but)
+static gpunn_status gpunn__tcp_send_all(gpunn__tcp *tcp, void *memory, size_t bytes, int but)
 {
     gpunn_status status = GPUNN_OK;
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++)
-        if (rank != but) status = gpunn__tcp_tell_one(tcp, rank, memory, bytes);
+        if (rank != but) status = gpunn__tcp_send_one(tcp, rank, memory, bytes);
     return status;
 }
 
@@ -8287,21 +8294,21 @@ static gpunn_status gpunn__tcp_all_gather(void *user, void *parts, size_t bytes)
     gpunn__tcp  *tcp = (gpunn__tcp *)user;
     gpunn_status status = GPUNN_OK;
     if (tcp->rank > 0) {
-        status = gpunn__tcp_talk(tcp, 0, (char *)parts + (size_t)tcp->rank * bytes, bytes, true);
-        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, parts, (size_t)tcp->size * bytes) : status;
+        status = gpunn__tcp_transfer(tcp, 0, (char *)parts + (size_t)tcp->rank * bytes, bytes, true);
+        return status == GPUNN_OK ? gpunn__tcp_receive(tcp, parts, (size_t)tcp->size * bytes) : status;
     }
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++)
-        status = gpunn__tcp_talk(tcp, rank, (char *)parts + (size_t)rank * bytes, bytes, false);
-    return status == GPUNN_OK ? gpunn__tcp_tell(tcp, parts, (size_t)tcp->size * bytes, 0) : status;
+        status = gpunn__tcp_transfer(tcp, rank, (char *)parts + (size_t)rank * bytes, bytes, false);
+    return status == GPUNN_OK ? gpunn__tcp_send_all(tcp, parts, (size_t)tcp->size * bytes, 0) : status;
 }
 
 static gpunn_status gpunn__tcp_broadcast(void *user, void *memory, size_t bytes, int root)
 {
     gpunn__tcp *tcp = (gpunn__tcp *)user;
     if (tcp->rank > 0)
-        return tcp->rank == root ? gpunn__tcp_talk(tcp, 0, memory, bytes, true) : gpunn__tcp_hear(tcp, memory, bytes);
-    gpunn_status status = root ? gpunn__tcp_talk(tcp, root, memory, bytes, false) : GPUNN_OK;
-    return status == GPUNN_OK ? gpunn__tcp_tell(tcp, memory, bytes, root) : status;
+        return tcp->rank == root ? gpunn__tcp_transfer(tcp, 0, memory, bytes, true) : gpunn__tcp_receive(tcp, memory, bytes);
+    gpunn_status status = root ? gpunn__tcp_transfer(tcp, root, memory, bytes, false) : GPUNN_OK;
+    return status == GPUNN_OK ? gpunn__tcp_send_all(tcp, memory, bytes, root) : status;
 }
 
 /* Sums the values that follow `at` others: each rank receives its part or, if counts is NULL, all. */
@@ -8312,17 +8319,17 @@ static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, int64_t count
     int64_t      from, to;
     gpunn_status status = GPUNN_OK;
     if (tcp->rank > 0) {
-        status = gpunn__tcp_talk(tcp, 0, values, bytes, true);
+        status = gpunn__tcp_transfer(tcp, 0, values, bytes, true);
         gpunn__part_within(counts, tcp->rank, at, count, &from, &to);
-        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, values + from, (size_t)(to - from) * sizeof *values) : status;
+        return status == GPUNN_OK ? gpunn__tcp_receive(tcp, values + from, (size_t)(to - from) * sizeof *values) : status;
     }
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++) {
-        status = gpunn__tcp_talk(tcp, rank, tcp->piece, bytes, false);
+        status = gpunn__tcp_transfer(tcp, rank, tcp->piece, bytes, false);
         for (int64_t i = 0; i < count && status == GPUNN_OK; i++) values[i] += part[i];
     }
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++) {
         gpunn__part_within(counts, rank, at, count, &from, &to);
-        status = gpunn__tcp_tell_one(tcp, rank, values + from, (size_t)(to - from) * sizeof *values);
+        status = gpunn__tcp_send_one(tcp, rank, values + from, (size_t)(to - from) * sizeof *values);
     }
     return status;
 }
@@ -8334,15 +8341,15 @@ static gpunn_status gpunn__tcp_add_bf16(gpunn__tcp *tcp, uint16_t *values, size_
     const size_t bytes = count * sizeof *values;
     gpunn_status status = GPUNN_OK;
     if (tcp->rank > 0) {
-        status = gpunn__tcp_talk(tcp, 0, values, bytes, true);
-        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, values, bytes) : status;
+        status = gpunn__tcp_transfer(tcp, 0, values, bytes, true);
+        return status == GPUNN_OK ? gpunn__tcp_receive(tcp, values, bytes) : status;
     }
     memcpy(parts, values, bytes);
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++)
-        status = gpunn__tcp_talk(tcp, rank, parts + (size_t)rank * count, bytes, false);
+        status = gpunn__tcp_transfer(tcp, rank, parts + (size_t)rank * count, bytes, false);
     if (status != GPUNN_OK) return status;
     gpunn__bf16_add(values, parts, tcp->size, count);
-    return gpunn__tcp_tell(tcp, values, bytes, 0);
+    return gpunn__tcp_send_all(tcp, values, bytes, 0);
 }
 
 static gpunn_status gpunn__tcp_all_reduce_bf16(void *user, uint16_t *values, int64_t count)
@@ -8383,39 +8390,39 @@ static const char *gpunn__tcp_error(void *user)
 GPUNN__INTERNAL void gpunn__tcp_close(gpunn__tcp *tcp)
 {
     const size_t size = (size_t)tcp->size;
-    for (size_t i = 0; i < size && tcp->lines; i++)
-        if (tcp->lines[i] >= 0) (void)close(tcp->lines[i]);
-    gpunn__free(tcp->dev, tcp->lines, tcp->lines ? size * sizeof *tcp->lines : 0);
+    for (size_t i = 0; i < size && tcp->sockets; i++)
+        if (tcp->sockets[i] >= 0) (void)close(tcp->sockets[i]);
+    gpunn__free(tcp->dev, tcp->sockets, tcp->sockets ? size * sizeof *tcp->sockets : 0);
     gpunn__free(tcp->dev, tcp->piece, tcp->piece ? GPUNN__GROUP_PIECE : 0);
     gpunn__free(tcp->dev, tcp, sizeof *tcp);
 }
 
-static void gpunn__tcp_set(int line)
+static void gpunn__tcp_set(int fd)
 {
     const int one = 1, none = 0;
-    (void)fcntl(line, F_SETFL, O_NONBLOCK);
-    (void)fcntl(line, F_SETFD, FD_CLOEXEC);
-    (void)setsockopt(line, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    (void)setsockopt(line, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    (void)setsockopt(line, IPPROTO_IPV6, IPV6_V6ONLY, &none, sizeof none);
+    (void)fcntl(fd, F_SETFL, O_NONBLOCK);
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &none, sizeof none);
 #ifdef SO_NOSIGPIPE
-    (void)setsockopt(line, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
+    (void)setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
 #endif
 }
 
 /* A socket that listens at the address or is connecting to it; -1: failed, with errno. */
 static int gpunn__tcp_socket(const struct addrinfo *address, bool listens)
 {
-    const int line = socket(address->ai_family, address->ai_socktype, address->ai_protocol);
-    bool      good = line >= 0;
-    if (good) gpunn__tcp_set(line);
+    const int fd = socket(address->ai_family, address->ai_socktype, address->ai_protocol);
+    bool      good = fd >= 0;
+    if (good) gpunn__tcp_set(fd);
     if (listens)
-        good = good && bind(line, address->ai_addr, address->ai_addrlen) == 0 && listen(line, SOMAXCONN) == 0;
+        good = good && bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
     else
-        good = good && (connect(line, address->ai_addr, address->ai_addrlen) == 0 || errno == EINPROGRESS);
-    if (good) return line;
+        good = good && (connect(fd, address->ai_addr, address->ai_addrlen) == 0 || errno == EINPROGRESS);
+    if (good) return fd;
     const int error = errno;
-    if (line >= 0) (void)close(line);
+    if (fd >= 0) (void)close(fd);
     errno = error;
     return -1;
 }
@@ -8434,14 +8441,14 @@ static struct addrinfo *gpunn__tcp_find(const char *host, const char *port, int 
 static int gpunn__tcp_listen(const char *port)
 {
     static const int families[] = {AF_INET6, AF_INET};
-    int              line = -1;
-    for (int i = 0; i < 2 && line < 0; i++) {
+    int              fd = -1;
+    for (int i = 0; i < 2 && fd < 0; i++) {
         struct addrinfo *own = gpunn__tcp_find(NULL, port, families[i]);
         if (own == NULL) continue;
-        line = gpunn__tcp_socket(own, true);
+        fd = gpunn__tcp_socket(own, true);
         freeaddrinfo(own);
     }
-    return line;
+    return fd;
 }
 
 static gpunn__hello gpunn__tcp_hello(const gpunn__tcp *tcp)
@@ -8465,16 +8472,16 @@ static bool gpunn__tcp_starved(gpunn__tcp *tcp)
 static bool gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
-    const int    line = accept(listener, NULL, NULL);
-    if (line < 0) return !gpunn__tcp_starved(tcp);
-    gpunn__tcp_set(line);
+    const int    fd = accept(listener, NULL, NULL);
+    if (fd < 0) return !gpunn__tcp_starved(tcp);
+    gpunn__tcp_set(fd);
     const double until = gpunn__seconds() + 1;
-    if (gpunn__tcp_move(line, &theirs, sizeof theirs, POLLIN, until) && memcmp(theirs.magic, own.magic, sizeof own.magic) == 0 &&
-        theirs.size == own.size && theirs.rank > 0 && theirs.rank < own.size && tcp->lines[theirs.rank] < 0 &&
-        gpunn__tcp_move(line, &own, sizeof own, POLLOUT, until))
-        tcp->lines[theirs.rank] = line;
+    if (gpunn__tcp_move(fd, &theirs, sizeof theirs, POLLIN, until) && memcmp(theirs.magic, own.magic, sizeof own.magic) == 0 &&
+        theirs.size == own.size && theirs.rank > 0 && theirs.rank < own.size && tcp->sockets[theirs.rank] < 0 &&
+        gpunn__tcp_move(fd, &own, sizeof own, POLLOUT, until))
+        tcp->sockets[theirs.rank] = fd;
     else
-        (void)close(line);
+        (void)close(fd);
     return true;
 }
 
@@ -8487,7 +8494,7 @@ static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double u
                            port, strerror(errno));
     gpunn_status status = GPUNN_OK;
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK;)
-        if (tcp->lines[rank] >= 0)
+        if (tcp->sockets[rank] >= 0)
             rank++;
         else if (!gpunn__tcp_ready(listener, POLLIN, until))
             status = gpunn__tcp_lost(tcp, rank);
@@ -8502,15 +8509,15 @@ static bool gpunn__tcp_try(gpunn__tcp *tcp, const struct addrinfo *address, doub
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
     const double soon = gpunn__seconds() + 5;
-    const int    line = gpunn__tcp_socket(address, false);
-    if (line < 0) return false;
-    if (gpunn__tcp_ready(line, POLLOUT, soon < until ? soon : until) && gpunn__tcp_move(line, &own, sizeof own, POLLOUT, until) &&
-        gpunn__tcp_move(line, &theirs, sizeof theirs, POLLIN, until) && theirs.rank == 0 && theirs.size == own.size &&
+    const int    fd = gpunn__tcp_socket(address, false);
+    if (fd < 0) return false;
+    if (gpunn__tcp_ready(fd, POLLOUT, soon < until ? soon : until) && gpunn__tcp_move(fd, &own, sizeof own, POLLOUT, until) &&
+        gpunn__tcp_move(fd, &theirs, sizeof theirs, POLLIN, until) && theirs.rank == 0 && theirs.size == own.size &&
         memcmp(theirs.magic, own.magic, sizeof own.magic) == 0)
-        tcp->lines[0] = line;
+        tcp->sockets[0] = fd;
     else
-        (void)close(line);
-    return tcp->lines[0] >= 0;
+        (void)close(fd);
+    return tcp->sockets[0] >= 0;
 }
 
 static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const char *port, double until)
@@ -8518,9 +8525,9 @@ static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const c
     do {
         errno = 0;
         struct addrinfo *found = gpunn__tcp_find(host, port, AF_UNSPEC);
-        for (const struct addrinfo *a = found; a && tcp->lines[0] < 0; a = a->ai_next) (void)gpunn__tcp_try(tcp, a, until);
+        for (const struct addrinfo *a = found; a && tcp->sockets[0] < 0; a = a->ai_next) (void)gpunn__tcp_try(tcp, a, until);
         if (found) freeaddrinfo(found);
-        if (tcp->lines[0] >= 0) return GPUNN_OK;
+        if (tcp->sockets[0] >= 0) return GPUNN_OK;
         if (gpunn__tcp_starved(tcp)) return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: %s", tcp->text);
         (void)poll(NULL, 0, 20);
     } while (gpunn__seconds() < until);
@@ -8551,10 +8558,10 @@ static GPUNN__STATUS gpunn__tcp_begin(gpunn__tcp *tcp, const char *store)
     if (!gpunn__tcp_parse(store, host, port))
         return gpunn__fail(tcp->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: '%.100s' is not tcp://HOST:PORT with a port to 65535",
                            store);
-    tcp->lines = (int *)gpunn__realloc(tcp->dev, NULL, 0, (size_t)tcp->size * sizeof *tcp->lines);
+    tcp->sockets = (int *)gpunn__realloc(tcp->dev, NULL, 0, (size_t)tcp->size * sizeof *tcp->sockets);
     tcp->piece = (char *)gpunn__realloc(tcp->dev, NULL, 0, GPUNN__GROUP_PIECE);
-    for (int i = 0; i < tcp->size && tcp->lines; i++) tcp->lines[i] = -1;
-    if (tcp->lines == NULL || tcp->piece == NULL) return GPUNN_ERR_MEMORY;
+    for (int i = 0; i < tcp->size && tcp->sockets; i++) tcp->sockets[i] = -1;
+    if (tcp->sockets == NULL || tcp->piece == NULL) return GPUNN_ERR_MEMORY;
     return tcp->rank ? gpunn__tcp_reach(tcp, host, port, until) : gpunn__tcp_wait(tcp, port, until);
 }
 
@@ -8646,8 +8653,8 @@ GPUNN__INTERNAL bool gpunn__has_piece(gpunn_group *group);
 /* All-reduce of statuses. All ranks begin every common call with it: each contributes its status and, by
  * `format`, what it is about to do. It fails on all ranks if one has failed or if they differ. loss (may be
  * NULL) becomes the mean over all ranks. */
-GPUNN__INTERNAL gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
-    GPUNN__PRINTF(4, 5);
+GPUNN__INTERNAL gpunn_status gpunn__all_reduce_status(gpunn_group *group, gpunn_status status, float *loss, const char *format,
+                                                      ...) GPUNN__PRINTF(4, 5);
 /* What a rank says if its run fails after the all-reduce of statuses for that run, when GPUs communicate
  * themselves. The others wait for its part, learn of the failure in the all-reduce for their next run, and
  * the group ends. */
@@ -8671,8 +8678,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpun
 GPUNN__INTERNAL GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
                                                        int64_t place, int64_t each);
 
-/* Whether all ranks know the outcome of a call that began when group->agreed was `agreed`. */
-GPUNN__INTERNAL bool gpunn__has_told(const gpunn_group *group, int64_t agreed);
+/* Whether all ranks know the outcome of a call that began when group->reductions was `reductions`. */
+GPUNN__INTERNAL bool gpunn__has_reported(const gpunn_group *group, int64_t reductions);
 
 /* gather of gpunn_ranks. It begins with an all-reduce of statuses, so a rank that has failed on its way here
  * ends the wait of all. */
@@ -8685,7 +8692,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exch
 /* Puts the added exchanges into a run and mixes them into its signature. */
 GPUNN__INTERNAL void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run);
 
-static gpunn_status gpunn__gpus_meet(gpunn_group *group);
+static gpunn_status gpunn__gpus_connect(gpunn_group *group);
 
 #define GPUNN__WHOLE_ENGINE \
     "an engine of the program's is rank, size, all_reduce, all_gather and broadcast; give all of them, or none"
@@ -8751,7 +8758,7 @@ static void gpunn__group_free(gpunn_group *group)
 #ifdef GPUNN_MPI
     if (group->args.all_reduce == gpunn__mpi_all_reduce) gpunn__mpi_close((gpunn__mpi *)group->args.user, leaves);
 #endif
-    gpunn__free(dev, group->votes, group->votes ? size * sizeof *group->votes : 0);
+    gpunn__free(dev, group->statuses, group->statuses ? size * sizeof *group->statuses : 0);
     gpunn__free(dev, group->piece, group->piece ? GPUNN__GROUP_PIECE : 0);
     gpunn__free(dev, group->counts, group->counts ? size * sizeof *group->counts : 0);
     gpunn__free(dev, group->bf16, group->bf16 ? gpunn__bf16_bytes(group) : 0);
@@ -8773,9 +8780,9 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
     dev->groups++;
     gpunn_status status = gpunn__engine_open(group);
     if (status == GPUNN_OK) {
-        group->votes = (gpunn__vote *)gpunn__calloc(dev, (size_t)group->args.size * sizeof *group->votes);
+        group->statuses = (gpunn__rank_status *)gpunn__calloc(dev, (size_t)group->args.size * sizeof *group->statuses);
         group->counts = (int64_t *)gpunn__calloc(dev, (size_t)group->args.size * sizeof *group->counts);
-        status = group->votes && group->counts ? gpunn__gpus_meet(group) : GPUNN_ERR_MEMORY;
+        status = group->statuses && group->counts ? gpunn__gpus_connect(group) : GPUNN_ERR_MEMORY;
     }
     if (status == GPUNN_OK) return group;
     gpunn__group_free(group);
@@ -8848,7 +8855,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__ex
     }
     if (status == GPUNN_OK) return GPUNN_OK;
     group->broken = status;
-    group->told = true; /* the others can no longer be told */
+    group->reported = true; /* the others can no longer be told */
     return gpunn__fail(group->dev, status, "the group has failed: %s", engine->error ? engine->error(engine->user) : names[kind]);
 }
 
@@ -8874,7 +8881,7 @@ GPUNN__INTERNAL bool gpunn__has_piece(gpunn_group *group)
 GPUNN__INTERNAL GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device *dev, gpunn_status copied)
 {
     if (copied != GPUNN_OK) copied = gpunn__backend_fail(dev, "a group's exchange", copied);
-    return group->copies ? gpunn__agree(group, copied, NULL, "the end of an exchange") : copied;
+    return group->copies ? gpunn__all_reduce_status(group, copied, NULL, "the end of an exchange") : copied;
 }
 
 /* Copies device memory to host memory. If that fails or failed before, piece becomes zeros, so that no other
@@ -8911,7 +8918,7 @@ static GPUNN__STATUS gpunn__sum_bf16(gpunn_group *group, float *values, int64_t 
     const bool   whole = group->args.all_reduce_bf16 != NULL;
     uint16_t    *sums = group->bf16, *own = whole ? sums : sums + group->args.rank * count;
     const size_t bytes = (size_t)count * sizeof *sums;
-    gpunn__bf16_narrow(own, values, count);
+    gpunn__bf16_round(own, values, count);
     const gpunn_status status = gpunn__exchange_host(group, whole ? GPUNN__ALL_REDUCE_BF16 : GPUNN__ALL_GATHER, sums, bytes, 0);
     if (status != GPUNN_OK) return status;
     if (!whole) gpunn__bf16_add(sums, sums, group->args.size, (size_t)count);
@@ -9021,7 +9028,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn
 }
 
 /* Broadcasts a sentence from rank `root`. */
-static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said, char text[GPUNN__ERROR_SIZE])
+static GPUNN__STATUS gpunn__broadcast_text(gpunn_group *group, int root, const char *said, char text[GPUNN__ERROR_SIZE])
 {
     memset(text, 0, GPUNN__ERROR_SIZE);
     if (group->args.rank == root) (void)snprintf(text, GPUNN__ERROR_SIZE, "%s", said);
@@ -9030,78 +9037,79 @@ static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said,
     return status;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
+GPUNN__INTERNAL gpunn_status gpunn__all_reduce_status(gpunn_group *group, gpunn_status status, float *loss, const char *format,
+                                                      ...)
 {
-    char          what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
-    const int     rank = group->args.rank, size = group->args.size;
-    gpunn_device *dev = group->dev;
-    gpunn__vote  *votes = group->votes;
-    double        sum = 0;
-    va_list       list;
+    char                what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
+    const int           rank = group->args.rank, size = group->args.size;
+    gpunn_device       *dev = group->dev;
+    gpunn__rank_status *statuses = group->statuses;
+    double              sum = 0;
+    va_list             list;
     va_start(list, format);
     (void)vsnprintf(what, sizeof what, format, list);
     va_end(list);
-    votes[rank].status = (int32_t)status;
-    votes[rank].loss = loss ? *loss : 0;
-    votes[rank].what = gpunn__hash(what);
-    gpunn_status spoken = gpunn__exchange_host(group, GPUNN__ALL_GATHER, votes, sizeof *votes, 0);
-    group->agreed++;
+    statuses[rank].status = (int32_t)status;
+    statuses[rank].loss = loss ? *loss : 0;
+    statuses[rank].what = gpunn__hash(what);
+    gpunn_status spoken = gpunn__exchange_host(group, GPUNN__ALL_GATHER, statuses, sizeof *statuses, 0);
+    group->reductions++;
     if (spoken != GPUNN_OK) return spoken;
-    group->told = true;
+    group->reported = true;
     for (int r = 0; r < size; r++) {
-        if (votes[r].status == GPUNN_OK) continue;
-        const gpunn_status theirs = (gpunn_status)votes[r].status;
-        spoken = gpunn__hear(group, r, gpunn_error(dev), other);
-        if (group->joined && (votes[r].what == gpunn__hash(GPUNN__LATE) || theirs == GPUNN_ERR_DEVICE)) group->broken = theirs;
+        if (statuses[r].status == GPUNN_OK) continue;
+        const gpunn_status theirs = (gpunn_status)statuses[r].status;
+        spoken = gpunn__broadcast_text(group, r, gpunn_error(dev), other);
+        if (group->joined && (statuses[r].what == gpunn__hash(GPUNN__LATE) || theirs == GPUNN_ERR_DEVICE)) group->broken = theirs;
         if (spoken != GPUNN_OK || status != GPUNN_OK) return status == GPUNN_OK ? spoken : status;
         return gpunn__fail(dev, theirs, "rank %d: %s", r, other);
     }
     for (int r = 1; r < size; r++) {
-        if (votes[r].what == votes[0].what) continue;
-        spoken = gpunn__hear(group, 0, what, first);
-        if (spoken == GPUNN_OK) spoken = gpunn__hear(group, r, what, other);
+        if (statuses[r].what == statuses[0].what) continue;
+        spoken = gpunn__broadcast_text(group, 0, what, first);
+        if (spoken == GPUNN_OK) spoken = gpunn__broadcast_text(group, r, what, other);
         if (spoken != GPUNN_OK) return spoken;
         return gpunn__fail(dev, GPUNN_ERR_STATE, "the ranks do not do the same: rank 0 has %s; rank %d has %s", first, r, other);
     }
-    group->told = false;
-    for (int r = 0; r < size; r++) sum += (double)votes[r].loss;
+    group->reported = false;
+    for (int r = 0; r < size; r++) sum += (double)statuses[r].loss;
     if (loss) *loss = (float)(sum / size);
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL bool gpunn__has_told(const gpunn_group *group, int64_t agreed)
+GPUNN__INTERNAL bool gpunn__has_reported(const gpunn_group *group, int64_t reductions)
 {
-    return group->agreed != agreed && group->told;
+    return group->reductions != reductions && group->reported;
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes)
 {
     gpunn_group       *group = (gpunn_group *)user;
-    const gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "%zu bytes of a layer's sums", bytes);
+    const gpunn_status status = gpunn__all_reduce_status(group, GPUNN_OK, NULL, "%zu bytes of a layer's sums", bytes);
     return status == GPUNN_OK ? gpunn__exchange_host(group, GPUNN__ALL_GATHER, parts, bytes, 0) : status;
 }
 
 /* ---- machines and their GPUs ----------------------------------------------------------------------------------------- */
 
-typedef struct gpunn__seat { /* where a rank runs */
-    uint64_t identity;       /* of its GPU */
-    int64_t  can;            /* whether it can exchange between GPUs: a status */
+typedef struct gpunn__hardware { /* where a rank runs */
+    uint64_t identity;           /* of its GPU */
+    int64_t  can;                /* whether it can exchange between GPUs: a status */
     int64_t  copies;
     uint64_t processors; /* equal for ranks on the same processors */
     uint64_t rounding;   /* equal for ranks whose updates have the same bits */
-} gpunn__seat;
+} gpunn__hardware;
 
-static gpunn__seat gpunn__own_seat(const gpunn_device *dev, gpunn_status can)
+static gpunn__hardware gpunn__own_hardware(const gpunn_device *dev, gpunn_status can)
 {
-    const bool  copies = dev->backend != gpunn__cpu_backend();
-    const char *vectors = copies ? NULL : strrchr(dev->info.name, ',');
-    char        machine[128], set[1024], words[1280];
-    gpunn__seat seat = {dev->info.identity, can, copies, 0, vectors ? gpunn__hash(vectors) : 0};
+    const bool      copies = dev->backend != gpunn__cpu_backend();
+    const char     *vectors = copies ? NULL : strrchr(dev->info.name, ',');
+    char            machine[128], set[1024], words[1280];
+    gpunn__hardware hardware = {dev->info.identity, can, copies, 0, vectors ? gpunn__hash(vectors) : 0};
     gpunn__machine(machine, sizeof machine);
     (void)gpunn__processors(set);
     (void)snprintf(words, sizeof words, "%s %s", machine, set);
-    seat.processors = gpunn__hash(words);
-    return seat;
+    hardware.processors = gpunn__hash(words);
+    return hardware;
 }
 
 /* Reduces the threads of a CPU device to its share of the processors, unless the program or OMP_NUM_THREADS
@@ -9110,7 +9118,7 @@ static void gpunn__share_processors(gpunn_device *dev, int ranks)
 {
     char      set[1024], text[128];
     const int all = gpunn__processors(set), own = all > ranks ? all / ranks : 1;
-    if (dev->backend->limit == NULL || dev->args.threads || gpunn__threads_said() || own >= dev->info.threads) return;
+    if (dev->backend->limit == NULL || dev->args.threads || gpunn__omp_threads() || own >= dev->info.threads) return;
     for (gpunn_model *model = dev->models; model; model = model->next) gpunn__invalidate(model);
     dev->backend->limit(dev->context, own);
     dev->backend->info(dev->context, &dev->info);
@@ -9118,19 +9126,19 @@ static void gpunn__share_processors(gpunn_device *dev, int ranks)
     if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
 }
 
-/* Compares the ranks' seats. *all: all can exchange between GPUs, each on its own. Two ranks on one GPU
+/* Compares the ranks' hardware. *all: all can exchange between GPUs, each on its own. Two ranks on one GPU
  * without .share_gpu are an error. */
-static GPUNN__STATUS gpunn__seats_compare(gpunn_group *group, gpunn__seat *seats, bool *all)
+static GPUNN__STATUS gpunn__hardware_compare(gpunn_group *group, gpunn__hardware *hardware, bool *all)
 {
-    gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, seats, sizeof *seats, 0);
+    gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, hardware, sizeof *hardware, 0);
     int          sharing = 0;
     for (int r = 0; r < group->args.size && status == GPUNN_OK; r++) {
-        *all = *all && seats[r].can == GPUNN_OK;
-        group->copies = group->copies || seats[r].copies;
-        group->unlike = group->unlike || seats[r].rounding != seats[0].rounding;
-        sharing += seats[r].processors == seats[group->args.rank].processors;
+        *all = *all && hardware[r].can == GPUNN_OK;
+        group->copies = group->copies || hardware[r].copies;
+        group->unlike = group->unlike || hardware[r].rounding != hardware[0].rounding;
+        sharing += hardware[r].processors == hardware[group->args.rank].processors;
         for (int other = 0; other < r; other++) {
-            if (seats[r].identity == 0 || seats[r].identity != seats[other].identity) continue;
+            if (hardware[r].identity == 0 || hardware[r].identity != hardware[other].identity) continue;
             *all = false;
             if (!group->args.share_gpu)
                 return gpunn__fail(group->dev, GPUNN_ERR_STATE,
@@ -9143,7 +9151,7 @@ static GPUNN__STATUS gpunn__seats_compare(gpunn_group *group, gpunn__seat *seats
     return status;
 }
 
-static void gpunn__tell_host(const gpunn_group *group, gpunn_status can)
+static void gpunn__log_host(const gpunn_group *group, gpunn_status can)
 {
     const gpunn_device *dev = group->dev;
     char                text[GPUNN__ERROR_SIZE];
@@ -9160,7 +9168,7 @@ static GPUNN__STATUS gpunn__gpus_join(gpunn_group *group)
     char                 id[GPUNN_RANKS_ID] = {0};
     gpunn_status         status = group->args.rank == 0 ? backend->ranks_id(dev->context, id) : GPUNN_OK;
     if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_group_open", status);
-    status = gpunn__agree(group, status, NULL, "NCCL's beginning");
+    status = gpunn__all_reduce_status(group, status, NULL, "NCCL's beginning");
     if (status == GPUNN_OK) status = gpunn__exchange_host(group, GPUNN__BROADCAST, id, sizeof id, 0);
     if (status != GPUNN_OK) return status;
     status = backend->ranks_join(dev->context, id, group->args.rank, group->args.size, group->args.timeout);
@@ -9170,11 +9178,11 @@ static GPUNN__STATUS gpunn__gpus_join(gpunn_group *group)
         group->joined_bf16 = gpunn__device_alloc(dev, (size_t)gpunn__joined_count(group) * sizeof(uint16_t));
         if (group->joined_bf16 == NULL) status = dev->error.status;
     }
-    return gpunn__agree(group, status, NULL, "NCCL");
+    return gpunn__all_reduce_status(group, status, NULL, "NCCL");
 }
 
 /* Joins the GPUs of the ranks for direct exchange, if they can and the group's type allows it. */
-static gpunn_status gpunn__gpus_meet(gpunn_group *group)
+static gpunn_status gpunn__gpus_connect(gpunn_group *group)
 {
     gpunn_device        *dev = group->dev;
     const gpunn_backend *backend = dev->backend;
@@ -9188,21 +9196,22 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
         group->bf16 = (uint16_t *)gpunn__realloc(dev, NULL, 0, gpunn__bf16_bytes(group));
         if (group->bf16 == NULL) status = GPUNN_ERR_MEMORY;
     }
-    status = gpunn__agree(group, status, NULL, "a group of type %d, buckets of %zu bytes%s%s", (int)group->args.type,
-                          group->args.bucket_bytes, group->args.shard ? ", shares of states" : "",
-                          group->args.bf16_gradients ? ", gradients as BF16" : "");
-    gpunn__seat *seats = (gpunn__seat *)gpunn__calloc(dev, (size_t)size * sizeof *seats);
-    status = gpunn__agree(group, status == GPUNN_OK && seats == NULL ? GPUNN_ERR_MEMORY : status, NULL, "machines");
+    status = gpunn__all_reduce_status(group, status, NULL, "a group of type %d, buckets of %zu bytes%s%s", (int)group->args.type,
+                                      group->args.bucket_bytes, group->args.shard ? ", shares of states" : "",
+                                      group->args.bf16_gradients ? ", gradients as BF16" : "");
+    gpunn__hardware *hardware = (gpunn__hardware *)gpunn__calloc(dev, (size_t)size * sizeof *hardware);
+    status = gpunn__all_reduce_status(group, status == GPUNN_OK && hardware == NULL ? GPUNN_ERR_MEMORY : status, NULL,
+                                      "machines");
     if (status == GPUNN_OK) {
-        seats[group->args.rank] = gpunn__own_seat(dev, can);
-        status = gpunn__seats_compare(group, seats, &all);
+        hardware[group->args.rank] = gpunn__own_hardware(dev, can);
+        status = gpunn__hardware_compare(group, hardware, &all);
     }
-    gpunn__free(dev, seats, seats ? (size_t)size * sizeof *seats : 0);
+    gpunn__free(dev, hardware, hardware ? (size_t)size * sizeof *hardware : 0);
     if (status != GPUNN_OK) return status;
     if (all) return gpunn__gpus_join(group);
-    if (tells) gpunn__tell_host(group, can);
+    if (tells) gpunn__log_host(group, can);
     if (!must && group->copies && size > 1)
-        return gpunn__agree(group, gpunn__has_piece(group) ? GPUNN_OK : GPUNN_ERR_MEMORY, NULL, "copies");
+        return gpunn__all_reduce_status(group, gpunn__has_piece(group) ? GPUNN_OK : GPUNN_ERR_MEMORY, NULL, "copies");
     if (!must) return GPUNN_OK;
     if (can == GPUNN_OK) can = GPUNN_ERR_UNSUPPORTED;
     return gpunn__fail(dev, can, "gpunn_group_open: %s",
@@ -9302,7 +9311,7 @@ typedef enum gpunn__key_kind {
 } gpunn__key_kind;
 
 /* How the canonical text writes an attribute. */
-typedef enum gpunn__told_kind {
+typedef enum gpunn__attribute_kind {
     GPUNN__A_BOOL,
     GPUNN__A_NOT, /* a bool stored as its opposite */
     GPUNN__A_INT,
@@ -9329,9 +9338,9 @@ typedef enum gpunn__told_kind {
     GPUNN__A_COUNT,     /* number of elements of an operand */
     GPUNN__A_ALONG,     /* int: an axis of the result, whose size it is */
     GPUNN__A_SPATIAL,   /* sizes of all axes from that one on */
-    GPUNN__A_GIVEN,     /* whether an operand exists, provided the one before it does */
+    GPUNN__A_EXISTS,    /* whether an operand exists, provided the one before it does */
     GPUNN__A_SAME_RANK, /* whether the result has as many axes as its first operand */
-} gpunn__told_kind;
+} gpunn__attribute_kind;
 
 typedef struct gpunn__argument {
     const char     *name, *field; /* in a spec; in C */
@@ -9339,11 +9348,11 @@ typedef struct gpunn__argument {
     double          otherwise; /* the default */
     size_t          member;
 } gpunn__argument;
-typedef struct gpunn__told {
-    const char      *name;
-    gpunn__told_kind kind;
-    size_t           place; /* GPUNN__MEMBER or GPUNN__AT */
-} gpunn__told;
+typedef struct gpunn__attribute {
+    const char           *name;
+    gpunn__attribute_kind kind;
+    size_t                place; /* GPUNN__MEMBER or GPUNN__AT */
+} gpunn__attribute;
 
 typedef enum gpunn__row_kind { GPUNN__SOURCE, GPUNN__OP, GPUNN__LAYER, GPUNN__STACK } gpunn__row_kind;
 enum { GPUNN__MANY = -1, GPUNN__OWN = -2 };
@@ -9716,26 +9725,26 @@ GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind);
 
 /* The rows of the table. arguments and told are lists that end with a NULL name. */
 typedef struct gpunn__row {
-    const char            *name;
-    gpunn__row_kind        kind;
-    gpunn_op               op;
-    int                    operands, axes;
-    const char            *args; /* name of the argument struct */
-    const gpunn__argument *arguments;
-    const gpunn__told     *told;
+    const char             *name;
+    gpunn__row_kind         kind;
+    gpunn_op                op;
+    int                     operands, axes;
+    const char             *args; /* name of the argument struct */
+    const gpunn__argument  *arguments;
+    const gpunn__attribute *attributes;
 } gpunn__row;
 #define GPUNN__X(...) +1
 enum { GPUNN__ROW_COUNT = 0 GPUNN__ROWS(GPUNN__X) };
 #undef GPUNN__X
 GPUNN__DECLARE(const gpunn__row gpunn__rows[GPUNN__ROW_COUNT])
 /* For each row: where nodes have the keys that the canonical text omits. */
-GPUNN__DECLARE(const gpunn__told *const gpunn__shown[GPUNN__ROW_COUNT])
+GPUNN__DECLARE(const gpunn__attribute *const gpunn__shown[GPUNN__ROW_COUNT])
 
 /* The row with that name; NULL: none. */
 GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name);
 
 /* How the canonical text writes an op's attributes; ends with a NULL name. */
-GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op);
+GPUNN__INTERNAL const gpunn__attribute *gpunn__attributes_of(gpunn_op op);
 
 /* Default of a tensor argument, instead of NONE: it is operand i of the node. */
 #define GPUNN__OPERAND(i) (i)
@@ -9765,7 +9774,7 @@ GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op);
     K(_plain, values, ELEMENTS, GPUNN__NEEDED, args_, "Row-major.")
 #define GPUNN__LINEAR_ARGS(K, A, S)                                                                                            \
     K(linear, out_features, COUNT, GPUNN__NEEDED, out_features, "") S(out_features, SIZE, GPUNN__AT(GPUNN__RESULT, -1))        \
-    K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.") S(bias, GIVEN, GPUNN__AT(2, 0))  \
+    K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.") S(bias, EXISTS, GPUNN__AT(2, 0)) \
     K(linear, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                         \
     K(linear, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                    \
       "A parameter [out_features, in] in place of one of its own, for example another layer's.")
@@ -9784,7 +9793,7 @@ GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op);
 #define GPUNN__CONV_END(K, A, S)                                                                                               \
     K(conv, dilation, WINDOW, 1, dilations, "") A(dilation, WINDOW, dilation)                                                  \
     K(conv, groups, COUNT, 1, groups, "") A(groups, INT, groups)                                                               \
-    K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.") S(bias, GIVEN, GPUNN__AT(2, 0))    \
+    K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.") S(bias, EXISTS, GPUNN__AT(2, 0))   \
     K(conv, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                           \
     K(conv, weight, REFERENCE, GPUNN__OPERAND(1), weight, "A tensor of the weight's shape in place of a parameter of its own.")
 #define GPUNN__CONV_ARGS(K, A, S) GPUNN__CONV_START(K, A, S) GPUNN__CONV_END(K, A, S)
@@ -9796,30 +9805,30 @@ GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op);
     K(batch_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(batch_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                         \
     A(momentum, FLOAT, momentum)                                                                                               \
-    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))              \
+    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, EXISTS, GPUNN__AT(1, 0))             \
     K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.") S(sync, BOOL, GPUNN__MEMBER(sync))   \
     K(batch_norm, track_running_stats, UNLESS, true, no_running_stats, "false: by the batch's statistics in evaluation too.")
 #define GPUNN__GROUP_NORM_ARGS(K, A, S)                                                                                        \
     K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
     K(group_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
-    K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))
+    K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, EXISTS, GPUNN__AT(1, 0))
 #define GPUNN__INSTANCE_NORM_ARGS(K, A, S)                                                                                     \
     K(instance_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                         \
-    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))               \
+    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].") S(affine, EXISTS, GPUNN__AT(1, 0))              \
     K(instance_norm, track_running_stats, FLAG, false, track_running_stats,                                                    \
-      "With running_mean and running_var [c], which evaluation takes.") S(track_running_stats, GIVEN, GPUNN__AT(3, 0))         \
+      "With running_mean and running_var [c], which evaluation takes.") S(track_running_stats, EXISTS, GPUNN__AT(3, 0))        \
     K(instance_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                      \
     A(momentum, FLOAT, momentum)
 #define GPUNN__LAYER_NORM_ARGS(K, A, S)                                                                                        \
     K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
     K(layer_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight and bias.")                                        \
-    S(elementwise_affine, GIVEN, GPUNN__AT(1, 0))                                                                              \
-    K(layer_norm, bias, UNLESS, true, no_bias, "With bias, if elementwise_affine.") S(bias, GIVEN, GPUNN__AT(2, 0))
+    S(elementwise_affine, EXISTS, GPUNN__AT(1, 0))                                                                             \
+    K(layer_norm, bias, UNLESS, true, no_bias, "With bias, if elementwise_affine.") S(bias, EXISTS, GPUNN__AT(2, 0))
 #define GPUNN__RMS_NORM_ARGS(K, A, S)                                                                                          \
     K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
     K(layer_norm, eps, POSITIVE, 1.1920929e-07, eps, "") A(eps, FLOAT, eps)                                                    \
-    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight.") S(elementwise_affine, GIVEN, GPUNN__AT(1, 0))
+    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight.") S(elementwise_affine, EXISTS, GPUNN__AT(1, 0))
 #define GPUNN__RECURRENT_START(K, A, S)                                                                                        \
     K(rnn, layer, NAME, GPUNN__NONE, args_, "What messages call it.")                                                          \
     K(rnn, weights, REFERENCES, GPUNN__NEEDED, args_,                                                                          \
@@ -10091,9 +10100,9 @@ GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind)
 #define GPUNN__X(kind, row, op, operands, axes, list, ...)                                                \
     static const gpunn__argument gpunn__args_of_##row[] = {                                               \
         GPUNN__##list##_ARGS(GPUNN__K, GPUNN__NOTHING, GPUNN__NOTHING){NULL, NULL, GPUNN__K_NAME, 0, 0}}; \
-    static const gpunn__told gpunn__told_of_##row[] = {                                                   \
+    static const gpunn__attribute gpunn__attributes_of_##row[] = {                                        \
         GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__A, GPUNN__NOTHING){NULL, GPUNN__A_BOOL, 0}};          \
-    static const gpunn__told gpunn__shown_of_##row[] = {                                                  \
+    static const gpunn__attribute gpunn__shown_of_##row[] = {                                             \
         GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__NOTHING, GPUNN__S){NULL, GPUNN__A_BOOL, 0}};
 GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
@@ -10102,12 +10111,12 @@ GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__K
 
 #define GPUNN__X(kind, row, op, operands, axes, list, args, ...) \
-    {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, #args, gpunn__args_of_##row, gpunn__told_of_##row},
+    {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, #args, gpunn__args_of_##row, gpunn__attributes_of_##row},
 GPUNN__INTERNAL const gpunn__row gpunn__rows[GPUNN__ROW_COUNT] = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
 
 #define GPUNN__X(kind, row, ...) gpunn__shown_of_##row,
-GPUNN__INTERNAL const gpunn__told *const gpunn__shown[GPUNN__ROW_COUNT] = {GPUNN__ROWS(GPUNN__X)};
+GPUNN__INTERNAL const gpunn__attribute *const gpunn__shown[GPUNN__ROW_COUNT] = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
 
 GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name)
@@ -10117,11 +10126,11 @@ GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name)
     return NULL;
 }
 
-GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op)
+GPUNN__INTERNAL const gpunn__attribute *gpunn__attributes_of(gpunn_op op)
 {
-    static const gpunn__told nothing = {NULL, GPUNN__A_BOOL, 0};
+    static const gpunn__attribute nothing = {NULL, GPUNN__A_BOOL, 0};
     for (int i = 0; i < GPUNN__ROW_COUNT; i++)
-        if (op != GPUNN_OP_NONE && gpunn__rows[i].op == op) return gpunn__rows[i].told;
+        if (op != GPUNN_OP_NONE && gpunn__rows[i].op == op) return gpunn__rows[i].attributes;
     return &nothing;
 }
 
@@ -10503,36 +10512,36 @@ GPUNN__INTERNAL const char *gpunn__printable(const gpunn__slice *text, char out[
  * The canonical text of a model, which describes exactly what it computes. The generator produces the same
  * text. Its SHA-256 identifies the model a kernel file is for, and a node's line identifies the kernels that
  * fit it. */
-enum { GPUNN__TEXT_SIZE = 512 + (GPUNN_MAX_RANK + 1) * GPUNN__SIZE_ROOM }; /* of a node's line */
+enum { GPUNN__TEXT_SIZE = 512 + (GPUNN_MAX_RANK + 1) * GPUNN__SIZE_BUFFER }; /* of a node's line */
 GPUNN__PRIVATE const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
 
 /* A text buffer of limited size. What does not fit is dropped; the text is always zero-terminated. */
-typedef struct gpunn__line {
+typedef struct gpunn__text_buffer {
     char  *at;
     size_t size, used;
-} gpunn__line;
+} gpunn__text_buffer;
 
 /* Appends formatted text. */
-GPUNN__INTERNAL void gpunn__put(gpunn__line *text, const char *format, ...) GPUNN__PRINTF(2, 3);
+GPUNN__INTERNAL void gpunn__put(gpunn__text_buffer *text, const char *format, ...) GPUNN__PRINTF(2, 3);
 
 /* Appends a float, with a decimal point in every locale. Nine digits identify every float. */
-GPUNN__INTERNAL void gpunn__put_float(gpunn__line *text, float value, int digits);
+GPUNN__INTERNAL void gpunn__put_float(gpunn__text_buffer *text, float value, int digits);
 
 /* Appends a float as JSON, with as few digits as identify it. JSON has no infinity, so that is in quotes. */
-GPUNN__INTERNAL void gpunn__put_number(gpunn__line *text, float value);
+GPUNN__INTERNAL void gpunn__put_number(gpunn__text_buffer *text, float value);
 
 /* Appends a dimension: 8, N, 4N or, with named sizes, T + 1. quote is put around texts. */
-GPUNN__INTERNAL void gpunn__put_dim(gpunn__line *text, const gpunn_model *model, int64_t dim, const char *quote);
+GPUNN__INTERNAL void gpunn__put_dim(gpunn__text_buffer *text, const gpunn_model *model, int64_t dim, const char *quote);
 
 /* Whether all values are equal. */
 GPUNN__INTERNAL bool gpunn__all_equal(const int *values, int count);
 
 /* Value of an attribute that the canonical text omits because the shapes or operands imply it: a size, or 0
  * or 1. */
-GPUNN__INTERNAL int64_t gpunn__told_size(const gpunn_tensor *t, const gpunn__told *a);
+GPUNN__INTERNAL int64_t gpunn__attribute_size(const gpunn_tensor *t, const gpunn__attribute *a);
 
 /* Appends an attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
-GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json);
+GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_tensor *t, const gpunn__attribute *a, bool json);
 
 /* Writes dtype and shape of a tensor: "f32 [N,3]". */
 GPUNN__INTERNAL void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size);
@@ -10543,7 +10552,7 @@ GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t s
 /* SHA-256 of the canonical text of the first `count` tensors. */
 GPUNN__INTERNAL void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65]);
 
-GPUNN__INTERNAL void gpunn__put(gpunn__line *text, const char *format, ...)
+GPUNN__INTERNAL void gpunn__put(gpunn__text_buffer *text, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -10553,7 +10562,7 @@ GPUNN__INTERNAL void gpunn__put(gpunn__line *text, const char *format, ...)
     text->used += (size_t)length < room ? (size_t)length : room;
 }
 
-GPUNN__INTERNAL void gpunn__put_float(gpunn__line *text, float value, int digits)
+GPUNN__INTERNAL void gpunn__put_float(gpunn__text_buffer *text, float value, int digits)
 {
     char printed[48], plain[48];
     int  used = 0;
@@ -10567,7 +10576,7 @@ GPUNN__INTERNAL void gpunn__put_float(gpunn__line *text, float value, int digits
     gpunn__put(text, "%s", plain);
 }
 
-GPUNN__INTERNAL void gpunn__put_number(gpunn__line *text, float value)
+GPUNN__INTERNAL void gpunn__put_number(gpunn__text_buffer *text, float value)
 {
     const char *quote = isfinite(value) ? "" : "\"";
     size_t      used = text->used;
@@ -10583,20 +10592,20 @@ GPUNN__INTERNAL void gpunn__put_number(gpunn__line *text, float value)
     gpunn__put(text, "%s", quote);
 }
 
-GPUNN__INTERNAL void gpunn__put_dim(gpunn__line *text, const gpunn_model *model, int64_t dim, const char *quote)
+GPUNN__INTERNAL void gpunn__put_dim(gpunn__text_buffer *text, const gpunn_model *model, int64_t dim, const char *quote)
 {
-    char room[GPUNN__SIZE_ROOM];
+    char buffer[GPUNN__SIZE_BUFFER];
     if (dim >= 0)
         gpunn__put(text, "%lld", (long long)dim);
     else if (gpunn__is_sized(dim))
-        gpunn__put(text, "%s%s%s", quote, gpunn__size_text(model, dim, room), quote);
+        gpunn__put(text, "%s%s%s", quote, gpunn__size_text(model, dim, buffer), quote);
     else if (dim == GPUNN_BATCH)
         gpunn__put(text, "%sN%s", quote, quote);
     else
         gpunn__put(text, "%s%lldN%s", quote, -(long long)dim, quote);
 }
 
-static void gpunn__put_dims(gpunn__line *text, const gpunn_tensor *t)
+static void gpunn__put_dims(gpunn__text_buffer *text, const gpunn_tensor *t)
 {
     for (int i = 0; i < t->rank; i++) {
         if (i) gpunn__put(text, ",");
@@ -10611,26 +10620,26 @@ GPUNN__INTERNAL bool gpunn__all_equal(const int *values, int count)
     return true;
 }
 
-GPUNN__INTERNAL int64_t gpunn__told_size(const gpunn_tensor *t, const gpunn__told *a)
+GPUNN__INTERNAL int64_t gpunn__attribute_size(const gpunn_tensor *t, const gpunn__attribute *a)
 {
     const int           operand = (int)(a->place / 16) - 1, axis = (int)(a->place % 16) - 8;
     const gpunn_tensor *x = NULL;
     if (a->kind == GPUNN__A_ALONG) return t->dim[*(const int *)(const void *)((const char *)&t->attr + a->place)];
     if (a->kind == GPUNN__A_SAME_RANK) return t->rank == t->inputs[0]->rank;
     x = operand < 0 ? t : t->inputs[operand];
-    if (a->kind == GPUNN__A_GIVEN) return x || t->inputs[operand - 1] == NULL;
+    if (a->kind == GPUNN__A_EXISTS) return x || t->inputs[operand - 1] == NULL;
     return a->kind == GPUNN__A_COUNT ? gpunn__count(x, 1) : x->dim[axis < 0 ? x->rank + axis : axis];
 }
 
 /* Sizes of the result's axes, starting at the attribute's first one. */
-static const int *gpunn__told_sizes(const gpunn_tensor *t, const gpunn__told *a, int sizes[GPUNN_MAX_RANK])
+static const int *gpunn__attribute_sizes(const gpunn_tensor *t, const gpunn__attribute *a, int sizes[GPUNN_MAX_RANK])
 {
     const int first = (int)(a->place % 16) - 8;
     for (int i = first; i < t->rank; i++) sizes[i - first] = (int)t->dim[i];
     return sizes;
 }
 
-GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json)
+GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_tensor *t, const gpunn__attribute *a, bool json)
 {
     const char     *from = (const char *)&t->attr + a->place, *between = json ? ", " : ",", *quote = json ? "\"" : "";
     const bool     *flag = (const bool *)from;
@@ -10641,7 +10650,7 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor 
     gpunn__key_kind kind = GPUNN__K_CLASS_REDUCTION;
     bool            list = a->kind >= GPUNN__A_ORDER && a->kind <= GPUNN__A_AXES;
     int             sizes[GPUNN_MAX_RANK];
-    if (a->kind == GPUNN__A_SPATIAL) ints = gpunn__told_sizes(t, a, sizes);
+    if (a->kind == GPUNN__A_SPATIAL) ints = gpunn__attribute_sizes(t, a, sizes);
     if (a->kind == GPUNN__A_WINDOW || a->kind == GPUNN__A_SPATIAL) {
         count = t->rank - 2;
         list = !gpunn__all_equal(ints, count);
@@ -10668,9 +10677,9 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor 
         break;
     case GPUNN__A_SIZE:
     case GPUNN__A_COUNT:
-    case GPUNN__A_ALONG: gpunn__put(text, "%lld", (long long)gpunn__told_size(t, a)); break;
-    case GPUNN__A_GIVEN:
-    case GPUNN__A_SAME_RANK: gpunn__put(text, "%s", gpunn__told_size(t, a) ? "true" : "false"); break;
+    case GPUNN__A_ALONG: gpunn__put(text, "%lld", (long long)gpunn__attribute_size(t, a)); break;
+    case GPUNN__A_EXISTS:
+    case GPUNN__A_SAME_RANK: gpunn__put(text, "%s", gpunn__attribute_size(t, a) ? "true" : "false"); break;
     case GPUNN__A_WINDOW:
     case GPUNN__A_SPATIAL:
     case GPUNN__A_ORDER:
@@ -10711,7 +10720,7 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor 
 
 GPUNN__INTERNAL void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
 {
-    gpunn__line text = {out, size, 0};
+    gpunn__text_buffer text = {out, size, 0};
     gpunn__put(&text, "%s [", gpunn_dtype_name(t->dtype));
     gpunn__put_dims(&text, t);
     gpunn__put(&text, "]");
@@ -10720,13 +10729,13 @@ GPUNN__INTERNAL void gpunn__external_text(const gpunn_tensor *t, char *out, size
 GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
 {
     static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
-    gpunn__line              text = {out, size, 0};
+    gpunn__text_buffer       text = {out, size, 0};
     gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : t->state ? "state" : kinds[t->kind]);
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
         gpunn__put_float(&text, t->attr.value[i], 9);
     }
-    for (const gpunn__told *a = gpunn__told_of(t->op); a->name; a++) {
+    for (const gpunn__attribute *a = gpunn__attributes_of(t->op); a->name; a++) {
         gpunn__put(&text, " %s=", a->name);
         gpunn__put_attribute(&text, t, a, false);
     }
@@ -10738,8 +10747,8 @@ GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t s
 static void gpunn__model_text(const gpunn_model *model, int count, void (*write)(void *user, const char *piece, size_t length),
                               void *user)
 {
-    char        line[GPUNN__TEXT_SIZE];
-    gpunn__line text = {line, sizeof line, 0};
+    char               line[GPUNN__TEXT_SIZE];
+    gpunn__text_buffer text = {line, sizeof line, 0};
     gpunn__put(&text, "gpunn 1 %s\n", gpunn__precision_names[model->precision]);
     write(user, line, text.used);
     for (int i = 0; i < count; i++) {
@@ -10858,12 +10867,12 @@ GPUNN__PRIVATE const char *const gpunn__abc_names[] = {"a", "b", "c"};
 /* Removes the tensors appended since the call began. Returns NULL. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__undo(const gpunn__call *call);
 
-/* Ends a builder that is made of others: names it in result->made_by and returns result. If result is NULL,
+/* Ends a builder that is made of others: names it in result->built_by and returns result. If result is NULL,
  * because one of them failed, it undoes the call. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__made(const gpunn__call *call, gpunn_tensor *result);
+GPUNN__INTERNAL gpunn_tensor *gpunn__call_finish(const gpunn__call *call, gpunn_tensor *result);
 
 /* Records an error of the call and undoes it. Returns NULL. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...)
+GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_status status, const char *format, ...)
     GPUNN__PRINTF(3, 4);
 
 /* A call on model, without checks. */
@@ -10871,7 +10880,7 @@ GPUNN__INTERNAL gpunn__call gpunn__call_of(gpunn_model *model, const char *op, c
 
 /* Whether ptr is non-NULL. NULL is recorded as an error only if no error has been recorded yet, since it may
  * come from a call that failed. */
-GPUNN__INTERNAL bool gpunn__given(const gpunn__call *call, const void *ptr, const char *name);
+GPUNN__INTERNAL bool gpunn__is_non_null(const gpunn__call *call, const void *ptr, const char *name);
 
 /* Opens a call on a model; false if it is NULL. */
 GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer);
@@ -10937,13 +10946,13 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__undo(const gpunn__call *call)
     return NULL;
 }
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__made(const gpunn__call *call, gpunn_tensor *result)
+GPUNN__INTERNAL gpunn_tensor *gpunn__call_finish(const gpunn__call *call, gpunn_tensor *result)
 {
     if (result == NULL) return gpunn__undo(call);
-    if (result->id >= call->mark) result->made_by = call->op;
+    if (result->id >= call->mark) result->built_by = call->op;
     return result;
 }
-GPUNN__INTERNAL gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...)
+GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_status status, const char *format, ...)
 {
     char    text[GPUNN__ERROR_SIZE];
     va_list list;
@@ -10962,28 +10971,28 @@ GPUNN__INTERNAL gpunn__call gpunn__call_of(gpunn_model *model, const char *op, c
     return call;
 }
 
-GPUNN__INTERNAL bool gpunn__given(const gpunn__call *call, const void *ptr, const char *name)
+GPUNN__INTERNAL bool gpunn__is_non_null(const gpunn__call *call, const void *ptr, const char *name)
 {
     gpunn_device *dev = call->model ? call->model->dev : NULL;
     if (ptr == NULL && gpunn_last_status(dev) == GPUNN_OK && (dev || !gpunn__failed_here))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is NULL", name);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is NULL", name);
     return ptr != NULL;
 }
 
 GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer)
 {
     *call = gpunn__call_of(model, op, layer);
-    return gpunn__given(call, model, "the model");
+    return gpunn__is_non_null(call, model, "the model");
 }
 
 GPUNN__INTERNAL bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name, bool f32)
 {
-    if (!gpunn__given(call, t, name)) return false;
+    if (!gpunn__is_non_null(call, t, name)) return false;
     if (t->model != call->model)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s belongs to another model; all operands must belong to one", name);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s belongs to another model; all operands must belong to one", name);
     else if (f32 && t->dtype != GPUNN_F32)
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "%s is %s, but f32 is needed; convert it with gpunn_cast", name,
-                            gpunn_dtype_name(t->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "%s is %s, but f32 is needed; convert it with gpunn_cast", name,
+                               gpunn_dtype_name(t->dtype));
     else
         return true;
     return false;
@@ -11034,12 +11043,12 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind
     int          power;
     if (!gpunn__measure(rank, dim, &factor, &power)) {
         char text[128];
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s has more than 2^59 elements; use smaller sizes",
-                             gpunn__dims_text(model, rank, dim, text));
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "shape %s has more than 2^59 elements; use smaller sizes",
+                                gpunn__dims_text(model, rank, dim, text));
     }
     if (model->tensor_count >= model->tensor_limit)
-        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the model would have more than %d tensors; make a smaller one",
-                             model->tensor_limit);
+        return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "the model would have more than %d tensors; make a smaller one",
+                                model->tensor_limit);
     if (model->tensor_count == model->tensor_capacity) {
         size_t         item = sizeof *model->tensors, old_size = (size_t)model->tensor_capacity * item;
         int            capacity = model->tensor_capacity ? 2 * model->tensor_capacity : 32;
@@ -11082,8 +11091,8 @@ static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const cha
                                 : other && other != t               ? "taken; names are unique in a model"
                                                                     : NULL;
     if (fault) {
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, name && name[0] ? "the name '%.64s' is %s" : "the name%s is %s",
-                            name && name[0] ? name : "", fault);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, name && name[0] ? "the name '%.64s' is %s" : "the name%s is %s",
+                               name && name[0] ? name : "", fault);
         return false;
     }
     if (other == t) return true;
@@ -11107,7 +11116,7 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
     char text[128];
     (void)gpunn__dims_text(call->model, end, shape->dim, text);
     if (end != rank) {
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s has a dimension 0; the smallest is 1", text);
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "shape %s has a dimension 0; the smallest is 1", text);
         return -1;
     }
     for (int i = 0; i < rank; i++) {
@@ -11116,10 +11125,10 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
         if (shape->dim[i] > 0 || (sized ? batches && gpunn__size_place(call->model, shape->dim[i]) : batches == 2) ||
             (batches == 1 && shape->dim[i] == GPUNN_BATCH && found == 1))
             continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more, and %s", text,
-                            !sized     ? batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH"
-                            : !batches ? "none may vary between runs"
-                                       : "what varies is made by gpunn_size of this model, without C's arithmetic");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more, and %s", text,
+                               !sized     ? batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH"
+                               : !batches ? "none may vary between runs"
+                                          : "what varies is made by gpunn_size of this model, without C's arithmetic");
         return -1;
     }
     return rank;
@@ -11147,13 +11156,13 @@ static int64_t gpunn__new_size(const gpunn__call *call, const char *name, const 
     size.max = args->max / multiple * multiple;
     if (args->min < 0 || args->max < 0 || args->multiple < 0 || min > GPUNN__MAX_COUNT || multiple > GPUNN__MAX_COUNT ||
         (args->max && size.max < size.min)) {
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".min %lld, .max %lld and .multiple %lld leave no size; use others",
-                            (long long)args->min, (long long)args->max, (long long)args->multiple);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".min %lld, .max %lld and .multiple %lld leave no size; use others",
+                               (long long)args->min, (long long)args->max, (long long)args->multiple);
         return 0;
     }
     size.value = size.min / multiple;
     if (strcmp(name, "N") == 0) {
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the name N is the batch's in specs; choose another");
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "the name N is the batch's in specs; choose another");
         return 0;
     }
     if ((size.name = gpunn__strdup(model->dev, name)) == NULL) return 0;
@@ -11167,18 +11176,18 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
 {
     gpunn__call call;
     int64_t     dim = 0;
-    if (!gpunn__begin_model(&call, model, "size", text) || !gpunn__given(&call, text, "the text")) return GPUNN__FIRST_SIZE;
+    if (!gpunn__begin_model(&call, model, "size", text) || !gpunn__is_non_null(&call, text, "the text")) return GPUNN__FIRST_SIZE;
     const size_t        length = gpunn__size_name(text);
     const bool          named = length > 0 && text[length] == 0, is_new = named && !gpunn__size_find(model, text, length);
     gpunn__size_formula formula = {model, text, NULL, 0};
     if (strlen(text) >= GPUNN__SIZE_TEXT)
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the text is longer than %d bytes", GPUNN__SIZE_TEXT - 1);
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the text is longer than %d bytes", GPUNN__SIZE_TEXT - 1);
     else if (!is_new && (args.min || args.max || args.multiple))
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".min, .max and .multiple are told where a name is new");
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".min, .max and .multiple are told where a name is new");
     else if (is_new)
         dim = gpunn__new_size(&call, text, &args);
     else if ((dim = gpunn__parse_size(&formula)) == 0)
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s (at byte %d)", formula.fault, (int)(formula.at - text));
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s (at byte %d)", formula.fault, (int)(formula.at - text));
     return dim ? dim : GPUNN__FIRST_SIZE;
 }
 
@@ -11188,8 +11197,8 @@ GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_
     if (!gpunn__begin_model(&call, model, "input", name)) return NULL;
     if (dtype == GPUNN_DTYPE_DEFAULT) dtype = GPUNN_F32;
     if (gpunn_dtype_size(dtype) == 0 || dtype == GPUNN_F16 || dtype == GPUNN_BF16)
-        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "dtype %s cannot be an input's; use f32, i64, i32, u8 or bool",
-                             gpunn_dtype_name(dtype));
+        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "dtype %s cannot be an input's; use f32, i64, i32, u8 or bool",
+                                gpunn_dtype_name(dtype));
     int rank = gpunn__rank_of(&call, &shape, 1);
     if (rank < 0) return NULL;
     gpunn_tensor *t = gpunn__append(&call, GPUNN__INPUT, dtype, rank, shape.dim);
@@ -11211,7 +11220,7 @@ static bool gpunn__init_is_sound(const gpunn__call *call, gpunn_init init, int r
         fault = "a is negative; it is the fan-in, 0 to take it from the shape";
     else if (init.kind == GPUNN_INIT_KAIMING_UNIFORM && init.a == 0 && rank < 2)
         fault = "a shape of rank below 2 tells no fan-in; set .a to it";
-    if (fault) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "initial values: %s", fault);
+    if (fault) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "initial values: %s", fault);
     return fault == NULL;
 }
 
@@ -11251,12 +11260,12 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
     int rank = gpunn__rank_of(&call, &shape, 0);
     if (rank < 0) return NULL;
     if (values == NULL)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "values is NULL; pass as many floats as the shape has elements");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "values is NULL; pass as many floats as the shape has elements");
     gpunn_tensor *t = gpunn__append(&call, GPUNN__CONSTANT, GPUNN_F32, rank, shape.dim);
     size_t        size = 0;
     if (t == NULL) return NULL;
     if ((uint64_t)gpunn__count(t, 1) > SIZE_MAX || !gpunn__mul((size_t)gpunn__count(t, 1), sizeof *t->constant, &size))
-        return gpunn__refuse(&call, GPUNN_ERR_MEMORY, "so many elements do not fit this machine's memory");
+        return gpunn__call_fail(&call, GPUNN_ERR_MEMORY, "so many elements do not fit this machine's memory");
     t->constant = (float *)gpunn__realloc(model->dev, NULL, 0, size);
     if (t->constant == NULL) return gpunn__undo(&call);
     memcpy(t->constant, values, size);
@@ -11326,7 +11335,7 @@ GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved)
     gpunn__call call;
     if (!gpunn__begin_x(&call, "gpunn_set_saved", NULL, state, false)) return GPUNN_ERR_ARGUMENT;
     if (!state->state) {
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the tensor is no state; use what gpunn_state gave");
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the tensor is no state; use what gpunn_state gave");
         return GPUNN_ERR_ARGUMENT;
     }
     state->saved = saved;
@@ -11359,7 +11368,7 @@ static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char 
 {
     if (!gpunn__begin_x(call, function, t ? t->name : NULL, t, false)) return false;
     if (t->kind != GPUNN__PARAMETER)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the tensor is no parameter; only these have this setting");
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "the tensor is no parameter; only these have this setting");
     return t->kind == GPUNN__PARAMETER;
 }
 
@@ -11417,7 +11426,7 @@ GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen)
         if (gpunn__has_statistics(norm->op) && (norm == t || norm->inputs[3] == t)) mean = norm->inputs[3];
     }
     if (mean == NULL) {
-        (void)gpunn__refuse(
+        (void)gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
             "it is neither the result of a norm with running statistics nor a running_mean; use gpunn_find(model, "
             "\"name.running_mean\")");
@@ -11433,7 +11442,7 @@ GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale)
     gpunn__call call;
     if (!gpunn__begin_setting(&call, parameter, "gpunn_set_lr_scale")) return GPUNN_ERR_ARGUMENT;
     if (!isfinite(scale) || scale < 0) {
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use 0 or a positive number", (double)scale);
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use 0 or a positive number", (double)scale);
         return GPUNN_ERR_ARGUMENT;
     }
     parameter->lr_scale = scale;
@@ -11564,10 +11573,11 @@ GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int
     for (int i = first; i <= last; i++) {
         const bool sized = gpunn__is_sized(x.dim[i]);
         if (sized ? named : x.dim[i] > 0 && x.dim[i] <= INT32_MAX) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
-                            sized          ? "varies between runs; this op needs a fixed size there"
-                            : x.dim[i] < 0 ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
-                                           : "is larger than 2^31 - 1; use smaller sizes");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
+                               sized ? "varies between runs; this op needs a fixed size there"
+                               : x.dim[i] < 0
+                                   ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
+                                   : "is larger than 2^31 - 1; use smaller sizes");
         return false;
     }
     return true;
@@ -11587,7 +11597,8 @@ GPUNN__INTERNAL bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int
 {
     char text[128];
     if (x.rank >= lowest && x.rank <= highest) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x is %s, but %s is needed; gpunn_reshape it", gpunn__meta_text(&x, text), layout);
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x is %s, but %s is needed; gpunn_reshape it", gpunn__meta_text(&x, text),
+                           layout);
     return false;
 }
 
@@ -11610,13 +11621,13 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
         result[i] = a == 1 ? b : a;
         if (a == b || a == 1 || b == 1) continue;
         char all_a[128], all_b[128], one_a[32], one_b[32];
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s %s and %s do not broadcast (axis %d: %s against %s)%s", what,
-                            gpunn__dims_text(call->model, *rank, dim, all_a),
-                            gpunn__dims_text(call->model, other_rank, other, all_b), i, gpunn__dim_text(call->model, a, one_a),
-                            gpunn__dim_text(call->model, b, one_b),
-                            gpunn__is_sized(a) || gpunn__is_sized(b) ? "; a size that varies fits only itself and 1"
-                            : a < 0 || b < 0                         ? "; the batch fits only itself and 1"
-                                                                     : "");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s %s and %s do not broadcast (axis %d: %s against %s)%s", what,
+                               gpunn__dims_text(call->model, *rank, dim, all_a),
+                               gpunn__dims_text(call->model, other_rank, other, all_b), i, gpunn__dim_text(call->model, a, one_a),
+                               gpunn__dim_text(call->model, b, one_b),
+                               gpunn__is_sized(a) || gpunn__is_sized(b) ? "; a size that varies fits only itself and 1"
+                               : a < 0 || b < 0                         ? "; the batch fits only itself and 1"
+                                                                        : "");
         return false;
     }
     *rank = result_rank;
@@ -11635,8 +11646,8 @@ GPUNN__INTERNAL bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_t
     (void)snprintf(pair, sizeof pair, "%s and %s", x_name, name);
     if (!gpunn__broadcast_dims(call, pair, &rank, dim, t->rank, t->dim)) return false;
     if (rank == x->rank && memcmp(dim, x->dim, (size_t)rank * sizeof *dim) == 0) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s %s is larger than %s %s; it must broadcast to that", name,
-                        gpunn__shape_text(t, one), x_name, gpunn__shape_text(x, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s %s is larger than %s %s; it must broadcast to that", name,
+                           gpunn__shape_text(t, one), x_name, gpunn__shape_text(x, other));
     return false;
 }
 
@@ -11646,9 +11657,9 @@ GPUNN__INTERNAL bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta log
     bool fits = logits.rank >= 2 && labels.rank == logits.rank - 1 && logits.dim[1] > 0;
     for (int i = 0; fits && i < labels.rank; i++) fits = labels.dim[i] == logits.dim[i ? i + 1 : 0];
     if (!fits)
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                            "logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed",
-                            gpunn__meta_text(&logits, one), gpunn__meta_text(&labels, other));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed",
+                               gpunn__meta_text(&logits, one), gpunn__meta_text(&labels, other));
     return fits;
 }
 
@@ -11657,8 +11668,8 @@ static bool gpunn__fits_weight(const gpunn__inference *i, int axis, int64_t size
 {
     char one[128], other[128];
     if (i->in[0].dim[axis] == size) return true;
-    (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "x is %s, but its weight %s is for %lld along axis %d",
-                        gpunn__meta_text(&i->in[0], one), gpunn__meta_text(&i->in[1], other), (long long)size, axis);
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "x is %s, but its weight %s is for %lld along axis %d",
+                           gpunn__meta_text(&i->in[0], one), gpunn__meta_text(&i->in[1], other), (long long)size, axis);
     return false;
 }
 
@@ -11722,16 +11733,16 @@ static bool gpunn__matmul_rule(const gpunn__inference *i)
     (void)gpunn__meta_text(a, text_a);
     (void)gpunn__meta_text(b, text_b);
     if (a->rank < 2 || b->rank < 2) {
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "a is %s and b %s, but both need two axes or more; gpunn_reshape them",
-                            text_a, text_b);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "a is %s and b %s, but both need two axes or more; gpunn_reshape them",
+                               text_a, text_b);
         return false;
     }
     const int64_t m = a->dim[a->rank - 2 + transpose_a], k = a->dim[a->rank - 2 + !transpose_a];
     const int64_t b_k = b->dim[b->rank - 2 + transpose_b], n = b->dim[b->rank - 2 + !transpose_b];
     if (k != b_k) {
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "a is %s%s and b %s%s: the sizes summed over, %s and %s, must be equal",
-                            text_a, transpose_a ? " transposed" : "", text_b, transpose_b ? " transposed" : "",
-                            gpunn__dim_text(i->call->model, k, one), gpunn__dim_text(i->call->model, b_k, other));
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "a is %s%s and b %s%s: the sizes summed over, %s and %s, must be equal",
+                               text_a, transpose_a ? " transposed" : "", text_b, transpose_b ? " transposed" : "",
+                               gpunn__dim_text(i->call->model, k, one), gpunn__dim_text(i->call->model, b_k, other));
         return false;
     }
     i->out->rank -= 2;
@@ -11745,8 +11756,9 @@ static bool gpunn__embedding_rule(const gpunn__inference *i)
 {
     char text[128];
     if (i->out->rank == GPUNN_MAX_RANK) {
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "tokens is %s; the result would have more than %d axes; gpunn_reshape it",
-                            gpunn__meta_text(&i->in[0], text), GPUNN_MAX_RANK);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "tokens is %s; the result would have more than %d axes; gpunn_reshape it",
+                               gpunn__meta_text(&i->in[0], text), GPUNN_MAX_RANK);
         return false;
     }
     i->out->dim[i->out->rank++] = i->in[1].dim[1];
@@ -11768,16 +11780,17 @@ GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i)
         if (size > 0 || gpunn__is_sized(size)) continue;
         char text[128];
         if (gpunn__is_sized(x->dim[2 + axis])) {
-            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "the windows along axis %d of x %s are no formula of its size%s",
-                                2 + axis, gpunn__meta_text(x, text),
-                                attr->ceil_mode ? "; with .ceil_mode the kernel must span the stride and the padding" : "");
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "the windows along axis %d of x %s are no formula of its size%s",
+                                   2 + axis, gpunn__meta_text(x, text),
+                                   attr->ceil_mode ? "; with .ceil_mode the kernel must span the stride and the padding" : "");
             return false;
         }
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                            "the window spans %lld along axis %d, but the padded input only %lld (input %s, kernel %d, dilation "
-                            "%d, padding %d); use a smaller kernel or more padding",
-                            (long long)(dilation * (kernel - 1) + 1), 2 + axis, (long long)(x->dim[2 + axis] + 2 * padding),
-                            gpunn__meta_text(x, text), attr->kernel[axis], attr->dilation[axis], attr->padding[axis]);
+        (void)gpunn__call_fail(
+            i->call, GPUNN_ERR_SHAPE,
+            "the window spans %lld along axis %d, but the padded input only %lld (input %s, kernel %d, dilation "
+            "%d, padding %d); use a smaller kernel or more padding",
+            (long long)(dilation * (kernel - 1) + 1), 2 + axis, (long long)(x->dim[2 + axis] + 2 * padding),
+            gpunn__meta_text(x, text), attr->kernel[axis], attr->dilation[axis], attr->padding[axis]);
         return false;
     }
     return true;
@@ -11804,11 +11817,12 @@ static bool gpunn__conv_transpose_rule(const gpunn__inference *i)
         i->out->dim[2 + axis] = size;
         if (size > 0 || gpunn__is_sized(size)) continue;
         char text[128];
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                            "the padding, %d, leaves nothing along axis %d (input %s, kernel %d, dilation %d, stride %d); use a "
-                            "smaller padding",
-                            attr->padding[axis], 2 + axis, gpunn__meta_text(x, text), attr->kernel[axis], attr->dilation[axis],
-                            attr->stride[axis]);
+        (void)gpunn__call_fail(
+            i->call, GPUNN_ERR_SHAPE,
+            "the padding, %d, leaves nothing along axis %d (input %s, kernel %d, dilation %d, stride %d); use a "
+            "smaller padding",
+            attr->padding[axis], 2 + axis, gpunn__meta_text(x, text), attr->kernel[axis], attr->dilation[axis],
+            attr->stride[axis]);
         return false;
     }
     return gpunn__fits_weight(i, 1, i->in[1].dim[0]);
@@ -11839,12 +11853,13 @@ static bool gpunn__grid_sample_rule(const gpunn__inference *i)
         !gpunn__image_fits(i->call, *x))
         return false;
     if (grid->rank != x->rank || grid->dim[0] != x->dim[0] || grid->dim[x->rank - 1] != x->rank - 2)
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "x is %s and grid %s; the grid of %s must have as many samples, [n, %s%d]",
-                            gpunn__meta_text(x, one), gpunn__meta_text(grid, other), x->rank == 4 ? "images" : "volumes",
-                            x->rank == 4 ? "out_h, out_w, " : "out_d, out_h, out_w, ", x->rank - 2);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "x is %s and grid %s; the grid of %s must have as many samples, [n, %s%d]",
+                               gpunn__meta_text(x, one), gpunn__meta_text(grid, other), x->rank == 4 ? "images" : "volumes",
+                               x->rank == 4 ? "out_h, out_w, " : "out_d, out_h, out_w, ", x->rank - 2);
     else if (!gpunn__measure(x->rank - 2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "a channel of x %s has more than 2^30 cells; use smaller sizes",
-                            gpunn__meta_text(x, one));
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "a channel of x %s has more than 2^30 cells; use smaller sizes",
+                               gpunn__meta_text(x, one));
     else {
         memcpy(i->out->dim + 2, grid->dim + 1, (size_t)(x->rank - 2) * sizeof *grid->dim);
         return true;
@@ -11866,12 +11881,12 @@ static bool gpunn__roi_align_rule(const gpunn__inference *i)
     int                batches;
     if (!gpunn__has_axes(i->call, *x, 2)) return false;
     if (boxes->rank != 2 || boxes->dim[1] != 5)
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                            "boxes is %s, but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of each box",
-                            gpunn__meta_text(boxes, text));
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "boxes is %s, but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of each box",
+                               gpunn__meta_text(boxes, text));
     else if (!gpunn__measure(2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "a channel of x %s has more than 2^30 cells; use smaller sizes",
-                            gpunn__meta_text(x, text));
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "a channel of x %s has more than 2^30 cells; use smaller sizes",
+                               gpunn__meta_text(x, text));
     else {
         i->out->dim[0] = boxes->dim[0];
         for (int axis = 0; axis < 2; axis++) i->out->dim[2 + axis] = i->attr->size[axis];
@@ -11887,9 +11902,9 @@ static bool gpunn__affine_grid_rule(const gpunn__inference *i)
     gpunn__take_shape(i->out, &i->attr->shape);
     const int axes = i->out->rank;
     if ((axes != 2 && axes != 3) || theta->rank != 3 || theta->dim[1] != axes || theta->dim[2] != axes + 1) {
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                            "theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
-                            gpunn__meta_text(theta, one), gpunn__meta_text(i->out, other));
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
+                               gpunn__meta_text(theta, one), gpunn__meta_text(i->out, other));
         return false;
     }
     memmove(i->out->dim + 1, i->out->dim, (size_t)axes * sizeof *i->out->dim);
@@ -11919,8 +11934,8 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
         fits = (x->dim[k] < 0 && !gpunn__is_sized(x->dim[k])) || gpunn__axes_fit(i->call, *x, k, k, true);
     if (!fits) return false;
     if (x->dim[1] % i->attr->groups == 0) return gpunn__norm_rule(i);
-    (void)gpunn__refuse(i->call, GPUNN_ERR_ARGUMENT, "num_groups is %d, but x %s has %lld channels; it must divide them",
-                        i->attr->groups, gpunn__meta_text(x, text), (long long)x->dim[1]);
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_ARGUMENT, "num_groups is %d, but x %s has %lld channels; it must divide them",
+                           i->attr->groups, gpunn__meta_text(x, text), (long long)x->dim[1]);
     return false;
 }
 
@@ -11948,8 +11963,8 @@ static bool gpunn__recurrent_rule(const gpunn__inference *i)
                                                           : &state;
         char               one[128], other[128];
         if (i->in[k].dtype == GPUNN_DTYPE_DEFAULT || gpunn__same_dims(&i->in[k], needed)) continue;
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", gpunn__recurrent_names[k],
-                            gpunn__meta_text(&i->in[k], one), gpunn__meta_text(needed, other));
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", gpunn__recurrent_names[k],
+                               gpunn__meta_text(&i->in[k], one), gpunn__meta_text(needed, other));
         return false;
     }
     const int behind = i->attr->states ? 1 + (i->op == GPUNN_OP_LSTM) : 0;
@@ -11980,9 +11995,9 @@ static bool gpunn__reshape_rule(const gpunn__inference *i)
                      gpunn__measure(i->out->rank, i->out->dim, &wanted_factor, &wanted_power) && factor == wanted_factor &&
                      power == wanted_power)
         return true;
-    (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                        "%s does not hold as many elements as %s; GPUNN_BATCH there is the batch, not what is left over",
-                        gpunn__meta_text(i->out, to), gpunn__meta_text(x, from));
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                           "%s does not hold as many elements as %s; GPUNN_BATCH there is the batch, not what is left over",
+                           gpunn__meta_text(i->out, to), gpunn__meta_text(x, from));
     return false;
 }
 
@@ -12002,8 +12017,8 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
         const gpunn__meta *t = &i->in[k];
         bool               fits = t->rank == first->rank;
         if (t->dtype != first->dtype) {
-            (void)gpunn__refuse(i->call, GPUNN_ERR_DTYPE, "tensors[0] is %s and tensors[%d] %s; gpunn_cast one of them",
-                                gpunn_dtype_name(first->dtype), k, gpunn_dtype_name(t->dtype));
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "tensors[0] is %s and tensors[%d] %s; gpunn_cast one of them",
+                                   gpunn_dtype_name(first->dtype), k, gpunn_dtype_name(t->dtype));
             return false;
         }
         const bool sized = fits && (gpunn__is_sized(t->dim[axis]) || gpunn__is_sized(i->out->dim[axis]));
@@ -12011,10 +12026,11 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
             fits = j == axis ? sized || (t->dim[j] < 0) == (first->dim[j] < 0) : t->dim[j] == first->dim[j];
         if (!fits) {
             char one[128], other[128];
-            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                                "tensors[0] is %s and tensors[%d] %s; they may differ only along axis %d, where all or none must "
-                                "be the batch",
-                                gpunn__meta_text(first, one), k, gpunn__meta_text(t, other), axis);
+            (void)gpunn__call_fail(
+                i->call, GPUNN_ERR_SHAPE,
+                "tensors[0] is %s and tensors[%d] %s; they may differ only along axis %d, where all or none must "
+                "be the batch",
+                gpunn__meta_text(first, one), k, gpunn__meta_text(t, other), axis);
             return false;
         }
         if (sized)
@@ -12038,16 +12054,16 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
         sum = gpunn__sum_plus_number(gpunn__sum_quotient(model, sum, step), 1);
         if ((i->out->dim[axis] = gpunn__dim_of_sum(model, &sum)) != 0) return true;
     } else if (start < 0) { /* of sizes that vary */
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "it begins %lld elements before axis %d of %s; use other sizes",
-                            -(long long)start, axis, gpunn__meta_text(&i->in[0], text));
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "it begins %lld elements before axis %d of %s; use other sizes",
+                               -(long long)start, axis, gpunn__meta_text(&i->in[0], text));
         return false;
     } else {
         i->out->dim[axis] = (end - start - 1) / step + 1;
         if (start < end && (end <= size || size < 0)) return true;
     }
-    (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "%s:%s is empty or ends behind axis %d of %s; use other bounds",
-                        start ? gpunn__dim_text(model, start, from) : "0",
-                        end > 0 || end < 0 ? gpunn__dim_text(model, end, to) : "0", axis, gpunn__meta_text(&i->in[0], text));
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s:%s is empty or ends behind axis %d of %s; use other bounds",
+                           start ? gpunn__dim_text(model, start, from) : "0",
+                           end > 0 || end < 0 ? gpunn__dim_text(model, end, to) : "0", axis, gpunn__meta_text(&i->in[0], text));
     return false;
 }
 
@@ -12068,13 +12084,13 @@ static bool gpunn__pad_rule(const gpunn__inference *i)
         if (!outside && !(mirrored && (before > most || after > most))) continue;
         (void)gpunn__meta_text(&i->in[0], text);
         if (outside)
-            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding 0", axis, text,
-                                missing ? "does not exist" : "is the batch");
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding 0", axis, text,
+                                   missing ? "does not exist" : "is the batch");
         else
-            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                                "%lld before and %lld after axis %d of %s, but mode %s has only %lld elements for either; use "
-                                "less",
-                                (long long)before, (long long)after, axis, text, gpunn__pad_mode_names[mode], (long long)most);
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                                   "%lld before and %lld after axis %d of %s, but mode %s has only %lld elements for either; use "
+                                   "less",
+                                   (long long)before, (long long)after, axis, text, gpunn__pad_mode_names[mode], (long long)most);
         return false;
     }
     return true;
@@ -12090,8 +12106,8 @@ static bool gpunn__expand_rule(const gpunn__inference *i)
     bool      fits = first >= 0;
     for (int axis = 0; fits && axis < x->rank; axis++) fits = x->dim[axis] == 1 || x->dim[axis] == i->out->dim[first + axis];
     if (!fits)
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "%s does not expand to %s; only axes of size 1 and new ones in front do",
-                            gpunn__meta_text(x, from), gpunn__meta_text(i->out, to));
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s does not expand to %s; only axes of size 1 and new ones in front do",
+                               gpunn__meta_text(x, from), gpunn__meta_text(i->out, to));
     return fits;
 }
 
@@ -12104,9 +12120,9 @@ static bool gpunn__gather_rule(const gpunn__inference *i)
     for (int k = 0; fits && k < x->rank; k++)
         fits = k == i->attr->axis || index->dim[k] == x->dim[k] || (index->dim[k] > 0 && index->dim[k] < x->dim[k]);
     if (!fits)
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                            "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
-                            gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
+                               gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
     memcpy(i->out->dim, index->dim, sizeof index->dim);
     i->out->dtype = x->dtype;
     return fits;
@@ -12120,7 +12136,7 @@ static bool gpunn__scatter_add_rule(const gpunn__inference *i)
     for (int k = 0; fits && k < x->rank; k++)
         fits = src->dim[k] == index->dim[k] && (k == i->attr->axis || index->dim[k] == x->dim[k]);
     if (!fits)
-        (void)gpunn__refuse(
+        (void)gpunn__call_fail(
             i->call, GPUNN_ERR_SHAPE, "x is %s, index %s and src %s; index and src need one shape, x's but for axis %d",
             gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]), gpunn__meta_text(src, text[2]), i->attr->axis);
     return fits;
@@ -12130,8 +12146,8 @@ static bool gpunn__scatter_rule(const gpunn__inference *i)
 {
     i->out->dtype = i->in[0].dtype;
     if (i->in[2].dtype == i->in[0].dtype) return gpunn__scatter_add_rule(i);
-    (void)gpunn__refuse(i->call, GPUNN_ERR_DTYPE, "x is %s and src %s; gpunn_cast one of them", gpunn_dtype_name(i->in[0].dtype),
-                        gpunn_dtype_name(i->in[2].dtype));
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "x is %s and src %s; gpunn_cast one of them",
+                           gpunn_dtype_name(i->in[0].dtype), gpunn_dtype_name(i->in[2].dtype));
     return false;
 }
 
@@ -12176,10 +12192,10 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
     if (k >= 1 && (k <= size || gpunn__is_sized(size))) return true;
     (void)gpunn__meta_text(&i->in[0], text);
     if (size < 0)
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch; choose another axis", axis, text);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch; choose another axis", axis, text);
     else
-        (void)gpunn__refuse(i->call, GPUNN_ERR_ARGUMENT, "k is %d, but axis %d of %s has %lld; use 1 to that", k, axis, text,
-                            (long long)size);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_ARGUMENT, "k is %d, but axis %d of %s has %lld; use 1 to that", k, axis, text,
+                               (long long)size);
     return false;
 }
 
@@ -12198,15 +12214,15 @@ static bool gpunn__mask_fits(const gpunn__call *call, const gpunn__meta *mask, c
     char        one[128], other[128];
     gpunn__meta whole = *scores;
     if (mask->dtype != GPUNN_BOOL && mask->dtype != GPUNN_F32) {
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE,
-                            ".mask is %s, but must be bool (true: takes part) or f32 (added to the scores); gpunn_cast it",
-                            gpunn_dtype_name(mask->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE,
+                               ".mask is %s, but must be bool (true: takes part) or f32 (added to the scores); gpunn_cast it",
+                               gpunn_dtype_name(mask->dtype));
         return false;
     }
     if (!gpunn__broadcast_dims(call, "[n, heads, l, s] and .mask", &whole.rank, whole.dim, mask->rank, mask->dim)) return false;
     if (gpunn__same_dims(&whole, scores)) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that",
-                        gpunn__meta_text(mask, one), gpunn__meta_text(scores, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that",
+                           gpunn__meta_text(mask, one), gpunn__meta_text(scores, other));
     return false;
 }
 
@@ -12214,10 +12230,10 @@ static bool gpunn__lengths_fit(const gpunn__call *call, const gpunn__meta *lengt
 {
     char text[128];
     if (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32)
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, ".lengths is %s; use i64 or i32", gpunn_dtype_name(lengths->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, ".lengths is %s; use i64 or i32", gpunn_dtype_name(lengths->dtype));
     else if (lengths->rank > 1 || (lengths->rank == 1 && lengths->dim[0] != 1 && lengths->dim[0] != n))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".lengths is %s; give one number, or one for each sample",
-                            gpunn__meta_text(lengths, text));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".lengths is %s; give one number, or one for each sample",
+                               gpunn__meta_text(lengths, text));
     else
         return true;
     return false;
@@ -12234,29 +12250,31 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
         const gpunn__meta *t = &i->in[packed ? 0 : k];
         (void)gpunn__meta_text(t, text[k]);
         if (t->rank != (packed ? 5 : 4) || (packed && t->dim[2] != 3)) {
-            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                                "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; gpunn_reshape it",
-                                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k], last ? "rows, heads" : "heads, rows");
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                                   "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; gpunn_reshape it",
+                                   gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k],
+                                   last ? "rows, heads" : "heads, rows");
             return false;
         }
         for (int d = 0; d < 4; d++) part[k][d] = t->dim[packed && d > 1 ? d + 1 : d];
         if (part[k][head] < 1 || part[k][3] < 1 || part[k][head] > INT32_MAX || part[k][3] > INT32_MAX) {
-            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "%s is %s: heads and their size must be fixed, and below 2^31",
-                                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k]);
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s is %s: heads and their size must be fixed, and below 2^31",
+                                   gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k]);
             return false;
         }
     }
     if (part[0][0] != part[1][0] || part[1][0] != part[2][0] || part[0][3] != part[1][3] || part[1][row] != part[2][row] ||
         part[1][head] != part[2][head]) {
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                            "q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's rows and heads must agree",
-                            text[0], text[1], text[2]);
+        (void)gpunn__call_fail(
+            i->call, GPUNN_ERR_SHAPE,
+            "q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's rows and heads must agree", text[0],
+            text[1], text[2]);
         return false;
     }
     if (part[0][head] != part[1][head] && (!i->attr->enable_gqa || part[0][head] % part[1][head] != 0)) {
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "q has %lld heads, k and v %lld; %s", (long long)part[0][head],
-                            (long long)part[1][head],
-                            i->attr->enable_gqa ? "theirs must divide q's" : "set .enable_gqa to share them");
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "q has %lld heads, k and v %lld; %s", (long long)part[0][head],
+                               (long long)part[1][head],
+                               i->attr->enable_gqa ? "theirs must divide q's" : "set .enable_gqa to share them");
         return false;
     }
     const gpunn__meta scores = {GPUNN_F32, 4, {part[0][0], part[0][head], part[0][row], part[1][row]}, i->in[0].model};
@@ -12287,7 +12305,7 @@ static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
     for (int k = 1; k < 4 && fits; k++) fits = i->in[k].dim[0] == x->dim[sample] && i->in[k].rank == (k == 1 ? 2 : 1);
     for (int k = 0; k < 4; k++) (void)gpunn__meta_text(&i->in[k], text[k]);
     if (!fits)
-        (void)gpunn__refuse(
+        (void)gpunn__call_fail(
             i->call, GPUNN_ERR_SHAPE,
             "log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, most], [n] and [n] are needed", text[0],
             text[1], text[2], text[3], i->attr->batch_first ? "[n, t, classes]" : "[t, n, classes]");
@@ -12310,7 +12328,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
         size_t used = 0;
         for (int k = 0; k < i->count && used + 130 < sizeof text; k++)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", k ? ", " : "", gpunn__meta_text(&i->in[k], one));
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "its shape rule refuses %s", text);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "its shape rule refuses %s", text);
         return false;
     }
     if (gpunn__rank_of(i->call, &result, 2) < 0) return false;
@@ -12331,22 +12349,22 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
     if (part && value->rank == state->rank && value->dim[axis] <= state->dim[axis]) whole.dim[axis] = state->dim[axis];
     *i->out = *state;
     if (!gpunn__same_dims(&whole, state)) {
-        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "the value is %s and the state %s; %s", gpunn__meta_text(value, one),
-                            gpunn__meta_text(state, other),
-                            part ? "only along the axis may they differ, where the value has no more" : "they must agree");
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "the value is %s and the state %s; %s", gpunn__meta_text(value, one),
+                               gpunn__meta_text(state, other),
+                               part ? "only along the axis may they differ, where the value has no more" : "they must agree");
         return false;
     }
     if (!part) return true;
     if (position->dtype != GPUNN_I64 && position->dtype != GPUNN_I32) {
-        (void)gpunn__refuse(i->call, GPUNN_ERR_DTYPE, "the position is %s; use i64 or i32, of a state by gpunn_cast",
-                            gpunn_dtype_name(position->dtype));
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "the position is %s; use i64 or i32, of a state by gpunn_cast",
+                               gpunn_dtype_name(position->dtype));
         return false;
     }
     if (position->rank == 0 || (position->rank == 1 && (position->dim[0] == 1 || (axis && position->dim[0] == state->dim[0]))))
         return true;
-    (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
-                        "the position is %s; give one number, or one for each of the state's %lld samples",
-                        gpunn__meta_text(position, one), (long long)state->dim[0]);
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                           "the position is %s; give one number, or one for each of the state's %lld samples",
+                           gpunn__meta_text(position, one), (long long)state->dim[0]);
     return false;
 }
 
@@ -12377,8 +12395,8 @@ GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gp
     if (!gpunn__shape_rule_of(op)(&i)) return false;
     for (int axis = 0; axis < out->rank; axis++) {
         if (out->dim[axis] != 0) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of its result would be no formula, or one that is too long, of %s",
-                            axis, gpunn__meta_text(&in[0], text));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of its result would be no formula, or one that is too long, of %s",
+                               axis, gpunn__meta_text(&in[0], text));
         return false;
     }
     return true;
@@ -12461,8 +12479,8 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
     gpunn__call call;
     if (!gpunn__begin_x(&call, "cast", NULL, x, false)) return NULL;
     if (dtype != GPUNN_F32 && dtype != GPUNN_I64 && dtype != GPUNN_I32 && dtype != GPUNN_U8 && dtype != GPUNN_BOOL)
-        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "to %s is not possible; use f32, i64, i32, u8 or bool",
-                             gpunn_dtype_name(dtype));
+        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "to %s is not possible; use f32, i64, i32, u8 or bool",
+                                gpunn_dtype_name(dtype));
     if (dtype == x->dtype) return x;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.dtype = dtype;
@@ -12480,20 +12498,20 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_ten
     const char *const *names = count == 1 ? gpunn__x_name : gpunn__abc_names;
     if (count > 3 || !gpunn__begin(&call, name, NULL, names, operands, count, 0)) return NULL;
     if ((unsigned)op >= GPUNN_INTEGER_COUNT)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the op is %d; use one of gpunn_integer_op", (int)op);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the op is %d; use one of gpunn_integer_op", (int)op);
     const int most = gpunn__integer_infos[op].operands, choice = op == GPUNN_INTEGER_WHERE;
     if (count > most || count < most - (most > 1))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d operands are given; %d are needed%s", count, most,
-                             most > 1 ? ", the last of which may be a number" : "");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d operands are given; %d are needed%s", count, most,
+                                most > 1 ? ", the last of which may be a number" : "");
     memcpy(in, operands, (size_t)count * sizeof *in);
     for (int i = choice; i < count; i++)
         if (in[i]->dtype == GPUNN_F32)
-            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is f32, but integers are needed; convert it with gpunn_cast",
-                                 names[i]);
+            return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "%s is f32, but integers are needed; convert it with gpunn_cast",
+                                    names[i]);
     if (choice && (in[0] = gpunn_cast(in[0], GPUNN_BOOL)) == NULL) return NULL;
     attr.mode = (int)op;
     attr.number = count < most ? number : 0;
-    return gpunn__made(&call, gpunn__node(&call, &gpunn__operation_integer, &attr, in, count));
+    return gpunn__call_finish(&call, gpunn__node(&call, &gpunn__operation_integer, &attr, in, count));
 }
 
 GPUNN__INTERNAL int gpunn__integer_meant(const char *name, gpunn_tensor *const *operands, int count)
@@ -12529,12 +12547,12 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__map_node(const gpunn__operation *operation,
         gpunn__call   whole = gpunn__call_of(operands[0]->model, "where", NULL);
         gpunn_tensor *with_floats[3] = {gpunn_cast(operands[0], GPUNN_F32), operands[1], operands[2]};
         gpunn_tensor *y = with_floats[0] ? gpunn__map_node(operation, with_floats, 0, 0) : NULL;
-        return gpunn__made(&whole, y);
+        return gpunn__call_finish(&whole, y);
     }
     if (!gpunn__begin(&call, gpunn_op_name(op), NULL, arity == 1 ? gpunn__x_name : gpunn__abc_names, operands, arity, arity))
         return NULL;
     if (attribute1 != attribute1 || attribute2 != attribute2)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "an attribute is NaN; pass a number");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "an attribute is NaN; pass a number");
     gpunn_attributes attr = gpunn__no_attributes();
     attr.value[0] = attribute1;
     attr.value[1] = attribute2;
@@ -12654,8 +12672,8 @@ static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char
     if (f->quiet) return false;
     gpunn__expr_quote(text, sizeof text, f->text, SIZE_MAX);
     gpunn__expr_quote(shown, sizeof shown, word, length);
-    (void)gpunn__refuse(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what, shown[0] ? " '" : "", shown,
-                        shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
+    (void)gpunn__call_fail(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what, shown[0] ? " '" : "", shown,
+                           shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
     return false;
 }
 
@@ -13358,7 +13376,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
     gpunn__term result;
     bool        ok = gpunn__expr_formula(f, &result);
     if (ok && gpunn__expr_peek(f)) ok = gpunn__expr_fail(f, f->at, "unexpected", f->at, 1);
-    return gpunn__made(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
+    return gpunn__call_finish(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
 }
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args,
@@ -13371,12 +13389,12 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *co
     gpunn__formula           f;
     f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
     if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
-        return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
-    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, 0))
+        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
+    if (!gpunn__is_non_null(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, 0))
         return NULL;
-    if (!gpunn__given(&f.call, expression, "the expression")) return NULL;
+    if (!gpunn__is_non_null(&f.call, expression, "the expression")) return NULL;
     if (strlen(expression) > GPUNN__EXPR_LENGTH)
-        return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
+        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
     bool ok = gpunn__expr_open(&f, expression) && (g == NULL || gpunn__expr_add_tensor(&f, "g", g));
     f.gradient = g;
     for (int i = 0; ok && i < number_count; i++) ok = gpunn__expr_add_number(&f, number_names[i], numbers[i]);
@@ -13396,7 +13414,7 @@ GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *
  * helpers for all builders. They check their arguments. The rules for shapes are in >>graph/infer. */
 /* Applies the row's defaults to args, turns GPUNN_ZERO into 0 and checks ranges. Fails if an argument belongs
  * to another builder that shares this struct. */
-GPUNN__INTERNAL bool gpunn__settle(const gpunn__call *call, void *args);
+GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args);
 
 /* Resolves an argument field without a row: 0 stands for the default, GPUNN_ZERO for 0. */
 GPUNN__INTERNAL int gpunn__int_setting(int given, int otherwise);
@@ -13429,7 +13447,7 @@ GPUNN__PRIVATE const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1}
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
 
 /* Applies the default of one argument and checks its range. */
-static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a, void *at)
+static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument *a, void *at)
 {
     const char  *range = NULL;
     const double usual = a->otherwise;
@@ -13441,10 +13459,10 @@ static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a,
         else if (*value == GPUNN_ZERO)
             *value = 0;
         if (*value < low)
-            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to %d or more", a->name, *value, a->field, low);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to %d or more", a->name, *value, a->field, low);
         else if (a->kind == GPUNN__K_CELLS && *value > 0 && *value % 2 == 0)
-            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; use an odd number, or 0 for the whole image", a->name,
-                                *value);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; use an odd number, or 0 for the whole image", a->name,
+                                   *value);
         else
             return true;
         return false;
@@ -13463,18 +13481,18 @@ static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a,
             range = "a finite number from 0 on";
         else if (a->kind == GPUNN__K_NUMBER ? !isfinite(*value) : *value != *value)
             range = "a finite number";
-        if (range) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %g; use %s", a->name, (double)*value, range);
+        if (range) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %g; use %s", a->name, (double)*value, range);
     } else if (a->kind >= GPUNN__K_REDUCTION && a->kind <= GPUNN__K_PAD_MODE) {
         const gpunn__choice *of = gpunn__choice_of(a->kind);
         const int            value = *(const int *)at;
         if (value < 0 || value >= of->count) range = of->in_c;
-        if (range) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; use %s", a->name, value, range);
+        if (range) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; use %s", a->name, value, range);
     }
     return range == NULL;
 }
 
 /* Whether an argument differs from 0. */
-static bool gpunn__is_given(const gpunn__argument *a, const void *args)
+static bool gpunn__is_nonzero(const gpunn__argument *a, const void *args)
 {
     static const char nothing[sizeof(void *)] = {0};
     const bool        flag = (a->kind >= GPUNN__K_FLAG && a->kind <= GPUNN__K_NO_BIAS) || a->kind == GPUNN__K_ACTIVATION;
@@ -13483,7 +13501,7 @@ static bool gpunn__is_given(const gpunn__argument *a, const void *args)
     return memcmp((const char *)args + a->member, nothing, flag ? sizeof(bool) : pointer ? sizeof(void *) : sizeof(int)) != 0;
 }
 
-GPUNN__INTERNAL bool gpunn__settle(const gpunn__call *call, void *args)
+GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
 {
     const gpunn__row *row = gpunn__row_called(call->op);
     for (int i = 0; i < GPUNN__ROW_COUNT; i++) {
@@ -13492,13 +13510,13 @@ GPUNN__INTERNAL bool gpunn__settle(const gpunn__call *call, void *args)
         for (const gpunn__argument *a = other->arguments; a->name; a++) {
             const gpunn__argument *own = row->arguments;
             while (own->name && own->member != a->member) own++;
-            if (own->name || !gpunn__is_given(a, args)) continue;
-            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".%s is for %s, not used here; leave it out", a->field, other->name);
+            if (own->name || !gpunn__is_nonzero(a, args)) continue;
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".%s is for %s, not used here; leave it out", a->field, other->name);
             return false;
         }
     }
     for (const gpunn__argument *a = row->arguments; a->name; a++)
-        if (a->otherwise != GPUNN__NONE && !gpunn__settle_one(call, a, (char *)args + a->member)) return false;
+        if (a->otherwise != GPUNN__NONE && !gpunn__apply_default(call, a, (char *)args + a->member)) return false;
     return true;
 }
 
@@ -13519,7 +13537,7 @@ GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *na
                         : gpunn__index_find(call->model, GPUNN__BY_LAYER, name)
                             ? "the name is taken by another layer; names are unique in a model"
                             : NULL;
-    if (fault) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s", fault);
+    if (fault) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s", fault);
     return fault == NULL;
 }
 
@@ -13564,8 +13582,8 @@ GPUNN__INTERNAL bool gpunn__are_indices(const gpunn__call *call, const gpunn_ten
 {
     bool fits = t->dtype == GPUNN_I64 || t->dtype == GPUNN_I32;
     if (!fits)
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "%s is %s, but integers are needed; use i64 or i32", name,
-                            gpunn_dtype_name(t->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "%s is %s, but integers are needed; use i64 or i32", name,
+                               gpunn_dtype_name(t->dtype));
     return fits;
 }
 
@@ -13581,8 +13599,8 @@ static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *we
         bool        fits = weight->rank == 2 && weight->dim[i] > 0 && weight->dim[i] <= INT32_MAX;
         if (fits && dim[i] == 0) dim[i] = weight->dim[i];
         if (fits && weight->dim[i] == dim[i]) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".weight is %s, but [%s, %s] is needed, where %s is %lld",
-                            gpunn__shape_text(weight, text), rows, columns, what, (long long)dim[i]);
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".weight is %s, but [%s, %s] is needed, where %s is %lld",
+                               gpunn__shape_text(weight, text), rows, columns, what, (long long)dim[i]);
         return false;
     }
     return true;
@@ -13595,8 +13613,8 @@ static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias
     if (bias == NULL) return true;
     if (!gpunn__operand(call, bias, ".bias", true)) return false;
     if (!no_bias && bias->kind == GPUNN__PARAMETER && bias->rank == 1 && bias->dim[0] == out) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
-                        gpunn__shape_text(bias, text), (long long)out);
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
+                           gpunn__shape_text(bias, text), (long long)out);
     return false;
 }
 
@@ -13613,9 +13631,9 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
     weight_dim[1] = x->dim[x->rank - 1];
     if (args.weight && !gpunn__shared_weight(&call, args.weight, "out_features", "x's features", weight_dim)) return NULL;
     if (args.weight && args.weight->kind != GPUNN__PARAMETER)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
     args.out_features = (int)weight_dim[0];
-    if (!gpunn__settle(&call, &args) || !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
+    if (!gpunn__apply_defaults(&call, &args) || !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
     return gpunn__affine(&call, &gpunn__operation_linear, &attr, x, args.weight, 2, weight_dim, args.bias, !args.no_bias,
                          weight_dim[0]);
 }
@@ -13633,12 +13651,13 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     if (args.weight && !gpunn__shared_weight(&call, args.weight, "num_embeddings", "embedding_dim", weight_dim)) return NULL;
     args.num_embeddings = (int)weight_dim[0];
     args.embedding_dim = (int)weight_dim[1];
-    if (!gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__apply_defaults(&call, &args)) return NULL;
     int64_t padding = gpunn__int_setting(args.padding_idx, -1);
     if (args.padding_idx < 0 && args.padding_idx != GPUNN_ZERO) padding += weight_dim[0];
     if (args.padding_idx != 0 && (padding < 0 || padding >= weight_dim[0]))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "padding_idx is %d, but there are %lld rows; use -%lld to %lld",
-                             args.padding_idx, (long long)weight_dim[0], (long long)weight_dim[0], (long long)weight_dim[0] - 1);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "padding_idx is %d, but there are %lld rows; use -%lld to %lld",
+                                args.padding_idx, (long long)weight_dim[0], (long long)weight_dim[0],
+                                (long long)weight_dim[0] - 1);
     gpunn_tensor *operands[] = {tokens, args.weight};
     if (args.weight == NULL) {
         operands[1] = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 2, weight_dim, GPUNN_INIT_NORMAL, 0);
@@ -13654,15 +13673,15 @@ GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, co
 {
     for (int i = axes; i < 3; i++) {
         if (each[i] == 0) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s[%d] is set, but the window has %d ax%s; leave it out", many, i, axes,
-                            axes == 1 ? "is" : "es");
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s[%d] is set, but the window has %d ax%s; leave it out", many, i, axes,
+                               axes == 1 ? "is" : "es");
         return false;
     }
     for (int i = 0; i < axes; i++) {
         result[i] = each[i] ? gpunn__int_setting(each[i], 0) : gpunn__int_setting(all, otherwise[i]);
         if (result[i] >= lowest) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s, or .%s for each axis, to %d or more", one, result[i],
-                            one, many, lowest);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s, or .%s for each axis, to %d or more", one, result[i],
+                               one, many, lowest);
         return false;
     }
     return true;
@@ -13704,23 +13723,24 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
     for (int i = 0; i < axes; i++) {
         const int more = attr.output_padding[i];
         if (more && !transposed)
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "output_padding is %d, but only transposed convolutions have one; leave it out", more);
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                    "output_padding is %d, but only transposed convolutions have one; leave it out", more);
         if (more && more >= attr.stride[i] && more >= attr.dilation[i])
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d",
-                                 more, 2 + i, attr.stride[i], attr.dilation[i]);
+            return gpunn__call_fail(
+                &call, GPUNN_ERR_ARGUMENT,
+                "output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d", more, 2 + i,
+                attr.stride[i], attr.dilation[i]);
     }
     const bool uneven = memcmp(ends, attr.padding, sizeof ends) != 0;
     if (uneven && transposed)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "padding_end is not used by transposed convolutions; leave it out and gpunn_slice the result");
-    if (!gpunn__settle(&call, args)) return NULL;
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "padding_end is not used by transposed convolutions; leave it out and gpunn_slice the result");
+    if (!gpunn__apply_defaults(&call, args)) return NULL;
     attr.groups = args->groups;
     if (x->dim[1] % attr.groups != 0 || args->out_channels % attr.groups != 0)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "groups is %d, but the input has %d channels and out_channels is %d; it must divide both",
-                             attr.groups, (int)x->dim[1], args->out_channels);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "groups is %d, but the input has %d channels and out_channels is %d; it must divide both",
+                                attr.groups, (int)x->dim[1], args->out_channels);
     const int64_t out = args->out_channels;
     int64_t       weight_dim[5];
     weight_dim[0] = transposed ? x->dim[1] : out;
@@ -13730,8 +13750,8 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
     if (args->weight &&
         (args->weight->rank != x->rank || memcmp(args->weight->dim, weight_dim, (size_t)x->rank * sizeof *weight_dim) != 0)) {
         char text[128], needed[128];
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed", gpunn__shape_text(args->weight, text),
-                             gpunn__dims_text(call.model, x->rank, weight_dim, needed));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed", gpunn__shape_text(args->weight, text),
+                                gpunn__dims_text(call.model, x->rank, weight_dim, needed));
     }
     if (!gpunn__shared_bias(&call, args->bias, args->no_bias, out)) return NULL;
     if (uneven && (x = gpunn__pad_sides(x, attr.padding, ends, 0)) == NULL) return gpunn__undo(&call);
@@ -13783,7 +13803,7 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__op
     gpunn_tensor *y = gpunn_reshape(x, image);
     if (y) y = gpunn__node(call, operation, &flat, &y, 1);
     if (y) y = gpunn_reshape(y, row);
-    return gpunn__made(call, y);
+    return gpunn__call_finish(call, y);
 }
 
 /* Max-pools one axis of x [n, c, ...] with dilation. The cells of each window are placed along an axis of
@@ -13830,10 +13850,11 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn_
         if (!dilated && !attr->ceil_mode) continue;
         windows[i] = gpunn__windows(padded, attr->kernel[i], attr->stride[i], 0, attr->dilation[i], attr->ceil_mode);
         if (windows[i] < 1)
-            return gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                                 "the window spans %lld along axis %d, but the padded input only %lld (input %s); use a smaller "
-                                 "kernel or more padding",
-                                 (long long)span, 2 + i, (long long)padded, gpunn__shape_text(x, text));
+            return gpunn__call_fail(
+                call, GPUNN_ERR_SHAPE,
+                "the window spans %lld along axis %d, but the padded input only %lld (input %s); use a smaller "
+                "kernel or more padding",
+                (long long)span, 2 + i, (long long)padded, gpunn__shape_text(x, text));
         if (attr->ceil_mode && (windows[i] - 1) * attr->stride[i] >= size + starts[i]) windows[i]--;
         if (dilated && (windows[i] - 1) * attr->stride[i] + span > padded)
             ends[i] = (int)((windows[i] - 1) * attr->stride[i] + span - size - starts[i]);
@@ -13841,7 +13862,7 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn_
     gpunn_tensor *y = gpunn__pad_sides(x, attr->padding, ends, maximum ? -INFINITY : 0);
     if (dilated) {
         for (int axis = x->rank - 1; axis >= 2 && y; axis--) y = gpunn__dilated_axis(attr, y, axis, windows[axis - 2]);
-        return gpunn__made(call, y);
+        return gpunn__call_finish(call, y);
     }
     attr->count_exclude_pad = false;
     if (y) y = gpunn__pool_result(call, operation, attr, y);
@@ -13852,10 +13873,10 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn_
         y = share ? gpunn_div(y, share) : NULL;
     }
     for (int i = 0; i < x->rank - 2 && y && attr->ceil_mode; i++) y = gpunn_slice(y, 2 + i, 0, windows[i], 1);
-    return gpunn__made(call, y);
+    return gpunn__call_finish(call, y);
 }
 
-/* Makes a pool whose args have been settled. */
+/* Makes a pool whose args have their defaults. */
 static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__operation *operation, int axes, gpunn_tensor *x,
                                       const gpunn_pool_args *args)
 {
@@ -13879,12 +13900,12 @@ static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__oper
         const int64_t span = (int64_t)attr.dilation[i] * (attr.kernel[i] - 1) + 1;
         const int     most = attr.padding[i] > ends[i] ? attr.padding[i] : ends[i];
         if (most > span / 2)
-            return gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
-                                 "padding is %d, more than half of the kernel's %lld; use a smaller padding", most,
-                                 (long long)span);
+            return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                                    "padding is %d, more than half of the kernel's %lld; use a smaller padding", most,
+                                    (long long)span);
         if (attr.dilation[i] > 1 && !gpunn__op_is(operation->op, GPUNN__MAX_POOL))
-            return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "dilation is %d, but only max_pool has one; leave it out",
-                                 attr.dilation[i]);
+            return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "dilation is %d, but only max_pool has one; leave it out",
+                                    attr.dilation[i]);
         apart = apart || attr.dilation[i] > 1 || ends[i] != attr.padding[i];
     }
     return apart ? gpunn__pool_of_padded(call, operation, &attr, x, ends) : gpunn__pool_result(call, operation, &attr, x);
@@ -13902,7 +13923,7 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
     memset(&window, 0, sizeof window);
     if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
     if (!(p > 0 && isfinite(p)))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "norm_type is %g; use a positive number", (double)p);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "norm_type is %g; use a positive number", (double)p);
     window.kernel_size = args->kernel_size, window.stride = args->stride, window.ceil_mode = args->ceil_mode;
     memcpy(window.kernel_shape, args->kernel_shape, sizeof window.kernel_shape);
     memcpy(window.strides, args->strides, sizeof window.strides);
@@ -13910,15 +13931,15 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
     gpunn_tensor *y = gpunn_pow_scalar(x, p);
     if (y) y = gpunn__pool_node(&call, operation, axes, y, &window);
     if (y) y = gpunn__expr("m = cells * x; (1 if m == 0 else m) ** power if m != 0 else 0", NULL, &y, 1, names, numbers, 2, NULL);
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
-#define GPUNN__X(name, op, axes)                                                                       \
-    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                     \
-    {                                                                                                  \
-        gpunn__call call;                                                                              \
-        if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__settle(&call, &args)) return NULL; \
-        return gpunn__pool_node(&call, &gpunn__operation_##op, axes, x, &args);                        \
+#define GPUNN__X(name, op, axes)                                                                               \
+    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                             \
+    {                                                                                                          \
+        gpunn__call call;                                                                                      \
+        if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__apply_defaults(&call, &args)) return NULL; \
+        return gpunn__pool_node(&call, &gpunn__operation_##op, axes, x, &args);                                \
     }
 GPUNN__X(max_pool1d, max_pool2d, 1)
 GPUNN__X(max_pool2d, max_pool2d, 2)
@@ -13952,8 +13973,8 @@ static gpunn_tensor *gpunn__adaptive_pool(const char *name, const gpunn__operati
     if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes)) return NULL;
     for (int i = 0; i < axes; i++) {
         if (out[i] < 1)
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the result's size along axis %d is %d; it must be 1 or more", 2 + i,
-                                 out[i]);
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the result's size along axis %d is %d; it must be 1 or more",
+                                    2 + i, out[i]);
         attr.size[i] = out[i];
     }
     return gpunn__pool_result(&call, operation, &attr, x);
@@ -13994,7 +14015,8 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
     gpunn_tensor    *operands[] = {x, grid};
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_op(&call, "grid_sample", GPUNN_OP_GRID_SAMPLE, operands, 2, 3) || !gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__begin_op(&call, "grid_sample", GPUNN_OP_GRID_SAMPLE, operands, 2, 3) || !gpunn__apply_defaults(&call, &args))
+        return NULL;
     attr.mode = (int)args.mode;
     attr.padding_mode = (int)args.padding_mode;
     attr.align_corners = args.align_corners;
@@ -14010,7 +14032,7 @@ GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, g
         !gpunn__has_axes(&call, gpunn__meta_of(x), 2) ||
         !gpunn__window_setting(&call, 2, "output_size", "output_shape", args.output_size, args.output_shape, gpunn__zeros, 1,
                                attr.size) ||
-        !gpunn__settle(&call, &args))
+        !gpunn__apply_defaults(&call, &args))
         return NULL;
     attr.scale = args.spatial_scale;
     attr.k = args.sampling_ratio;
@@ -14051,9 +14073,9 @@ static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr,
     attr->ratio[i] = scale > 0 && !align_corners ? (float)(1 / scale) : 0;
     if (size <= 0) attr->shape.dim[i] = size ? size : gpunn__scaled_size(call->model, in, scale);
     if (size || attr->shape.dim[i]) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                        "scale_factor %g makes no formula of axis %d, which varies; use a multiple of 1/64, or .size", scale,
-                        2 + i);
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "scale_factor %g makes no formula of axis %d, which varies; use a multiple of 1/64, or .size", scale,
+                           2 + i);
     return false;
 }
 
@@ -14067,26 +14089,26 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
                          "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]") ||
         !gpunn__image_fits(&call, gpunn__meta_of(x)))
         return NULL;
-    if (!gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR && args.mode != GPUNN_INTERPOLATE_CUBIC)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             ".align_corners is used by GPUNN_INTERPOLATE_LINEAR and _CUBIC alone; leave it out");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                ".align_corners is used by GPUNN_INTERPOLATE_LINEAR and _CUBIC alone; leave it out");
     if (args.mode == GPUNN_INTERPOLATE_CUBIC && x->rank != 4)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "x is %s, but GPUNN_INTERPOLATE_CUBIC needs [n, channels, height, width]; gpunn_reshape it",
-                             gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x is %s, but GPUNN_INTERPOLATE_CUBIC needs [n, channels, height, width]; gpunn_reshape it",
+                                gpunn__shape_text(x, text));
     int axes = x->rank - 2;
     for (int i = 0; i < 3; i++) {
         double scale = args.scale_factors[i] != 0 ? args.scale_factors[i] : i < axes ? args.scale_factor : 0;
         if (i >= axes && (args.size[i] != 0 || scale != 0))
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "size[%d] or scale_factors[%d] is set, but x has %d spatial ax%s; leave it out", i, i, axes,
-                                 axes == 1 ? "is" : "es");
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                    "size[%d] or scale_factors[%d] is set, but x has %d spatial ax%s; leave it out", i, i, axes,
+                                    axes == 1 ? "is" : "es");
         if (i >= axes) break;
         const bool sized = gpunn__size_place(call.model, args.size[i]) != 0;
         if (!(scale == 0 || (scale >= 1e-9 && scale <= 1e9)) || (args.size[i] < 0 && !sized) || args.size[i] > INT32_MAX ||
             (scale == 0 && args.size[i] == 0))
-            return gpunn__refuse(
+            return gpunn__call_fail(
                 &call, GPUNN_ERR_ARGUMENT,
                 "size is %lld and scale_factor %g along axis %d; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
                 (long long)args.size[i], scale, 2 + i);
@@ -14096,8 +14118,8 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
         }
         double size = args.size[i] ? (double)args.size[i] : floor((double)x->dim[2 + i] * scale);
         if (size < 1 || size > (double)INT32_MAX)
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "scale_factor %g makes %g of the %lld along axis %d; use another", scale,
-                                 size, (long long)x->dim[2 + i], 2 + i);
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "scale_factor %g makes %g of the %lld along axis %d; use another",
+                                    scale, size, (long long)x->dim[2 + i], 2 + i);
         attr.size[i] = (int)size;
         attr.ratio[i] = gpunn__resize_ratio(x->dim[2 + i], attr.size[i], args.align_corners, scale);
     }
@@ -14156,7 +14178,7 @@ static gpunn_tensor *gpunn__norm_of_batch(const gpunn__call *call, gpunn_tensor 
     if (y) y = gpunn_reshape(y, GPUNN_SHAPE(1, y->dim[0], y->dim[1]));
     if (y) y = gpunn__group_norm_node(call, y, x->dim[1], eps, affine);
     if (y) y = gpunn_reshape(y, gpunn_tensor_shape(turned));
-    return gpunn__made(call, gpunn_permute(y, swap));
+    return gpunn__call_finish(call, gpunn_permute(y, swap));
 }
 
 static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_batch_norm_args *args,
@@ -14166,14 +14188,15 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
     gpunn_attributes attr = gpunn__no_attributes();
     if (!gpunn__begin_layer(&call, op, name, x) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), lowest_rank, highest_rank, layout) ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) || !gpunn__settle(&call, args))
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) || !gpunn__apply_defaults(&call, args))
         return NULL;
     attr.eps = args->eps;
     attr.momentum = args->momentum;
     attr.sync = args->sync;
     if (!args->no_running_stats) return gpunn__statistics_node(&call, &gpunn__operation_batch_norm, &attr, x, !args->no_affine);
     if (args->sync)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".sync needs running statistics; leave out .sync or .no_running_stats");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                ".sync needs running statistics; leave out .sync or .no_running_stats");
     return gpunn__norm_of_batch(&call, x, args->eps, !args->no_affine);
 }
 
@@ -14197,7 +14220,7 @@ GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpu
     gpunn__call call;
     return gpunn__begin_layer(&call, "group_norm", name, x) &&
                    gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[n, channels, ...]") &&
-                   gpunn__settle(&call, &args)
+                   gpunn__apply_defaults(&call, &args)
                ? gpunn__group_norm_node(&call, x, args.num_groups, args.eps, !args.no_affine)
                : NULL;
 }
@@ -14210,12 +14233,13 @@ static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, 
     char             text[128];
     bool             one = true;
     if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, gpunn__meta_of(x), rank, rank, layout) ||
-        !gpunn__settle(&call, args))
+        !gpunn__apply_defaults(&call, args))
         return NULL;
     for (int i = 2; i < rank; i++) one = one && x->dim[i] == 1;
     if (one)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s: one value per channel is nothing to normalise; use larger images",
-                             gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x is %s: one value per channel is nothing to normalise; use larger images",
+                                gpunn__shape_text(x, text));
     if (!args->track_running_stats) return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1)) return NULL;
     attr.groups = (int)x->dim[1];
@@ -14245,11 +14269,11 @@ static gpunn_tensor *gpunn__layer_norm_node(const gpunn__operation *operation, g
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     char             text[128];
-    if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) || !gpunn__settle(&call, args)) return NULL;
+    if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) || !gpunn__apply_defaults(&call, args)) return NULL;
     const int dims = args->dims;
     if (dims > x->rank)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "dims is %d, but x is %s; use a number from 1 to its rank, %d", dims,
-                             gpunn__shape_text(x, text), x->rank);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "dims is %d, but x is %s; use a number from 1 to its rank, %d", dims,
+                                gpunn__shape_text(x, text), x->rank);
     attr.axis = x->rank - dims;
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), attr.axis, x->rank - 1)) return NULL;
     attr.eps = args->eps;
@@ -14279,7 +14303,7 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     gpunn__call              call;
     if (!gpunn__begin_x(&call, "local_response_norm", NULL, x, true) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 3, GPUNN_MAX_RANK, "[n, channels, ...]") ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1) || !gpunn__settle(&call, &args))
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1) || !gpunn__apply_defaults(&call, &args))
         return NULL;
     const double    numbers[] = {(double)args.k, (double)args.alpha, -(double)args.beta};
     gpunn_pool_args window;
@@ -14294,7 +14318,7 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     squares = gpunn_avg_pool2d_(gpunn_pad_(squares, around), window);
     gpunn_tensor *operands[] = {x, gpunn_reshape(squares, gpunn_tensor_shape(x))};
     gpunn_tensor *y = operands[1] ? gpunn__expr(GPUNN__LOCAL_RESPONSE, NULL, operands, 2, names, numbers, 3, NULL) : NULL;
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name, gpunn_bilinear_args args)
@@ -14305,15 +14329,15 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
     const int last = x1->rank - 1;
     if (x1->rank < 1 || x1->rank >= GPUNN_MAX_RANK || x2->rank != x1->rank ||
         memcmp(x1->dim, x2->dim, (size_t)last * sizeof *x1->dim) != 0)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "x1 is %s and x2 %s; 1 to %d axes, all but the last of the same sizes, are needed",
-                             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), GPUNN_MAX_RANK - 1);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x1 is %s and x2 %s; 1 to %d axes, all but the last of the same sizes, are needed",
+                                gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), GPUNN_MAX_RANK - 1);
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x1), last, last) ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x2), last, last))
         return NULL;
     const int64_t out = args.out_features, in[] = {x1->dim[last], x2->dim[last]}, dim[] = {out, in[0], in[1]};
     if (out < 1 || out * in[0] > (int64_t)INT32_MAX / in[1])
-        return gpunn__refuse(
+        return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
             "out_features is %d, with %lld and %lld features; set .out_features to 1 or more, for 2^31 weights at most",
             args.out_features, (long long)in[0], (long long)in[1]);
@@ -14331,7 +14355,7 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
     const gpunn_matmul_args turned = {0, false, true};
     gpunn_tensor           *y = gpunn_reshape(gpunn_mul(gpunn_reshape(x1, column), gpunn_reshape(x2, row)), flat);
     y = gpunn_matmul_(y, gpunn_reshape(parts[0], GPUNN_SHAPE(out, in[0] * in[1])), turned);
-    return gpunn__made(&call, parts[1] ? gpunn_add(y, parts[1]) : y);
+    return gpunn__call_finish(&call, parts[1] ? gpunn_add(y, parts[1]) : y);
 }
 
 /* ==== >>layers/recurrent =========================================================================================== */
@@ -14383,7 +14407,7 @@ static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int
 static bool gpunn__has_hidden_size(const gpunn__call *call, int hidden_size)
 {
     if (hidden_size >= 1 && hidden_size <= INT32_MAX / 8) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "hidden_size is %d; set .hidden_size to 1 or more", hidden_size);
+    (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "hidden_size is %d; set .hidden_size to 1 or more", hidden_size);
     return false;
 }
 
@@ -14405,20 +14429,20 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
     if (!gpunn__has_rank(call, gpunn__meta_of(x), 3, 3, args->batch_first ? "[n, length, features]" : "[length, n, features]"))
         return false;
     if (x->dim[axis] < 0 && !gpunn__is_sized(x->dim[axis]))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s is the batch, but should be the length; %s", axis,
-                            gpunn__shape_text(x, text), args->batch_first ? "leave out .batch_first" : "set .batch_first");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of x %s is the batch, but should be the length; %s", axis,
+                               gpunn__shape_text(x, text), args->batch_first ? "leave out .batch_first" : "set .batch_first");
     else if (stray)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".%s; leave it out", stray);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".%s; leave it out", stray);
     else if (layers < 1 || layers > GPUNN_MAX_OPERANDS)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 to %d", layers, GPUNN_MAX_OPERANDS);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 to %d", layers, GPUNN_MAX_OPERANDS);
     else if (!(args->dropout >= 0 && args->dropout <= 1))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "dropout is %g; use a probability from 0 to 1", (double)args->dropout);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "dropout is %g; use a probability from 0 to 1", (double)args->dropout);
     else if (args->proj_size < 0 || (args->proj_size && args->proj_size >= args->hidden_size))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
-                            "proj_size is %d and hidden_size %d; use 1 to hidden_size - 1, or 0 for none", args->proj_size,
-                            args->hidden_size);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "proj_size is %d and hidden_size %d; use 1 to hidden_size - 1, or 0 for none", args->proj_size,
+                               args->hidden_size);
     else if (args->lengths && args->lengths->dtype != GPUNN_I64 && args->lengths->dtype != GPUNN_I32)
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32", gpunn_dtype_name(args->lengths->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32", gpunn_dtype_name(args->lengths->dtype));
     else
         return gpunn__has_hidden_size(call, args->hidden_size) && gpunn__axes_fit(call, gpunn__meta_of(x), axis, axis, true) &&
                gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, 2);
@@ -14451,8 +14475,8 @@ static bool gpunn__is_weight_hr(const gpunn__call *call, gpunn_tensor *t, const 
     const int64_t dim[] = {args->proj_size, args->hidden_size};
     char          one[128], other[128];
     if (t->rank == 2 && memcmp(t->dim, dim, sizeof dim) == 0) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but weight_hr, [proj_size, hidden_size], %s, is needed", name,
-                        gpunn__shape_text(t, one), gpunn__dims_text(call->model, 2, dim, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but weight_hr, [proj_size, hidden_size], %s, is needed", name,
+                           gpunn__shape_text(t, one), gpunn__dims_text(call->model, 2, dim, other));
     return false;
 }
 
@@ -14469,10 +14493,10 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         if (!gpunn__operand(call, given[i], i ? ".c_0" : ".h_0", true)) return false;
         state[2] = i == 0 && args->proj_size ? args->proj_size : args->hidden_size;
         if (given[i]->rank == 3 && memcmp(given[i]->dim, state, sizeof state) == 0) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".%s is %s, but [num_layers * directions, n, %s], %s, is needed",
-                            i ? "c_0" : "h_0", gpunn__shape_text(given[i], one),
-                            i == 0 && args->proj_size ? "proj_size" : "hidden_size",
-                            gpunn__dims_text(call->model, 3, state, other));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".%s is %s, but [num_layers * directions, n, %s], %s, is needed",
+                               i ? "c_0" : "h_0", gpunn__shape_text(given[i], one),
+                               i == 0 && args->proj_size ? "proj_size" : "hidden_size",
+                               gpunn__dims_text(call->model, 3, state, other));
         return false;
     }
     for (int i = 0; args->weights && i < layers * directions * parts; i++) {
@@ -14480,7 +14504,7 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         (void)snprintf(name, sizeof name, ".weights[%d]", i);
         if (!gpunn__operand(call, args->weights[i], name, true)) return false;
         if (!gpunn__is_weight(args->weights[i], 16))
-            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
         else if (i % parts < GPUNN__WEIGHT_HR - 2 * args->no_bias || gpunn__is_weight_hr(call, args->weights[i], name, args))
             continue; /* inference checks the shapes of all others */
         return false;
@@ -14618,7 +14642,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
     }
     for (int i = 0; i < 2 && y; i++)
         if (wanted[i]) *wanted[i] = state[i][0];
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 /* Turns a state [n, hidden_size] of a cell into that of a layer. Returns false on failure. */
@@ -14631,8 +14655,8 @@ static bool gpunn__cell_takes(const gpunn__call *call, const gpunn_tensor *x, in
     if (state == NULL) return true;
     if (!gpunn__operand(call, state, name, true)) return false;
     if (state->rank == 2 && memcmp(state->dim, dim, sizeof dim) == 0) return (*result = gpunn__unsqueeze(state, 0)) != NULL;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but [n, hidden_size], %s, is needed", name,
-                        gpunn__shape_text(state, one), gpunn__dims_text(call->model, 2, dim, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but [n, hidden_size], %s, is needed", name,
+                           gpunn__shape_text(state, one), gpunn__dims_text(call->model, 2, dim, other));
     return false;
 }
 
@@ -14665,7 +14689,7 @@ static gpunn_tensor *gpunn__cell(const gpunn__operation *operation, gpunn_tensor
     gpunn_tensor     *y = gpunn__recurrent(operation, gpunn__unsqueeze(x, 0), name, &step);
     if (y) y = gpunn_reshape(y, shape);
     if (y && c_n) *args->c_n = gpunn_reshape(c_n, shape);
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args)
@@ -14693,18 +14717,18 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     char             text[128];
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (name == NULL || args.h_0 || args.c_0)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "with .stateful h_0 and c_0 are its own; %s",
-                             name ? "leave them out" : "give the layer a name, for theirs");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "with .stateful h_0 and c_0 are its own; %s",
+                                name ? "leave them out" : "give the layer a name, for theirs");
     if (x->rank != 3 || x->dim[n] < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but .stateful needs three axes and a fixed number of sequences",
-                             gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x is %s, but .stateful needs three axes and a fixed number of sequences",
+                                gpunn__shape_text(x, text));
     const int64_t rows = (int64_t)gpunn__int_setting(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
         (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");
         const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
         state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, x->dim[n], width), zeros);
-        if (state[i] == NULL) return gpunn__made(&call, NULL);
+        if (state[i] == NULL) return gpunn__call_finish(&call, NULL);
     }
     args.h_0 = state[0], args.c_0 = state[1];
     args.h_n = last[0];
@@ -14712,7 +14736,7 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     gpunn_tensor *y = gpunn__recurrent(operation, x, name, &args);
     for (int i = 0; i < count && y; i++)
         if (gpunn_assign(state[i], *last[i], .in_training = true) == NULL) y = NULL;
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
@@ -14744,12 +14768,13 @@ static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), NULL, x, true)) return NULL;
-    if (!(p >= 0 && p <= 1)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a probability from 0 to 1", (double)p);
+    if (!(p >= 0 && p <= 1))
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a probability from 0 to 1", (double)p);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.dropout_p = p;
-    attr.site = x->model->random_sites;
+    attr.site = x->model->random_streams;
     gpunn_tensor *y = gpunn__node(&call, operation, &attr, &x, 1);
-    if (y) x->model->random_sites++;
+    if (y) x->model->random_streams++;
     return y;
 }
 
@@ -14776,7 +14801,7 @@ static gpunn_tensor *gpunn__random_in(const gpunn__operation *operation, const c
     if (!gpunn__begin_model(&whole, model, name, NULL) || gpunn__rank_of(&whole, &shape, 2) < 0) return NULL;
     gpunn_tensor *x = gpunn_constant(model, scalar, &zero);
     x = gpunn_expand(x, shape);
-    return gpunn__made(&whole, gpunn__random_node(operation, x, 0));
+    return gpunn__call_finish(&whole, gpunn__random_node(operation, x, 0));
 }
 
 GPUNN_API gpunn_tensor *gpunn_rand(gpunn_model *model, gpunn_shape shape)
@@ -14804,10 +14829,10 @@ GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper)
     gpunn__call  call;
     if (!gpunn__begin_x(&call, "rrelu", NULL, x, true)) return NULL;
     if (!(lower <= upper && isfinite(lower) && isfinite(upper)))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the slopes go from %g to %g; use two numbers, the smaller one first",
-                             numbers[0], numbers[1]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the slopes go from %g to %g; use two numbers, the smaller one first",
+                                numbers[0], numbers[1]);
     gpunn_tensor *random = gpunn_rand_like(x), *in[] = {x, random, random ? gpunn__mode(call.model) : NULL};
-    return gpunn__made(&call, gpunn__expr(GPUNN__RRELU, names, in, 3, bounds, numbers, 2, NULL));
+    return gpunn__call_finish(&call, gpunn__expr(GPUNN__RRELU, names, in, 3, bounds, numbers, 2, NULL));
 }
 
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init)
@@ -14818,11 +14843,12 @@ GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_p
     memset(&args, 0, sizeof args);
     args.count = num_parameters;
     args.number = init;
-    if (!gpunn__begin_layer(&call, "prelu", name, x) || !gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__begin_layer(&call, "prelu", name, x) || !gpunn__apply_defaults(&call, &args)) return NULL;
     const int64_t count = args.count;
     if (count != 1 && (x->rank < 2 || x->dim[1] != count))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "num_parameters is %d, but must be 1 or the channels of axis 1 (input %s)",
-                             (int)count, gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "num_parameters is %d, but must be 1 or the channels of axis 1 (input %s)", (int)count,
+                                gpunn__shape_text(x, text));
     gpunn_tensor *weight = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 1, &count, GPUNN_INIT_CONSTANT, args.number);
     if (weight && count > 1 && x->rank > 2) {
         gpunn_shape column = {{count}}; /* [channels, 1, ...], which broadcasts along axis 1 */
@@ -14885,10 +14911,10 @@ GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x)
     attr.shape.dim[0] = x->dim[0];
     if (!gpunn__joined(call.model, x->rank - 1, x->dim + 1, &attr.shape.dim[1])) {
         char text[128];
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "the axes behind the first hold the batch more than once (x %s); use "
-                             "gpunn_reshape",
-                             gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "the axes behind the first hold the batch more than once (x %s); use "
+                                "gpunn_reshape",
+                                gpunn__shape_text(x, text));
     }
     return gpunn__node(&call, &gpunn__operation_reshape, &attr, &x, 1);
 }
@@ -14898,10 +14924,10 @@ GPUNN__INTERNAL int gpunn__axis_of(const gpunn__call *call, const gpunn_tensor *
     if (axis >= -x->rank && axis < x->rank) return axis < 0 ? axis + x->rank : axis;
     char text[128];
     if (x->rank == 0)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "x is a scalar, which has no axes");
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "x is a scalar, which has no axes");
     else
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "axis %d is not one of %s; use %d to %d", axis, gpunn__shape_text(x, text),
-                            -x->rank, x->rank - 1);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "axis %d is not one of %s; use %d to %d", axis,
+                               gpunn__shape_text(x, text), -x->rank, x->rank - 1);
     return -1;
 }
 
@@ -14913,7 +14939,7 @@ GPUNN__INTERNAL int gpunn__axis_list(const gpunn__call *call, const gpunn_tensor
         int axis = gpunn__axis_of(call, x, axes->axis[count]);
         if (axis < 0) return -1;
         if (seen >> axis & 1) {
-            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "axis %d is listed twice; name each axis once", axis);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "axis %d is listed twice; name each axis once", axis);
             return -1;
         }
         seen |= 1u << axis;
@@ -14931,8 +14957,8 @@ GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order)
     if (count < 0) return NULL;
     char text[128];
     if (count != x->rank)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d axes are listed for %s; list each of its %d", count,
-                             gpunn__shape_text(x, text), x->rank);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d axes are listed for %s; list each of its %d", count,
+                                gpunn__shape_text(x, text), x->rank);
     return gpunn__node(&call, &gpunn__operation_permute, &attr, &x, 1);
 }
 
@@ -14940,9 +14966,10 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
 {
     gpunn__call call = gpunn__call_of(NULL, "concat", NULL);
     if (count < 1 || count > GPUNN_MAX_OPERANDS)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; 1 to %d can be joined at once", count,
-                             GPUNN_MAX_OPERANDS);
-    if (!gpunn__given(&call, tensors, "tensors") || !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, 0)) return NULL;
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; 1 to %d can be joined at once", count,
+                                GPUNN_MAX_OPERANDS);
+    if (!gpunn__is_non_null(&call, tensors, "tensors") || !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, 0))
+        return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.axis = gpunn__axis_of(&call, tensors[0], axis);
     return attr.axis < 0 ? NULL : gpunn__node(&call, &gpunn__operation_concat, &attr, tensors, count);
@@ -14967,15 +14994,16 @@ GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, in
     if (!gpunn__begin_x(&call, "slice", NULL, x, false) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
     int64_t size = x->dim[attr.axis];
     if (size < 0 && !gpunn__is_sized(size))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch, which cannot be cut; choose another axis",
-                             attr.axis, gpunn__shape_text(x, text));
-    if (step < 1) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "step is %lld; use 1 or more", (long long)step);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch, which cannot be cut; choose another axis",
+                                attr.axis, gpunn__shape_text(x, text));
+    if (step < 1) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "step is %lld; use 1 or more", (long long)step);
     attr.start = gpunn__slice_index(call.model, start, size);
     attr.end = gpunn__slice_index(call.model, end, size);
     attr.step = step;
     if (attr.end <= attr.start && !gpunn__is_sized(attr.start) && !gpunn__is_sized(attr.end))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "%lld:%lld along axis %d of %s is empty; at least one element must be left",
-                             (long long)start, (long long)end, attr.axis, gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "%lld:%lld along axis %d of %s is empty; at least one element must be left", (long long)start,
+                                (long long)end, attr.axis, gpunn__shape_text(x, text));
     return gpunn__node(&call, &gpunn__operation_slice, &attr, &x, 1);
 }
 
@@ -14983,21 +15011,21 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, "pad", NULL, x, false) || !gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__begin_x(&call, "pad", NULL, x, false) || !gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.mode != GPUNN_PAD_CONSTANT && x->dtype != GPUNN_F32)
-        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "x is %s, which mode %s does not pad; gpunn_cast it to f32",
-                             gpunn_dtype_name(x->dtype), gpunn__pad_mode_names[args.mode]);
+        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "x is %s, which mode %s does not pad; gpunn_cast it to f32",
+                                gpunn_dtype_name(x->dtype), gpunn__pad_mode_names[args.mode]);
     if (args.mode != GPUNN_PAD_CONSTANT && args.value != 0)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".value is not used by mode %s; leave it out",
-                             gpunn__pad_mode_names[args.mode]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".value is not used by mode %s; leave it out",
+                                gpunn__pad_mode_names[args.mode]);
     for (int i = 0; i < GPUNN_MAX_RANK; i++) {
         int64_t before = args.before[i], after = args.after[i];
         if (before == GPUNN_ZERO) before = 0;
         if (after == GPUNN_ZERO) after = 0;
         if (before < 0 || after < 0 || before > GPUNN__MAX_COUNT || after > GPUNN__MAX_COUNT)
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "%lld before and %lld after axis %d are out of range; use 0 or more, gpunn_slice to cut",
-                                 (long long)before, (long long)after, i);
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                    "%lld before and %lld after axis %d are out of range; use 0 or more, gpunn_slice to cut",
+                                    (long long)before, (long long)after, i);
         attr.before[i] = before;
         attr.after[i] = after;
     }
@@ -15045,20 +15073,21 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
         const int64_t both[] = {size, times};
         if (!gpunn__joined(call.model, 2, both, &dim[i])) {
             char text[128];
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s, %lld times, has more than 2^59 elements", from,
-                                 gpunn__shape_text(x, text), (long long)times);
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "axis %d of %s, %lld times, has more than 2^59 elements", from,
+                                    gpunn__shape_text(x, text), (long long)times);
         }
     }
     if (inner > GPUNN_MAX_RANK)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "with an axis for each that is repeated, x would have %d; %d are possible",
-                             inner, GPUNN_MAX_RANK);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "with an axis for each that is repeated, x would have %d; %d are possible", inner,
+                                GPUNN_MAX_RANK);
     gpunn_tensor *y = gpunn__reshape_to(x, inner, one);
     gpunn_shape   wide;
     memset(&wide, 0, sizeof wide);
     memcpy(wide.dim, many, (size_t)inner * sizeof *many);
     y = gpunn_expand(y, wide);
     y = y ? gpunn__reshape_to(y, rank, dim) : NULL;
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int axis)
@@ -15066,25 +15095,26 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
     gpunn__call   call = gpunn__call_of(NULL, "stack", NULL);
     gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
     if (count < 1 || count > GPUNN_MAX_OPERANDS)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; 1 to %d can be joined at once", count,
-                             GPUNN_MAX_OPERANDS);
-    if (!gpunn__given(&call, tensors, "tensors") || !gpunn__begin(&call, "stack", NULL, NULL, tensors, count, 0)) return NULL;
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; 1 to %d can be joined at once", count,
+                                GPUNN_MAX_OPERANDS);
+    if (!gpunn__is_non_null(&call, tensors, "tensors") || !gpunn__begin(&call, "stack", NULL, NULL, tensors, count, 0))
+        return NULL;
     int  rank = tensors[0]->rank + 1, at = axis < 0 ? axis + rank : axis;
     char one[128], other[128];
     if (rank > GPUNN_MAX_RANK || at < 0 || at >= rank)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "axis %d is not one of the result of tensors %s, which has %d and at most %d", axis,
-                             gpunn__shape_text(tensors[0], one), rank, GPUNN_MAX_RANK);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "axis %d is not one of the result of tensors %s, which has %d and at most %d", axis,
+                                gpunn__shape_text(tensors[0], one), rank, GPUNN_MAX_RANK);
     for (int i = 0; i < count; i++) {
         int64_t dim[GPUNN_MAX_RANK];
         if (!gpunn__same_shape(tensors[i], tensors[0]))
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "tensors[0] is %s and tensors[%d] %s; all must have one shape",
-                                 gpunn__shape_text(tensors[0], one), i, gpunn__shape_text(tensors[i], other));
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "tensors[0] is %s and tensors[%d] %s; all must have one shape",
+                                    gpunn__shape_text(tensors[0], one), i, gpunn__shape_text(tensors[i], other));
         for (int d = 0; d < rank; d++) dim[d] = d == at ? 1 : tensors[i]->dim[d < at ? d : d - 1];
         if ((parts[i] = gpunn__reshape_to(tensors[i], rank, dim)) == NULL) return gpunn__undo(&call);
     }
     gpunn_tensor *y = gpunn_concat(parts, count, at);
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int count, gpunn_indexing indexing, gpunn_tensor **grids)
@@ -15092,27 +15122,28 @@ GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int coun
     gpunn__call call = gpunn__call_of(NULL, "meshgrid", NULL);
     gpunn_shape shape = {{0}};
     if (count < 1 || count > GPUNN_MAX_RANK || (int)indexing < 0 || indexing > GPUNN_INDEXING_XY) {
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "count is %d and indexing %d; use 1 to %d and one of gpunn_indexing",
-                            count, (int)indexing, GPUNN_MAX_RANK);
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "count is %d and indexing %d; use 1 to %d and one of gpunn_indexing",
+                               count, (int)indexing, GPUNN_MAX_RANK);
         return GPUNN_ERR_ARGUMENT;
     }
-    if (!gpunn__given(&call, grids, "grids")) return GPUNN_ERR_ARGUMENT;
+    if (!gpunn__is_non_null(&call, grids, "grids")) return GPUNN_ERR_ARGUMENT;
     memset(grids, 0, (size_t)count * sizeof *grids);
-    if (!gpunn__given(&call, coordinates, "coordinates") || !gpunn__begin(&call, "meshgrid", NULL, NULL, coordinates, count, 0))
+    if (!gpunn__is_non_null(&call, coordinates, "coordinates") ||
+        !gpunn__begin(&call, "meshgrid", NULL, NULL, coordinates, count, 0))
         return gpunn_last_status(call.model ? call.model->dev : NULL);
     const int swap = indexing == GPUNN_INDEXING_XY && count > 1;
     for (int i = 0; i < count; i++) {
         char text[128];
         shape.dim[i < 2 ? i ^ swap : i] = coordinates[i]->dim[0];
         if (coordinates[i]->rank == 1) continue;
-        (void)gpunn__refuse(&call, GPUNN_ERR_SHAPE, "tensors[%d] is %s, but [n] is needed; flatten it", i,
-                            gpunn__shape_text(coordinates[i], text));
+        (void)gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "tensors[%d] is %s, but [n] is needed; flatten it", i,
+                               gpunn__shape_text(coordinates[i], text));
         return GPUNN_ERR_SHAPE;
     }
     for (int i = 0; i < count; i++) {
         gpunn_shape line = {{0}};
         for (int k = 0; k < count; k++) line.dim[k] = k == (i < 2 ? i ^ swap : i) ? coordinates[i]->dim[0] : 1;
-        grids[i] = gpunn__made(&call, gpunn_expand(gpunn_reshape(coordinates[i], line), shape));
+        grids[i] = gpunn__call_finish(&call, gpunn_expand(gpunn_reshape(coordinates[i], line), shape));
         if (grids[i]) continue;
         memset(grids, 0, (size_t)count * sizeof *grids);
         return gpunn_last_status(call.model->dev);
@@ -15126,8 +15157,8 @@ static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t 
     if (size > x->dim[axis]) size = x->dim[axis];
     int64_t count = (x->dim[axis] + size - 1) / size;
     if (count > capacity)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "there are %lld parts, but parts has room for %d", (long long)count,
-                            capacity);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "there are %lld parts, but parts has room for %d", (long long)count,
+                               capacity);
     for (int64_t i = 0; i < count && count <= capacity; i++)
         if ((parts[i] = gpunn_slice(x, axis, i * size, (i + 1) * size, 1)) == NULL) {
             (void)gpunn__undo(call);
@@ -15141,16 +15172,17 @@ static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x
 {
     char text[128];
     int  at;
-    if (!gpunn__begin_x(call, op, NULL, x, false) || !gpunn__given(call, parts, "parts") ||
+    if (!gpunn__begin_x(call, op, NULL, x, false) || !gpunn__is_non_null(call, parts, "parts") ||
         (at = gpunn__axis_of(call, x, axis)) < 0)
         return -1;
     if (amount >= 1 && x->dim[at] > 0) return at;
     if (amount < 1)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%lld is no number of parts and no size; use 1 or more", (long long)amount);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%lld is no number of parts and no size; use 1 or more",
+                               (long long)amount);
     else
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of %s %s; choose another axis", at, gpunn__shape_text(x, text),
-                            gpunn__is_sized(x->dim[at]) ? "varies, and the number of parts would"
-                                                        : "is the batch, which cannot be cut");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of %s %s; choose another axis", at, gpunn__shape_text(x, text),
+                               gpunn__is_sized(x->dim[at]) ? "varies, and the number of parts would"
+                                                           : "is the batch, which cannot be cut");
     return -1;
 }
 
@@ -15174,12 +15206,12 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
     char        text[128];
     if (!gpunn__begin_x(&call, "one_hot", NULL, index, false)) return NULL;
     if (index->dtype != GPUNN_I64 && index->dtype != GPUNN_I32 && index->dtype != GPUNN_U8)
-        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "index is %s, but class numbers are needed; use i64, i32 or u8",
-                             gpunn_dtype_name(index->dtype));
+        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "index is %s, but class numbers are needed; use i64, i32 or u8",
+                                gpunn_dtype_name(index->dtype));
     if (classes < 1 || classes > 1 << 24 || index->rank == GPUNN_MAX_RANK)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "classes is %d and index %s; 1 to 2^24 classes are possible, and %d axes of the result", classes,
-                             gpunn__shape_text(index, text), GPUNN_MAX_RANK);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "classes is %d and index %s; 1 to 2^24 classes are possible, and %d axes of the result", classes,
+                                gpunn__shape_text(index, text), GPUNN_MAX_RANK);
     int64_t dim[GPUNN_MAX_RANK];
     memcpy(dim, index->dim, sizeof dim);
     dim[index->rank] = 1;
@@ -15193,14 +15225,14 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
     if (x) all = gpunn_constant(call.model, row, numbers);
     gpunn__free(call.model->dev, numbers, size);
     x = gpunn_eq(x, all);
-    return gpunn__made(&call, x);
+    return gpunn__call_finish(&call, x);
 }
 
-static gpunn_tensor *gpunn__refuse_count(gpunn_tensor *x, const char *name, const char *what, int count, int most)
+static gpunn_tensor *gpunn__fail_count(gpunn_tensor *x, const char *name, const char *what, int count, int most)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
-    return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s is %d; use 1 to %d", what, count, most);
+    return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s is %d; use 1 to %d", what, count, most);
 }
 
 /* Computes f(x * scale[i] + shift[i]) for each i < width, concatenated along the last axis. */
@@ -15213,21 +15245,21 @@ static gpunn_tensor *gpunn__encode(gpunn_tensor *x, const char *name, int width,
     gpunn_shape each = {{width}};
     if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
     if (x->rank == 0 || x->rank == GPUNN_MAX_RANK)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but 1 to %d axes are needed", gpunn__shape_text(x, text),
-                             GPUNN_MAX_RANK - 1);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x is %s, but 1 to %d axes are needed", gpunn__shape_text(x, text),
+                                GPUNN_MAX_RANK - 1);
     memcpy(dim, x->dim, sizeof dim);
     last[0] = dim[x->rank - 1];
     last[1] = width;
     if (!gpunn__joined(call.model, 2, last, &joined))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "the last axis of %s, %d times, has more than 2^59 elements",
-                             gpunn__shape_text(x, text), width);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "the last axis of %s, %d times, has more than 2^59 elements",
+                                gpunn__shape_text(x, text), width);
     dim[x->rank] = 1;
     gpunn_tensor *y = gpunn__reshape_to(x, x->rank + 1, dim);
     y = gpunn_mul(y, gpunn_constant(call.model, each, scale));
     y = f(gpunn_add(y, gpunn_constant(call.model, each, shift)));
     dim[x->rank - 1] = joined;
     if (y) y = gpunn__reshape_to(y, x->rank, dim);
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencies)
@@ -15235,7 +15267,7 @@ GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencie
     enum { MOST = 32 };
     float scale[2 * MOST], shift[2 * MOST]; /* cos(t) = sin(t + pi / 2) */
     if (frequencies < 1 || frequencies > MOST)
-        return gpunn__refuse_count(x, "frequency_encoding", "frequencies", frequencies, MOST);
+        return gpunn__fail_count(x, "frequency_encoding", "frequencies", frequencies, MOST);
     for (int i = 0; i < 2 * frequencies; i++) {
         scale[i] = 3.14159265f * (float)(INT64_C(1) << i / 2);
         shift[i] = i % 2 ? 1.57079633f : 0;
@@ -15253,7 +15285,7 @@ GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins)
     enum { MOST = 256 };
     const float root_half = 0.707106781f;
     float       scale[MOST], shift[MOST];
-    if (bins < 1 || bins > MOST) return gpunn__refuse_count(x, "one_blob_encoding", "bins", bins, MOST);
+    if (bins < 1 || bins > MOST) return gpunn__fail_count(x, "one_blob_encoding", "bins", bins, MOST);
     for (int i = 0; i < bins; i++) {
         scale[i] = root_half * (float)bins;
         shift[i] = -root_half * ((float)i + 0.5f);
@@ -15302,17 +15334,18 @@ GPUNN_API gpunn_tensor *gpunn_spherical_harmonics_encoding(gpunn_tensor *x, int 
     gpunn__call       call;
     char              text[128];
     gpunn_tensor     *coordinate[3], *y = NULL;
-    if (degree < 1 || degree > 4) return gpunn__refuse_count(x, name, "degree", degree, 4);
+    if (degree < 1 || degree > 4) return gpunn__fail_count(x, name, "degree", degree, 4);
     if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
     if (x->rank == 0 || x->dim[x->rank - 1] != 3)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but its last axis must be x, y and z", gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x is %s, but its last axis must be x, y and z",
+                                gpunn__shape_text(x, text));
     for (int i = 0; i < 3; i++)
-        if ((coordinate[i] = gpunn_slice(x, -1, i, i + 1, 1)) == NULL) return gpunn__made(&call, NULL);
+        if ((coordinate[i] = gpunn_slice(x, -1, i, i + 1, 1)) == NULL) return gpunn__call_finish(&call, NULL);
     for (int form = 0; form == 0 || form < degree - 1; form++) {
         gpunn_tensor *factor = gpunn__harmonic_form(coordinate, form, degree * degree);
         y = form ? gpunn_mul(y, factor) : factor;
     }
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name, gpunn_hash_grid_args args)
@@ -15322,26 +15355,26 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
     gpunn__hash_grid grid;
     gpunn_init       init = {GPUNN_INIT_UNIFORM, -1e-4f, 1e-4f};
     char             text[GPUNN__NAME_SIZE];
-    if (!gpunn__begin_layer(&call, "hash_grid_encoding", name, x) || !gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__begin_layer(&call, "hash_grid_encoding", name, x) || !gpunn__apply_defaults(&call, &args)) return NULL;
     const int64_t axes = x->rank ? x->dim[x->rank - 1] : 0;
     if (axes != 2 && axes != 3)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but its last axis must be 2 or 3 coordinates",
-                             gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x is %s, but its last axis must be 2 or 3 coordinates",
+                                gpunn__shape_text(x, text));
     attr.n_levels = args.n_levels;
     attr.log2_hashmap_size = args.log2_hashmap_size;
     attr.base_resolution = args.base_resolution;
     attr.per_level_scale = args.per_level_scale;
     if (args.n_levels > GPUNN__HASH_LEVELS || args.n_features_per_level > GPUNN__HASH_FEATURES || args.log2_hashmap_size < 4 ||
         args.log2_hashmap_size > 28 || !(args.per_level_scale >= 1))
-        return gpunn__refuse(
+        return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
             "n_levels is %d, n_features_per_level %d, log2_hashmap_size %d and per_level_scale %g; give 1 to 32, 1 to "
             "8, 4 to 28, and 1 or more",
             args.n_levels, args.n_features_per_level, args.log2_hashmap_size, (double)args.per_level_scale);
     if (!gpunn__hash_grid_of(&attr, (int)axes, args.n_features_per_level, &grid))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells",
-                             args.n_levels, args.base_resolution, (double)args.per_level_scale);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells",
+                                args.n_levels, args.base_resolution, (double)args.per_level_scale);
     const int64_t dim[2] = {grid.rows, grid.features};
     (void)snprintf(text, sizeof text, "%s.weight", name);
     gpunn_tensor *operands[] = {x, gpunn__set_layer(&call, gpunn__weight(&call, GPUNN__PARAMETER, text, 2, dim, init))};
@@ -15394,8 +15427,8 @@ static gpunn_tensor *gpunn__index_of_slices(const gpunn__call *call, const gpunn
     char        text[128];
     if (!gpunn__are_indices(call, index, "index")) return NULL;
     if (index->rank != 1) {
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "index is %s, but [count] is needed; flatten it",
-                            gpunn__shape_text(index, text));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "index is %s, but [count] is needed; flatten it",
+                               gpunn__shape_text(index, text));
         return NULL;
     }
     memset(&one, 0, sizeof one);
@@ -15415,7 +15448,7 @@ GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tens
     if (!gpunn__begin(&call, "index_select", NULL, names, operands, 2, 0) || (axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn_tensor *each = gpunn__index_of_slices(&call, x, axis, index);
-    return gpunn__made(&call, gpunn_gather(x, axis, each));
+    return gpunn__call_finish(&call, gpunn_gather(x, axis, each));
 }
 
 GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
@@ -15426,7 +15459,7 @@ GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor 
     if (!gpunn__begin(&call, "index_add", NULL, names, operands, 3, 2) || (axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn_tensor *each = gpunn__index_of_slices(&call, x, axis, index);
-    return gpunn__made(&call, gpunn_scatter_add(x, axis, each, src));
+    return gpunn__call_finish(&call, gpunn_scatter_add(x, axis, each, src));
 }
 
 /* Converts index tuples over `depth` axes of x from `lead` on to indices of the single axis [lead, places,
@@ -15465,7 +15498,7 @@ GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, in
         !gpunn__joined(call.model, end - lead, x->dim + lead, &flat.dim[1]) ||
         !gpunn__joined(call.model, rest, x->dim + end, &flat.dim[2]) ||
         !gpunn__joined(call.model, last - lead, index->dim + lead, &each.dim[1]))
-        return gpunn__refuse(
+        return gpunn__call_fail(
             &call, GPUNN_ERR_SHAPE,
             "x is %s, index %s and batch_dims %d; [b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] are needed, "
             "of d1 to dk only d1 one that varies, and %d axes in the result",
@@ -15478,7 +15511,7 @@ GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, in
     memcpy(result.dim, index->dim, (size_t)last * sizeof *index->dim);
     memcpy(result.dim + last, x->dim + end, (size_t)rest * sizeof *x->dim);
     rows = gpunn_gather(gpunn_reshape(x, flat), 1, rows);
-    return gpunn__made(&call, gpunn_reshape(rows, result));
+    return gpunn__call_finish(&call, gpunn_reshape(rows, result));
 }
 
 GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
@@ -15494,12 +15527,12 @@ GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
     for (int i = 0; i < count; i++) {
         const int64_t size = x->dim[list[i]];
         if (size > 1 << 24)
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s has more than 2^24 elements", list[i],
-                                 gpunn__shape_text(x, text));
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "axis %d of %s has more than 2^24 elements", list[i],
+                                    gpunn__shape_text(x, text));
         gpunn_tensor *place = gpunn__ordinals(call.model, size), *last = gpunn_max(place, GPUNN_ALL, false);
         y = gpunn_index_select(y, list[i], gpunn_cast(gpunn_sub(last, place), GPUNN_I64));
     }
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN__INTERNAL int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x, int axis, bool f32)
@@ -15507,8 +15540,8 @@ GPUNN__INTERNAL int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_
     char text[128];
     if (!gpunn__begin_x(call, op, NULL, x, f32) || (axis = gpunn__axis_of(call, x, axis)) < 0) return -1;
     if (x->dim[axis] > 0) return axis;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of %s varies between runs; choose another axis", axis,
-                        gpunn__shape_text(x, text));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of %s varies between runs; choose another axis", axis,
+                           gpunn__shape_text(x, text));
     return -1;
 }
 
@@ -15519,7 +15552,7 @@ GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis)
     const int64_t cut = (x->dim[axis] - shift % x->dim[axis]) % x->dim[axis];
     if (cut == 0) return x;
     gpunn_tensor *parts[] = {gpunn_slice(x, axis, cut, GPUNN_END_OF_AXIS, 1), gpunn_slice(x, axis, 0, cut, 1)};
-    return gpunn__made(&call, gpunn_concat(parts, 2, axis));
+    return gpunn__call_finish(&call, gpunn_concat(parts, 2, axis));
 }
 
 /* Reshapes x to six axes, permutes them and reshapes the result to an image. */
@@ -15539,9 +15572,9 @@ static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_
     const int64_t r = factor, *dim = x->dim, channels = is_shuffle ? r * r : 1, pixels = is_shuffle ? 1 : r;
     if (r < 1 || r > 1 << 15 || dim[1] < 0 || dim[1] % channels || (pixels > 1 && (dim[2] < 0 || dim[3] < 0)) ||
         dim[2] % pixels || dim[3] % pixels)
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "factor is %d and x %s; %s must be a multiple of %s, and not vary", factor,
-                             gpunn__shape_text(x, text), is_shuffle ? "the channels" : "height and width",
-                             is_shuffle ? "its square" : "it");
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "factor is %d and x %s; %s must be a multiple of %s, and not vary", factor,
+                                gpunn__shape_text(x, text), is_shuffle ? "the channels" : "height and width",
+                                is_shuffle ? "its square" : "it");
     if (!is_shuffle) {
         const int64_t split[] = {dim[0], dim[1], dim[2] / r, r, dim[3] / r, r};
         const int64_t image[] = {dim[0], dim[1] * r * r, dim[2] / r, dim[3] / r};
@@ -15551,8 +15584,8 @@ static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_
     const int64_t before[] = {dim[0], r, r, each, dim[2], dim[3]}, height[] = {dim[2], r}, width[] = {dim[3], r};
     int64_t       image[] = {dim[0], each, 0, 0};
     if (!gpunn__joined(call->model, 2, height, &image[2]) || !gpunn__joined(call->model, 2, width, &image[3]))
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s, %d times as high and wide, has more than 2^59 elements",
-                             gpunn__shape_text(x, text), factor);
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s, %d times as high and wide, has more than 2^59 elements",
+                                gpunn__shape_text(x, text), factor);
     return depth_first ? gpunn__regroup(x, before, GPUNN_AXES(0, 3, 4, 1, 5, 2), image)
                        : gpunn__regroup(x, behind, GPUNN_AXES(0, 1, 4, 2, 5, 3), image);
 }
@@ -15562,7 +15595,7 @@ static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_
     {                                                                                          \
         gpunn__call   call;                                                                    \
         gpunn_tensor *y = gpunn__pixel_call(&call, #name, x, factor, is_shuffle, depth_first); \
-        return gpunn__made(&call, y);                                                          \
+        return gpunn__call_finish(&call, y);                                                   \
     }
 GPUNN__X(pixel_shuffle, true, false)
 GPUNN__X(pixel_unshuffle, false, false)
@@ -15577,10 +15610,11 @@ GPUNN_API gpunn_tensor *gpunn_glu(gpunn_tensor *x, int axis)
     if (!gpunn__begin_x(&call, "glu", NULL, x, true) || (axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
     const int64_t half = x->dim[axis] / 2;
     if (half < 1 || x->dim[axis] % 2)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of x %s has no halves; an even number that does not vary is needed",
-                             axis, gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "axis %d of x %s has no halves; an even number that does not vary is needed", axis,
+                                gpunn__shape_text(x, text));
     gpunn_tensor *in[] = {gpunn_slice(x, axis, 0, half, 1), gpunn_slice(x, axis, half, 2 * half, 1)};
-    return gpunn__made(&call, in[0] && in[1] ? gpunn_expr("x * sigmoid(y)", in, 2) : NULL);
+    return gpunn__call_finish(&call, in[0] && in[1] ? gpunn_expr("x * sigmoid(y)", in, 2) : NULL);
 }
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr, const int64_t *sizes)
@@ -15633,13 +15667,13 @@ GPUNN_API gpunn_tensor *gpunn_unfold_(gpunn_tensor *x, gpunn_unfold_args args)
     if (!gpunn__begin_x(&call, "unfold", NULL, x, true) || !gpunn__has_rank(&call, gpunn__meta_of(x), 4, 4, "[n, c, h, w]"))
         return NULL;
     if (args.output_size[0] || args.output_size[1])
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "output_size is not used by unfold; leave it out");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "output_size is not used by unfold; leave it out");
     const gpunn__meta image = gpunn__meta_of(x);
     if (!gpunn__unfold_settings(&call, &args, &image, &attr, sizes)) return NULL;
     const int64_t n = x->dim[0], c = x->dim[1], cells = (int64_t)attr.kernel[0] * attr.kernel[1], count = sizes[0] * sizes[1];
     gpunn_tensor *y = gpunn_reshape(gpunn__unfold(x, &attr, sizes), GPUNN_SHAPE(n, cells, c, count));
     y = gpunn_permute(y, GPUNN_AXES(0, 2, 1, 3));
-    return gpunn__made(&call, gpunn_reshape(y, GPUNN_SHAPE(n, c * cells, count)));
+    return gpunn__call_finish(&call, gpunn_reshape(y, GPUNN_SHAPE(n, c * cells, count)));
 }
 
 /* Removes axis `kernel` of x by adding its slices. Along axis `places`, elements are spread `stride` apart.
@@ -15681,24 +15715,25 @@ GPUNN_API gpunn_tensor *gpunn_fold_(gpunn_tensor *x, gpunn_unfold_args args)
         !gpunn__has_rank(&call, gpunn__meta_of(x), 3, 3, "[n, c kh kw, windows]"))
         return NULL;
     if (args.output_size[0] < 1 || args.output_size[1] < 1 || args.output_size[0] > INT32_MAX || args.output_size[1] > INT32_MAX)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "output_size is %lld, %lld; set .output_size to h and w",
-                             (long long)args.output_size[0], (long long)args.output_size[1]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "output_size is %lld, %lld; set .output_size to h and w",
+                                (long long)args.output_size[0], (long long)args.output_size[1]);
     const gpunn__meta image = {GPUNN_F32, 4, {x->dim[0], 1, args.output_size[0], args.output_size[1]}, call.model};
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 2) || !gpunn__unfold_settings(&call, &args, &image, &attr, sizes))
         return NULL;
     const int64_t cells = (int64_t)attr.kernel[0] * attr.kernel[1], c = x->dim[1] / cells;
     if (x->dim[1] % cells || x->dim[2] != sizes[0] * sizes[1])
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "x is %s, but [n, a multiple of %lld, %lld] is needed for windows of %d x %d at %lld x %lld places",
-                             gpunn__shape_text(x, text), (long long)cells, (long long)(sizes[0] * sizes[1]), attr.kernel[0],
-                             attr.kernel[1], (long long)sizes[0], (long long)sizes[1]);
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "x is %s, but [n, a multiple of %lld, %lld] is needed for windows of %d x %d at %lld x %lld places",
+            gpunn__shape_text(x, text), (long long)cells, (long long)(sizes[0] * sizes[1]), attr.kernel[0], attr.kernel[1],
+            (long long)sizes[0], (long long)sizes[1]);
     for (int i = 0; i < 2; i++) reach[i] = args.output_size[i] + 2 * (int64_t)attr.padding[i];
     gpunn_tensor *y = gpunn_reshape(x, GPUNN_SHAPE(x->dim[0], c, attr.kernel[0], attr.kernel[1], sizes[0], sizes[1]));
     y = y ? gpunn__fold_axis(y, 3, 5, attr.stride[1], attr.dilation[1], reach[1]) : NULL;
     y = y ? gpunn__fold_axis(y, 2, 3, attr.stride[0], attr.dilation[0], reach[0]) : NULL;
     for (int i = 0; i < 2; i++)
         if (attr.padding[i]) y = gpunn_slice(y, 2 + i, attr.padding[i], attr.padding[i] + args.output_size[i], 1);
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 static gpunn_tensor *gpunn__triangle(const char *name, gpunn_tensor *x, int diagonal, bool is_lower)
@@ -15710,7 +15745,7 @@ static gpunn_tensor *gpunn__triangle(const char *name, gpunn_tensor *x, int diag
     gpunn_tensor *row = gpunn_reshape(gpunn__ordinals(call.model, x->dim[x->rank - 2]), GPUNN_SHAPE(x->dim[x->rank - 2], 1));
     gpunn_tensor *column = gpunn__ordinals(call.model, x->dim[x->rank - 1]);
     gpunn_tensor *in[] = {x, column, gpunn_add_scalar(row, (float)diagonal)};
-    return gpunn__made(&call, gpunn_expr(is_lower ? "where(y <= z, x, 0)" : "where(y >= z, x, 0)", in, 3));
+    return gpunn__call_finish(&call, gpunn_expr(is_lower ? "where(y <= z, x, 0)" : "where(y >= z, x, 0)", in, 3));
 }
 
 GPUNN_API gpunn_tensor *gpunn_tril(gpunn_tensor *x, int diagonal)
@@ -15735,13 +15770,13 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset)
     const int64_t rows = x->dim[axis], columns = x->dim[axis + 1], right = offset > 0 ? offset : 0, down = right - offset;
     const int64_t count = rows - down < columns - right ? rows - down : columns - right, first = down * columns + right;
     if (rows < 0 || columns < 0 || count < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "offset is %d and x %s; rows and columns must not vary, and meet it", offset,
-                             gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "offset is %d and x %s; rows and columns must not vary, and meet it",
+                                offset, gpunn__shape_text(x, text));
     memset(&flat, 0, sizeof flat);
     memcpy(flat.dim, x->dim, (size_t)axis * sizeof *x->dim);
     flat.dim[axis] = rows * columns; /* there each diagonal element lies one row and one column after the last */
-    return gpunn__made(&call,
-                       gpunn_slice(gpunn_reshape(x, flat), axis, first, first + (count - 1) * (columns + 1) + 1, columns + 1));
+    return gpunn__call_finish(
+        &call, gpunn_slice(gpunn_reshape(x, flat), axis, first, first + (count - 1) * (columns + 1) + 1, columns + 1));
 }
 
 GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value)
@@ -15753,7 +15788,7 @@ GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, f
     if (!gpunn__begin(&call, "masked_fill", NULL, names, operands, 2, 1) || !gpunn__broadcasts_to(&call, mask, "mask", x, "x"))
         return NULL;
     fill = gpunn_constant(call.model, scalar, &value);
-    return gpunn__made(&call, gpunn_where(mask, fill, x));
+    return gpunn__call_finish(&call, gpunn_where(mask, fill, x));
 }
 
 /* ==== >>layers/reductions ========================================================================================== */
@@ -15802,7 +15837,7 @@ GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "min", NULL, x, false)) return NULL;
-    return gpunn__made(&call, gpunn__reversed(gpunn_max(gpunn__reversed(x), axes, keepdim)));
+    return gpunn__call_finish(&call, gpunn__reversed(gpunn_max(gpunn__reversed(x), axes, keepdim)));
 }
 
 /* x^p for x >= 0, with derivative 0 at 0. */
@@ -15827,31 +15862,31 @@ GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correcti
         count = size < 0 || count < 0 ? -1 : count * size;
     }
     if (correction && count <= correction)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "correction is %d, but along these axes of %s %s; use correction 0",
-                             correction, gpunn__shape_text(x, text),
-                             count < 0 ? "the number of elements varies" : "are no more elements");
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "correction is %d, but along these axes of %s %s; use correction 0",
+                                correction, gpunn__shape_text(x, text),
+                                count < 0 ? "the number of elements varies" : "are no more elements");
     gpunn_tensor *y = gpunn_mean(gpunn_square(gpunn_sub(x, gpunn_mean(x, axes, true))), axes, keepdim);
     if (correction) y = gpunn_mul_scalar(y, (float)((double)count / (double)(count - correction)));
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "std", NULL, x, true)) return NULL;
-    return gpunn__made(&call, gpunn__power_of(gpunn_var(x, axes, correction, keepdim), 0.5));
+    return gpunn__call_finish(&call, gpunn__power_of(gpunn_var(x, axes, correction, keepdim), 0.5));
 }
 
 GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bool keepdim)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "norm", NULL, x, true)) return NULL;
-    if (!(p > 0)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a number above 0, or INFINITY", (double)p);
+    if (!(p > 0)) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a number above 0, or INFINITY", (double)p);
     gpunn_tensor *y = p == 2 ? gpunn_square(x) : gpunn_abs(x);
-    if (p > FLT_MAX) return gpunn__made(&call, gpunn_max(y, axes, keepdim));
+    if (p > FLT_MAX) return gpunn__call_finish(&call, gpunn_max(y, axes, keepdim));
     if (p != 1 && p != 2) y = gpunn__power_of(y, p);
     y = gpunn_sum(y, axes, keepdim);
-    return gpunn__made(&call, p == 1 ? y : gpunn__power_of(y, 1 / (double)p));
+    return gpunn__call_finish(&call, p == 1 ? y : gpunn__power_of(y, 1 / (double)p));
 }
 
 GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *x2, float p, float eps)
@@ -15861,7 +15896,7 @@ GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *
     gpunn_tensor            *operands[] = {x1, x2};
     if (!gpunn__begin(&call, "pairwise_distance", NULL, names, operands, 2, 2)) return NULL;
     gpunn_tensor *apart = gpunn_add_scalar(gpunn_sub(x1, x2), eps);
-    return gpunn__made(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
+    return gpunn__call_finish(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
 }
 
 GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p)
@@ -15873,11 +15908,11 @@ GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p)
     if (!gpunn__begin(&call, "cdist", NULL, names, operands, 2, 2)) return NULL;
     const int d1 = x1->rank - 1, d2 = x2->rank - 1;
     if (d1 < 1 || d2 < 1 || d1 + 2 > GPUNN_MAX_RANK || d2 + 2 > GPUNN_MAX_RANK || x1->dim[d1] != x2->dim[d2])
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "x1 is %s and x2 %s, but [..., m, d] and [..., n, d] of one d and at most 7 axes are needed",
-                             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x1 is %s and x2 %s, but [..., m, d] and [..., n, d] of one d and at most 7 axes are needed",
+                                gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
     gpunn_tensor *apart = gpunn_sub(gpunn__unsqueeze(x1, d1), gpunn__unsqueeze(x2, d2 - 1));
-    return gpunn__made(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
+    return gpunn__call_finish(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
 }
 
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
@@ -15887,7 +15922,7 @@ GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool k
     gpunn_tensor *top = gpunn_max(x, axes, true);
     if (top) top = gpunn_detach(gpunn_expr("where(abs(x) <= 3.4028235e38, x, 0)", &top, 1));
     gpunn_tensor *y = gpunn_log(gpunn_sum(gpunn_exp(gpunn_sub(x, top)), axes, keepdim));
-    return gpunn__made(&call, y ? gpunn_add(y, gpunn_reshape(top, gpunn_tensor_shape(y))) : NULL);
+    return gpunn__call_finish(&call, y ? gpunn_add(y, gpunn_reshape(top, gpunn_tensor_shape(y))) : NULL);
 }
 
 GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
@@ -15901,7 +15936,7 @@ GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
         if (size % 2) both[1] = gpunn_slice(y, axis, size - 1, size, 1);
         y = size % 2 ? gpunn_concat(both, 2, axis) : both[0];
     }
-    return gpunn__made(&call, keepdim || y == NULL ? y : gpunn_sum(y, GPUNN_AXES(axis), false));
+    return gpunn__call_finish(&call, keepdim || y == NULL ? y : gpunn_sum(y, GPUNN_AXES(axis), false));
 }
 
 /* Scans along an axis: combines each element with all before it by `both`. */
@@ -15916,7 +15951,7 @@ static gpunn_tensor *gpunn__running(const char *name, gpunn_tensor *x, int axis,
         parts[1] = both(gpunn_slice(y, axis, step, size, 1), ahead);
         y = gpunn_concat(parts, 2, axis);
     }
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis)
@@ -15950,7 +15985,7 @@ static gpunn_tensor *gpunn__running_places(const char *name, gpunn_tensor *x, in
     place = gpunn__running(name, gpunn__integer_node(GPUNN_INTEGER_WHERE, if_here, 2, 0), axis, gpunn_maximum);
     gpunn_tensor *values = gpunn_gather(x, axis, place);
     if (values && indices) *indices = place;
-    return gpunn__made(&call, values);
+    return gpunn__call_finish(&call, values);
 }
 
 GPUNN_API gpunn_tensor *gpunn_cummax_with_indices(gpunn_tensor *x, int axis, gpunn_tensor **indices)
@@ -15983,7 +16018,7 @@ GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
     if (!gpunn__begin_x(&call, "argmax", NULL, x, false) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
     if (x->dtype != GPUNN_F32) {
         gpunn_tensor *largest = gpunn_eq(x, gpunn_max(x, GPUNN_AXES(axis), true));
-        return gpunn__made(&call, gpunn_argmax(gpunn_cast(largest, GPUNN_F32), axis, keepdim));
+        return gpunn__call_finish(&call, gpunn_argmax(gpunn_cast(largest, GPUNN_F32), axis, keepdim));
     }
     attr.keepdim = keepdim;
     return gpunn__node(&call, &gpunn__operation_argmax, &attr, &x, 1);
@@ -16002,7 +16037,7 @@ GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "argmin", NULL, x, false) || gpunn__axis_of(&call, x, axis) < 0) return NULL;
-    return gpunn__made(&call, gpunn_argmax(gpunn__reversed(x), axis, keepdim));
+    return gpunn__call_finish(&call, gpunn_argmax(gpunn__reversed(x), axis, keepdim));
 }
 
 /* Finds an extreme of x along an axis by `arg`, and its index. */
@@ -16021,7 +16056,7 @@ static gpunn_tensor *gpunn__extreme(const char *name, gpunn_tensor *x, int axis,
         values = gpunn__reshape_to(values, shape.rank - 1, shape.dim);
     }
     if (values && places && indices) *indices = places;
-    return gpunn__made(&call, places ? values : NULL);
+    return gpunn__call_finish(&call, places ? values : NULL);
 }
 
 GPUNN_API gpunn_tensor *gpunn_max_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices)
@@ -16050,21 +16085,21 @@ GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool larges
     if (!gpunn__begin_x(&call, "topk", NULL, x, true)) return NULL;
     gpunn_tensor *places = gpunn_topk_indices(x, k, axis, largest), *values = gpunn_gather(x, axis, places);
     if (values && indices) *indices = places;
-    return gpunn__made(&call, values);
+    return gpunn__call_finish(&call, values);
 }
 
 GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices)
 {
     gpunn__call call;
     if ((axis = gpunn__begin_along(&call, "sort", x, axis, true)) < 0) return NULL;
-    return gpunn__made(&call, gpunn_topk(x, (int)x->dim[axis], axis, descending, indices));
+    return gpunn__call_finish(&call, gpunn_topk(x, (int)x->dim[axis], axis, descending, indices));
 }
 
 GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending)
 {
     gpunn__call call;
     if ((axis = gpunn__begin_along(&call, "argsort", x, axis, true)) < 0) return NULL;
-    return gpunn__made(&call, gpunn_topk_indices(x, (int)x->dim[axis], axis, descending));
+    return gpunn__call_finish(&call, gpunn_topk_indices(x, (int)x->dim[axis], axis, descending));
 }
 
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
@@ -16079,11 +16114,11 @@ GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
     char        text[128];
     if (!gpunn__begin_x(&call, "sequence_mask", NULL, lengths, false)) return NULL;
     if (lengths->rank != 1 || (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s; I64 or I32 [n] is needed",
-                             gpunn__shape_text(lengths, text), gpunn_dtype_name(lengths->dtype));
-    if (size == 0) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s; I64 or I32 [n] is needed",
+                                gpunn__shape_text(lengths, text), gpunn_dtype_name(lengths->dtype));
+    if (size == 0) return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
     gpunn_tensor *most = gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), GPUNN_SHAPE(lengths->dim[0], 1));
-    return gpunn__made(&call, gpunn_le(gpunn__ordinals(call.model, size), most));
+    return gpunn__call_finish(&call, gpunn_le(gpunn__ordinals(call.model, size), most));
 }
 
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)
@@ -16133,8 +16168,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *
     gpunn_attributes         attr = gpunn__no_attributes();
     if (!gpunn__begin(&call, function, NULL, names, operands, count, 2)) return NULL;
     if (gpunn__state_of(state) == NULL)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "what is assigned to is no state; use what gpunn_state or an assignment gave");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "what is assigned to is no state; use what gpunn_state or an assignment gave");
     if (position && (attr.axis = gpunn__axis_of(&call, state, axis)) < 0) return NULL;
     attr.in_training = in_training;
     return gpunn__node(&call, &gpunn__operation_assign, &attr, operands, 3);
@@ -16158,16 +16193,16 @@ static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logi
 {
     char one[128], other[128];
     if (logits->rank != 2 || logits->dim[1] < 1)
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "logits is %s, but [n, classes] is needed; gpunn_reshape it",
-                            gpunn__shape_text(logits, one));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "logits is %s, but [n, classes] is needed; gpunn_reshape it",
+                               gpunn__shape_text(logits, one));
     else if (draw && (draw->rank != 1 || draw->dim[0] != logits->dim[0]))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "draw is %s and logits %s; one number a row, [n], is needed",
-                            gpunn__shape_text(draw, one), gpunn__shape_text(logits, other));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "draw is %s and logits %s; one number a row, [n], is needed",
+                               gpunn__shape_text(draw, one), gpunn__shape_text(logits, other));
     else if (!(args->temperature >= 0 && isfinite(args->temperature)) || args->top_k < 0 ||
              !(args->top_p > 0 && args->top_p <= 1))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
-                            "temperature is %g, top_k %d and top_p %g; 0 or more, 0 or more, and above 0 to 1 are possible",
-                            (double)args->temperature, args->top_k, (double)args->top_p);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "temperature is %g, top_k %d and top_p %g; 0 or more, 0 or more, and above 0 to 1 are possible",
+                               (double)args->temperature, args->top_k, (double)args->top_p);
     else
         return true;
     return false;
@@ -16184,7 +16219,7 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
     if (!gpunn__begin(&call, "sample", NULL, names, in, args.temperature == 0 && draw == NULL ? 1 : 2, 2) ||
         !gpunn__sample_fits(&call, logits, draw, &args))
         return NULL;
-    if (args.temperature == 0) return gpunn__made(&call, gpunn_argmax(logits, 1, false));
+    if (args.temperature == 0) return gpunn__call_finish(&call, gpunn_argmax(logits, 1, false));
     attr.temperature = args.temperature;
     attr.top_p = args.top_p;
     const bool few = args.top_k > 0 && args.top_k < logits->dim[1];
@@ -16192,7 +16227,7 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
     gpunn_tensor *drawn = gpunn__node(&call, &gpunn__operation_sample, &attr, in, 2);
     if (!few || drawn == NULL) return drawn;
     const int64_t column[2] = {logits->dim[0], 1};
-    return gpunn__made(&call, gpunn__reshape_to(gpunn_gather(places, 1, gpunn__reshape_to(drawn, 2, column)), 1, column));
+    return gpunn__call_finish(&call, gpunn__reshape_to(gpunn_gather(places, 1, gpunn__reshape_to(drawn, 2, column)), 1, column));
 }
 
 /* ==== >>layers/attention =========================================================================================== */
@@ -16214,14 +16249,15 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     attr.is_causal = args.is_causal;
     attr.heads_last = args.heads_last && !packed;
     attr.enable_gqa = args.enable_gqa;
-    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, count, &out) || !gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, count, &out) || !gpunn__apply_defaults(&call, &args))
+        return NULL;
     attr.dropout_p = args.dropout_p;
     attr.scale = gpunn__float_setting(args.scale, (float)(1 / sqrt((double)q->dim[q->rank - 1])));
     if (!isfinite(attr.scale))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.scale);
-    attr.site = q->model->random_sites;
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.scale);
+    attr.site = q->model->random_streams;
     gpunn_tensor *y = gpunn__node(&call, &gpunn__operation_scaled_dot_product_attention, &attr, operands, count);
-    if (y && attr.dropout_p > 0) q->model->random_sites++;
+    if (y && attr.dropout_p > 0) q->model->random_streams++;
     return y;
 }
 
@@ -16263,16 +16299,16 @@ static bool gpunn__rotary_fits(const gpunn__call *call, const gpunn_tensor *x, c
     const int64_t       rows = x->dim[args->heads_last ? 1 : 2];
     char                one[128], other[128];
     if (dims < 2 || dims % 2 || dims > x->dim[3])
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
-                            "%lld features of the %lld of a head turn, in pairs; use an even number of them for .dims",
-                            (long long)dims, (long long)x->dim[3]);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "%lld features of the %lld of a head turn, in pairs; use an even number of them for .dims",
+                               (long long)dims, (long long)x->dim[3]);
     else if (f && (f->rank != 1 || f->dim[0] != dims / 2))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".frequencies is %s, but [%lld], one for each pair of features, is needed",
-                            gpunn__shape_text(f, one), (long long)(dims / 2));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".frequencies is %s, but [%lld], one for each pair of features, is needed",
+                               gpunn__shape_text(f, one), (long long)(dims / 2));
     else if (positions->rank < 1 || positions->rank > 2 || positions->dim[positions->rank - 1] != rows ||
              (positions->rank == 2 && positions->dim[0] != 1 && positions->dim[0] != x->dim[0]))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "positions is %s and x %s; [l] or [n, l] of x's n and l is needed",
-                            gpunn__shape_text(positions, one), gpunn__shape_text(x, other));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "positions is %s and x %s; [l] or [n, l] of x's n and l is needed",
+                               gpunn__shape_text(positions, one), gpunn__shape_text(x, other));
     else
         return true;
     return false;
@@ -16286,7 +16322,7 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
     if (!gpunn__begin(&call, "rotary_embedding", NULL, names, operands, 2, 1) ||
         !gpunn__are_indices(&call, positions, "positions") ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 4, 4, "[n, heads, l, e] or, with .heads_last, [n, l, heads, e]") ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 3, 3) || !gpunn__settle(&call, &args) ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 3, 3) || !gpunn__apply_defaults(&call, &args) ||
         (args.frequencies && !gpunn__operand(&call, args.frequencies, ".frequencies", true)))
         return NULL;
     const int64_t dims = args.dims ? args.dims : x->dim[3], pairs = dims / 2;
@@ -16309,7 +16345,7 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
         gpunn_tensor *whole[2] = {turned, gpunn_slice(x, 3, dims, x->dim[3], 1)};
         turned = gpunn_concat(whole, 2, 3);
     }
-    return gpunn__made(&call, turned);
+    return gpunn__call_finish(&call, turned);
 }
 
 /* ---- ---- attention layers: built from other nodes, parameters named as in torch.nn ------------------------------------ */
@@ -16339,11 +16375,11 @@ static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mas
     gpunn_shape shape = {{to[0], to[1], to[2], to[3]}};
     if (!gpunn__operand(call, mask, name, false)) return NULL;
     if (mask->dtype != GPUNN_BOOL && mask->dtype != GPUNN_F32)
-        return gpunn__refuse(call, GPUNN_ERR_DTYPE, "%s is %s, but must be bool (true: ignored) or f32 (added); gpunn_cast it",
-                             name, gpunn_dtype_name(mask->dtype));
+        return gpunn__call_fail(call, GPUNN_ERR_DTYPE, "%s is %s, but must be bool (true: ignored) or f32 (added); gpunn_cast it",
+                                name, gpunn_dtype_name(mask->dtype));
     if (mask->rank != rank || memcmp(mask->dim, dim, (size_t)rank * sizeof *dim) != 0)
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(mask, given),
-                             gpunn__dims_text(call->model, rank, dim, needed));
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(mask, given),
+                                gpunn__dims_text(call->model, rank, dim, needed));
     bool          choice = mask->dtype == GPUNN_BOOL;
     gpunn_tensor *part = gpunn_reshape(mask, shape);
     if (choice && part) part = gpunn_cast(part, GPUNN_F32);
@@ -16451,23 +16487,23 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     for (int i = 0; i < 3; i++) {
         (void)gpunn__shape_text(x[i], shapes[i]);
         if (x[i]->rank != 3 || x[i]->dim[2] < 1 || x[i]->dim[2] > INT32_MAX / 3)
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                                 "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed", names[i],
-                                 shapes[i]);
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                    "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed", names[i],
+                                    shapes[i]);
     }
-    if (!gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.head_weights && args.weights == NULL)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "head_weights is not used without .weights; leave it out");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "head_weights is not used without .weights; leave it out");
     const int64_t e = query->dim[2], heads = args.num_heads, n = query->dim[args.batch_first ? 0 : 1];
     const int64_t l = query->dim[args.batch_first ? 1 : 0], s = key->dim[args.batch_first ? 1 : 0];
     if (e % heads != 0)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "num_heads is %d, but must divide the size of query %s", args.num_heads,
-                             shapes[0]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "num_heads is %d, but must divide the size of query %s",
+                                args.num_heads, shapes[0]);
     if (key->dim[0] != value->dim[0] || key->dim[1] != value->dim[1] || key->dim[args.batch_first ? 0 : 1] != n)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "query is %s, key %s and value %s: all need the same n, key and value the same "
-                             "rows",
-                             shapes[0], shapes[1], shapes[2]);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "query is %s, key %s and value %s: all need the same n, key and value the same "
+                                "rows",
+                                shapes[0], shapes[1], shapes[2]);
     const bool same = query == key && key == value, one = key->dim[2] == e && value->dim[2] == e;
     for (int i = 0; i < (one ? 1 : 3); i++) {
         const int64_t rows = one ? 3 * e : e, columns = x[i]->dim[2];
@@ -16508,7 +16544,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     if (p && !args.head_weights) p = gpunn_mean(p, GPUNN_AXES(1), false);
     if (args.weights && p == NULL) return gpunn__undo(&call);
     if (args.weights) *args.weights = p;
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 /* A transformer layer. Its parts are made in torch.nn's order. */
@@ -16565,7 +16601,7 @@ static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_te
     return t->args->norm_first ? y : gpunn__transformer_norm(t, y);
 }
 
-/* Makes an encoder layer if memory is NULL, else a decoder layer. args: after gpunn__settle. */
+/* Makes an encoder layer if memory is NULL, else a decoder layer. args: after gpunn__apply_defaults. */
 static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
                                               const gpunn_transformer_args *args)
 {
@@ -16575,7 +16611,7 @@ static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, g
     x = gpunn__transformer_residual(&t, x, NULL, "self_attn");
     if (memory) x = gpunn__transformer_residual(&t, x, memory, "multihead_attn");
     x = gpunn__transformer_residual(&t, x, NULL, NULL);
-    return gpunn__made(&call, x);
+    return gpunn__call_finish(&call, x);
 }
 
 /* Makes a single layer. */
@@ -16583,7 +16619,7 @@ static gpunn_tensor *gpunn__transformer_single(const char *op, gpunn_tensor *x, 
                                                gpunn_transformer_args *args)
 {
     gpunn__call call;
-    return gpunn__begin_x(&call, op, name, x, true) && gpunn__settle(&call, args)
+    return gpunn__begin_x(&call, op, name, x, true) && gpunn__apply_defaults(&call, args)
                ? gpunn__transformer_layer(op, x, memory, name, args)
                : NULL;
 }
@@ -16593,7 +16629,7 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
 {
     char        part[32], text[GPUNN__NAME_SIZE];
     gpunn__call call;
-    if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name) || !gpunn__settle(&call, args))
+    if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name) || !gpunn__apply_defaults(&call, args))
         return NULL;
     const int layers = args->num_layers;
     for (int i = 0; i < layers && x; i++) {
@@ -16601,12 +16637,12 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
         x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), args);
         int made = call.model->tensor_count - call.mark, limit = call.model->tensor_limit - call.mark;
         if (x && i == 0 && layers > limit / made)
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers, made,
-                                 limit / made);
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                    "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers, made,
+                                    limit / made);
     }
     if (x && args->norm) x = gpunn__plain_norm(x, gpunn__part(text, name, "norm"), args->layer_norm_eps);
-    return gpunn__made(&call, x);
+    return gpunn__call_finish(&call, x);
 }
 
 GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name, gpunn_transformer_args args)
@@ -16724,9 +16760,9 @@ static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
         while (j < l->count && l->at[j] != l->at[i]) j++;
         if (j == l->count) continue;
         if (l->dim[i] != l->dim[j] || l->dim[i] < 0) {
-            (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                                "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed", l->at[i],
-                                gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
+            (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                   "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed", l->at[i],
+                                   gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
             return false;
         }
         rest.count = 0;
@@ -16808,9 +16844,10 @@ static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__
     if (batch->count + 2 > GPUNN_MAX_RANK ||
         !gpunn__joined(call->model, rows->count, rows->dim, &dim[batch->count + *transposed]) ||
         !gpunn__joined(call->model, columns->count, columns->dim, &dim[batch->count + !*transposed]))
-        return gpunn__refuse(call, GPUNN_ERR_UNSUPPORTED,
-                             "its product has more than %d axes in common, or joins axes that are the batch; gpunn_reshape them",
-                             GPUNN_MAX_RANK - 2);
+        return gpunn__call_fail(
+            call, GPUNN_ERR_UNSUPPORTED,
+            "its product has more than %d axes in common, or joins axes that are the batch; gpunn_reshape them",
+            GPUNN_MAX_RANK - 2);
     gpunn_tensor *x = gpunn__labels_permute(l, &order[*transposed]);
     return x ? gpunn__reshape_to(x, batch->count + 2, dim) : NULL;
 }
@@ -16862,10 +16899,10 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     gpunn__labels l[3]; /* the last is that of the result */
     bool          fine = true;
     memset(l, 0, sizeof l);
-    if (!gpunn__given(&call, equation, "equation") || !gpunn__given(&call, tensors, "tensors")) return NULL;
+    if (!gpunn__is_non_null(&call, equation, "equation") || !gpunn__is_non_null(&call, tensors, "tensors")) return NULL;
     if (count < 1 || count > 2)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; one or two are possible: multiply them by twos",
-                             count);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; one or two are possible: multiply them by twos",
+                                count);
     if (!gpunn__begin(&call, "einsum", NULL, NULL, tensors, count, count)) return NULL;
     const char *c = equation;
     int         dots = 0;
@@ -16882,8 +16919,8 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     for (int i = 0; i < count && fine; i++) {
         char text[128];
         if (l[i].count != tensors[i]->rank)
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "\"%.64s\" has %d letters for tensors[%d], which is %s", equation,
-                                 l[i].count, i, gpunn__shape_text(tensors[i], text));
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "\"%.64s\" has %d letters for tensors[%d], which is %s", equation,
+                                    l[i].count, i, gpunn__shape_text(tensors[i], text));
         memcpy(l[i].dim, tensors[i]->dim, sizeof l[i].dim);
     }
     if (!given && fine) fine = gpunn__labels_dots(&l[2], dots);
@@ -16892,7 +16929,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     for (int i = 0; i < l[2].count && fine; i++)
         fine = gpunn__label_place(&l[0], l[2].at[i]) >= 0 || gpunn__label_place(&l[1], l[2].at[i]) >= 0;
     if (!fine)
-        return gpunn__refuse(
+        return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
             "\"%.64s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its other axes, and those "
             "of the result, each once, which occur before",
@@ -16904,9 +16941,9 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
         char one[32], other[32], label[4] = {l[0].at[i]};
         bool dot = gpunn__label_is_dot(l[0].at[i]);
         if (at >= 0 && l[1].dim[at] != l[0].dim[i] && !(dot && (l[0].dim[i] == 1 || l[1].dim[at] == 1)))
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
-                                 dot ? "..." : label, gpunn__dim_text(call.model, l[0].dim[i], one),
-                                 gpunn__dim_text(call.model, l[1].dim[at], other));
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
+                                    dot ? "..." : label, gpunn__dim_text(call.model, l[0].dim[i], one),
+                                    gpunn__dim_text(call.model, l[1].dim[at], other));
     }
     if (!gpunn__labels_squeeze(&l[0], &l[1]) || (count == 2 && !gpunn__labels_squeeze(&l[1], &l[0]))) return gpunn__undo(&call);
     gpunn__labels a = l[0], b = l[1];
@@ -16914,7 +16951,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     gpunn_tensor *y = !reduced     ? NULL
                       : count == 1 ? gpunn__labels_permute(&a, &l[2])
                                    : gpunn__einsum_product(&call, &a, &b, &l[2]);
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 /* ---- Fourier transforms ---------------------------------------------------------------------------------------------- *
@@ -17008,12 +17045,12 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
     const int rank = x->rank - pairs;
     if (rank < 1 || *axis < -rank || *axis >= rank || (pairs && x->dim[rank] != 2) || (!pairs && rank == GPUNN_MAX_RANK) ||
         x->dim[*axis + (*axis < 0 ? rank : 0)] < 1 || x->dim[*axis + (*axis < 0 ? rank : 0)] > INT32_MAX / 4)
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                             "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
-                             gpunn__shape_text(x, text), *axis,
-                             pairs ? "the last axis must be 2, of real and imaginary parts" : "1 to 7 axes are possible");
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
+                                gpunn__shape_text(x, text), *axis,
+                                pairs ? "the last axis must be 2, of real and imaginary parts" : "1 to 7 axes are possible");
     if ((int)norm < 0 || norm > GPUNN_FFT_FORWARD)
-        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "norm is %d; use one of gpunn_fft_norm", (int)norm);
+        return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "norm is %d; use one of gpunn_fft_norm", (int)norm);
     if (*axis < 0) *axis += rank;
     memset(others, 0, sizeof *others);
     for (int i = 0; i < rank; i++) {
@@ -17022,8 +17059,8 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
         order.axis[count++] = i;
     }
     if (!gpunn__joined(call->model, count, others->dim, &rows))
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "the axes of x %s but axis %d hold the batch more than once; reshape it",
-                             gpunn__shape_text(x, text), *axis);
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "the axes of x %s but axis %d hold the batch more than once; reshape it",
+                                gpunn__shape_text(x, text), *axis);
     order.axis[count++] = *axis;
     if (pairs) order.axis[count++] = rank;
     order.axis[count] = GPUNN_END;
@@ -17067,7 +17104,7 @@ GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm nor
         y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, n, kept, 1, 2, false), GPUNN_SHAPE(n, 2 * kept)));
     else
         y = gpunn_slice(gpunn__fourier_of(&f, y, n, 1), 1, 0, kept, 1);
-    return gpunn__made(&call, gpunn__fourier_end(y, &others, axis, kept, true));
+    return gpunn__call_finish(&call, gpunn__fourier_end(y, &others, axis, kept, true));
 }
 
 GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_fft_norm norm)
@@ -17081,12 +17118,12 @@ GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_
     const int64_t        rows = y->dim[0], kept = y->dim[1];
     const gpunn__fourier f = {&call, 1, gpunn__fourier_scale(n, norm, GPUNN_FFT_BACKWARD)};
     if (n < 1 || n / 2 + 1 != kept)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "n is %lld and x %s; n / 2 + 1 must be the size of axis %d", (long long)n,
-                             gpunn__shape_text(x, text), axis);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "n is %lld and x %s; n / 2 + 1 must be the size of axis %d", (long long)n,
+                                gpunn__shape_text(x, text), axis);
     if (gpunn__fourier_factor(n) == n) {
         y = gpunn_reshape(y, GPUNN_SHAPE(rows, 2 * kept));
         y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, kept, n, 2, 1, true), GPUNN_SHAPE(2 * kept, n)));
-        return gpunn__made(&call, gpunn__fourier_end(y, &others, axis, n, false));
+        return gpunn__call_finish(&call, gpunn__fourier_end(y, &others, axis, n, false));
     }
     /* Completes all n numbers: those after the middle are conjugates of those
      * before. The first and the middle one are real. */
@@ -17099,7 +17136,7 @@ GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_
         parts[2] = gpunn_mul(gpunn_slice(y, 1, n / 2, kept, 1), gpunn_constant(call.model, GPUNN_SHAPE(2), real));
     }
     y = gpunn__fourier_of(&f, gpunn_concat(parts, n % 2 == 0 ? 4 : 3, 1), n, 2);
-    return gpunn__made(&call, gpunn__fourier_end(gpunn_slice(y, 2, 0, 1, 1), &others, axis, n, false));
+    return gpunn__call_finish(&call, gpunn__fourier_end(gpunn_slice(y, 2, 0, 1, 1), &others, axis, n, false));
 }
 
 /* ==== >>layers/losses ============================================================================================== */
@@ -17127,9 +17164,9 @@ GPUNN__INTERNAL bool gpunn__shapes_are_equal(const gpunn__call *call, const gpun
 {
     char one[128], other[128];
     if (input->rank == target->rank && memcmp(input->dim, target->dim, sizeof input->dim) == 0) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                        "input %s and target %s differ, and nothing is broadcast here; gpunn_reshape one of them",
-                        gpunn__shape_text(input, one), gpunn__shape_text(target, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "input %s and target %s differ, and nothing is broadcast here; gpunn_reshape one of them",
+                           gpunn__shape_text(input, one), gpunn__shape_text(target, other));
     return false;
 }
 
@@ -17156,8 +17193,8 @@ GPUNN__INTERNAL bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tens
 {
     if (labels->dtype == GPUNN_I64 || labels->dtype == GPUNN_I32 || labels->dtype == GPUNN_U8)
         return gpunn__classes_fit(call, gpunn__meta_of(logits), gpunn__meta_of(labels));
-    (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
-                        gpunn_dtype_name(labels->dtype));
+    (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
+                           gpunn_dtype_name(labels->dtype));
     return false;
 }
 
@@ -17174,8 +17211,8 @@ static bool gpunn__class_weight_fits(const gpunn__call *call, const gpunn_tensor
     if (weight == NULL) return true;
     if (!gpunn__operand(call, weight, ".weight", true)) return false;
     if (weight->rank == 1 && weight->dim[0] == logits->dim[1]) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".weight is %s, but one number for each of the %lld classes is needed",
-                        gpunn__shape_text(weight, text), (long long)logits->dim[1]);
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".weight is %s, but one number for each of the %lld classes is needed",
+                           gpunn__shape_text(weight, text), (long long)logits->dim[1]);
     return false;
 }
 
@@ -17183,7 +17220,7 @@ static gpunn_tensor *gpunn__class_loss_node(const char *name, const gpunn__opera
                                             gpunn_tensor *labels, gpunn_class_loss_args *args)
 {
     gpunn__call call;
-    if (!gpunn__begin_classes(&call, name, logits, labels) || !gpunn__settle(&call, args)) return NULL;
+    if (!gpunn__begin_classes(&call, name, logits, labels) || !gpunn__apply_defaults(&call, args)) return NULL;
     if (!gpunn__class_weight_fits(&call, args->weight, logits)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.reduction = args->reduction;
@@ -17221,12 +17258,12 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     static const char *const operands[] = {"x", "own", "label", "classes", "weight"}, *const numbers[] = {"margin", "p"};
     gpunn_class_loss_args plain;
     gpunn__call           call;
-    if (!gpunn__begin_classes(&call, "multi_margin_loss", x, labels) || !gpunn__settle(&call, &args)) return NULL;
-    if (x->rank != 2) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
+    if (!gpunn__begin_classes(&call, "multi_margin_loss", x, labels) || !gpunn__apply_defaults(&call, &args)) return NULL;
+    if (x->rank != 2) return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
     if (x->dim[1] > 1 << 24)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible", (long long)x->dim[1]);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible", (long long)x->dim[1]);
     const double values[] = {(double)args.margin, (double)args.p};
-    if (args.p != 1 && args.p != 2) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", values[1]);
+    if (args.p != 1 && args.p != 2) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", values[1]);
     if (!gpunn__class_weight_fits(&call, args.weight, x)) return NULL;
     const int64_t column[] = {labels->dim[0], 1};
     memset(&plain, 0, sizeof plain);
@@ -17241,7 +17278,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     if (in[0] && args.weight) in[0] = gpunn__expr(GPUNN__MULTI_MARGIN_WEIGHTED, operands, in, 5, NULL, NULL, 0, NULL);
     gpunn_axes    last = {{1, GPUNN_END}};
     gpunn_tensor *loss = gpunn__reduce_loss(in[0] ? gpunn_mean(in[0], last, false) : NULL, args.reduction);
-    return gpunn__made(&call, loss);
+    return gpunn__call_finish(&call, loss);
 }
 
 GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
@@ -17253,16 +17290,16 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     if (!gpunn__begin_op(&call, "ctc_loss", GPUNN_OP_CTC_LOSS, operands, 4, 1)) return NULL;
     for (int i = 1; i < 4; i++)
         if (operands[i]->dtype != GPUNN_I64 && operands[i]->dtype != GPUNN_I32)
-            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed",
-                                 gpunn__operand_name(GPUNN_OP_CTC_LOSS, i, name), gpunn_dtype_name(operands[i]->dtype));
+            return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed",
+                                    gpunn__operand_name(GPUNN_OP_CTC_LOSS, i, name), gpunn_dtype_name(operands[i]->dtype));
     gpunn__meta      out;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.batch_first = args.batch_first;
     if (!gpunn__infer_node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4, &out)) return NULL;
-    if (!gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.blank >= x->dim[2])
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "blank is %d; use one of the %lld classes", args.blank,
-                             (long long)x->dim[2]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "blank is %d; use one of the %lld classes", args.blank,
+                                (long long)x->dim[2]);
     attr.reduction = args.reduction;
     attr.blank = args.blank;
     attr.zero_infinity = args.zero_infinity;
@@ -17286,12 +17323,13 @@ GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *c
 {
     const char *fault = gpunn__custom_fault(op);
     gpunn__call call = gpunn__call_of(NULL, "custom", fault ? NULL : op->name);
-    if (fault) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s", fault);
-    if (!gpunn__given(&call, inputs, "inputs") || !gpunn__begin(&call, "custom", op->name, NULL, inputs, op->inputs, 0))
+    if (fault) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s", fault);
+    if (!gpunn__is_non_null(&call, inputs, "inputs") || !gpunn__begin(&call, "custom", op->name, NULL, inputs, op->inputs, 0))
         return NULL;
     for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++)
         if (!isfinite(args.numbers[i]))
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".numbers[%d] is %g; use finite numbers", i, (double)args.numbers[i]);
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".numbers[%d] is %g; use finite numbers", i,
+                                    (double)args.numbers[i]);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.custom = op;
     for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f; /* turns -0 into 0 */
@@ -17344,7 +17382,7 @@ GPUNN__FORMULAS(GPUNN__X, )
 /* Evaluates a row's formula on its operands and arguments as nodes. Returns NULL on failure. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args);
 
-/* Defines a check of a formula's operands and arguments. args: after gpunn__settle. */
+/* Defines a check of a formula's operands and arguments. args: after gpunn__apply_defaults. */
 #define GPUNN__FITS(name) \
     static bool gpunn__fits_##name(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args)
 
@@ -17385,8 +17423,8 @@ GPUNN__FITS(CHANNELS)
     const bool batch = ((const gpunn_dice_args *)args)->batch;
     if (!gpunn__fits_SAME(call, in, count, args)) return false;
     if (in[0]->rank < (batch ? 2 : 3))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", in[0]->rank,
-                            batch ? "" : ", and of [n, classes] alone there is only .batch = true");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", in[0]->rank,
+                               batch ? "" : ", and of [n, classes] alone there is only .batch = true");
     return in[0]->rank >= (batch ? 2 : 3);
 }
 
@@ -17395,9 +17433,9 @@ GPUNN__FITS(TRIPLET)
     const float p = ((const gpunn_margin_args *)args)->p;
     if (!gpunn__fits_SAME(call, in, count, args)) return false;
     if (in[0]->rank < 1)
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
     else if (!(p > 0))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
     return in[0]->rank > 0 && p > 0;
 }
 
@@ -17407,9 +17445,9 @@ GPUNN__FITS(PAIRS)
     char                one[128], other[128];
     if (!gpunn__fits_SAME(call, in, count - 1, args)) return false;
     if ((x1->rank == 1 && target->rank == 0) || (x1->rank == 2 && target->rank == 1 && target->dim[0] == x1->dim[0])) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                        "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
-                        gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
+                           gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
     return false;
 }
 
@@ -17419,8 +17457,8 @@ GPUNN__FITS(ALONG)
     char                one[128], other[128];
     const int           axis = gpunn__axis_of(call, x1, ((const gpunn__plain_args *)args)->axis);
     if (axis < 0 || (x1->rank == x2->rank && x1->dim[axis] == x2->dim[axis])) return axis >= 0;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
-                        gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
+                           gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
     return false;
 }
 
@@ -17450,7 +17488,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
     const int       floats = row->fits == gpunn__fits_CLASSES ? 1 : row->count,
               integer = gpunn__integer_meant(row->name, in, row->count);
     if (integer >= 0) return gpunn__integer_node((gpunn_integer_op)integer, in, row->count, 0);
-    if (!gpunn__begin(&call, row->name, NULL, row->operands, in, row->count, floats) || !gpunn__settle(&call, args) ||
+    if (!gpunn__begin(&call, row->name, NULL, row->operands, in, row->count, floats) || !gpunn__apply_defaults(&call, args) ||
         !row->fits(&call, in, row->count, args))
         return NULL;
     f.call = gpunn__call_of(call.model, "gpunn_expr", NULL);
@@ -17468,7 +17506,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
             ok = gpunn__expr_add_number(&f, a->name, gpunn__argument_number(a, at));
     }
     gpunn_tensor *y = ok ? gpunn__reduce_loss(gpunn__expr_value(&f), reduction) : NULL;
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 #define GPUNN__LIST1(a) a
@@ -17538,7 +17576,7 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
     gpunn_tensor *places = gpunn_cast(gpunn_topk_indices(logits, k, 1, true), GPUNN_F32);
     gpunn_tensor *truth = gpunn_cast(gpunn__unsqueeze(labels, 1), GPUNN_F32); /* an axis of 1 in the place of the classes */
     gpunn_tensor *hits = gpunn_sum(gpunn_eq(places, truth), GPUNN_AXES(1), false);
-    return gpunn__made(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
+    return gpunn__call_finish(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
 }
 
 /* ==== >>graph/differentiate ======================================================================================== *
@@ -17995,9 +18033,10 @@ static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, con
 {
     const gpunn__derivative derive = gpunn__derivative_of(y);
     if (derive == NULL)
-        (void)gpunn__refuse(call, GPUNN_ERR_UNSUPPORTED,
-                            "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's list has in its place",
-                            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_UNSUPPORTED,
+            "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's list has in its place",
+            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
     return derive;
 }
 
@@ -18229,8 +18268,8 @@ static bool gpunn__begin_derivative(gpunn__call *call, const char *op, gpunn_ten
     if (direction == NULL) return true;
     if (!gpunn__operand(call, direction, name, true)) return false;
     if (gpunn__same_shape(direction, like)) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(direction, one),
-                        gpunn__shape_text(like, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(direction, one),
+                           gpunn__shape_text(like, other));
     return false;
 }
 
@@ -18238,10 +18277,10 @@ static bool gpunn__begin_grads(gpunn__call *call, gpunn_tensor *y, gpunn_tensor 
                                gpunn_tensor **gradients, gpunn_tensor *grad_output)
 {
     char place[32];
-    if (!gpunn__begin_derivative(call, "grad", y, grad_output, y, ".grad_output") || !gpunn__given(call, inputs, "inputs") ||
-        !gpunn__given(call, gradients, "gradients"))
+    if (!gpunn__begin_derivative(call, "grad", y, grad_output, y, ".grad_output") ||
+        !gpunn__is_non_null(call, inputs, "inputs") || !gpunn__is_non_null(call, gradients, "gradients"))
         return false;
-    if (count < 1) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%d inputs are given; give one or more", count);
+    if (count < 1) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%d inputs are given; give one or more", count);
     for (int i = 0; i < count; i++) {
         (void)snprintf(place, sizeof place, count > 1 ? "inputs[%d]" : "x", i);
         if (!gpunn__operand(call, inputs[i], place, true)) return false;
@@ -18273,7 +18312,7 @@ GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
 {
     gpunn__call call;
-    if (!gpunn__begin_derivative(&call, "jvp", y, v, x, "v") || !gpunn__given(&call, v, "v")) return NULL;
+    if (!gpunn__begin_derivative(&call, "jvp", y, v, x, "v") || !gpunn__is_non_null(&call, v, "v")) return NULL;
     const size_t    count = (size_t)call.model->tensor_count;
     gpunn__tangent *of = gpunn__tangents(&call, count);
     gpunn_tensor   *tangent = NULL;
@@ -18284,16 +18323,16 @@ GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor
                                       : gpunn__filled(call.model, 0, gpunn_tensor_shape(y));
     }
     gpunn__free_tangents(&call, of, count);
-    return gpunn__made(&call, tangent);
+    return gpunn__call_finish(&call, tangent);
 }
 
 GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
 {
     gpunn__call     call;
     gpunn_grad_args args = {0, NULL};
-    if (!gpunn__begin_derivative(&call, "hvp", y, v, x, "v") || !gpunn__given(&call, v, "v")) return NULL;
+    if (!gpunn__begin_derivative(&call, "hvp", y, v, x, "v") || !gpunn__is_non_null(&call, v, "v")) return NULL;
     gpunn_tensor *gradient = gpunn_grad_(y, x, args);
-    return gpunn__made(&call, gradient ? gpunn_jvp(gradient, x, v) : NULL);
+    return gpunn__call_finish(&call, gradient ? gpunn_jvp(gradient, x, v) : NULL);
 }
 
 static bool gpunn__begin_laplacian(gpunn__call *call, gpunn_tensor *y, gpunn_tensor *x, int coordinates)
@@ -18301,12 +18340,12 @@ static bool gpunn__begin_laplacian(gpunn__call *call, gpunn_tensor *y, gpunn_ten
     char one[128], other[128];
     if (!gpunn__begin_derivative(call, "laplacian", y, NULL, NULL, NULL) || !gpunn__operand(call, x, "x", true)) return false;
     if (x->rank != 2 || x->dim[1] < 1)
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x is %s; it must be [samples, coordinates]", gpunn__shape_text(x, one));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x is %s; it must be [samples, coordinates]", gpunn__shape_text(x, one));
     else if (y->rank < 1 || y->rank > 2 || y->dim[0] != x->dim[0] || (y->rank == 2 && y->dim[1] != 1))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "y is %s, but x is %s; y must be one number for each row of x",
-                            gpunn__shape_text(y, one), gpunn__shape_text(x, other));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "y is %s, but x is %s; y must be one number for each row of x",
+                               gpunn__shape_text(y, one), gpunn__shape_text(x, other));
     else if (coordinates < 0 || coordinates > x->dim[1])
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".coordinates is %d, but x has %d", coordinates, (int)x->dim[1]);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".coordinates is %d, but x has %d", coordinates, (int)x->dim[1]);
     else
         return true;
     return false;
@@ -18355,7 +18394,7 @@ GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn
         sum = gpunn__curvature_of(&c, g);
     gpunn__free_tangents(&call, c.of, (size_t)c.directions * c.size);
     if (sum && args.gradient) *args.gradient = gradient;
-    return gpunn__made(&call, sum);
+    return gpunn__call_finish(&call, sum);
 }
 
 /* ==== >>plan/steps ================================================================================================= *
@@ -18363,11 +18402,11 @@ GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn
  * once; runs reuse it. Every value, gradient, saved value and workspace is a slot with a lifetime in steps.
  * Slots whose lifetimes do not overlap share memory in the arena. */
 typedef struct gpunn__slot {
-    size_t             bytes;
-    int                first, last; /* first step that writes it, last step that reads it; INT_MAX: the program reads it */
-    size_t             offset;      /* bytes from the start of the arena */
-    int                parent;      /* index of the slot whose memory it shares, or its own index */
-    const gpunn__lent *lent;        /* user-owned memory that holds it; NULL: it lies in the arena */
+    size_t                    bytes;
+    int                       first, last; /* first step that writes it, last step that reads it; INT_MAX: the program reads it */
+    size_t                    offset;      /* bytes from the start of the arena */
+    int                       parent;      /* index of the slot whose memory it shares, or its own index */
+    const gpunn__user_memory *user_memory; /* user-owned memory that holds it; NULL: it lies in the arena */
 } gpunn__slot;
 
 typedef enum gpunn__place { GPUNN__IN_SLOT, GPUNN__IN_TENSOR, GPUNN__IN_HALF, GPUNN__IN_GRADIENT, GPUNN__IN_ONE } gpunn__place;
@@ -18398,10 +18437,10 @@ typedef struct gpunn__request {
 GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request);
 
 /* A request with everything else at its default. */
-GPUNN__INTERNAL gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim);
+GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim);
 
-typedef struct gpunn__planned { /* a tensor within a plan */
-    int               root;     /* id of the tensor that owns its memory: itself, or another through reshapes and merged steps */
+typedef struct gpunn__plan_tensor { /* a tensor within a plan */
+    int               root; /* id of the tensor that owns its memory: itself, or another through reshapes and merged steps */
     int               gradient_root;             /* the same for gradients, which follow reshapes only */
     int               value_slot, gradient_slot; /* valid at the root; -1: none */
     int               beside;        /* with a part: the tensor behind it in memory (that of k, then of v); -1: none */
@@ -18411,7 +18450,7 @@ typedef struct gpunn__planned { /* a tensor within a plan */
                                         described as all three; 2: k's or v's, which are neither steps nor operands; 0:
                                         anything else */
     gpunn_attributes *attr;          /* attributes with this plan's sizes, in plan->sized; NULL: use the node's own */
-} gpunn__planned;
+} gpunn__plan_tensor;
 
 /* The backward steps of one loss. The first pass also holds the forward steps;
  * later passes continue from what it left. */
@@ -18424,101 +18463,101 @@ typedef struct gpunn__backpass {
 } gpunn__backpass;
 
 struct gpunn__plan {
-    gpunn__plan      *next;
-    gpunn_tensor    **outputs; /* outputs requested; in training the losses, unless seeded or forward_only */
-    int               output_count;
-    bool              training, evaluates, seeded, forward_only;
-    bool              meets_ranks; /* some step communicates with other ranks */
-    gpunn__backpass  *passes;      /* one per loss, or a single one */
-    int               pass_count;
-    int               passed;                   /* the pass that ran last; -1: the first pass failed */
-    uint64_t          written, weights_version; /* the model's counters after the first pass */
-    gpunn__lent      *seed;                     /* seeded: output gradients that start the backward pass */
-    void             *seed_memory;              /* device copy of seeds that came from the host; NULL: there are none */
-    size_t            seed_bytes;
-    uint64_t          scope;         /* of the optimizer, if only its parameters get gradients; 0: all parameters */
-    int64_t           batch, *sizes; /* sizes: by place in model->sizes */
-    int               size_count;
-    uint64_t          generation; /* model->generation at the last binding; 0: never bound */
-    uint64_t          lending;    /* model->lending at the last binding */
-    uint64_t          signature;  /* hash of all bound pointers */
-    gpunn_step       *steps;      /* forward, then backward, then late assignments */
-    int               forward_count, step_count, step_capacity;
-    gpunn__slot      *slots;
-    int               slot_count, slot_capacity;
-    gpunn__binding   *bindings;
-    int               binding_count, binding_capacity;
-    gpunn__planned   *tensors; /* indexed by tensor id */
-    int               tensor_count;
-    bool              half, channels_last; /* products read 16-bit values; convolutions read channels-last values: see
+    gpunn__plan        *next;
+    gpunn_tensor      **outputs; /* outputs requested; in training the losses, unless seeded or forward_only */
+    int                 output_count;
+    bool                training, evaluates, seeded, forward_only;
+    bool                communicates; /* some step communicates with other ranks */
+    gpunn__backpass    *passes;       /* one per loss, or a single one */
+    int                 pass_count;
+    int                 passed;                   /* the pass that ran last; -1: the first pass failed */
+    uint64_t            written, weights_version; /* the model's counters after the first pass */
+    gpunn__user_memory *seed;                     /* seeded: output gradients that start the backward pass */
+    void               *seed_memory;              /* device copy of seeds that came from the host; NULL: there are none */
+    size_t              seed_bytes;
+    uint64_t            scope;         /* of the optimizer, if only its parameters get gradients; 0: all parameters */
+    int64_t             batch, *sizes; /* sizes: by place in model->sizes */
+    int                 size_count;
+    uint64_t            generation;          /* model->generation at the last binding; 0: never bound */
+    uint64_t            user_memory_version; /* model->user_memory_version at the last binding */
+    uint64_t            signature;           /* hash of all bound pointers */
+    gpunn_step         *steps;               /* forward, then backward, then late assignments */
+    int                 forward_count, step_count, step_capacity;
+    gpunn__slot        *slots;
+    int                 slot_count, slot_capacity;
+    gpunn__binding     *bindings;
+    int                 binding_count, binding_capacity;
+    gpunn__plan_tensor *tensors; /* indexed by tensor id */
+    int                 tensor_count;
+    bool                half, channels_last; /* products read 16-bit values; convolutions read channels-last values: see
                                               gpunn__mark_storage */
-    int              *inputs;              /* ids of the inputs it reads */
-    int               input_count;
-    int              *reached;     /* ids of the parameters whose gradients it writes */
-    bool            **first_write; /* per reached parameter: accumulate flag of the first step that writes its gradient */
-    bool             *was_reached; /* per reached parameter: grad_reached before the last run */
-    int               reached_count;
-    size_t            arena_bytes, cache_bytes;
-    gpunn_attributes  attr[3]; /* of steps without a node: permute from channels last, to channels last, identity */
-    gpunn_attributes *sized;   /* of nodes whose attributes contain variable sizes */
-    int               sized_count;
-    size_t            table_bytes; /* size of the block at outputs, which also holds all tables by id */
-    gpunn_kept       *kept;        /* what training steps change in place besides weights, to be restored; NULL: not bound yet */
-    int               kept_count;
-    float            *kept_memory; /* device memory: the copies, then the list itself */
-    size_t            kept_bytes;
+    int                *inputs;              /* ids of the inputs it reads */
+    int                 input_count;
+    int                *reached;     /* ids of the parameters whose gradients it writes */
+    bool              **first_write; /* per reached parameter: accumulate flag of the first step that writes its gradient */
+    bool               *was_reached; /* per reached parameter: grad_reached before the last run */
+    int                 reached_count;
+    size_t              arena_bytes, cache_bytes;
+    gpunn_attributes    attr[3]; /* of steps without a node: permute from channels last, to channels last, identity */
+    gpunn_attributes   *sized;   /* of nodes whose attributes contain variable sizes */
+    int                 sized_count;
+    size_t              table_bytes; /* size of the block at outputs, which also holds all tables by id */
+    gpunn_kept         *kept; /* what training steps change in place besides weights, to be restored; NULL: not bound yet */
+    int                 kept_count;
+    float              *kept_memory; /* device memory: the copies, then the list itself */
+    size_t              kept_bytes;
 };
 
-typedef struct gpunn__group { /* nodes computed by one fused kernel */
+typedef struct gpunn__fused { /* nodes computed by one fused kernel */
     const gpunn_kernel *kernel;
     const int          *tensors; /* ids: nodes, then externals */
     int                 slot;    /* of the first value kept for its backward step; the others follow */
-} gpunn__group;
+} gpunn__fused;
 
-typedef struct gpunn__draft { /* a tensor while a plan is made */
-    bool wants;               /* it needs a gradient: requested for it or for one of its operands */
-    bool feeds_loss;          /* the loss depends on it */
-    bool retained;            /* by gradient root: the program reads the gradient */
-    bool activates;           /* relu or gelu_tanh whose derivative is applied by the backward step of the linear that reads
+typedef struct gpunn__builder_tensor { /* a tensor while a plan is made */
+    bool wants;                        /* it needs a gradient: requested for it or for one of its operands */
+    bool feeds_loss;                   /* the loss depends on it */
+    bool retained;                     /* by gradient root: the program reads the gradient */
+    bool activates;  /* relu or gelu_tanh whose derivative is applied by the backward step of the linear that reads
                                  it */
-    bool normed;              /* its derivative is applied by the backward step of the batch norm that it is merged into */
-    int  uses;                /* number of operands, over all needed nodes, that read it */
-    int  head;                /* by the last node of a merged chain: id of the layer that computes it; other nodes: their own
+    bool normed;     /* its derivative is applied by the backward step of the batch norm that it is merged into */
+    int  uses;       /* number of operands, over all needed nodes, that read it */
+    int  head;       /* by the last node of a merged chain: id of the layer that computes it; other nodes: their own
                                  id */
-    int  next;                /* by a node of a chain: id of the next node; -1: none */
-    int  writes;              /* by gradient root: contributions so far in the backward pass */
-    int  writer;              /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
-    int  cast;                /* by root: slot of the 16-bit copy of an F32 value; -1: none yet */
-    int  transposed;          /* by operand: slot of its copy in the other channel order; -1: none yet */
-    int  filter;              /* by weight: slot of the filters with channels last; -1: none */
-    int  more;                /* by gradient root: slot of a second part of the gradient, still to be added; -1: none */
-    int  gathered;            /* by weight: slot of the filter gradient, which the last step copies to the parameter's
+    int  next;       /* by a node of a chain: id of the next node; -1: none */
+    int  writes;     /* by gradient root: contributions so far in the backward pass */
+    int  writer;     /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
+    int  cast;       /* by root: slot of the 16-bit copy of an F32 value; -1: none yet */
+    int  transposed; /* by operand: slot of its copy in the other channel order; -1: none yet */
+    int  filter;     /* by weight: slot of the filters with channels last; -1: none */
+    int  more;       /* by gradient root: slot of a second part of the gradient, still to be added; -1: none */
+    int  gathered;   /* by weight: slot of the filter gradient, which the last step copies to the parameter's
                                  gradient; -1: none */
-    int  place;               /* position in execution order; the nodes of a group share one */
-    int  group;               /* by node: index in groups; -1: none */
-    int  version;             /* by state: 1 + id of the assignment whose value it holds; 0: the value from before the run */
-    int  again;               /* by node with a step: the checkpoint segment that recomputes its values; 0: none, or already
+    int  place;      /* position in execution order; the nodes of a fused group share one */
+    int  fused;      /* by node: index in b->fused; -1: none */
+    int  version;    /* by state: 1 + id of the assignment whose value it holds; 0: the value from before the run */
+    int  again;      /* by node with a step: the checkpoint segment that recomputes its values; 0: none, or already
                                  recomputed */
-} gpunn__draft;
+} gpunn__builder_tensor;
 
 typedef struct gpunn__builder { /* exists while a plan is made */
-    gpunn_model          *model;
-    gpunn__plan          *plan;
-    const gpunn__request *request;
-    gpunn__draft         *tensors; /* by tensor id, like the next three */
-    bool                 *needed;  /* computed in this plan */
-    bool                 *scratch;
-    int                  *refused; /* by last node: groups with this many nodes or more are rejected; survives a restart of
+    gpunn_model           *model;
+    gpunn__plan           *plan;
+    const gpunn__request  *request;
+    gpunn__builder_tensor *tensors; /* by tensor id, like the next three */
+    bool                  *needed;  /* computed in this plan */
+    bool                  *scratch;
+    int          *rejected; /* by last node: fused groups with this many nodes or more are rejected; survives a restart of
                                       planning */
-    int                  *order;   /* node by place; for a group its last node */
-    int                   place_count;
-    gpunn__group         *groups;
-    int                   group_count;
-    int                  *ids; /* of the tensors of matched groups */
-    int                   id_count;
-    bool                  again;   /* a group was rejected, so planning must restart */
-    bool                  repeats; /* the steps being added recompute earlier ones */
-    int                   pass;    /* the pass being planned */
+    int          *order;    /* node by place; for a fused group its last node */
+    int           place_count;
+    gpunn__fused *fused;
+    int           fused_count;
+    int          *ids; /* of the tensors of matched fused groups */
+    int           id_count;
+    bool          again;   /* a fused group was rejected, so planning must restart */
+    bool          repeats; /* the steps being added recompute earlier ones */
+    int           pass;    /* the pass being planned */
 } gpunn__builder;
 
 /* Appends a slot that lives in step `first`. Returns its index, or -1 if out of memory. */
@@ -18563,7 +18602,7 @@ GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t);
 GPUNN__INTERNAL bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t);
 
 /* Whether a node communicates with other ranks in this plan. */
-GPUNN__INTERNAL bool gpunn__meets_ranks(const gpunn__plan *plan, const gpunn_tensor *t);
+GPUNN__INTERNAL bool gpunn__communicates(const gpunn__plan *plan, const gpunn_tensor *t);
 
 GPUNN__INTERNAL bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t);
 
@@ -18574,7 +18613,7 @@ GPUNN__INTERNAL bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tens
  * the order, so it is not merged or grouped. */
 GPUNN__INTERNAL bool gpunn__reads_state(const gpunn__builder *b, const gpunn_tensor *t);
 
-/* Sets the roots of reshapes and other aliases, counts uses, and resets the draft of every tensor. */
+/* Sets the roots of reshapes and other aliases, counts uses, and resets the gpunn__builder_tensor of each. */
 GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b);
 
 /* Merges nodes that can be computed by the step of the layer before them into chains. */
@@ -18583,16 +18622,16 @@ GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b);
 /* The model's 16-bit dtype: F16 with precision F16, else BF16. */
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 
-/* Sets `narrow` on weights that are stored in 16 bits only. These are the weights of an inference-only model
+/* Sets `half_storage` on weights that are stored in 16 bits only. These are the weights of an inference-only model
  * of precision BF16 or F16 that only products and embeddings read. Considers weights that have no memory yet. */
-GPUNN__INTERNAL void gpunn__find_narrow(gpunn_model *model);
+GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model);
 
 /* The dtype of a weight in memory. */
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
 
-/* Fails if an op of this plan cannot read a narrow weight. This happens
+/* Fails if an op of this plan cannot read a weight in 16-bit storage. This happens
  * after ops are added or the device changes. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b);
 
 /* Chooses each tensor's dtype and channel order in memory. */
 GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
@@ -18601,33 +18640,33 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
 GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i);
 
 /* Whether the op of node t has a gradient with respect to operand i, provided that it is F32. */
-GPUNN__INTERNAL bool gpunn__has_slope(const gpunn_tensor *t, int i);
+GPUNN__INTERNAL bool gpunn__has_derivative(const gpunn_tensor *t, int i);
 
 /* Whether a node's backward step computes the gradient of this operand in this plan. */
 GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand);
 
-/* A tensor of a group by its number in the kernel: -1, -2, ... are nodes, 0, 1, ... externals. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number);
+/* A tensor of a fused group by its number in the kernel: -1, -2, ... are nodes, 0, 1, ... externals. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__fused *fused, int number);
 
 /* The kernel's program for the plan's mode and this direction. */
-GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__group *group, bool backward);
+GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__fused *fused, bool backward);
 
-/* The kernel operand through which a group reads the gradient with root `root`, or NULL. With `changes` only
+/* The kernel operand through which a fused group reads the gradient with root `root`, or NULL. With `changes` only
  * an operand that the kernel also writes counts. */
-GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__group *group, int root,
+GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__fused *fused, int root,
                                                                     bool changes);
 
-/* Whether a training plan needs the gradient of an external from the group. */
-GPUNN__INTERNAL bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *external);
+/* Whether a training plan needs the gradient of an external from the fused group. */
+GPUNN__INTERNAL bool gpunn__fused_passes(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *external);
 
-/* Whether a training plan needs the gradient of any external from the group. */
-GPUNN__INTERNAL bool gpunn__group_has_backward(const gpunn__builder *b, const gpunn__group *group);
+/* Whether a training plan needs the gradient of any external from the fused group. */
+GPUNN__INTERNAL bool gpunn__fused_has_backward(const gpunn__builder *b, const gpunn__fused *fused);
 
-/* Whether the group reads its images with channels last. */
-GPUNN__INTERNAL bool gpunn__group_wants_channels_last(const gpunn__builder *b, const gpunn__group *group);
+/* Whether the fused group reads its images with channels last. */
+GPUNN__INTERNAL bool gpunn__fused_wants_channels_last(const gpunn__builder *b, const gpunn__fused *fused);
 
-/* Whether t is an image in another channel order than the group's, so that the group needs a copy. */
-GPUNN__INTERNAL bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t);
+/* Whether t is an image in another channel order than the fused group's, so that the fused group needs a copy. */
+GPUNN__INTERNAL bool gpunn__fused_relayouts(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *t);
 
 enum { GPUNN__LEFT_OUT = 127 }; /* an omitted operand; also the most tensors that a pattern can number */
 
@@ -18637,13 +18676,13 @@ GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_k
                                          int *assigned);
 
 /* Assigns nodes to the generated kernels that fit this plan. */
-GPUNN__INTERNAL void gpunn__mark_groups(gpunn__builder *b);
+GPUNN__INTERNAL void gpunn__mark_fused(gpunn__builder *b);
 
-/* Rejects the group and requests a restart of planning without it. Returns false. */
-GPUNN__INTERNAL bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group);
+/* Rejects the fused group and requests a restart of planning without it. Returns false. */
+GPUNN__INTERNAL bool gpunn__reject_fused(gpunn__builder *b, const gpunn__fused *fused);
 
-/* Orders the nodes so that each, or its whole group, runs after its
- * operands. Returns false if a group was rejected. */
+/* Orders the nodes so that each, or its whole fused group, runs after its
+ * operands. Returns false if a fused group was rejected. */
 GPUNN__INTERNAL bool gpunn__mark_order(gpunn__builder *b);
 
 enum {
@@ -18654,8 +18693,8 @@ enum {
 GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count);
 
 /* The range of a weight in the model's memory: parameters that decay, other parameters, buffers and
- * constants, narrow weights. -1: t is no weight. */
-enum { GPUNN__NARROW_RANGE = 3, GPUNN__WEIGHT_RANGES };
+ * constants, weights in 16-bit storage. -1: t is no weight. */
+enum { GPUNN__HALF_RANGE = 3, GPUNN__WEIGHT_RANGES };
 /* Which of these ranges holds t. */
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t);
 
@@ -18663,7 +18702,7 @@ GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t);
 GPUNN__INTERNAL int64_t gpunn__floats_of(const gpunn_tensor *t);
 
 /* Whether the value or the gradient lies in user-owned memory. */
-GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t);
+GPUNN__INTERNAL bool gpunn__is_user_owned(const gpunn_tensor *t);
 
 /* Finds attention whose q, k and v can come from one product. */
 GPUNN__INTERNAL void gpunn__mark_parts(gpunn__builder *b);
@@ -18713,7 +18752,7 @@ GPUNN__INTERNAL bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tens
 GPUNN__INTERNAL bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t);
 
 /* Makes a slot for a 16-bit copy of `value` that the step writes too: of a norm's result or gradient, or of
- * operand i of a group. -1: out of memory. */
+ * operand i of a fused group. -1: out of memory. */
 GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value, int at);
 
 /* Whether t is stored in F32 and some product reads it in 16 bits. */
@@ -18748,7 +18787,7 @@ GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request)
     return request->inputs_only ? GPUNN__NO_PARAMETERS : request->opt ? request->opt->scope : 0;
 }
 
-GPUNN__INTERNAL gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
+GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
 {
     gpunn__request request;
     memset(&request, 0, sizeof request);
@@ -18774,7 +18813,7 @@ GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
     slot->first = slot->last = first;
     slot->offset = 0;
     slot->parent = plan->slot_count;
-    slot->lent = NULL;
+    slot->user_memory = NULL;
     return plan->slot_count++;
 }
 
@@ -18878,7 +18917,7 @@ GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model)
 
 GPUNN__INTERNAL const char *gpunn__called(const gpunn_tensor *t)
 {
-    return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
+    return t->name ? t->name : t->layer ? t->layer : t->built_by ? t->built_by : gpunn_op_name(t->op);
 }
 
 /* ---- which tensors are needed ---------------------------------------------------------------------------------------- */
@@ -18954,7 +18993,7 @@ static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
     return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) && t->attr.dropout_p > 0;
 }
 
-GPUNN__INTERNAL bool gpunn__meets_ranks(const gpunn__plan *plan, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__communicates(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     return t->attr.sync && t->model->ranks.size > 1 && plan->training && !gpunn__evaluates(plan, t);
 }
@@ -18968,7 +19007,7 @@ GPUNN__INTERNAL bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tenso
 
 GPUNN__INTERNAL bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    return t->keep || t->retain_grad || t->lent[0].data || gpunn__is_output(plan, t);
+    return t->keep || t->retain_grad || t->user_memory[0].data || gpunn__is_output(plan, t);
 }
 
 GPUNN__INTERNAL bool gpunn__reads_state(const gpunn__builder *b, const gpunn_tensor *t)
@@ -18985,7 +19024,7 @@ static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
     if (gpunn__reads_state(b, t)) return false;
     if (t->op == GPUNN_OP_BATCH_NORM)
         return b->plan->training && !gpunn__evaluates(b->plan, t) && b->model->dev->info.merged_norm &&
-               b->tensors[t->id].group < 0;
+               b->tensors[t->id].fused < 0;
     return gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->op == GPUNN_OP_LINEAR;
 }
 
@@ -19010,7 +19049,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         int           operand = 0, then = 0;
         while (operand < t->input_count && t->inputs[operand] != end) operand++;
         if (!b->needed[id] || operand == t->input_count) continue;
-        if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id || b->tensors[id].group >= 0)
+        if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id || b->tensors[id].fused >= 0)
             return NULL; /* it already belongs to another step */
         if (gpunn__has_statistics(t->op) && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
@@ -19043,7 +19082,7 @@ GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b)
         plan->tensors[id].gradient_root = plan->tensors[id].root = alias ? plan->tensors[t->inputs[0]->id].root : id;
         b->tensors[id].head = id;
         b->tensors[id].next = b->tensors[id].cast = b->tensors[id].transposed = b->tensors[id].filter = b->tensors[id].gathered =
-            b->tensors[id].more = b->tensors[id].group = -1;
+            b->tensors[id].more = b->tensors[id].fused = -1;
         plan->tensors[id].beside = b->tensors[id].writer = plan->tensors[id].value_slot = plan->tensors[id].gradient_slot = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->tensors[t->inputs[i]->id].uses++;
@@ -19083,7 +19122,7 @@ GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model)
 }
 
 /* Whether node t can read operand i, a weight, in 16 bits. */
-static bool gpunn__takes_narrow(const gpunn_tensor *t, int i)
+static bool gpunn__takes_half_storage(const gpunn_tensor *t, int i)
 {
     const gpunn_backend_info *info = &t->model->dev->info;
     const bool                everywhere = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING;
@@ -19091,7 +19130,7 @@ static bool gpunn__takes_narrow(const gpunn_tensor *t, int i)
                       (everywhere && (info->half || info->type == GPUNN_DEVICE_CPU)));
 }
 
-GPUNN__INTERNAL void gpunn__find_narrow(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model)
 {
     if (!model->inference || gpunn__precision_of(model) < GPUNN_PRECISION_BF16) return;
     for (int pass = 0; pass < 2; pass++)
@@ -19099,22 +19138,22 @@ GPUNN__INTERNAL void gpunn__find_narrow(gpunn_model *model)
             for (int i = 0; i < model->tensors[id]->input_count; i++) {
                 gpunn_tensor *weight = model->tensors[id]->inputs[i];
                 if (weight && weight->kind == GPUNN__PARAMETER && weight->id >= model->laid_out && !weight->bound &&
-                    gpunn__takes_narrow(model->tensors[id], i) == (pass == 0))
-                    weight->narrow = pass == 0;
+                    gpunn__takes_half_storage(model->tensors[id], i) == (pass == 0))
+                    weight->half_storage = pass == 0;
             }
 }
 
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
 {
-    return t->narrow ? gpunn__half_of(t->model) : t->dtype;
+    return t->half_storage ? gpunn__half_of(t->model) : t->dtype;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
-            if (t->inputs[i] && t->inputs[i]->narrow && !gpunn__takes_narrow(t, i))
+            if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
                     "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build all of the model, on the "
@@ -19155,7 +19194,7 @@ static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__kept_as(t);
     if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(t->model);
     if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
-    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->narrow) return gpunn__half_of(t->model);
+    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->half_storage) return gpunn__half_of(t->model);
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
@@ -19217,7 +19256,7 @@ GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, c
     return input && plan->tensors[input->id].part != 2 ? input : NULL;
 }
 
-GPUNN__INTERNAL bool gpunn__has_slope(const gpunn_tensor *t, int i)
+GPUNN__INTERNAL bool gpunn__has_derivative(const gpunn_tensor *t, int i)
 {
     const gpunn_custom_op *custom = t->attr.custom;
     return t->op == GPUNN_OP_CUSTOM ? custom->backward && !(custom->no_gradient >> i & 1) : gpunn__op_has_gradient(t->op, i);
@@ -19226,81 +19265,81 @@ GPUNN__INTERNAL bool gpunn__has_slope(const gpunn_tensor *t, int i)
 GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
 {
     const gpunn_tensor *input = gpunn__operand_of(b->plan, node, operand);
-    return input && b->tensors[input->id].wants && gpunn__has_slope(node, operand);
+    return input && b->tensors[input->id].wants && gpunn__has_derivative(node, operand);
 }
 
-/* ---- groups ---------------------------------------------------------------------------------------------------------- *
- * A group is a set of nodes computed by one fused kernel of gpunn_use_kernels. Groups are chosen before nodes
+/* ---- fused groups ---------------------------------------------------------------------------------------------------- *
+ * A fused group is a set of nodes computed by one fused kernel of gpunn_use_kernels. Groups are chosen before nodes
  * are merged and memory is planned. Nodes of kernels that do not fit this plan are planned as single ops. */
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number)
+GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__fused *fused, int number)
 {
-    return b->model->tensors[group->tensors[number < 0 ? -number - 1 : group->kernel->node_count + number]];
+    return b->model->tensors[fused->tensors[number < 0 ? -number - 1 : fused->kernel->node_count + number]];
 }
 
-GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__group *group, bool backward)
+GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__fused *fused, bool backward)
 {
     int direction = backward ? GPUNN_KERNEL_BACKWARD : b->plan->training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION;
-    return &group->kernel->program[direction];
+    return &fused->kernel->program[direction];
 }
 
 /* The program of the kernel that computes gradients. A loss's kernel does so in its forward program. */
-static const gpunn_kernel_program *gpunn__gradient_program(const gpunn__builder *b, const gpunn__group *group)
+static const gpunn_kernel_program *gpunn__gradient_program(const gpunn__builder *b, const gpunn__fused *fused)
 {
-    return gpunn__program(b, group, !group->kernel->loss);
+    return gpunn__program(b, fused, !fused->kernel->loss);
 }
 
-GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__group *group, int root,
+GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__fused *fused, int root,
                                                                     bool changes)
 {
-    const gpunn_kernel_program *program = gpunn__gradient_program(b, group);
+    const gpunn_kernel_program *program = gpunn__gradient_program(b, fused);
     for (int i = 0; i < program->operand_count; i++) {
         const gpunn_kernel_operand *operand = &program->operands[i];
         if (operand->role == GPUNN_KERNEL_GRADIENT && operand->index < 0 && (!changes || operand->written) &&
-            b->plan->tensors[gpunn__member(b, group, operand->index)->id].gradient_root == root)
+            b->plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root == root)
             return operand;
     }
     return NULL;
 }
 
-static bool gpunn__group_writes(const gpunn__builder *b, const gpunn__group *group, int root)
+static bool gpunn__fused_writes(const gpunn__builder *b, const gpunn__fused *fused, int root)
 {
-    const gpunn_kernel_program *program = gpunn__program(b, group, false);
+    const gpunn_kernel_program *program = gpunn__program(b, fused, false);
     bool                        writes = false;
     for (int i = 0; i < program->operand_count; i++) {
         const gpunn_kernel_operand *operand = &program->operands[i];
         writes = writes || (operand->role == GPUNN_KERNEL_VALUE && operand->written &&
-                            b->plan->tensors[gpunn__member(b, group, operand->index)->id].root == root);
+                            b->plan->tensors[gpunn__member(b, fused, operand->index)->id].root == root);
     }
     return writes;
 }
 
-GPUNN__INTERNAL bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *external)
+GPUNN__INTERNAL bool gpunn__fused_passes(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *external)
 {
     bool passes = false;
-    for (int k = 0; k < group->kernel->node_count; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+    for (int k = 0; k < fused->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         for (int i = 0; b->tensors[t->id].feeds_loss && i < t->input_count; i++)
             passes = passes || (t->inputs[i] == external && gpunn__passes_gradient(b, t, i));
     }
     return passes;
 }
 
-GPUNN__INTERNAL bool gpunn__group_has_backward(const gpunn__builder *b, const gpunn__group *group)
+GPUNN__INTERNAL bool gpunn__fused_has_backward(const gpunn__builder *b, const gpunn__fused *fused)
 {
     bool has = false;
-    for (int i = 0; i < group->kernel->external_count; i++)
-        has = has || gpunn__group_passes(b, group, gpunn__member(b, group, i));
+    for (int i = 0; i < fused->kernel->external_count; i++)
+        has = has || gpunn__fused_passes(b, fused, gpunn__member(b, fused, i));
     return has && b->plan->training;
 }
 
-/* Whether a node outside group `index` reads node t. For gradients only
+/* Whether a node outside fused group `index` reads node t. For gradients only
  * readers count that pass a gradient to t. */
 static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_tensor *t, bool gradient)
 {
     for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
         const gpunn_tensor *reader = b->model->tensors[id];
-        if (!b->needed[id] || b->tensors[id].group == index || (gradient && !(b->tensors[id].feeds_loss && b->tensors[id].wants)))
+        if (!b->needed[id] || b->tensors[id].fused == index || (gradient && !(b->tensors[id].feeds_loss && b->tensors[id].wants)))
             continue;
         for (int i = 0; i < reader->input_count; i++)
             if (reader->inputs[i] == t && (!gradient || gpunn__passes_gradient(b, reader, i))) return true;
@@ -19308,32 +19347,32 @@ static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_
     return false;
 }
 
-GPUNN__INTERNAL bool gpunn__group_wants_channels_last(const gpunn__builder *b, const gpunn__group *group)
+GPUNN__INTERNAL bool gpunn__fused_wants_channels_last(const gpunn__builder *b, const gpunn__fused *fused)
 {
-    const gpunn_kernel *kernel = group->kernel;
+    const gpunn_kernel *kernel = fused->kernel;
     if (kernel->layout != GPUNN_KERNEL_ANY) return kernel->layout == GPUNN_KERNEL_CHANNELS_LAST;
     for (int i = 0; i < kernel->node_count + kernel->external_count; i++)
-        if (gpunn__has_layouts(b->model->tensors[group->tensors[i]]))
-            return b->plan->tensors[b->plan->tensors[group->tensors[i]].root].channels_last;
+        if (gpunn__has_layouts(b->model->tensors[fused->tensors[i]]))
+            return b->plan->tensors[b->plan->tensors[fused->tensors[i]].root].channels_last;
     return false;
 }
 
-GPUNN__INTERNAL bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__fused_relayouts(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *t)
 {
     return gpunn__has_layouts(t) &&
-           b->plan->tensors[b->plan->tensors[t->id].root].channels_last != gpunn__group_wants_channels_last(b, group);
+           b->plan->tensors[b->plan->tensors[t->id].root].channels_last != gpunn__fused_wants_channels_last(b, fused);
 }
 
-/* Whether the kernel can take all images of the group: its nodes as they are stored, its externals as they
+/* Whether the kernel can take all images of the fused group: its nodes as they are stored, its externals as they
  * are or as a copy. In training the loss's kernel cannot use copies. It writes gradients in the forward pass,
  * where no step could copy them back. */
-static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group *group)
+static bool gpunn__fused_layout_fits(const gpunn__builder *b, const gpunn__fused *fused)
 {
-    const gpunn_kernel *kernel = group->kernel;
+    const gpunn_kernel *kernel = fused->kernel;
     for (int i = 0; i < kernel->node_count + kernel->external_count; i++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[i]];
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[i]];
         bool                movable = i >= kernel->node_count && t->dtype == GPUNN_F32 && !(kernel->loss && b->plan->training);
-        if (gpunn__group_relayouts(b, group, t) && !movable) return false;
+        if (gpunn__fused_relayouts(b, fused, t) && !movable) return false;
     }
     return true;
 }
@@ -19346,25 +19385,25 @@ static bool gpunn__lacks_variance(const gpunn__builder *b, const gpunn_tensor *t
            gpunn__count(t, b->plan->batch) == gpunn__dim(t->model, t->dim[1], 1);
 }
 
-static bool gpunn__group_values_fit(const gpunn__builder *b, int index)
+static bool gpunn__fused_values_fit(const gpunn__builder *b, int index)
 {
-    const gpunn__group *group = &b->groups[index];
-    for (int k = 0; k < group->kernel->node_count; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+    const gpunn__fused *fused = &b->fused[index];
+    for (int k = 0; k < fused->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         int                 root = b->plan->tensors[t->id].root;
         bool                seen = gpunn__is_visible(b->plan, t) || gpunn__read_outside(b, index, t, false);
-        if (seen && b->tensors[root].group == index && !gpunn__group_writes(b, group, root)) return false;
+        if (seen && b->tensors[root].fused == index && !gpunn__fused_writes(b, fused, root)) return false;
         if (gpunn__lacks_variance(b, t)) return false;
     }
     return true;
 }
 
-/* Whether nodes of the group contribute to this gradient. It then never exists as a whole in memory. */
-static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__group *group, int root)
+/* Whether nodes of the fused group contribute to this gradient. It then never exists as a whole in memory. */
+static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__fused *fused, int root)
 {
     bool adds = false;
-    for (int k = 0; k < group->kernel->node_count; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+    for (int k = 0; k < fused->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         for (int i = 0; b->tensors[t->id].feeds_loss && i < t->input_count; i++)
             adds = adds || (gpunn__passes_gradient(b, t, i) && b->plan->tensors[t->inputs[i]->id].gradient_root == root &&
                             b->plan->tensors[t->id].gradient_root != root);
@@ -19372,23 +19411,23 @@ static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__group *grou
     return adds;
 }
 
-static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
+static bool gpunn__fused_gradients_fit(const gpunn__builder *b, int index)
 {
-    const gpunn__group         *group = &b->groups[index];
-    const gpunn_kernel         *kernel = group->kernel;
+    const gpunn__fused         *fused = &b->fused[index];
+    const gpunn_kernel         *kernel = fused->kernel;
     const gpunn__plan          *plan = b->plan;
-    const gpunn_kernel_program *program = gpunn__gradient_program(b, group);
-    if (!gpunn__group_has_backward(b, group)) return !kernel->loss;
+    const gpunn_kernel_program *program = gpunn__gradient_program(b, fused);
+    if (!gpunn__fused_has_backward(b, fused)) return !kernel->loss;
     if (program->operands == NULL) return false;
-    int last = plan->tensors[group->tensors[kernel->node_count - 1]].root;
+    int last = plan->tensors[fused->tensors[kernel->node_count - 1]].root;
     if (kernel->loss && (plan->seeded || last != plan->tensors[plan->outputs[0]->id].root)) return false;
     for (int k = 0; k < kernel->node_count; k++) { /* the kernel reads all gradients that come from outside, and no others */
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         int                 root = plan->tensors[t->id].gradient_root;
         bool                comes = gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
-        if (comes && gpunn__gradient_operand(b, group, root, false) == NULL) return false;
+        if (comes && gpunn__gradient_operand(b, fused, root, false) == NULL) return false;
         if (b->tensors[root].retained &&
-            (!comes || gpunn__gradient_operand(b, group, root, true) || gpunn__adds_inside(b, group, root)))
+            (!comes || gpunn__gradient_operand(b, fused, root, true) || gpunn__adds_inside(b, fused, root)))
             return false;
     }
     for (int i = 0; i < program->operand_count; i++) {
@@ -19396,27 +19435,27 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
         if (operand->role != GPUNN_KERNEL_GRADIENT || operand->index >= 0) continue;
         bool comes = false;
         for (int k = 0; k < kernel->node_count; k++) {
-            const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
-            if (plan->tensors[t->id].gradient_root == plan->tensors[gpunn__member(b, group, operand->index)->id].gradient_root)
+            const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
+            if (plan->tensors[t->id].gradient_root == plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root)
                 comes = comes || gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
         }
         if (!comes) return false;
     }
     for (int i = 0; i < kernel->external_count; i++) { /* each wanted gradient is written, and to memory of its own */
-        const gpunn_tensor *external = gpunn__member(b, group, i);
+        const gpunn_tensor *external = gpunn__member(b, fused, i);
         bool                written = false;
-        if (!gpunn__group_passes(b, group, external)) continue;
+        if (!gpunn__fused_passes(b, fused, external)) continue;
         for (int k = 0; k < program->operand_count; k++)
             written = written || (program->operands[k].role == GPUNN_KERNEL_GRADIENT && program->operands[k].index == i);
         if (!written) return false;
         for (int k = 0; k < i; k++)
-            if (plan->tensors[gpunn__member(b, group, k)->id].gradient_root == plan->tensors[external->id].gradient_root)
+            if (plan->tensors[gpunn__member(b, fused, k)->id].gradient_root == plan->tensors[external->id].gradient_root)
                 return false;
     }
     return true;
 }
 
-/* Whether the group is a batch norm with a sum and relu after it. The backend does this
+/* Whether the fused group is a batch norm with a sum and relu after it. The backend does this
  * in one merged step, with fewer launches. */
 static bool gpunn__is_norm_step(const gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
@@ -19443,32 +19482,32 @@ static bool gpunn__precision_fits(const gpunn__builder *b, const gpunn_kernel *k
     return fits;
 }
 
-/* Tries to give a group of tensors to a kernel. Returns false if a node is taken already or
+/* Tries to give a fused group of tensors to a kernel. Returns false if a node is taken already or
  * the kernel cannot compute it in this plan. */
 static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
-    int           index = b->group_count, last = tensors[kernel->node_count - 1];
-    gpunn__group *group = &b->groups[index];
-    group->kernel = kernel;
-    group->tensors = tensors;
-    group->slot = -1;
-    bool refused = b->refused[last] && kernel->node_count >= b->refused[last];
-    refused = refused || (b->model->dev->info.type == GPUNN_DEVICE_CPU && gpunn__program(b, group, false)->cpu == NULL);
-    if (gpunn__program(b, group, false)->operands == NULL || refused || gpunn__is_norm_step(b, kernel, tensors) ||
+    int           index = b->fused_count, last = tensors[kernel->node_count - 1];
+    gpunn__fused *fused = &b->fused[index];
+    fused->kernel = kernel;
+    fused->tensors = tensors;
+    fused->slot = -1;
+    bool rejected = b->rejected[last] && kernel->node_count >= b->rejected[last];
+    rejected = rejected || (b->model->dev->info.type == GPUNN_DEVICE_CPU && gpunn__program(b, fused, false)->cpu == NULL);
+    if (gpunn__program(b, fused, false)->operands == NULL || rejected || gpunn__is_norm_step(b, kernel, tensors) ||
         !gpunn__precision_fits(b, kernel, tensors))
         return false;
     for (int k = 0; k < kernel->node_count; k++)
-        if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
+        if (!b->needed[tensors[k]] || b->tensors[tensors[k]].fused >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
             gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]) ||
-            gpunn__meets_ranks(b->plan, b->model->tensors[tensors[k]]))
+            gpunn__communicates(b->plan, b->model->tensors[tensors[k]]))
             return false;
     for (int i = 0; i < kernel->external_count; i++)
-        if (gpunn__member(b, group, i)->narrow) return false;
-    for (int k = 0; k < kernel->node_count; k++) b->tensors[tensors[k]].group = index;
-    bool fits = gpunn__group_layout_fits(b, group) && gpunn__group_values_fit(b, index) &&
-                (!b->plan->training || gpunn__group_gradients_fit(b, index));
-    for (int k = 0; k < kernel->node_count && !fits; k++) b->tensors[tensors[k]].group = -1;
-    b->group_count += fits;
+        if (gpunn__member(b, fused, i)->half_storage) return false;
+    for (int k = 0; k < kernel->node_count; k++) b->tensors[tensors[k]].fused = index;
+    bool fits = gpunn__fused_layout_fits(b, fused) && gpunn__fused_values_fit(b, index) &&
+                (!b->plan->training || gpunn__fused_gradients_fit(b, index));
+    for (int k = 0; k < kernel->node_count && !fits; k++) b->tensors[tensors[k]].fused = -1;
+    b->fused_count += fits;
     return fits;
 }
 
@@ -19518,7 +19557,7 @@ GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_k
     return true;
 }
 
-GPUNN__INTERNAL void gpunn__mark_groups(gpunn__builder *b)
+GPUNN__INTERNAL void gpunn__mark_fused(gpunn__builder *b)
 {
     const gpunn_model      *model = b->model;
     const gpunn_kernel_set *set = model->kernels;
@@ -19534,39 +19573,39 @@ GPUNN__INTERNAL void gpunn__mark_groups(gpunn__builder *b)
         const gpunn_kernel *kernel = &set->kernels[i];
         for (int id = 0; id < b->plan->tensor_count; id++) {
             int *tensors = b->ids + b->id_count;
-            if (!b->needed[id] || b->tensors[id].group >= 0 || !gpunn__find_pattern(model, kernel, model->tensors[id], tensors))
+            if (!b->needed[id] || b->tensors[id].fused >= 0 || !gpunn__find_pattern(model, kernel, model->tensors[id], tensors))
                 continue;
             if (gpunn__claim(b, kernel, tensors)) b->id_count += kernel->node_count + kernel->external_count;
         }
     }
 }
 
-GPUNN__INTERNAL bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
+GPUNN__INTERNAL bool gpunn__reject_fused(gpunn__builder *b, const gpunn__fused *fused)
 {
-    b->refused[group->tensors[group->kernel->node_count - 1]] = group->kernel->node_count;
+    b->rejected[fused->tensors[fused->kernel->node_count - 1]] = fused->kernel->node_count;
     b->again = true;
     return false;
 }
 
 /* ---- order ---- */
 
-/* Places a node, with its group, after its operands. Returns false if groups wait for
+/* Places a node, with its fused group, after its operands. Returns false if fused groups wait for
  * each other; one of them is then rejected. */
 static bool gpunn__put_in_order(gpunn__builder *b, int id)
 {
     enum { OPEN = -1, BEGUN = -2 };
-    int                 index = b->tensors[id].group;
-    const gpunn__group *group = index >= 0 ? &b->groups[index] : NULL;
-    const int          *nodes = group ? group->tensors : &id;
-    int                 count = group ? group->kernel->node_count : 1;
+    int                 index = b->tensors[id].fused;
+    const gpunn__fused *fused = index >= 0 ? &b->fused[index] : NULL;
+    const int          *nodes = fused ? fused->tensors : &id;
+    int                 count = fused ? fused->kernel->node_count : 1;
     if (b->tensors[id].place != OPEN) return b->tensors[id].place != BEGUN;
     for (int k = 0; k < count; k++) b->tensors[nodes[k]].place = BEGUN;
     for (int k = 0; k < count; k++) {
         const gpunn_tensor *t = b->model->tensors[nodes[k]];
         for (int i = 0; i < t->input_count; i++) {
-            bool inside = t->inputs[i] == NULL || (index >= 0 && b->tensors[t->inputs[i]->id].group == index);
+            bool inside = t->inputs[i] == NULL || (index >= 0 && b->tensors[t->inputs[i]->id].fused == index);
             if (inside || gpunn__put_in_order(b, t->inputs[i]->id)) continue;
-            return group && !b->again ? gpunn__refuse_group(b, group) : false;
+            return fused && !b->again ? gpunn__reject_fused(b, fused) : false;
         }
     }
     for (int k = 0; k < count; k++) b->tensors[nodes[k]].place = b->place_count;
@@ -19594,7 +19633,7 @@ GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count)
 
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t)
 {
-    if (t->narrow) return GPUNN__NARROW_RANGE;
+    if (t->half_storage) return GPUNN__HALF_RANGE;
     if (t->kind == GPUNN__PARAMETER) return t->rank >= 2 ? 0 : 1;
     return t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT ? 2 : -1;
 }
@@ -19602,21 +19641,22 @@ GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t)
 GPUNN__INTERNAL int64_t gpunn__floats_of(const gpunn_tensor *t)
 {
     const int64_t count = gpunn__count(t, 1);
-    return t->narrow ? (count + 1) / 2 : count;
+    return t->half_storage ? (count + 1) / 2 : count;
 }
 
-GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__is_user_owned(const gpunn_tensor *t)
 {
-    return t->lent[0].data || t->lent[1].data;
+    return t->user_memory[0].data || t->user_memory[1].data;
 }
 
 /* Whether parameter z has the shape of y and lies directly behind it
  * in memory, or will when both are laid out. */
 static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, const gpunn_tensor *z)
 {
-    if (gpunn__is_lent(y) || gpunn__is_lent(z)) return false;
+    if (gpunn__is_user_owned(y) || gpunn__is_user_owned(z)) return false;
     if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) || y->id >= z->id ||
-        y->narrow != z->narrow || gpunn__count(y, 1) % (y->narrow ? 2 * GPUNN__WEIGHT_ALIGN : GPUNN__WEIGHT_ALIGN) != 0)
+        y->half_storage != z->half_storage ||
+        gpunn__count(y, 1) % (y->half_storage ? 2 * GPUNN__WEIGHT_ALIGN : GPUNN__WEIGHT_ALIGN) != 0)
         return false;
     if (y->id < model->laid_out) return z->id < model->laid_out && z->offset == y->offset + gpunn__floats_of(y);
     for (int id = y->id + 1; id < z->id; id++)
@@ -19629,8 +19669,8 @@ static const gpunn_tensor *gpunn__part_of(const gpunn__builder *b, const gpunn_t
 {
     const gpunn_tensor *heads = t->inputs[i], *part = heads && heads->op == GPUNN_OP_RESHAPE ? heads->inputs[0] : NULL;
     if (part == NULL || part->op != GPUNN_OP_LINEAR || heads->rank != 4 || !gpunn__is_alias(b->plan, heads) ||
-        b->tensors[heads->id].uses != 1 || b->tensors[part->id].uses != 1 || b->tensors[heads->id].group >= 0 ||
-        b->tensors[part->id].group >= 0 || gpunn__is_visible(b->plan, heads) || gpunn__is_visible(b->plan, part) ||
+        b->tensors[heads->id].uses != 1 || b->tensors[part->id].uses != 1 || b->tensors[heads->id].fused >= 0 ||
+        b->tensors[part->id].fused >= 0 || gpunn__is_visible(b->plan, heads) || gpunn__is_visible(b->plan, part) ||
         !gpunn__same_shape(heads, t->inputs[0]))
         return NULL;
     for (int k = 1; k < 3; k++)
@@ -19725,8 +19765,8 @@ GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tenso
     step->name = t->layer ? t->layer : t->name ? t->name : "";
     step->attr = plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
     step->state = &b->model->state;
-    if (gpunn__meets_ranks(plan, t)) step->ranks = &b->model->ranks;
-    plan->meets_ranks = plan->meets_ranks || step->ranks;
+    if (gpunn__communicates(plan, t)) step->ranks = &b->model->ranks;
+    plan->communicates = plan->communicates || step->ranks;
     plan->step_count++;
     return step;
 }
@@ -20008,7 +20048,7 @@ GPUNN__INTERNAL bool gpunn__assign_step(gpunn__builder *b, const gpunn_tensor *t
 
 GPUNN__INTERNAL bool gpunn__is_late(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    return b->needed[t->id] && t->op == GPUNN_OP_ASSIGN && b->tensors[t->id].uses == 0 && t->lent[0].data == NULL;
+    return b->needed[t->id] && t->op == GPUNN_OP_ASSIGN && b->tensors[t->id].uses == 0 && t->user_memory[0].data == NULL;
 }
 
 GPUNN__INTERNAL bool gpunn__late_steps(gpunn__builder *b)
@@ -20073,8 +20113,8 @@ GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_
 /* The node that a step is made for, found by its attributes. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step);
 
-/* Appends the forward or backward step of a group. */
-GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backward);
+/* Appends the forward or backward step of a fused group. */
+GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backward);
 
 /* Marks the tensors that have gradients (`wants`) and those that the loss depends on. */
 GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b);
@@ -20106,26 +20146,26 @@ static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, i
     return contributes;
 }
 
-/* The last place before `before` where a step adds to the gradient of root, or where a group
+/* The last place before `before` where a step adds to the gradient of root, or where a fused group
  * overwrites it while reading it. -1: none. */
 static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
 {
     for (int place = before - 1; place > b->tensors[root].place; place--) {
         const gpunn_tensor *t = b->model->tensors[b->order[place]];
-        if (b->tensors[t->id].group >= 0) {
-            const gpunn__group *group = &b->groups[b->tensors[t->id].group];
-            for (int i = 0; i < group->kernel->external_count; i++) {
-                const gpunn_tensor *external = gpunn__member(b, group, i);
-                if (b->plan->tensors[external->id].gradient_root == root && gpunn__group_passes(b, group, external)) return place;
+        if (b->tensors[t->id].fused >= 0) {
+            const gpunn__fused *fused = &b->fused[b->tensors[t->id].fused];
+            for (int i = 0; i < fused->kernel->external_count; i++) {
+                const gpunn_tensor *external = gpunn__member(b, fused, i);
+                if (b->plan->tensors[external->id].gradient_root == root && gpunn__fused_passes(b, fused, external)) return place;
             }
         }
-        if (b->tensors[t->id].group >= 0 || !b->tensors[t->id].feeds_loss || !b->tensors[t->id].wants ||
+        if (b->tensors[t->id].fused >= 0 || !b->tensors[t->id].feeds_loss || !b->tensors[t->id].wants ||
             gpunn__is_alias(b->plan, t))
             continue;
         if (gpunn__contributes(b, t, root)) return place;
     }
-    int  own = b->tensors[root].group;
-    bool changes = own >= 0 && gpunn__gradient_operand(b, &b->groups[own], root, true) != NULL;
+    int  own = b->tensors[root].fused;
+    bool changes = own >= 0 && gpunn__gradient_operand(b, &b->fused[own], root, true) != NULL;
     return changes ? b->tensors[root].place : -1;
 }
 
@@ -20227,12 +20267,12 @@ static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step,
 {
     if (gpunn__op_is(step->op, GPUNN__ROW_NORM)) return step->half.data == NULL ? 0 : -1;
     if (step->op != GPUNN_OP_GROUP) return -1;
-    const gpunn__group *group = &b->groups[b->tensors[gpunn__node_of(b, step)->id].group];
+    const gpunn__fused *fused = &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused];
     for (int i = 0; i < step->input_count; i++) {
-        const gpunn_kernel_operand *operand = &group->kernel->program[step->group.direction].operands[i];
+        const gpunn_kernel_operand *operand = &fused->kernel->program[step->group.direction].operands[i];
         if (operand->role == GPUNN_KERNEL_GRADIENT && step->grad_in[i].data && step->group.half[i] == NULL &&
             operand->half == (unsigned char)gpunn__half_of(b->model) &&
-            b->plan->tensors[gpunn__member(b, group, operand->index)->id].gradient_root == root)
+            b->plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root == root)
             return i;
     }
     return -1;
@@ -20316,28 +20356,28 @@ static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, i
     return gpunn__use_slot(b, &step->grad_out.data, slot, at);
 }
 
-/* ---- the steps of a group, forward and backward ---------------------------------------------------------------------- */
+/* ---- the steps of a fused group, forward and backward ---------------------------------------------------------------- */
 
 /* Binds the gradient of a node, which its readers have written. */
-static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, gpunn_step *step, int i, int at)
+static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__fused *fused, gpunn_step *step, int i, int at)
 {
     gpunn__plan                *plan = b->plan;
-    const gpunn_kernel_operand *operand = &group->kernel->program[step->group.direction].operands[i];
-    const gpunn_tensor         *t = gpunn__member(b, group, operand->index);
+    const gpunn_kernel_operand *operand = &fused->kernel->program[step->group.direction].operands[i];
+    const gpunn_tensor         *t = gpunn__member(b, fused, operand->index);
     int                         root = plan->tensors[t->id].gradient_root, slot = plan->tensors[root].gradient_slot;
     gpunn__describe(plan, &step->in[i], t);
     step->in[i].dtype = plan->tensors[root].storage;
     if (operand->written) b->tensors[root].writer = -1;
-    if (slot < 0) return operand->written ? gpunn__refuse_group(b, group) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
+    if (slot < 0) return operand->written ? gpunn__reject_fused(b, fused) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
 
-/* The batch size that the group's kernel is called with. */
-static int64_t gpunn__group_batch(const gpunn__builder *b, const gpunn__group *group)
+/* The batch size that the fused group's kernel is called with. */
+static int64_t gpunn__fused_batch(const gpunn__builder *b, const gpunn__fused *fused)
 {
-    const gpunn_kernel *kernel = group->kernel;
+    const gpunn_kernel *kernel = fused->kernel;
     if (kernel->each == 0) return b->plan->batch;
-    return gpunn__count(gpunn__member(b, group, kernel->measured), b->plan->batch) / kernel->each;
+    return gpunn__count(gpunn__member(b, fused, kernel->measured), b->plan->batch) / kernel->each;
 }
 
 static gpunn_dtype gpunn__kept_dtype(const gpunn__plan *plan, const gpunn_kernel_kept *kept)
@@ -20345,10 +20385,10 @@ static gpunn_dtype gpunn__kept_dtype(const gpunn__plan *plan, const gpunn_kernel
     return plan->half || gpunn_dtype_size(kept->dtype) != 2 ? kept->dtype : GPUNN_F32;
 }
 
-static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_step *step, int i, int at)
+static bool gpunn__fused_operand(gpunn__builder *b, gpunn__fused *fused, gpunn_step *step, int i, int at)
 {
     gpunn__plan                *plan = b->plan;
-    const gpunn_kernel         *kernel = group->kernel;
+    const gpunn_kernel         *kernel = fused->kernel;
     const gpunn_kernel_program *program = &kernel->program[step->group.direction];
     const gpunn_kernel_operand *operand = &program->operands[i];
     gpunn_value                *value = &step->in[i];
@@ -20356,18 +20396,18 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
         const gpunn_kernel_kept *kept = &kernel->kept[operand->index];
         value->dtype = gpunn__kept_dtype(plan, kept);
         value->rank = 1;
-        value->count = value->dim[0] = kept->fixed + kept->batch * gpunn__group_batch(b, group);
-        if (operand->read) return gpunn__use_slot(b, &value->data, group->slot + operand->index, at);
-        return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, group->slot + operand->index);
+        value->count = value->dim[0] = kept->fixed + kept->batch * gpunn__fused_batch(b, fused);
+        if (operand->read) return gpunn__use_slot(b, &value->data, fused->slot + operand->index, at);
+        return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, fused->slot + operand->index);
     }
-    const gpunn_tensor *t = gpunn__member(b, group, operand->index);
-    bool                relays = gpunn__group_relayouts(b, group, t);
+    const gpunn_tensor *t = gpunn__member(b, fused, operand->index);
+    bool                relays = gpunn__fused_relayouts(b, fused, t);
     if (operand->role == GPUNN_KERNEL_VALUE) {
         int root = plan->tensors[t->id].root;
         if (relays) {
             gpunn__describe(plan, value, t);
             value->dtype = plan->tensors[root].storage;
-            value->channels_last = gpunn__group_wants_channels_last(b, group);
+            value->channels_last = gpunn__fused_wants_channels_last(b, fused);
             return gpunn__use_slot(b, &value->data, b->tensors[t->id].transposed, at);
         }
         if (!operand->written || b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__read_value(b, value, t, at);
@@ -20379,18 +20419,18 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
             return true;
         return (b->tensors[root].cast = gpunn__write_half(b, step, i, value, at)) >= 0;
     }
-    if (operand->index < 0) return gpunn__read_gradient(b, group, step, i, at);
-    if (!gpunn__group_passes(b, group, t)) return true;
+    if (operand->index < 0) return gpunn__read_gradient(b, fused, step, i, at);
+    if (!gpunn__fused_passes(b, fused, t)) return true;
     gpunn__describe(plan, &step->grad_in[i], t);
     if (relays) {
         step->grad_in[i].dtype = plan->tensors[plan->tensors[t->id].gradient_root].storage;
-        step->grad_in[i].channels_last = gpunn__group_wants_channels_last(b, group);
+        step->grad_in[i].channels_last = gpunn__fused_wants_channels_last(b, fused);
         int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
         return slot >= 0 && gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, slot) &&
-               gpunn__relayout_back(b, t, slot, gpunn__group_wants_channels_last(b, group));
+               gpunn__relayout_back(b, t, slot, gpunn__fused_wants_channels_last(b, fused));
     }
     if (operand->shares >= 0) {
-        const gpunn_tensor *node = gpunn__member(b, group, program->operands[operand->shares].index);
+        const gpunn_tensor *node = gpunn__member(b, fused, program->operands[operand->shares].index);
         int                 root = plan->tensors[t->id].gradient_root;
         if (gpunn__shares_memory(b, node, t, NULL)) {
             plan->tensors[root].gradient_slot = plan->tensors[plan->tensors[node->id].gradient_root].gradient_slot;
@@ -20402,37 +20442,37 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
     return gpunn__write_gradient(b, step, t, i, at);
 }
 
-/* Appends copies of the images that the group cannot read as they are stored. */
-static bool gpunn__group_copies(gpunn__builder *b, const gpunn__group *group)
+/* Appends copies of the images that the fused group cannot read as they are stored. */
+static bool gpunn__fused_copies(gpunn__builder *b, const gpunn__fused *fused)
 {
-    for (int k = 0; k < group->kernel->node_count; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+    for (int k = 0; k < fused->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         for (int i = 0; i < t->input_count; i++)
-            if (t->inputs[i] && gpunn__group_relayouts(b, group, t->inputs[i]) &&
-                !gpunn__relayout_operand(b, t, i, gpunn__group_wants_channels_last(b, group)))
+            if (t->inputs[i] && gpunn__fused_relayouts(b, fused, t->inputs[i]) &&
+                !gpunn__relayout_operand(b, t, i, gpunn__fused_wants_channels_last(b, fused)))
                 return false;
     }
     return true;
 }
 
-GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
+GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backward)
 {
-    gpunn__group               *group = &b->groups[index];
-    const gpunn_kernel         *kernel = group->kernel;
-    const gpunn_kernel_program *program = gpunn__program(b, group, backward);
+    gpunn__fused               *fused = &b->fused[index];
+    const gpunn_kernel         *kernel = fused->kernel;
+    const gpunn_kernel_program *program = gpunn__program(b, fused, backward);
     const gpunn_kernel_cuda    *cuda = b->model->kernels->cuda;
-    if (!backward && !gpunn__group_copies(b, group)) return false;
+    if (!backward && !gpunn__fused_copies(b, fused)) return false;
     int         at = b->plan->step_count, sites = 0;
-    gpunn_step *step = gpunn__new_step(b, gpunn__member(b, group, -kernel->node_count), backward, program->operand_count);
+    gpunn_step *step = gpunn__new_step(b, gpunn__member(b, fused, -kernel->node_count), backward, program->operand_count);
     if (step == NULL) return false;
     gpunn__set_operation(step, &gpunn__operation_group);
     step->name = kernel->name;
     step->group.kernel = kernel;
     step->group.direction = (int)(program - kernel->program);
     step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction] : NULL;
-    step->group.batch = gpunn__group_batch(b, group);
+    step->group.batch = gpunn__fused_batch(b, fused);
     for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->group.sites[sites++] = t->attr.site;
     }
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
@@ -20440,10 +20480,10 @@ GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backwa
         size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
         int                      slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->group.batch) * width, at);
         if (slot < 0) return false;
-        if (k == 0) group->slot = slot;
+        if (k == 0) fused->slot = slot;
     }
     for (int i = 0; i < program->operand_count; i++)
-        if (!gpunn__group_operand(b, group, step, i, at)) return false;
+        if (!gpunn__fused_operand(b, fused, step, i, at)) return false;
     return true;
 }
 
@@ -20463,9 +20503,9 @@ static bool gpunn__recomputes(const gpunn__builder *b)
 static int gpunn__maker(const gpunn__builder *b, const gpunn_tensor *t)
 {
     int id = b->plan->tensors[t->id].root;
-    if (b->tensors[id].group >= 0) {
-        const gpunn__group *group = &b->groups[b->tensors[id].group];
-        return group->tensors[group->kernel->node_count - 1];
+    if (b->tensors[id].fused >= 0) {
+        const gpunn__fused *fused = &b->fused[b->tensors[id].fused];
+        return fused->tensors[fused->kernel->node_count - 1];
     }
     while (b->tensors[id].next >= 0) id = b->tensors[id].next;
     return id;
@@ -20474,13 +20514,13 @@ static int gpunn__maker(const gpunn__builder *b, const gpunn_tensor *t)
 /* Iterates over the nodes of a step from the last to the first: returns the one before `id`, or -1. */
 static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
 {
-    if (b->tensors[maker].group < 0) {
+    if (b->tensors[maker].fused < 0) {
         int before = b->tensors[maker].head;
         if (before == id) return -1;
         while (b->tensors[before].next != id) before = b->tensors[before].next;
         return before;
     }
-    const int *nodes = b->groups[b->tensors[maker].group].tensors;
+    const int *nodes = b->fused[b->tensors[maker].fused].tensors;
     int        k = 0;
     while (nodes[k] != id) k++;
     return k > 0 ? nodes[k - 1] : -1;
@@ -20490,12 +20530,12 @@ static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
  * sees. It must not communicate with other ranks, since their plans may differ. */
 static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
 {
-    const int group = b->tensors[maker].group;
-    bool      can = group < 0 || !b->groups[group].kernel->loss;
+    const int fused = b->tensors[maker].fused;
+    bool      can = fused < 0 || !b->fused[fused].kernel->loss;
     for (int id = maker; id >= 0 && can; id = gpunn__member_before(b, maker, id)) {
         const gpunn_tensor *t = b->model->tensors[id];
         can = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN && !gpunn__is_visible(b->plan, t) &&
-              !gpunn__reads_state(b, t) && !(group >= 0 && t->op == GPUNN_OP_BATCH_NORM) && !gpunn__meets_ranks(b->plan, t);
+              !gpunn__reads_state(b, t) && !(fused >= 0 && t->op == GPUNN_OP_BATCH_NORM) && !gpunn__communicates(b->plan, t);
     }
     return can;
 }
@@ -20514,7 +20554,7 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
         const gpunn_tensor *t = b->model->tensors[id];
         if (!b->tensors[id].feeds_loss || !b->tensors[id].wants || t->kind != GPUNN__VALUE) continue;
         if (b->pass > 0 && gpunn__op_is(t->op, GPUNN__RECURRENT)) b->tensors[id].again = b->model->parts + 1;
-        const bool grouped = b->tensors[id].group >= 0;
+        const bool grouped = b->tensors[id].fused >= 0;
         for (int i = 0; i < t->input_count; i++)
             if (t->inputs[i] && (grouped || gpunn__op_reads_input(t->op, i))) gpunn__mark_again(b, gpunn__source(t, i));
         if (grouped || gpunn__op_reads_output(t->op) || gpunn__op_is(t->op, GPUNN__SAVES)) gpunn__mark_again(b, t);
@@ -20541,7 +20581,7 @@ static bool gpunn__repeat_part(gpunn__builder *b, int part)
         const int id = b->order[place];
         if (b->tensors[id].again != part) continue;
         b->tensors[id].again = 0;
-        made = b->tensors[id].group >= 0 ? gpunn__group_step(b, b->tensors[id].group, false)
+        made = b->tensors[id].fused >= 0 ? gpunn__fused_step(b, b->tensors[id].fused, false)
                                          : gpunn__forward_step(b, b->model->tensors[id]);
         if (made && gpunn__is_visible(b->plan, b->model->tensors[id])) /* a recurrent layer */
             b->plan->slots[b->plan->tensors[id].value_slot].last = INT32_MAX;
@@ -20554,7 +20594,7 @@ static bool gpunn__repeat_part(gpunn__builder *b, int part)
  * operands as the step wants them. */
 static bool gpunn__repeat_for(gpunn__builder *b, int maker)
 {
-    const int group = b->tensors[maker].group;
+    const int fused = b->tensors[maker].fused;
     for (int id = maker; id >= 0 && gpunn__recomputes(b); id = gpunn__member_before(b, maker, id)) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = -1; i < t->input_count; i++) {
@@ -20562,9 +20602,9 @@ static bool gpunn__repeat_for(gpunn__builder *b, int maker)
             const int           part = read ? b->tensors[gpunn__maker(b, read)].again : 0;
             if (part && !gpunn__repeat_part(b, part)) return false;
         }
-        if (group < 0 && !gpunn__copy_operands(b, t)) return false;
+        if (fused < 0 && !gpunn__copy_operands(b, t)) return false;
     }
-    return group < 0 || !gpunn__recomputes(b) || gpunn__group_copies(b, &b->groups[group]);
+    return fused < 0 || !gpunn__recomputes(b) || gpunn__fused_copies(b, &b->fused[fused]);
 }
 
 /* ---- backward steps -------------------------------------------------------------------------------------------------- */
@@ -20692,7 +20732,7 @@ static void gpunn__mark_feeding(gpunn__builder *b, int first, int count)
     for (int id = b->plan->tensor_count - 1; id >= 0; id--) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->tensors[id].feeds_loss && i < t->input_count; i++)
-            if (t->inputs[i] && gpunn__has_slope(t, i)) b->tensors[t->inputs[i]->id].feeds_loss = true;
+            if (t->inputs[i] && gpunn__has_derivative(t, i)) b->tensors[t->inputs[i]->id].feeds_loss = true;
     }
 }
 
@@ -20723,10 +20763,10 @@ GPUNN__INTERNAL void gpunn__mark_activated(gpunn__builder *b)
     }
 }
 
-static bool gpunn__group_backward(gpunn__builder *b, int index)
+static bool gpunn__fused_backward(gpunn__builder *b, int index)
 {
-    const gpunn__group *group = &b->groups[index];
-    return group->kernel->loss || !gpunn__group_has_backward(b, group) || gpunn__group_step(b, index, true);
+    const gpunn__fused *fused = &b->fused[index];
+    return fused->kernel->loss || !gpunn__fused_has_backward(b, fused) || gpunn__fused_step(b, index, true);
 }
 
 /* Appends the step that writes the gradient given by the program to the output's gradient, or adds it. */
@@ -20736,7 +20776,7 @@ static bool gpunn__seed_step(gpunn__builder *b, int output)
     const gpunn_tensor *t = plan->outputs[output];
     const int at = plan->step_count, slot = gpunn__new_slot(b, (size_t)gpunn__count(t, plan->batch) * sizeof(float), at);
     if (slot < 0) return false;
-    plan->slots[slot].lent = &plan->seed[output];
+    plan->slots[slot].user_memory = &plan->seed[output];
     if (!gpunn__relayout_back(b, t, slot, false)) return false;
     gpunn_step *step = &plan->steps[at];
     step->grad_out.dtype = step->out.dtype = GPUNN_F32;
@@ -20786,8 +20826,8 @@ GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b)
         }
         bool own = b->tensors[t->id].feeds_loss && b->tensors[t->id].wants && t->kind == GPUNN__VALUE &&
                    !b->tensors[t->id].activates && !b->tensors[t->id].normed && b->plan->tensors[t->id].part != 2;
-        if ((own || b->tensors[t->id].group >= 0) && !gpunn__repeat_for(b, t->id)) return false;
-        if (b->tensors[t->id].group >= 0 ? !gpunn__group_backward(b, b->tensors[t->id].group)
+        if ((own || b->tensors[t->id].fused >= 0) && !gpunn__repeat_for(b, t->id)) return false;
+        if (b->tensors[t->id].fused >= 0 ? !gpunn__fused_backward(b, b->tensors[t->id].fused)
             : gpunn__ends_norm(b, t)     ? own && !gpunn__norm_backward_step(b, t)
                                          : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
             return false;
@@ -20822,7 +20862,7 @@ GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t);
 
 /* Copies bound weights from user-owned memory to their place in the model's weights, or back. Used by
  * operations on all weights at once. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_user_weights(gpunn_model *model, bool back);
 
 /* Updates the 16-bit copies of weights that have changed. Weights in user-owned memory are always converted,
  * since the program may change them unnoticed. */
@@ -20833,7 +20873,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to
 
 enum { GPUNN__STAGING = 1 << 18 }; /* floats in one transfer to the device */
 
-/* Uploads elements [at, at + count) of a weight stored at `to`. Overwrites `values` if the weight is narrow. */
+/* Uploads elements [at, at + count) of a weight stored at `to`. Overwrites `values` if the weight has 16-bit storage. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count);
 
 /* Writes the initial values of a parameter or buffer to its memory `to`. staging: GPUNN__STAGING floats. */
@@ -20851,15 +20891,15 @@ GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model);
 
 /* Makes the device's counts equal to host[count]. With with_replays, first adds to host
  * what the device counted in replayed runs. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
-                                                   bool with_replays);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_sync(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
+                                                 bool with_replays);
 
 /* Allocates zeroed counts if there are none and the program can
  * capture runs, which needs a stream of its own. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_count **counts, int count);
 
-/* Applies gpunn__counts_settle to the counters that key a model's random numbers. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_replays);
+/* Applies gpunn__counts_sync to the counters that key a model's random numbers. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_sync(gpunn_model *model, bool with_replays);
 
 /* Address of a slot: in user-owned memory or in the arena. */
 GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index);
@@ -20891,13 +20931,13 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
     int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(t->dtype), at);
     if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
     plan->slots[slot].last = INT32_MAX;
-    plan->slots[slot].lent = &t->lent[gradient];
+    plan->slots[slot].user_memory = &t->user_memory[gradient];
     return true;
 }
 
 /* Makes values or gradients that are bound to user-owned memory end up there. The step that computes them
  * writes there directly if it stores them in the same form. Otherwise a copy follows at the end. */
-static bool gpunn__lend(gpunn__builder *b, bool gradient)
+static bool gpunn__place_in_user_memory(gpunn__builder *b, bool gradient)
 {
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
@@ -20905,11 +20945,11 @@ static bool gpunn__lend(gpunn__builder *b, bool gradient)
         const int           root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
         const int           slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
         const bool          written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
-        if (!b->needed[id] || t->lent[gradient].data == NULL || !written) continue;
+        if (!b->needed[id] || t->user_memory[gradient].data == NULL || !written) continue;
         gpunn__slot *own = slot >= 0 ? gpunn__slot_of(plan, slot) : NULL;
-        if (own && own->lent == NULL && plan->tensors[root].storage == t->dtype &&
+        if (own && own->user_memory == NULL && plan->tensors[root].storage == t->dtype &&
             !(plan->tensors[root].channels_last && gpunn__has_layouts(t)))
-            own->lent = &t->lent[gradient];
+            own->user_memory = &t->user_memory[gradient];
         else if (!gpunn__copy_step(b, t, gradient ? slot : -1))
             return false;
     }
@@ -20925,7 +20965,7 @@ static bool gpunn__forward_steps(gpunn__builder *b)
         const gpunn_tensor *t = b->model->tensors[id];
         bool own = b->needed[id] && t->kind == GPUNN__VALUE && plan->tensors[id].root == id && b->tensors[id].next < 0;
         if (b->needed[id] && t->op == GPUNN_OP_ASSIGN && !gpunn__is_late(b, t) && !gpunn__assign_step(b, t)) return false;
-        if (b->tensors[id].group >= 0 ? !gpunn__group_step(b, b->tensors[id].group, false) : own && !gpunn__forward_step(b, t))
+        if (b->tensors[id].fused >= 0 ? !gpunn__fused_step(b, b->tensors[id].fused, false) : own && !gpunn__forward_step(b, t))
             return false;
     }
     for (int id = 0; id < plan->tensor_count; id++) {
@@ -20933,7 +20973,7 @@ static bool gpunn__forward_steps(gpunn__builder *b)
         if (visible && plan->tensors[plan->tensors[id].root].value_slot >= 0)
             gpunn__slot_of(plan, plan->tensors[plan->tensors[id].root].value_slot)->last = INT32_MAX;
     }
-    if (!gpunn__lend(b, false)) return false;
+    if (!gpunn__place_in_user_memory(b, false)) return false;
     plan->forward_count = plan->step_count;
     return true;
 }
@@ -20946,7 +20986,7 @@ static bool gpunn__forward_steps(gpunn__builder *b)
 static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
 {
     gpunn__slot *target = gpunn__slot_of(plan, onto), *slot = &plan->slots[from];
-    if (slot->parent != from || slot->lent || target == slot || slot->first != at || target->last != at ||
+    if (slot->parent != from || slot->user_memory || target == slot || slot->first != at || target->last != at ||
         target->bytes != slot->bytes)
         return;
     slot->parent = target->parent;
@@ -20988,7 +21028,7 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
     int   *order = (int *)gpunn__realloc(dev, NULL, 0, bytes ? bytes : 1);
     if (order == NULL) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < plan->slot_count; i++) {
-        if (plan->slots[i].parent != i || plan->slots[i].bytes == 0 || plan->slots[i].lent) continue;
+        if (plan->slots[i].parent != i || plan->slots[i].bytes == 0 || plan->slots[i].user_memory) continue;
         int at = count++;
         for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--) order[at] = order[at - 1];
         order[at] = i;
@@ -21033,16 +21073,16 @@ static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **sa
     return gpunn__use_slot(b, saved, b->plan->bindings[i].index, at);
 }
 
-/* Rejects a group whose kernel the backend cannot run here and logs why.
+/* Rejects a fused group whose kernel the backend cannot run here and logs why.
  * Its nodes are then planned as single ops. */
-static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *step)
+static GPUNN__STATUS gpunn__reject_unsupported(gpunn__builder *b, const gpunn_step *step)
 {
     gpunn_device *dev = b->model->dev;
     char          text[GPUNN__ERROR_SIZE];
     (void)snprintf(text, sizeof text, "%s of %s_kernels.h is not used with a batch of %lld: %s", step->name,
                    b->model->kernels->name, (long long)b->plan->batch, dev->backend->error(dev->context));
     if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
-    (void)gpunn__refuse_group(b, &b->groups[b->tensors[gpunn__node_of(b, step)->id].group]);
+    (void)gpunn__reject_fused(b, &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused]);
     return GPUNN_ERR_UNSUPPORTED;
 }
 
@@ -21108,7 +21148,7 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
             if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at)) return GPUNN_ERR_MEMORY;
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
-        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP) return gpunn__decline_group(b, step);
+        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP) return gpunn__reject_unsupported(b, step);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
         if (!step->backward && step->saved_bytes) {
             int saved_slot = gpunn__new_slot(b, step->saved_bytes, at);
@@ -21170,25 +21210,26 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
 
 static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
 {
-    gpunn__room  room = {base, 0};
+    gpunn__arena arena = {base, 0};
     const size_t n = (size_t)plan->tensor_count, passes = (size_t)plan->pass_count;
-    plan->outputs = (gpunn_tensor **)gpunn__room_take(&room, (size_t)(plan->output_count) * sizeof *plan->outputs);
-    plan->seed = (gpunn__lent *)gpunn__room_take(&room, (size_t)(plan->seeded ? plan->output_count : 0) * sizeof *plan->seed);
-    plan->tensors = (gpunn__planned *)gpunn__room_take(&room, n * sizeof *plan->tensors);
-    plan->inputs = (int *)gpunn__room_take(&room, n * sizeof(int));
-    plan->reached = (int *)gpunn__room_take(&room, passes * n * sizeof(int));
-    plan->first_write = (bool **)gpunn__room_take(&room, passes * n * sizeof *plan->first_write);
-    plan->was_reached = (bool *)gpunn__room_take(&room, passes * n * sizeof *plan->was_reached);
-    plan->passes = (gpunn__backpass *)gpunn__room_take(&room, passes * sizeof *plan->passes);
+    plan->outputs = (gpunn_tensor **)gpunn__arena_take(&arena, (size_t)(plan->output_count) * sizeof *plan->outputs);
+    plan->seed = (gpunn__user_memory *)gpunn__arena_take(&arena,
+                                                         (size_t)(plan->seeded ? plan->output_count : 0) * sizeof *plan->seed);
+    plan->tensors = (gpunn__plan_tensor *)gpunn__arena_take(&arena, n * sizeof *plan->tensors);
+    plan->inputs = (int *)gpunn__arena_take(&arena, n * sizeof(int));
+    plan->reached = (int *)gpunn__arena_take(&arena, passes * n * sizeof(int));
+    plan->first_write = (bool **)gpunn__arena_take(&arena, passes * n * sizeof *plan->first_write);
+    plan->was_reached = (bool *)gpunn__arena_take(&arena, passes * n * sizeof *plan->was_reached);
+    plan->passes = (gpunn__backpass *)gpunn__arena_take(&arena, passes * sizeof *plan->passes);
     for (size_t i = 0; i < passes && passes > 1; i++) {
-        int *gradients = (int *)gpunn__room_take(&room, n * sizeof *gradients);
+        int *gradients = (int *)gpunn__arena_take(&arena, n * sizeof *gradients);
         if (base) plan->passes[i].gradients = gradients;
     }
-    plan->sizes = (int64_t *)gpunn__room_take(&room, (size_t)(plan->size_count) * sizeof *plan->sizes);
-    return room.bytes;
+    plan->sizes = (int64_t *)gpunn__arena_take(&arena, (size_t)(plan->size_count) * sizeof *plan->sizes);
+    return arena.bytes;
 }
 
-/* The most ids that groups can need: every node, its operands, and the pattern being tried. */
+/* The most ids that fused groups can need: every node, its operands, and the pattern being tried. */
 static int gpunn__most_ids(const gpunn_model *model)
 {
     int most = model->tensor_count + 2 * GPUNN__LEFT_OUT;
@@ -21198,14 +21239,14 @@ static int gpunn__most_ids(const gpunn_model *model)
 
 static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
 {
-    gpunn__room room = {base, 0};
-    b->needed = (bool *)gpunn__room_take(&room, (size_t)(n) * sizeof(bool));
-    b->scratch = (bool *)gpunn__room_take(&room, (size_t)(n) * sizeof(bool));
-    b->tensors = (gpunn__draft *)gpunn__room_take(&room, (size_t)(n) * sizeof *b->tensors);
-    b->order = (int *)gpunn__room_take(&room, (size_t)(n) * sizeof(int));
-    b->groups = (gpunn__group *)gpunn__room_take(&room, (size_t)(n + 1) * sizeof *b->groups);
-    b->ids = (int *)gpunn__room_take(&room, (size_t)(b->model->kernels ? gpunn__most_ids(b->model) : 0) * sizeof(int));
-    return room.bytes;
+    gpunn__arena arena = {base, 0};
+    b->needed = (bool *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(bool));
+    b->scratch = (bool *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(bool));
+    b->tensors = (gpunn__builder_tensor *)gpunn__arena_take(&arena, (size_t)(n) * sizeof *b->tensors);
+    b->order = (int *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(int));
+    b->fused = (gpunn__fused *)gpunn__arena_take(&arena, (size_t)(n + 1) * sizeof *b->fused);
+    b->ids = (int *)gpunn__arena_take(&arena, (size_t)(b->model->kernels ? gpunn__most_ids(b->model) : 0) * sizeof(int));
+    return arena.bytes;
 }
 
 /* ---- sizes of a plan ---- */
@@ -21266,7 +21307,7 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
     const gpunn__meta expected = gpunn__sized_meta(b, t);
     gpunn__meta       in[GPUNN_MAX_OPERANDS], out;
     char              what[256], one[128], other[128];
-    (void)gpunn__with_sizes(b->model, t->made_by ? t->made_by : gpunn_op_name(t->op), what);
+    (void)gpunn__with_sizes(b->model, t->built_by ? t->built_by : gpunn_op_name(t->op), what);
     const gpunn__call call = gpunn__call_of(b->model, what, t->layer);
     for (int i = 0; i < t->input_count; i++) in[i] = gpunn__sized_meta(b, t->inputs[i]);
     if (!gpunn__infer(&call, t->op, attr, in, t->input_count, &out)) return dev->error.status;
@@ -21277,7 +21318,7 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
 }
 
 /* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
-static GPUNN__STATUS gpunn__settle_sizes(gpunn__builder *b)
+static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
     int          count = 0;
@@ -21314,7 +21355,7 @@ static void gpunn__drop_expanded(gpunn__builder *b)
         for (int k = id + 1; k < b->plan->tensor_count; k++)
             for (int i = 0; b->needed[k] && i < b->model->tensors[k]->input_count; i++)
                 read = read || (b->model->tensors[k]->inputs[i] == t &&
-                                (b->tensors[k].group >= 0 || gpunn__source(b->model->tensors[k], i) == t));
+                                (b->tensors[k].fused >= 0 || gpunn__source(b->model->tensors[k], i) == t));
         b->needed[id] = b->needed[id] && read;
     }
 }
@@ -21330,13 +21371,13 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__mark_operands(model, b->needed);
     if (plan->training) gpunn__mark_kept(model, b->needed, b->scratch);
     gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
-    gpunn_status status = plan->size_count ? gpunn__settle_sizes(b) : GPUNN_OK;
+    gpunn_status status = plan->size_count ? gpunn__resolve_sizes(b) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
         copies += model->precision == GPUNN_PRECISION_F32 ? 0 : 2 + model->tensors[id]->input_count;
-        copies += (model->tensors[id]->lent[0].data != NULL) + (model->tensors[id]->lent[1].data != NULL);
+        copies += (model->tensors[id]->user_memory[0].data != NULL) + (model->tensors[id]->user_memory[1].data != NULL);
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
         values += model->tensors[id]->kind == GPUNN__VALUE;
         if (gpunn__count(model->tensors[id], plan->batch) < 0)
@@ -21352,14 +21393,14 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
-    gpunn__find_narrow(model);
-    const gpunn_status narrow = gpunn__check_narrow(b);
-    if (narrow != GPUNN_OK) return narrow;
+    gpunn__find_half_storage(model);
+    const gpunn_status half_storage = gpunn__check_half_storage(b);
+    if (half_storage != GPUNN_OK) return half_storage;
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
     const bool gradients = plan->training && !plan->forward_only;
     if (gradients) gpunn__mark_gradients(b);
-    if (plan->pass_count == 1) gpunn__mark_groups(b);
+    if (plan->pass_count == 1) gpunn__mark_fused(b);
     gpunn__drop_expanded(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
     gpunn__mark_chains(b);
@@ -21372,7 +21413,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < plan->pass_count; i++) {
         gpunn__begin_pass(b, i);
-        if (gradients && (!gpunn__backward_steps(b) || !gpunn__lend(b, true))) return GPUNN_ERR_MEMORY;
+        if (gradients && (!gpunn__backward_steps(b) || !gpunn__place_in_user_memory(b, true))) return GPUNN_ERR_MEMORY;
         if (i == 0 && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
         gpunn__end_pass(b);
     }
@@ -21381,9 +21422,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
 }
 
-/* Tries once to make a plan. Returns NULL on failure, or with *again set if a group was rejected. Frees
+/* Tries once to make a plan. Returns NULL on failure, or with *again set if a fused group was rejected. Frees
  * everything it made in both cases. */
-static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, int *refused, bool *again)
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, int *rejected, bool *again)
 {
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
@@ -21404,7 +21445,7 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
     builder.model = model;
     builder.plan = plan;
     builder.request = request;
-    builder.refused = refused;
+    builder.rejected = rejected;
     size_t scratch_bytes = gpunn__builder_tables(&builder, model->tensor_count, NULL);
     plan->table_bytes = gpunn__plan_tables(plan, NULL);
     char        *tables = (char *)gpunn__calloc(dev, plan->table_bytes), *scratch = (char *)gpunn__calloc(dev, scratch_bytes);
@@ -21433,11 +21474,11 @@ GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__r
 {
     size_t bytes = (size_t)model->tensor_count * sizeof(int);
     if (request->training && !gpunn__may_train(model, "a training step")) return NULL;
-    int         *refused = (int *)gpunn__calloc(model->dev, bytes);
-    bool         again = refused != NULL;
+    int         *rejected = (int *)gpunn__calloc(model->dev, bytes);
+    bool         again = rejected != NULL;
     gpunn__plan *plan = NULL;
-    while (again) plan = gpunn__plan_try(model, request, batch, refused, &again);
-    gpunn__free(model->dev, refused, bytes);
+    while (again) plan = gpunn__plan_try(model, request, batch, rejected, &again);
+    gpunn__free(model->dev, rejected, bytes);
     return plan;
 }
 
@@ -21452,14 +21493,14 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
     gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count};
     if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
-    gpunn__find_narrow(model);
+    gpunn__find_half_storage(model);
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
             if (pass != gpunn__weight_range(t)) continue;
             if (apply) t->offset = at.weight_count;
             at.weight_count += gpunn__aligned(gpunn__floats_of(t));
-            if (pass != GPUNN__NARROW_RANGE) at.wide_count = at.weight_count;
+            if (pass != GPUNN__HALF_RANGE) at.wide_count = at.weight_count;
             if (t->kind == GPUNN__PARAMETER) at.gradient_count = at.weight_count;
         }
     return at;
@@ -21467,23 +21508,23 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 
 GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t)
 {
-    return t->lent[0].data ? (float *)t->lent[0].data : t->model->weights + t->offset;
+    return t->user_memory[0].data ? (float *)t->user_memory[0].data : t->model->weights + t->offset;
 }
 
-static bool gpunn__is_lent_weight(const gpunn_tensor *t)
+static bool gpunn__is_user_owned_weight(const gpunn_tensor *t)
 {
-    return t->lent[0].data && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
+    return t->user_memory[0].data && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_user_weights(gpunn_model *model, bool back)
 {
     gpunn_device *dev = model->dev;
-    for (int id = 0; id < model->tensor_count && model->lent_weights; id++) {
+    for (int id = 0; id < model->tensor_count && model->user_weights; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        if (!gpunn__is_lent_weight(t)) continue;
-        float       *ours = model->weights + t->offset, *lent = (float *)t->lent[0].data;
-        gpunn_status status = dev->backend->convert(dev->context, back ? lent : ours, GPUNN_F32, back ? ours : lent, GPUNN_F32,
-                                                    gpunn__count(t, 1));
+        if (!gpunn__is_user_owned_weight(t)) continue;
+        float       *ours = model->weights + t->offset, *user_memory = (float *)t->user_memory[0].data;
+        gpunn_status status = dev->backend->convert(dev->context, back ? user_memory : ours, GPUNN_F32, back ? ours : user_memory,
+                                                    GPUNN_F32, gpunn__count(t, 1));
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "copying bound weights", status);
     }
     return GPUNN_OK;
@@ -21497,10 +21538,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__round_weights(gpunn_model *model)
     gpunn_status         status = GPUNN_OK;
     if (model->half_stale)
         status = backend->convert(dev->context, model->half, dtype, model->weights, GPUNN_F32, model->wide_count);
-    for (int id = 0; id < model->tensor_count && model->lent_weights && status == GPUNN_OK; id++) {
+    for (int id = 0; id < model->tensor_count && model->user_weights && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        if (gpunn__is_lent_weight(t))
-            status = backend->convert(dev->context, (char *)model->half + t->offset * 2, dtype, t->lent[0].data, GPUNN_F32,
+        if (gpunn__is_user_owned_weight(t))
+            status = backend->convert(dev->context, (char *)model->half + t->offset * 2, dtype, t->user_memory[0].data, GPUNN_F32,
                                       gpunn__count(t, 1));
     }
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, "rounding weights to 16 bits", status);
@@ -21517,7 +21558,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to
 GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count)
 {
     const size_t bytes = gpunn_dtype_size(gpunn__kept_as(t));
-    if (t->narrow) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
+    if (t->half_storage) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
     return gpunn__upload_weights(t->model, (char *)to + (size_t)at * bytes, values, (size_t)count * bytes);
 }
 
@@ -21613,8 +21654,8 @@ GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model)
 
 /* ---- counts of runs replayed by the program -------------------------------------------------------------------------- */
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
-                                                   bool with_replays)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_sync(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
+                                                 bool with_replays)
 {
     const size_t bytes = (size_t)count * sizeof *counts;
     gpunn_count *list = (gpunn_count *)gpunn__calloc(dev, bytes);
@@ -21640,12 +21681,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_cou
     return gpunn__backend_fail(dev, "counting steps", status);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_replays)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_sync(gpunn_model *model, bool with_replays)
 {
     gpunn_run_state *state = &model->state;
     uint64_t         keys[GPUNN_RUN_COUNTS] = {state->seed, state->step, state->draw};
     if (state->counts == NULL) return GPUNN_OK;
-    gpunn_status status = gpunn__counts_settle(model->dev, state->counts, keys, GPUNN_RUN_COUNTS, with_replays);
+    gpunn_status status = gpunn__counts_sync(model->dev, state->counts, keys, GPUNN_RUN_COUNTS, with_replays);
     state->step = keys[GPUNN_COUNT_STEP];
     state->draw = keys[GPUNN_COUNT_DRAW];
     return status;
@@ -21687,7 +21728,7 @@ static GPUNN__STATUS gpunn__commit_half(gpunn_model *model)
 GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index)
 {
     const gpunn__slot *slot = gpunn__slot_of(plan, index);
-    return slot->lent ? slot->lent->data : (char *)model->arena + slot->offset;
+    return slot->user_memory ? slot->user_memory->data : (char *)model->arena + slot->offset;
 }
 
 /* Allocates memory for what a bound plan's training runs change in place, and uploads the list of it. */
@@ -21727,12 +21768,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
             return dev->error.status;
     }
     for (int i = 0; i < plan->slot_count; i++) {
-        const gpunn__lent *lent = plan->slots[i].lent;
-        if (lent && lent->data && lent->bytes < plan->slots[i].bytes)
+        const gpunn__user_memory *user_memory = plan->slots[i].user_memory;
+        if (user_memory && user_memory->data && user_memory->bytes < plan->slots[i].bytes)
             return gpunn__fail(
                 dev, GPUNN_ERR_SHAPE,
                 "the run writes %zu bytes to memory of %zu that a value or gradient is bound to; bind it to as many",
-                plan->slots[i].bytes, lent->bytes);
+                plan->slots[i].bytes, user_memory->bytes);
     }
     plan->signature = model->generation;
     for (int i = 0; i < plan->binding_count; i++) {
@@ -21753,11 +21794,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
     status = gpunn__plan_keep(dev, plan);
     if (status != GPUNN_OK) return status;
     plan->generation = model->generation;
-    plan->lending = model->lending;
+    plan->user_memory_version = model->user_memory_version;
     return GPUNN_OK;
 }
 
-#ifdef GPUNN__SELDOM
+#ifdef GPUNN__COLD
 #pragma GCC pop_options
 #endif
 /* ==== >>run/run ==================================================================================================== */
@@ -21780,11 +21821,11 @@ GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to);
 
 /* The group that the model's training runs communicate with, or NULL. */
-GPUNN__INTERNAL gpunn_group *gpunn__met_by(const gpunn_model *model);
+GPUNN__INTERNAL gpunn_group *gpunn__communicating_group(const gpunn_model *model);
 
-/* Reports a failure to the other ranks, unless they know it already. agreed: group->agreed when the call
+/* Reports a failure to the other ranks, unless they know it already. reductions: group->reductions when the call
  * began. Returns the status common to the ranks. */
-GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status);
+GPUNN__INTERNAL gpunn_status gpunn__report_to_ranks(gpunn_group *group, int64_t reductions, gpunn_status status);
 
 /* Ends a call whose run may have changed running statistics and states. After a
  * failure it restores them. Returns status. */
@@ -21805,7 +21846,7 @@ GPUNN__INTERNAL bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_te
 
 /* Sets the accumulate flags: whether the first write to each gradient is = or +=. If one step writes several
  * gradients and only some were written before, the others are set to 0 and accumulate too. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass);
 
 /* Fails unless the loss is a single computed F32 number. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss);
@@ -21844,11 +21885,11 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
         (void)gpunn__fail(
             model->dev, GPUNN_ERR_SHAPE,
             "input '%s' has %lld along axis %d, so that '%s' is %lld, but input '%s' tells %lld; write the same into all",
-            t->name, (long long)t->held[axis], axis, size->name, (long long)(value * size->multiple), size->teller,
+            t->name, (long long)t->held[axis], axis, size->name, (long long)(value * size->multiple), size->found_by,
             (long long)(size->found * size->multiple));
     else {
         size->found = value;
-        size->teller = t->name;
+        size->found_by = t->name;
         return true;
     }
     return false;
@@ -22030,9 +22071,9 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
         plan->next = model->plans;
         model->plans = plan;
     }
-    if (!gpunn__is_bound(model, plan) || plan->lending != model->lending)
+    if (!gpunn__is_bound(model, plan) || plan->user_memory_version != model->user_memory_version)
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
-    if (model->lent_weights) model->state.weights_version++;
+    if (model->user_weights) model->state.weights_version++;
     if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
     model->batch = batch;
     model->last = plan;
@@ -22117,26 +22158,31 @@ static void gpunn__count_back(gpunn_model *model, const gpunn_run *run, const gp
     model->state.draw = before->draw;
 }
 
-GPUNN__INTERNAL gpunn_group *gpunn__met_by(const gpunn_model *model)
+GPUNN__INTERNAL gpunn_group *gpunn__communicating_group(const gpunn_model *model)
 {
-    bool meets = false;
-    for (int id = 0; id < model->tensor_count && model->ranks.size > 1 && !meets; id++) meets = model->tensors[id]->attr.sync;
-    return meets ? (gpunn_group *)model->ranks.user : NULL;
+    bool communicates = false;
+    for (int id = 0; id < model->tensor_count && model->ranks.size > 1 && !communicates; id++)
+        communicates = model->tensors[id]->attr.sync;
+    return communicates ? (gpunn_group *)model->ranks.user : NULL;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status)
+GPUNN__INTERNAL gpunn_status gpunn__report_to_ranks(gpunn_group *group, int64_t reductions, gpunn_status status)
 {
-    if (group == NULL || status == GPUNN_OK || gpunn__has_told(group, agreed)) return status;
-    if (!group->joined || group->agreed == agreed) return gpunn__agree(group, status, NULL, "a run that fails");
-    return status == GPUNN_ERR_NUMERIC ? status : gpunn__agree(group, status, NULL, GPUNN__LATE); /* all GPUs see such a value */
+    if (group == NULL || status == GPUNN_OK || gpunn__has_reported(group, reductions)) return status;
+    if (!group->joined || group->reductions == reductions)
+        return gpunn__all_reduce_status(group, status, NULL, "a run that fails");
+    return status == GPUNN_ERR_NUMERIC
+               ? status
+               : gpunn__all_reduce_status(group, status, NULL, GPUNN__LATE); /* all GPUs see such a value */
 }
 
 /* Ranks agree before a run whose devices exchange directly, since they cannot report a failure during the
  * run. A step of an optimizer has agreed already. */
-static GPUNN__STATUS gpunn__before_meeting(gpunn_model *model, const gpunn__plan *plan, const char *caller)
+static GPUNN__STATUS gpunn__before_communication(gpunn_model *model, const gpunn__plan *plan, const char *caller)
 {
-    if (!plan->meets_ranks || !model->ranks.joined) return GPUNN_OK;
-    return gpunn__agree((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s", caller);
+    if (!plan->communicates || !model->ranks.joined) return GPUNN_OK;
+    return gpunn__all_reduce_status((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s",
+                                    caller);
 }
 
 /* Copies everything that runs of a training plan change in place to the kept copies, or back. */
@@ -22170,11 +22216,11 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
 {
     gpunn_model *model = outputs[0]->model;
     if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return model->dev->error.status;
-    gpunn__request request = gpunn__ask(outputs, count, aim);
+    gpunn__request request = gpunn__request_of(outputs, count, aim);
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
     gpunn_device  *dev = model->dev;
     if (plan == NULL) return dev->error.status;
-    gpunn_status status = gpunn__before_meeting(model, plan, caller);
+    gpunn_status status = gpunn__before_communication(model, plan, caller);
     if (status != GPUNN_OK) return status;
     const gpunn_run_state before = model->state;
     gpunn__count_step(model, plan->training);
@@ -22195,9 +22241,9 @@ static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, con
     if (outputs == NULL || count < 1 || outputs[0] == NULL)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
                            "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error", caller);
-    gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__met_by(outputs[0]->model) : NULL;
-    const int64_t agreed = group ? group->agreed : 0;
-    return gpunn__tell_ranks(group, agreed, gpunn__forward_run(outputs, count, caller, aim));
+    gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__communicating_group(outputs[0]->model) : NULL;
+    const int64_t reductions = group ? group->reductions : 0;
+    return gpunn__report_to_ranks(group, reductions, gpunn__forward_run(outputs, count, caller, aim));
 }
 
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
@@ -22259,7 +22305,7 @@ static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_ba
                : "it depends on none of them, or only through ops without a gradient, as comparisons are";
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_device *dev = model->dev;
     for (int i = pass->reached_begin; i < pass->reached_end; i++) *plan->first_write[i] = false;
@@ -22305,7 +22351,7 @@ static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, con
 {
     if (opt && opt->parts == 0 && opt->scope == 0) model->doubtful = false;
     for (int i = pass->reached_begin; i < pass->reached_end; i++)
-        model->doubtful = model->doubtful || model->tensors[plan->reached[i]]->lent[1].data;
+        model->doubtful = model->doubtful || model->tensors[plan->reached[i]]->user_memory[1].data;
 }
 
 /* Runs the forward and backward pass of one training step, or a later pass of it. With opt (prepared)
@@ -22328,8 +22374,8 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
     gpunn__begin_doubts(model, plan, pass, opt);
     model->written_gradients++;
-    gpunn_status status = gpunn__settle_writes(model, plan, pass);
-    if (status == GPUNN_OK && opt == NULL) status = gpunn__before_meeting(model, plan, "gpunn_backward");
+    gpunn_status status = gpunn__resolve_writes(model, plan, pass);
+    if (status == GPUNN_OK && opt == NULL) status = gpunn__before_communication(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
     const gpunn_run_state before = model->state;
     if (number == 0) gpunn__count_step(model, !plan->evaluates);
@@ -22396,7 +22442,7 @@ static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *reques
     else if (plan == NULL || plan->pass_count == 1 || plan->generation != model->generation)
         fault = "what it left has been overwritten by another run";
     else if (plan->written != model->written || plan->weights_version != model->state.weights_version ||
-             plan->lending != model->lending)
+             plan->user_memory_version != model->user_memory_version)
         fault = "an input, a parameter or a state has changed since";
     else if (plan->passed < 0)
         fault = "it has failed";
@@ -22425,7 +22471,7 @@ static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backwa
     if (status != GPUNN_OK) return status;
     gpunn_model   *model = loss->model;
     gpunn_device  *dev = model->dev;
-    gpunn__request request = gpunn__ask(losses, count, GPUNN__TRAIN);
+    gpunn__request request = gpunn__request_of(losses, count, GPUNN__TRAIN);
     request.opt = args->optimizer;
     request.inputs_only = args->inputs_only;
     request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
@@ -22438,9 +22484,9 @@ static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backwa
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
                                                bool updates)
 {
-    gpunn_group  *group = loss && args->mode == GPUNN_MODE_TRAINING ? gpunn__met_by(loss->model) : NULL;
-    const int64_t agreed = group ? group->agreed : 0;
-    return gpunn__tell_ranks(group, agreed, gpunn__gradients_run(loss, args, opt, updates));
+    gpunn_group  *group = loss && args->mode == GPUNN_MODE_TRAINING ? gpunn__communicating_group(loss->model) : NULL;
+    const int64_t reductions = group ? group->reductions : 0;
+    return gpunn__report_to_ranks(group, reductions, gpunn__gradients_run(loss, args, opt, updates));
 }
 
 GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args)
@@ -22464,7 +22510,7 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
     return loss ? gpunn__put_back(loss->model, status) : status;
 }
 
-static size_t gpunn__whole_lines(size_t bytes)
+static size_t gpunn__whole_cache_lines(size_t bytes)
 {
     return (bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
 }
@@ -22477,7 +22523,7 @@ static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const ch
     const gpunn_backend *backend = dev->backend;
     size_t               whole = 0, used = 0;
     for (int i = 0; i < plan->output_count; i++)
-        whole += gpunn__whole_lines((size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float));
+        whole += gpunn__whole_cache_lines((size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float));
     for (int i = 0; i < plan->output_count; i++) {
         const size_t bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
         const bool   near = backend->on_device == NULL || backend->on_device(dev->context, gradients[i]);
@@ -22492,7 +22538,7 @@ static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const ch
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
         plan->seed[i].data = own;
         plan->seed[i].bytes = bytes;
-        used += gpunn__whole_lines(bytes);
+        used += gpunn__whole_cache_lines(bytes);
     }
     return gpunn__plan_bind(model, plan);
 }
@@ -22512,7 +22558,7 @@ static GPUNN__STATUS gpunn__backward_from(gpunn_tensor *const *outputs, const vo
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the gradient of output %d, '%s', is NULL; leave the output out",
                                caller, i, gpunn__called(outputs[i]));
     }
-    gpunn__request request = gpunn__ask(outputs, count, GPUNN__TRAIN_FROM);
+    gpunn__request request = gpunn__request_of(outputs, count, GPUNN__TRAIN_FROM);
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
     if (plan == NULL) return dev->error.status;
     status = gpunn__seed(model, plan, caller, gradients);
@@ -22528,9 +22574,9 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
                            "%s: no outputs or gradients, or the first output is NULL; a builder failed before: see gpunn_error",
                            caller);
-    gpunn_group  *group = gpunn__met_by(outputs[0]->model);
-    const int64_t agreed = group ? group->agreed : 0;
-    gpunn_status  status = gpunn__tell_ranks(group, agreed, gpunn__backward_from(outputs, gradients, count, caller));
+    gpunn_group  *group = gpunn__communicating_group(outputs[0]->model);
+    const int64_t reductions = group ? group->reductions : 0;
+    gpunn_status  status = gpunn__report_to_ranks(group, reductions, gpunn__backward_from(outputs, gradients, count, caller));
     return gpunn__put_back(outputs[0]->model, status);
 }
 
@@ -22648,7 +22694,7 @@ GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held);
 
 /* Makes an input's memory large enough for new contents, and records
  * their shape. Fails if it is bound to less. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held);
 
 GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
 {
@@ -22784,11 +22830,11 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
         return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
     }
     gpunn_dtype  stored = gpunn__stored_as(t, gradient);
-    size_t       narrow = stored == t->dtype ? bytes : bytes / 2;
-    char        *at = (char *)host + (bytes - narrow); /* 16-bit values land at the end and are widened from the front */
-    gpunn_status status = dev->backend->download(dev->context, at, memory, narrow);
+    size_t       stored_bytes = stored == t->dtype ? bytes : bytes / 2;
+    char        *at = (char *)host + (bytes - stored_bytes); /* 16-bit values land at the end and are widened from the front */
+    gpunn_status status = dev->backend->download(dev->context, at, memory, stored_bytes);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
-    if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(narrow / 2), (float *)host);
+    if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(stored_bytes / 2), (float *)host);
     return gpunn__stored_channels_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
 }
 
@@ -22855,10 +22901,10 @@ GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held)
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held)
 {
     gpunn_device *dev = t->model->dev;
-    if (t->capacity < bytes && t->lent[0].data)
+    if (t->capacity < bytes && t->user_memory[0].data)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
                            "%s '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to more, or unbind it",
                            caller, t->name, bytes, t->capacity);
@@ -22878,7 +22924,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *cal
 static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, const void *host, size_t bytes, const int64_t *held)
 {
     gpunn_device *dev = t->model->dev;
-    gpunn_status  status = gpunn__input_room(t, caller, bytes, held);
+    gpunn_status  status = gpunn__reserve_input(t, caller, bytes, held);
     if (status != GPUNN_OK) return status;
     status = dev->backend->upload(dev->context, t->data, host, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
@@ -22923,7 +22969,7 @@ GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
     return status;
 }
 
-static GPUNN__STATUS gpunn__write_narrow(const gpunn_tensor *t, const float *host)
+static GPUNN__STATUS gpunn__write_half_storage(const gpunn_tensor *t, const float *host)
 {
     gpunn_device *dev = t->model->dev;
     float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
@@ -22961,8 +23007,8 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
     if (status != GPUNN_OK) return status;
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
-    return t->narrow ? gpunn__write_narrow(t, (const float *)host)
-                     : gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+    return t->half_storage ? gpunn__write_half_storage(t, (const float *)host)
+                           : gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
 }
 
 /* ==== >>run/bind =================================================================================================== */
@@ -22971,14 +23017,14 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
 
 /* Whether the memory is large enough, aligned and reachable for t or its gradient. *held: its shape, which
  * bytes determine if it is not known yet. */
-static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes, bool gradient,
-                                       int64_t *held)
+static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes,
+                                              bool gradient, int64_t *held)
 {
     gpunn_device      *dev = t->model->dev;
     const gpunn_dtype  dtype = gradient ? GPUNN_F32 : t->dtype;
     const size_t       alignment = dev->info.alignment ? (size_t)dev->info.alignment : gpunn_dtype_size(dtype);
-    const bool         told = held[0] != 0 || (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
-    const gpunn_status fits = told ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
+    const bool         known = held[0] != 0 || (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
+    const gpunn_status fits = known ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
     if (fits != GPUNN_OK) return fits;
     if ((uintptr_t)memory % alignment != 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not at a multiple of %zu bytes", caller,
@@ -22990,27 +23036,27 @@ static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller
 }
 
 /* Makes user-owned memory an input's memory, or removes it. */
-static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent, const int64_t *held)
+static void gpunn__set_input_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory, const int64_t *held)
 {
-    if (t->lent[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
-    t->data = lent->data;
-    t->capacity = lent->bytes;
+    if (t->user_memory[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
+    t->data = user_memory->data;
+    t->capacity = user_memory->bytes;
     t->batch = 0;
-    if (lent->data) gpunn__hold(t, held);
+    if (user_memory->data) gpunn__hold(t, held);
 }
 
 /* Binds a parameter or buffer. Its values are copied only when it returns to the model's own memory. */
-static GPUNN__STATUS gpunn__lend_weight(gpunn_tensor *t, const gpunn__lent *lent)
+static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory)
 {
     gpunn_model *model = t->model;
     if (t->id >= model->laid_out) {
         t->bound = true;
-        t->narrow = false;
+        t->half_storage = false;
     }
     gpunn_status status = gpunn__commit(model);
-    if (status == GPUNN_OK && lent->data == NULL) status = gpunn__fetch_lent(model, false);
+    if (status == GPUNN_OK && user_memory->data == NULL) status = gpunn__copy_user_weights(model, false);
     if (status != GPUNN_OK) return status;
-    model->lent_weights += (lent->data != NULL) - (t->lent[0].data != NULL);
+    model->user_weights += (user_memory->data != NULL) - (t->user_memory[0].data != NULL);
     GPUNN__WEIGHTS_CHANGED(model);
     return GPUNN_OK;
 }
@@ -23021,31 +23067,32 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
                                         const int64_t *shape)
 {
     if (t == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
-    gpunn_model *model = t->model;
-    gpunn__lent *own = &t->lent[gradient], lent;
-    gpunn_status status = GPUNN_OK;
-    int64_t      held[GPUNN_MAX_RANK] = {0};
+    gpunn_model        *model = t->model;
+    gpunn__user_memory *own = &t->user_memory[gradient], user_memory;
+    gpunn_status        status = GPUNN_OK;
+    int64_t             held[GPUNN_MAX_RANK] = {0};
     if (shape) memcpy(held, shape, (size_t)t->rank * sizeof *held);
-    lent.data = memory;
-    lent.bytes = memory ? bytes : 0;
+    user_memory.data = memory;
+    user_memory.bytes = memory ? bytes : 0;
     if (memory == NULL && own->data == NULL) return GPUNN_OK;
     if (t->kind == GPUNN__CONSTANT)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE, "%s '%s': it is a constant; make it an input or a parameter", caller,
                            gpunn__called(t));
-    if (!gradient && t->narrow && t->id < model->laid_out)
+    if (!gradient && t->half_storage && t->id < model->laid_out)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s '%s': .inference = true keeps it in %s; bind it before weights are written, loaded or run", caller,
                            gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
-    if (memory) status = gpunn__check_lent(t, caller, memory, bytes, gradient, held);
+    if (memory) status = gpunn__check_user_memory(t, caller, memory, bytes, gradient, held);
     if (status != GPUNN_OK) return status;
     if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL) return model->dev->error.status;
-    if (!gradient && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER)) status = gpunn__lend_weight(t, &lent);
+    if (!gradient && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER))
+        status = gpunn__set_weight_memory(t, &user_memory);
     if (status != GPUNN_OK) return status;
     if ((own->data == NULL) != (memory == NULL)) gpunn__invalidate(model);
-    if (!gradient && t->kind == GPUNN__INPUT) gpunn__lend_input(t, &lent, held);
+    if (!gradient && t->kind == GPUNN__INPUT) gpunn__set_input_memory(t, &user_memory, held);
     if (gradient) t->grad_reached = false;
-    *own = lent;
-    model->lending++;
+    *own = user_memory;
+    model->user_memory_version++;
     model->written_gradients++;
     if (!gradient) gpunn__dlpack_release(model->dev, t);
     return GPUNN_OK;
@@ -23128,7 +23175,7 @@ static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_sessio
             return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                                "%s: the state '%s' is newer than the session; create sessions when the model has all its states",
                                caller, gpunn__called(t));
-        if (model->own == NULL && t->lent[0].data)
+        if (model->own == NULL && t->user_memory[0].data)
             return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                                "%s: the state '%s' is bound to memory of the program; unbind it before", caller,
                                gpunn__called(t));
@@ -23180,7 +23227,7 @@ static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradien
     if (t == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
     const void *memory = gpunn__memory_of(t, gradient, &bytes);
     if (memory == NULL) return NULL;
-    if (t->lent[gradient].data) return t->lent[gradient].data;
+    if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
     if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
     return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
                             "%s '%s': the run stores it as %s%s; gpunn_bind it to memory of yours, or gpunn_read it", caller,
@@ -23332,8 +23379,8 @@ typedef struct gpunn__inspection {
 } gpunn__inspection;
 
 /* Reports statistics of a float value in device memory to on_layer. Other dtypes are skipped. */
-static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
-                                 const void *data, gpunn_dtype dtype, int64_t count)
+static GPUNN__STATUS gpunn__report_value(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
+                                         const void *data, gpunn_dtype dtype, int64_t count)
 {
     gpunn_device          *dev = in->model->dev;
     gpunn_value_sums       parts[GPUNN_SUM_PARTS];
@@ -23366,7 +23413,7 @@ static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const ch
 }
 
 /* Reports the inputs, parameters and buffers that the loss depends on. */
-static GPUNN__STATUS gpunn__tell_sources(gpunn__inspection *in, const gpunn_tensor *loss)
+static GPUNN__STATUS gpunn__report_sources(gpunn__inspection *in, const gpunn_tensor *loss)
 {
     gpunn_model *model = in->model;
     gpunn_status status = GPUNN_OK;
@@ -23378,31 +23425,31 @@ static GPUNN__STATUS gpunn__tell_sources(gpunn__inspection *in, const gpunn_tens
     for (int id = 0; id < in->plan->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (!needed[id] || t->kind == GPUNN__VALUE || t->kind == GPUNN__CONSTANT) continue;
-        status = gpunn__tell(in,
-                             t->kind == GPUNN__INPUT       ? "input"
-                             : t->kind == GPUNN__PARAMETER ? "parameter"
-                                                           : "buffer",
-                             t->name, NULL, t->kind == GPUNN__INPUT ? t->data : (const void *)gpunn__weights(t), t->dtype,
-                             gpunn__count(t, in->plan->batch));
+        status = gpunn__report_value(in,
+                                     t->kind == GPUNN__INPUT       ? "input"
+                                     : t->kind == GPUNN__PARAMETER ? "parameter"
+                                                                   : "buffer",
+                                     t->name, NULL, t->kind == GPUNN__INPUT ? t->data : (const void *)gpunn__weights(t), t->dtype,
+                                     gpunn__count(t, in->plan->batch));
     }
     gpunn__free(model->dev, needed, bytes);
     return status;
 }
 
 /* Reports the result or the gradients that a step has just computed. */
-static GPUNN__STATUS gpunn__tell_step(gpunn__inspection *in, const gpunn_step *step)
+static GPUNN__STATUS gpunn__report_step(gpunn__inspection *in, const gpunn_step *step)
 {
     const char         *op = gpunn_op_name(step->op);
     const gpunn_tensor *node = NULL;
     gpunn_status        status = GPUNN_OK;
-    if (!step->backward) return gpunn__tell(in, op, step->name, NULL, step->out.data, step->out.dtype, step->out.count);
+    if (!step->backward) return gpunn__report_value(in, op, step->name, NULL, step->out.data, step->out.dtype, step->out.count);
     for (int id = 0; id < in->plan->tensor_count && node == NULL; id++)
         if (&in->model->tensors[id]->attr == step->attr || in->plan->tensors[id].attr == step->attr)
             node = in->model->tensors[id];
     for (int i = 0; i < step->input_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *target = node && i < node->input_count ? node->inputs[i] : NULL;
-        status = gpunn__tell(in, op, step->name, target && target->name ? target->name : "", step->grad_in[i].data,
-                             step->grad_in[i].dtype, step->grad_in[i].count);
+        status = gpunn__report_value(in, op, step->name, target && target->name ? target->name : "", step->grad_in[i].data,
+                                     step->grad_in[i].dtype, step->grad_in[i].count);
     }
     return status;
 }
@@ -23414,12 +23461,12 @@ static GPUNN__STATUS gpunn__inspect_steps(gpunn__inspection *in, const gpunn_ten
     in->model->last = NULL;
     if (status == GPUNN_OK && in->plan->half) status = gpunn__round_weights(in->model);
     if (status == GPUNN_OK && !in->args->forward_only) status = gpunn_zero_grad(in->model);
-    if (status == GPUNN_OK) status = gpunn__settle_writes(in->model, in->plan, &in->plan->passes[0]);
-    if (status == GPUNN_OK) status = gpunn__tell_sources(in, loss);
+    if (status == GPUNN_OK) status = gpunn__resolve_writes(in->model, in->plan, &in->plan->passes[0]);
+    if (status == GPUNN_OK) status = gpunn__report_sources(in, loss);
     for (int i = 0; i < in->plan->step_count && status == GPUNN_OK && !in->ended; i++) {
         status = gpunn__run_steps(dev, in->plan, i, i + 1);
         const bool repeated = i >= in->plan->forward_count && !in->plan->steps[i].backward;
-        if (status == GPUNN_OK && !repeated) status = gpunn__tell_step(in, &in->plan->steps[i]);
+        if (status == GPUNN_OK && !repeated) status = gpunn__report_step(in, &in->plan->steps[i]);
     }
     return status;
 }
@@ -23472,7 +23519,7 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, "gpunn_inspect", (int)args.mode);
     const gpunn_kernel_set *kernels = model->kernels;
-    gpunn__request          request = gpunn__ask(&loss, 1, args.forward_only ? GPUNN__TRAIN_FORWARD : GPUNN__TRAIN);
+    gpunn__request          request = gpunn__request_of(&loss, 1, args.forward_only ? GPUNN__TRAIN_FORWARD : GPUNN__TRAIN);
     request.evaluates = args.mode == GPUNN_MODE_EVALUATION;
     const int64_t batch = gpunn__batch_for(model, &request);
     if (batch == 0) return dev->error.status;
@@ -23573,7 +23620,7 @@ GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const g
     for (int i = 0; i < plan->input_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->inputs[i]];
         size_t              bytes = (size_t)gpunn__count(t, plan->batch) * gpunn_dtype_size(t->dtype);
-        f.inputs += t->lent[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
+        f.inputs += t->user_memory[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
     }
     f.together = f.weights + f.gradients + f.inputs + f.arena + f.cache;
     return f;
@@ -23631,7 +23678,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     for (int i = 0; i < count; i++)
         if (outputs[i]->model != model)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
-    gpunn__request request = gpunn__ask(outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE);
+    gpunn__request request = gpunn__request_of(outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE);
     gpunn__take_largest(model);
     gpunn_status status = gpunn__summarize(model, &request, batch, &args);
     gpunn__take_found(model);
@@ -23640,10 +23687,10 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 
 /* ==== >>run/recompute ============================================================================================== *
  * Implements gpunn_recompute_within. The values that a loss is computed from, in execution order, are cut
- * into stretches of about equal bytes. Each cut is where few bytes of live values cross it; values that cross
- * are held. Some stretches, counted from the first, become checkpoint segments (>>plan/backward), because
+ * into segments of about equal bytes. Each cut is where few bytes of live values cross it; values that cross
+ * are held. The first few become checkpoint segments, which are recomputed (>>plan/backward), because
  * their values wait longest for the backward pass. */
-typedef struct gpunn__stretches {
+typedef struct gpunn__segments {
     gpunn_model *model;
     size_t      *bytes;         /* of each tensor's value; 0: it is no value, or shares its operand's memory */
     size_t      *crossing;      /* after each tensor: bytes of earlier values that later tensors read */
@@ -23652,23 +23699,23 @@ typedef struct gpunn__stretches {
     size_t       whole;         /* sum of bytes */
     size_t       budget, least; /* least: the fewest bytes that any choice needed */
     int64_t      batch;
-} gpunn__stretches;
+} gpunn__segments;
 
-enum { GPUNN__STRETCHES = 64 };
+enum { GPUNN__MAX_SEGMENTS = 64 };
 
-static size_t gpunn__stretches_tables(gpunn__stretches *s, char *base)
+static size_t gpunn__segments_tables(gpunn__segments *s, char *base)
 {
-    gpunn__room  room = {base, 0};
+    gpunn__arena arena = {base, 0};
     const size_t n = (size_t)s->model->tensor_count;
-    s->bytes = (size_t *)gpunn__room_take(&room, n * sizeof *s->bytes);
-    s->crossing = (size_t *)gpunn__room_take(&room, n * sizeof *s->crossing);
-    s->last = (int *)gpunn__room_take(&room, n * sizeof *s->last);
-    s->part = (int *)gpunn__room_take(&room, n * sizeof *s->part);
-    return room.bytes;
+    s->bytes = (size_t *)gpunn__arena_take(&arena, n * sizeof *s->bytes);
+    s->crossing = (size_t *)gpunn__arena_take(&arena, n * sizeof *s->crossing);
+    s->last = (int *)gpunn__arena_take(&arena, n * sizeof *s->last);
+    s->part = (int *)gpunn__arena_take(&arena, n * sizeof *s->part);
+    return arena.bytes;
 }
 
 /* Fills the tables: readers, bytes, and bytes crossing each place. */
-static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *loss)
+static void gpunn__segments_measure(gpunn__segments *s, const gpunn_tensor *loss)
 {
     const gpunn_model *model = s->model;
     for (int id = 0; id < model->tensor_count; id++) s->part[id] = model->tensors[id]->part;
@@ -23690,9 +23737,9 @@ static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *lo
     }
 }
 
-/* Chooses the ends of `count` stretches. Each cut lies where the fewest bytes cross, at most a
- * quarter of a stretch from its ideal place. */
-static void gpunn__stretches_cut(const gpunn__stretches *s, int count, int cut[GPUNN__STRETCHES])
+/* Chooses the ends of `count` segments. Each cut lies where the fewest bytes cross, at most a
+ * quarter of a segment from its ideal place. */
+static void gpunn__segments_cut(const gpunn__segments *s, int count, int cut[GPUNN__MAX_SEGMENTS])
 {
     double before = 0;
     for (int k = 0; k < count; k++) cut[k] = -1;
@@ -23705,26 +23752,26 @@ static void gpunn__stretches_cut(const gpunn__stretches *s, int count, int cut[G
     }
 }
 
-/* Makes the first `again` of `count` stretches the model's checkpoint segments. */
-static void gpunn__stretches_mark(const gpunn__stretches *s, int count, int again)
+/* Makes the first `again` of `count` segments the model's checkpoint segments. */
+static void gpunn__segments_mark(const gpunn__segments *s, int count, int again)
 {
     gpunn_model *model = s->model;
-    int          cut[GPUNN__STRETCHES], stretch = 1;
-    gpunn__stretches_cut(s, count, cut);
+    int          cut[GPUNN__MAX_SEGMENTS], segment = 1;
+    gpunn__segments_cut(s, count, cut);
     model->parts = again;
     for (int id = 0; id < model->tensor_count; id++) {
-        int end = -1; /* last id of this stretch */
-        for (int k = stretch; k < count && end < 0; k++) end = cut[k];
-        model->tensors[id]->part = s->bytes[id] && stretch <= again && s->last[id] <= end ? stretch : 0;
-        while (stretch < count && cut[stretch] <= id) stretch++;
+        int end = -1; /* last id of this segment */
+        for (int k = segment; k < count && end < 0; k++) end = cut[k];
+        model->tensors[id]->part = s->bytes[id] && segment <= again && s->last[id] <= end ? segment : 0;
+        while (segment < count && cut[segment] <= id) segment++;
     }
 }
 
 /* Whether a training step fits in the budget with these segments. Returns
  * false on failure too, which *status reports. */
-static bool gpunn__stretches_fit(gpunn__stretches *s, const gpunn__request *request, int count, int again, gpunn_status *status)
+static bool gpunn__segments_fit(gpunn__segments *s, const gpunn__request *request, int count, int again, gpunn_status *status)
 {
-    gpunn__stretches_mark(s, count, again);
+    gpunn__segments_mark(s, count, again);
     gpunn__plan *plan = gpunn__plan_make(s->model, request, s->batch);
     if (plan == NULL) {
         *status = s->model->dev->error.status;
@@ -23736,20 +23783,20 @@ static bool gpunn__stretches_fit(gpunn__stretches *s, const gpunn__request *requ
     return needed <= s->budget;
 }
 
-/* Tries increasing numbers of stretches. For each number it finds the fewest that must be recomputed. */
-static GPUNN__STATUS gpunn__stretches_choose(gpunn__stretches *s, const gpunn__request *request)
+/* Tries increasing numbers of segments. For each number it finds the fewest that must be recomputed. */
+static GPUNN__STATUS gpunn__segments_choose(gpunn__segments *s, const gpunn__request *request)
 {
     gpunn_status status = GPUNN_OK;
     int          best_count = 1, best = 0;
-    bool         found = gpunn__stretches_fit(s, request, 1, 0, &status);
+    bool         found = gpunn__segments_fit(s, request, 1, 0, &status);
     const bool   all = found;
-    for (int count = 2; count <= GPUNN__STRETCHES && !all && status == GPUNN_OK; count += (count + 1) / 2) {
+    for (int count = 2; count <= GPUNN__MAX_SEGMENTS && !all && status == GPUNN_OK; count += (count + 1) / 2) {
         int few = 1,
             many = found ? (best * count - 1) / best_count : count - 1; /* less than the best fraction, or all but the last */
-        if (many < few || !gpunn__stretches_fit(s, request, count, many, &status)) continue;
+        if (many < few || !gpunn__segments_fit(s, request, count, many, &status)) continue;
         while (few < many && status == GPUNN_OK) {
             const int middle = (few + many) / 2;
-            if (gpunn__stretches_fit(s, request, count, middle, &status))
+            if (gpunn__segments_fit(s, request, count, middle, &status))
                 many = middle;
             else
                 few = middle + 1;
@@ -23757,7 +23804,7 @@ static GPUNN__STATUS gpunn__stretches_choose(gpunn__stretches *s, const gpunn__r
         found = true, best_count = count, best = many;
     }
     if (status != GPUNN_OK) return status;
-    gpunn__stretches_mark(s, best_count, best);
+    gpunn__segments_mark(s, best_count, best);
     if (found) return GPUNN_OK;
     return gpunn__fail(
         s->model->dev, GPUNN_ERR_MEMORY,
@@ -23776,17 +23823,17 @@ GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_
     if (batch_size < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_recompute_within: the batch is %lld; give 1 or more",
                            (long long)batch_size);
-    gpunn__stretches s;
+    gpunn__segments s;
     memset(&s, 0, sizeof s);
     s.model = model, s.batch = batch_size, s.budget = bytes, s.least = SIZE_MAX;
-    const size_t size = gpunn__stretches_tables(&s, NULL);
+    const size_t size = gpunn__segments_tables(&s, NULL);
     char        *tables = (char *)gpunn__calloc(dev, size);
     if (tables == NULL) return GPUNN_ERR_MEMORY;
-    (void)gpunn__stretches_tables(&s, tables);
-    const gpunn__request request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    (void)gpunn__segments_tables(&s, tables);
+    const gpunn__request request = gpunn__request_of(&loss, 1, GPUNN__TRAIN);
     gpunn__take_largest(model);
-    gpunn__stretches_measure(&s, loss);
-    status = gpunn__stretches_choose(&s, &request);
+    gpunn__segments_measure(&s, loss);
+    status = gpunn__segments_choose(&s, &request);
     gpunn__take_found(model);
     if (status == GPUNN_OK) gpunn__invalidate(model);
     for (int id = 0; id < model->tensor_count && status != GPUNN_OK; id++) model->tensors[id]->part = s.part[id];
@@ -23796,7 +23843,7 @@ GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_
 }
 
 /* ==== >>cpu/threads ================================================================================================ *
- * Locks and threads, for data loaders and for CPU devices, and the thread pool ("team") of a CPU device. */
+ * Locks and threads, for data loaders and for CPU devices, and the thread pool of a CPU device. */
 #if defined(GPUNN_NO_THREADS)
 typedef int gpunn__monitor, gpunn__thread;
 #define GPUNN__MONITOR_OPEN(m) ((void)(m))
@@ -23866,20 +23913,20 @@ GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
 #endif
 }
 
-typedef struct gpunn__team gpunn__team;
-typedef struct gpunn__teammate { /* a worker thread of the pool, in cache lines of its own */
-    gpunn__team  *team;
-    gpunn__thread thread;
-    int           index;
-    uint32_t      turn; /* incremented for each task that this worker takes part in */
-    char          apart[104];
-} gpunn__teammate;
-struct gpunn__team {
-    int              threads, started; /* maximum threads, the caller's included; workers started */
-    int              process;          /* id of the process that started the workers */
-    gpunn__teammate *member;           /* [threads - 1]: worker i runs index i + 1 of a task */
-    gpunn__monitor   monitor;          /* for threads that sleep */
-    bool             ending;
+typedef struct gpunn__thread_pool gpunn__thread_pool;
+typedef struct gpunn__worker { /* a worker thread of the pool, in cache lines of its own */
+    gpunn__thread_pool *pool;
+    gpunn__thread       thread;
+    int                 index;
+    uint32_t            turn; /* incremented for each task that this worker takes part in */
+    char                apart[104];
+} gpunn__worker;
+struct gpunn__thread_pool {
+    int            threads, started; /* maximum threads, the caller's included; workers started */
+    int            process;          /* id of the process that started the workers */
+    gpunn__worker *member;           /* [threads - 1]: worker i runs index i + 1 of a task */
+    gpunn__monitor monitor;          /* for threads that sleep */
+    bool           ending;
     void (*task)(void *arg, int index, int threads); /* the current task, run by the first `members` threads */
     void    *arg;
     int      members;
@@ -23891,37 +23938,38 @@ struct gpunn__team {
     uint32_t wanted, joined, begun; /* wanted, joined: threads for the task, threads that came; begun: tasks */
 };
 
-/* The team of the device that computes in this thread, and the number of threads that share the current task.
+/* The pool of the device that computes in this thread, and the number of threads that share the current task.
  * The number is 0 outside a task. */
-GPUNN__DECLARE(GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here)
-GPUNN__DECLARE(GPUNN__THREAD_LOCAL int gpunn__team_members)
+GPUNN__DECLARE(GPUNN__THREAD_LOCAL gpunn__thread_pool *gpunn__current_pool)
+GPUNN__DECLARE(GPUNN__THREAD_LOCAL int gpunn__task_threads)
 
 /* members: memory for threads - 1 workers, owned by the caller. No worker starts before the first task that
  * needs it. */
-GPUNN__INTERNAL void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args);
+GPUNN__INTERNAL void gpunn__thread_pool_open(gpunn__thread_pool *pool, gpunn__worker *members, int threads,
+                                             const gpunn_device_args *args);
 
 /* Ends the workers. The next task starts new ones. */
-GPUNN__INTERNAL void gpunn__team_rest(gpunn__team *team);
+GPUNN__INTERNAL void gpunn__thread_pool_stop(gpunn__thread_pool *pool);
 
-GPUNN__INTERNAL void gpunn__team_close(gpunn__team *team);
+GPUNN__INTERNAL void gpunn__thread_pool_close(gpunn__thread_pool *pool);
 
 /* Called inside a task: waits for all its threads. Returns the same value to each of them: whether any of
  * them waited so long that it slept. */
-GPUNN__INTERNAL bool gpunn__team_barrier(void);
+GPUNN__INTERNAL bool gpunn__thread_barrier(void);
 
-/* Number of threads of a team: `asked` if it is positive, else OMP_NUM_THREADS, else the processors that this
+/* Number of threads of a pool: `asked` if it is positive, else OMP_NUM_THREADS, else the processors that this
  * process may use. */
 GPUNN__INTERNAL int gpunn__thread_count(int asked);
 
 /* ---- threads: a lock with one condition variable ("something has changed"), thread start and join -------------------- */
 
-/* ---- teams: thread pools that share the work of a CPU device --------------------------------------------------------- *
- * A team is the program's thread plus worker threads. The first task that is large enough starts the workers;
- * they end with the device. A waiting thread polls the word that it waits for during GPUNN__PATIENCE, which
+/* ---- thread pools that share the work of a CPU device ---------------------------------------------------------------- *
+ * A pool is the program's thread plus worker threads. The first task that is large enough starts the workers;
+ * they end with the device. A waiting thread polls the word that it waits for during GPUNN__SPIN_SECONDS, which
  * spans the time from one op to the next. Then it sleeps, so that on a busy machine the processor goes to
- * threads that have work, including those of this team. */
+ * threads that have work, including those of this pool. */
 
-#define GPUNN__PATIENCE 30e-6 /* seconds */
+#define GPUNN__SPIN_SECONDS 30e-6 /* seconds */
 
 #if defined(__GNUC__)
 #define GPUNN__LOAD(word) __atomic_load_n((word), __ATOMIC_SEQ_CST)
@@ -23941,23 +23989,23 @@ GPUNN__INTERNAL int gpunn__thread_count(int asked);
 #define GPUNN__PAUSE() YieldProcessor()
 #endif
 
-GPUNN__INTERNAL GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here;
+GPUNN__INTERNAL GPUNN__THREAD_LOCAL gpunn__thread_pool *gpunn__current_pool;
 
-GPUNN__INTERNAL GPUNN__THREAD_LOCAL int gpunn__team_members;
+GPUNN__INTERNAL GPUNN__THREAD_LOCAL int gpunn__task_threads;
 
-/* Initializes a team without threads. In a forked child, locks that the parent's threads held are abandoned
+/* Initializes a pool without threads. In a forked child, locks that the parent's threads held are abandoned
  * as they are. */
-static void gpunn__team_begin(gpunn__team *team)
+static void gpunn__thread_pool_begin(gpunn__thread_pool *pool)
 {
-    team->started = 0;
-    team->process = GPUNN__PROCESS();
-    team->ending = false;
-    team->sleepers = team->arrived = team->slept = 0;
-    GPUNN__MONITOR_OPEN(&team->monitor);
+    pool->started = 0;
+    pool->process = GPUNN__PROCESS();
+    pool->ending = false;
+    pool->sleepers = pool->arrived = pool->slept = 0;
+    GPUNN__MONITOR_OPEN(&pool->monitor);
 }
 
 #ifndef GPUNN_NO_THREADS
-/* After poll 1, 2, ... of a word: whether to poll again. Returns false once GPUNN__PATIENCE has passed since
+/* After poll 1, 2, ... of a word: whether to poll again. Returns false once GPUNN__SPIN_SECONDS has passed since
  * the first poll. */
 static bool gpunn__look_again(int look, double *end)
 {
@@ -23965,71 +24013,71 @@ static bool gpunn__look_again(int look, double *end)
     GPUNN__PAUSE();
     if (look % LOOKS) return true;
     const double now = gpunn__seconds();
-    if (look == LOOKS) *end = now + GPUNN__PATIENCE;
+    if (look == LOOKS) *end = now + GPUNN__SPIN_SECONDS;
     return now < *end;
 }
 
 /* Returns when *word differs from `old`. slept: NULL, or a word that is set to 1 before the thread sleeps. */
-static void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old, uint32_t *slept)
+static void gpunn__thread_pool_wait(gpunn__thread_pool *pool, const uint32_t *word, uint32_t old, uint32_t *slept)
 {
     double end = 0;
     for (int look = 1; GPUNN__LOAD(word) == old; look++) {
         if (gpunn__look_again(look, &end)) continue;
         if (slept) GPUNN__STORE(slept, 1);
-        GPUNN__LOCK(&team->monitor);
-        (void)GPUNN__ADD_TO(&team->sleepers, 1);
-        while (GPUNN__LOAD(word) == old) GPUNN__WAIT(&team->monitor);
-        (void)GPUNN__ADD_TO(&team->sleepers, -1);
-        GPUNN__UNLOCK(&team->monitor);
+        GPUNN__LOCK(&pool->monitor);
+        (void)GPUNN__ADD_TO(&pool->sleepers, 1);
+        while (GPUNN__LOAD(word) == old) GPUNN__WAIT(&pool->monitor);
+        (void)GPUNN__ADD_TO(&pool->sleepers, -1);
+        GPUNN__UNLOCK(&pool->monitor);
         return;
     }
 }
 
 /* Wakes the sleeping threads. Called after a word that others wait for has changed. */
-static void gpunn__team_tell(gpunn__team *team)
+static void gpunn__thread_pool_wake(gpunn__thread_pool *pool)
 {
-    if (GPUNN__LOAD(&team->sleepers) == 0) return;
-    GPUNN__LOCK(&team->monitor);
-    GPUNN__WAKE(&team->monitor);
-    GPUNN__UNLOCK(&team->monitor);
+    if (GPUNN__LOAD(&pool->sleepers) == 0) return;
+    GPUNN__LOCK(&pool->monitor);
+    GPUNN__WAKE(&pool->monitor);
+    GPUNN__UNLOCK(&pool->monitor);
 }
 
-static GPUNN__THREAD_MAIN gpunn__team_main(void *arg)
+static GPUNN__THREAD_MAIN gpunn__worker_main(void *arg)
 {
-    gpunn__teammate *me = (gpunn__teammate *)arg;
-    gpunn__team     *team = me->team;
-    gpunn__team_here = team;
+    gpunn__worker      *me = (gpunn__worker *)arg;
+    gpunn__thread_pool *pool = me->pool;
+    gpunn__current_pool = pool;
     (void)gpunn__flush_denormals();
     for (uint32_t turn = 0;; turn++) {
-        gpunn__team_wait(team, &me->turn, turn, NULL);
-        if (team->ending) break;
-        gpunn__team_members = team->members;
-        team->task(team->arg, me->index, team->members);
-        if (GPUNN__ADD_TO(&team->working, -1) > 0) continue;
-        (void)GPUNN__ADD_TO(&team->done, 1);
-        gpunn__team_tell(team);
+        gpunn__thread_pool_wait(pool, &me->turn, turn, NULL);
+        if (pool->ending) break;
+        gpunn__task_threads = pool->members;
+        pool->task(pool->arg, me->index, pool->members);
+        if (GPUNN__ADD_TO(&pool->working, -1) > 0) continue;
+        (void)GPUNN__ADD_TO(&pool->done, 1);
+        gpunn__thread_pool_wake(pool);
     }
     GPUNN__THREAD_END;
 }
 
 /* In the child of a fork, forgets the parent's threads, which do not exist there. */
-static void gpunn__team_outlive_fork(gpunn__team *team)
+static void gpunn__thread_pool_after_fork(gpunn__thread_pool *pool)
 {
-    if (team->process != GPUNN__PROCESS()) gpunn__team_begin(team);
+    if (pool->process != GPUNN__PROCESS()) gpunn__thread_pool_begin(pool);
 }
 
 /* Starts workers until there are `threads` threads. Returns how many there are, the program's included. */
-static int gpunn__team_start(gpunn__team *team, int threads)
+static int gpunn__thread_pool_start(gpunn__thread_pool *pool, int threads)
 {
-    if (threads > team->threads) threads = team->threads;
-    gpunn__team_outlive_fork(team);
-    while (team->started < threads - 1) {
-        gpunn__teammate *next = &team->member[team->started];
-        next->team = team;
-        next->index = team->started + 1;
+    if (threads > pool->threads) threads = pool->threads;
+    gpunn__thread_pool_after_fork(pool);
+    while (pool->started < threads - 1) {
+        gpunn__worker *next = &pool->member[pool->started];
+        next->pool = pool;
+        next->index = pool->started + 1;
         next->turn = 0;
-        if (!GPUNN__THREAD_START(&next->thread, gpunn__team_main, next)) return team->started + 1;
-        team->started++;
+        if (!GPUNN__THREAD_START(&next->thread, gpunn__worker_main, next)) return pool->started + 1;
+        pool->started++;
     }
     return threads;
 }
@@ -24037,120 +24085,121 @@ static int gpunn__team_start(gpunn__team *team, int threads)
 /* Runs in the program's threads. The first thread to arrive waits briefly for the others, then begins without
  * those that are late. Late threads find nothing to do and return, so no thread waits for one that does not
  * run. */
-static void gpunn__team_join(void *arg)
+static void gpunn__thread_pool_join(void *arg)
 {
     enum { CLOSED = 1 << 16 }; /* a flag in `joined`: the task has begun */
-    gpunn__team   *team = (gpunn__team *)arg, *team_before = gpunn__team_here;
-    const int      members_before = gpunn__team_members;
-    const uint32_t begun = GPUNN__LOAD(&team->begun), place = GPUNN__ADD_TO(&team->joined, 1);
-    double         end = 0;
-    if (place > team->wanted) return;
+    gpunn__thread_pool *pool = (gpunn__thread_pool *)arg, *pool_before = gpunn__current_pool;
+    const int           members_before = gpunn__task_threads;
+    const uint32_t      begun = GPUNN__LOAD(&pool->begun), place = GPUNN__ADD_TO(&pool->joined, 1);
+    double              end = 0;
+    if (place > pool->wanted) return;
     if (place == 1) {
-        for (int look = 1; GPUNN__LOAD(&team->joined) < team->wanted && gpunn__look_again(look, &end); look++) {}
-        const uint32_t came = GPUNN__ADD_TO(&team->joined, CLOSED) - CLOSED;
-        team->members = (int)(came < team->wanted ? came : team->wanted);
-        (void)GPUNN__ADD_TO(&team->begun, 1);
-        gpunn__team_tell(team);
+        for (int look = 1; GPUNN__LOAD(&pool->joined) < pool->wanted && gpunn__look_again(look, &end); look++) {}
+        const uint32_t came = GPUNN__ADD_TO(&pool->joined, CLOSED) - CLOSED;
+        pool->members = (int)(came < pool->wanted ? came : pool->wanted);
+        (void)GPUNN__ADD_TO(&pool->begun, 1);
+        gpunn__thread_pool_wake(pool);
     } else
-        gpunn__team_wait(team, &team->begun, begun, NULL);
+        gpunn__thread_pool_wait(pool, &pool->begun, begun, NULL);
     const unsigned denormals = gpunn__flush_denormals();
-    gpunn__team_here = team;
-    gpunn__team_members = team->members;
-    team->task(team->arg, (int)place - 1, team->members);
-    gpunn__team_members = members_before;
-    gpunn__team_here = team_before;
+    gpunn__current_pool = pool;
+    gpunn__task_threads = pool->members;
+    pool->task(pool->arg, (int)place - 1, pool->members);
+    gpunn__task_threads = members_before;
+    gpunn__current_pool = pool_before;
     gpunn__restore_denormals(denormals);
 }
 
 /* Runs the task on the program's threads, or in this thread if none of them comes. */
-static void gpunn__team_lend(gpunn__team *team, int threads)
+static void gpunn__thread_pool_delegate(gpunn__thread_pool *pool, int threads)
 {
-    team->wanted = (uint32_t)(threads < team->threads ? threads : team->threads);
-    GPUNN__STORE(&team->joined, 0);
-    team->parallel_fn(team->user, (int)team->wanted, gpunn__team_join, team);
-    gpunn__team_join(team);
+    pool->wanted = (uint32_t)(threads < pool->threads ? threads : pool->threads);
+    GPUNN__STORE(&pool->joined, 0);
+    pool->parallel_fn(pool->user, (int)pool->wanted, gpunn__thread_pool_join, pool);
+    gpunn__thread_pool_join(pool);
 }
 #endif
 
-GPUNN__INTERNAL void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args)
+GPUNN__INTERNAL void gpunn__thread_pool_open(gpunn__thread_pool *pool, gpunn__worker *members, int threads,
+                                             const gpunn_device_args *args)
 {
-    memset(team, 0, sizeof *team);
-    team->threads = threads;
-    team->parallel_fn = args->parallel_fn;
-    team->user = args->user;
-    team->member = members;
+    memset(pool, 0, sizeof *pool);
+    pool->threads = threads;
+    pool->parallel_fn = args->parallel_fn;
+    pool->user = args->user;
+    pool->member = members;
     if (threads > 1) memset(members, 0, (size_t)(threads - 1) * sizeof *members);
-    gpunn__team_begin(team);
+    gpunn__thread_pool_begin(pool);
 }
 
-GPUNN__INTERNAL void gpunn__team_rest(gpunn__team *team)
+GPUNN__INTERNAL void gpunn__thread_pool_stop(gpunn__thread_pool *pool)
 {
 #ifndef GPUNN_NO_THREADS
-    gpunn__team_outlive_fork(team);
-    team->ending = true;
-    for (int i = 0; i < team->started; i++) (void)GPUNN__ADD_TO(&team->member[i].turn, 1);
-    gpunn__team_tell(team);
-    for (int i = 0; i < team->started; i++) GPUNN__THREAD_JOIN(team->member[i].thread);
-    team->started = 0;
-    team->ending = false;
+    gpunn__thread_pool_after_fork(pool);
+    pool->ending = true;
+    for (int i = 0; i < pool->started; i++) (void)GPUNN__ADD_TO(&pool->member[i].turn, 1);
+    gpunn__thread_pool_wake(pool);
+    for (int i = 0; i < pool->started; i++) GPUNN__THREAD_JOIN(pool->member[i].thread);
+    pool->started = 0;
+    pool->ending = false;
 #else
-    (void)team;
+    (void)pool;
 #endif
 }
 
-GPUNN__INTERNAL void gpunn__team_close(gpunn__team *team)
+GPUNN__INTERNAL void gpunn__thread_pool_close(gpunn__thread_pool *pool)
 {
-    gpunn__team_rest(team);
-    GPUNN__MONITOR_CLOSE(&team->monitor);
+    gpunn__thread_pool_stop(pool);
+    GPUNN__MONITOR_CLOSE(&pool->monitor);
 }
 
 GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, int threads), void *arg)
 {
-    const int outer = gpunn__team_members;
+    const int outer = gpunn__task_threads;
 #ifndef GPUNN_NO_THREADS
-    gpunn__team *team = gpunn__team_here;
-    if (threads > 1 && outer == 0 && team) {
-        team->task = task;
-        team->arg = arg;
-        if (team->parallel_fn) {
-            gpunn__team_lend(team, threads);
+    gpunn__thread_pool *pool = gpunn__current_pool;
+    if (threads > 1 && outer == 0 && pool) {
+        pool->task = task;
+        pool->arg = arg;
+        if (pool->parallel_fn) {
+            gpunn__thread_pool_delegate(pool, threads);
             return;
         }
-        threads = gpunn__team_start(team, threads);
-        const uint32_t done = team->done;
-        team->members = threads;
-        GPUNN__STORE(&team->working, (uint32_t)threads - 1);
-        for (int i = 0; i < threads - 1; i++) (void)GPUNN__ADD_TO(&team->member[i].turn, 1);
-        gpunn__team_tell(team);
-        gpunn__team_members = threads;
+        threads = gpunn__thread_pool_start(pool, threads);
+        const uint32_t done = pool->done;
+        pool->members = threads;
+        GPUNN__STORE(&pool->working, (uint32_t)threads - 1);
+        for (int i = 0; i < threads - 1; i++) (void)GPUNN__ADD_TO(&pool->member[i].turn, 1);
+        gpunn__thread_pool_wake(pool);
+        gpunn__task_threads = threads;
         task(arg, 0, threads);
-        gpunn__team_members = 0;
-        if (threads > 1) gpunn__team_wait(team, &team->done, done, NULL);
+        gpunn__task_threads = 0;
+        if (threads > 1) gpunn__thread_pool_wait(pool, &pool->done, done, NULL);
         return;
     }
 #endif
     (void)threads;
-    gpunn__team_members = 1;
+    gpunn__task_threads = 1;
     task(arg, 0, 1);
-    gpunn__team_members = outer;
+    gpunn__task_threads = outer;
 }
 
-GPUNN__INTERNAL bool gpunn__team_barrier(void)
+GPUNN__INTERNAL bool gpunn__thread_barrier(void)
 {
 #ifndef GPUNN_NO_THREADS
-    if (gpunn__team_members < 2) return false;
-    gpunn__team   *team = gpunn__team_here;
-    const uint32_t phase = GPUNN__LOAD(&team->phase);
-    if (GPUNN__ADD_TO(&team->arrived, 1) < (uint32_t)gpunn__team_members) {
-        gpunn__team_wait(team, &team->phase, phase, &team->slept);
-        return GPUNN__LOAD(&team->late) != 0;
+    if (gpunn__task_threads < 2) return false;
+    gpunn__thread_pool *pool = gpunn__current_pool;
+    const uint32_t      phase = GPUNN__LOAD(&pool->phase);
+    if (GPUNN__ADD_TO(&pool->arrived, 1) < (uint32_t)gpunn__task_threads) {
+        gpunn__thread_pool_wait(pool, &pool->phase, phase, &pool->slept);
+        return GPUNN__LOAD(&pool->late) != 0;
     }
-    const uint32_t late = GPUNN__LOAD(&team->slept);
-    GPUNN__STORE(&team->arrived, 0);
-    GPUNN__STORE(&team->slept, 0);
-    GPUNN__STORE(&team->late, late);
-    (void)GPUNN__ADD_TO(&team->phase, 1);
-    gpunn__team_tell(team);
+    const uint32_t late = GPUNN__LOAD(&pool->slept);
+    GPUNN__STORE(&pool->arrived, 0);
+    GPUNN__STORE(&pool->slept, 0);
+    GPUNN__STORE(&pool->late, late);
+    (void)GPUNN__ADD_TO(&pool->phase, 1);
+    gpunn__thread_pool_wake(pool);
     return late != 0;
 #else
     return false;
@@ -24164,7 +24213,7 @@ GPUNN__INTERNAL int gpunn__thread_count(int asked)
     return 1;
 #else
     char      set[1024];
-    const int count = asked > 0 ? asked : gpunn__threads_said();
+    const int count = asked > 0 ? asked : gpunn__omp_threads();
     return count == 0 ? gpunn__processors(set) : count < GPUNN__MOST_THREADS ? count : GPUNN__MOST_THREADS;
 #endif
 }
@@ -24332,10 +24381,10 @@ GPUNN__INLINE gpunn__bf16 gpunn__has_bf16(void)
  * gpunn__cpu_<name>(cpu, step, action), which holds both its forward and its backward. Elementwise ops are
  * generated from their tables (>>cpu/elementwise). */
 struct gpunn__cpu {
-    int          threads, room; /* room: threads that the team's memory was allocated for */
-    unsigned     blocks;        /* number of large blocks allocated so far */
-    gpunn__team  team;
-    gpunn__error error;
+    int                threads, capacity; /* capacity: threads that the pool's memory was allocated for */
+    unsigned           blocks;            /* number of large blocks allocated so far */
+    gpunn__thread_pool pool;
+    gpunn__error       error;
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     void *user;
 };
@@ -24343,8 +24392,8 @@ struct gpunn__cpu {
 /* The state before gpunn__cpu_begin, for gpunn__cpu_end. Between the two calls the backend's thread pool is
  * current in this thread, and denormals count as zero. */
 typedef struct gpunn__cpu_before {
-    unsigned     denormals;
-    gpunn__team *team;
+    unsigned            denormals;
+    gpunn__thread_pool *pool;
 } gpunn__cpu_before;
 
 GPUNN__INTERNAL gpunn__cpu_before gpunn__cpu_begin(void *context);
@@ -24398,14 +24447,14 @@ GPUNN__INTERNAL gpunn__cpu_before gpunn__cpu_begin(void *context)
 {
     gpunn__cpu_before before;
     before.denormals = gpunn__flush_denormals();
-    before.team = gpunn__team_here;
-    gpunn__team_here = &((gpunn__cpu *)context)->team;
+    before.pool = gpunn__current_pool;
+    gpunn__current_pool = &((gpunn__cpu *)context)->pool;
     return before;
 }
 
 GPUNN__INTERNAL void gpunn__cpu_end(gpunn__cpu_before before)
 {
-    gpunn__team_here = before.team;
+    gpunn__current_pool = before.pool;
     gpunn__restore_denormals(before.denormals);
 }
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
@@ -24422,7 +24471,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status stat
  * Elementwise ops on the CPU. Each loop is generated from the tables of ops and works on contiguous memory
  * only. One driver feeds the loops chunks of the result. In each chunk, within the first-level cache, it
  * expands broadcast operands and sums the gradients of broadcast operands. */
-enum { GPUNN__LINE = 16 }; /* elements per iteration of a loop: one cache line, a whole number of vectors at every level */
+enum { GPUNN__LANES = 16 }; /* elements per iteration of a loop: one cache line, a whole number of vectors at every level */
 
 enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
 
@@ -24486,7 +24535,7 @@ GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, fl
  * dropped. */
 GPUNN__INTERNAL gpunn__drop gpunn__drop_of(const gpunn_step *step);
 
-/* Computes to[i] = the op, or one of its derivatives, for lines * GPUNN__LINE elements. from[0 .. 2] are the
+/* Computes to[i] = the op, or one of its derivatives, for lines * GPUNN__LANES elements. from[0 .. 2] are the
  * operands, from[3] the result, from[4] its gradient. An entry that the formula does not use may be NULL. to
  * may alias an entry of from. */
 typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float *attr, float *to);
@@ -24544,7 +24593,7 @@ typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float
     {                                                                                                    \
         constants(void) from, (void)attr;                                                                \
         GPUNN__IVDEP                                                                                     \
-        for (int64_t i = 0, n = lines * GPUNN__LINE; i != n; ++i) to[i] = (float)(text);                 \
+        for (int64_t i = 0, n = lines * GPUNN__LANES; i != n; ++i) to[i] = (float)(text);                \
     }
 #define GPUNN__LOOPS(name, constants, f, dx) \
     GPUNN__LOOP(gpunn__loop_##name, constants, f) GPUNN__LOOP(gpunn__loop_##name##_da, constants, dx)
@@ -24625,10 +24674,10 @@ typedef struct gpunn__map_job {
     const gpunn_step   *step;
     const gpunn__loops *loops;
     int                 operands;
-    bool                narrow[3]; /* operand i is broadcast */
-    bool                sums[3];   /* the gradient of operand i is needed, and is a sum because of the broadcast */
-    gpunn__walk         axes;      /* of the result, with each operand's strides */
-    int64_t             period[3]; /* operand i, expanded to the result's shape, repeats after this many elements */
+    bool                broadcast[3]; /* operand i is broadcast */
+    bool                sums[3];      /* the gradient of operand i is needed, and is a sum because of the broadcast */
+    gpunn__walk         axes;         /* of the result, with each operand's strides */
+    int64_t             period[3];    /* operand i, expanded to the result's shape, repeats after this many elements */
     int64_t             chunk;
     int                 parts;      /* of the result, each computed by one thread */
     double             *partial[3]; /* [parts][operand's count] */
@@ -24726,14 +24775,14 @@ static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, 
  * element. */
 static void gpunn__map_loop(gpunn__loop loop, int64_t n, const float *const *from, const float *attr, float *to)
 {
-    const int64_t whole = n - n % GPUNN__LINE, rest = n - whole;
-    if (whole) loop(whole / GPUNN__LINE, from, attr, to);
+    const int64_t whole = n - n % GPUNN__LANES, rest = n - whole;
+    if (whole) loop(whole / GPUNN__LANES, from, attr, to);
     if (rest == 0) return;
-    float        copy[5][GPUNN__LINE], result[GPUNN__LINE];
+    float        copy[5][GPUNN__LANES], result[GPUNN__LANES];
     const float *of[5];
     for (int i = 0; i < 5; i++) {
         of[i] = copy[i];
-        for (int64_t j = 0; from[i] && j < GPUNN__LINE; j++) copy[i][j] = from[i][whole + (j < rest ? j : 0)];
+        for (int64_t j = 0; from[i] && j < GPUNN__LANES; j++) copy[i][j] = from[i][whole + (j < rest ? j : 0)];
     }
     loop(1, of, attr, result);
     memcpy(to + whole, result, (size_t)rest * sizeof *to);
@@ -24751,7 +24800,7 @@ static void gpunn__map_part(const gpunn__map_job *job, int part)
         for (int i = 0; i < job->operands; ++i) {
             const float *data = (const float *)step->in[i].data;
             if (data == NULL) continue;
-            if (!job->narrow[i])
+            if (!job->broadcast[i])
                 from[i] = data + at;
             else if (at == begin || job->chunk % job->period[i] != 0)
                 from[i] = gpunn__map_expand(job, i, at, n, scratch[i]);
@@ -24802,15 +24851,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
 {
     gpunn__map_job job;
     int64_t        count = step->out.count, partials = 0;
-    bool           narrow = false, buffered = false;
+    bool           broadcast = false, buffered = false;
     job.step = step;
     job.loops = loops;
     job.operands = step->input_count;
     for (int i = 0; i < job.operands; ++i) {
-        job.narrow[i] = step->in[i].count != count;
-        job.sums[i] = job.narrow[i] && step->backward && step->grad_in[i].data != NULL;
-        narrow |= job.narrow[i];
-        buffered |= job.narrow[i] || (step->backward && step->accumulate[i]);
+        job.broadcast[i] = step->in[i].count != count;
+        job.sums[i] = job.broadcast[i] && step->backward && step->grad_in[i].data != NULL;
+        broadcast |= job.broadcast[i];
+        buffered |= job.broadcast[i] || (step->backward && step->accumulate[i]);
         if (job.sums[i]) partials += step->in[i].count;
     }
     if (partials) { /* partial sums are split by shape alone, so the number of threads does not change the result */
@@ -24825,11 +24874,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
     }
 
     job.chunk = buffered ? GPUNN__MAP_CHUNK : 8 * GPUNN__MAP_CHUNK;
-    if (narrow) {
+    if (broadcast) {
         gpunn__map_merge(&job);
         int64_t longest = 1; /* longest period that fits: chunks of a multiple of it are expanded only once */
         for (int i = 0; i < job.operands; ++i)
-            if (job.narrow[i] && job.period[i] > longest && job.period[i] <= job.chunk) longest = job.period[i];
+            if (job.broadcast[i] && job.period[i] > longest && job.period[i] <= job.chunk) longest = job.period[i];
         job.chunk -= job.chunk % longest;
     }
     if (partials) {
@@ -26047,7 +26096,7 @@ GPUNN__VECTORIZED(gpunn__energy_task, (void *arg, int thread, int threads), (arg
 }
 
 /* dx += factor * ((x - before) - (after - x)). Where there is no neighbour, before or after is x. */
-static void gpunn__energy_slopes(float *dx, const float *x, const float *before, const float *after, int64_t n, float factor)
+static void gpunn__energy_dx(float *dx, const float *x, const float *before, const float *after, int64_t n, float factor)
 {
     GPUNN__IVDEP
     for (int64_t i = 0; i < n; i++) dx[i] += factor * (x[i] - before[i] - (after[i] - x[i]));
@@ -26066,12 +26115,12 @@ GPUNN__VECTORIZED(gpunn__energy_back_task, (void *arg, int thread, int threads),
             int64_t stride = e->stride[k], last = e->length - stride, at = row * e->length / stride % e->size[k];
             float   factor = (float)(2 * e->share[k] * (double)*e->dy);
             if (k < e->count - 1) {
-                gpunn__energy_slopes(dx, x, at > 0 ? x - stride : x, at < e->size[k] - 1 ? x + stride : x, e->length, factor);
+                gpunn__energy_dx(dx, x, at > 0 ? x - stride : x, at < e->size[k] - 1 ? x + stride : x, e->length, factor);
                 continue;
             }
-            gpunn__energy_slopes(dx, x, x, x + stride, stride, factor);
-            gpunn__energy_slopes(dx + stride, x + stride, x, x + 2 * stride, last - stride, factor);
-            gpunn__energy_slopes(dx + last, x + last, x + last - stride, x + last, stride, factor);
+            gpunn__energy_dx(dx, x, x, x + stride, stride, factor);
+            gpunn__energy_dx(dx + stride, x + stride, x, x + 2 * stride, last - stride, factor);
+            gpunn__energy_dx(dx + last, x + last, x + last - stride, x + last, stride, factor);
         }
     }
 }
@@ -26221,7 +26270,7 @@ static void gpunn__pick_back_task(void *arg, int thread, int threads)
     if (!p->add) {
         gpunn__cpu_part(p->outer * p->n * p->inner, 16, threads, thread, &unit, &end);
         memset(p->to + unit, 0, (size_t)(end - unit) * sizeof *p->to);
-        (void)gpunn__team_barrier();
+        (void)gpunn__thread_barrier();
     }
     gpunn__cpu_part(p->outer * blocks, 1, threads, thread, &unit, &end);
     for (; unit < end; unit++) {
@@ -27523,7 +27572,7 @@ GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int6
 
 /* Whether C has few columns, as the gradient of the weights of two features does. Then C^T = B^T A^T fills
  * the vectors and reads A in place. */
-GPUNN__INLINE bool gpunn__gemm_is_narrow(const gpunn__gemm *g)
+GPUNN__INLINE bool gpunn__gemm_has_few_columns(const gpunn__gemm *g)
 {
     return g->b && !g->b_dtype && !g->bf16 && g->a_row == 1 && g->n <= 4 && g->m >= 16 && !g->scale_row && !g->shift_row &&
            !g->scale_col && !g->shift_col && !g->residual && !g->relu;
@@ -27543,7 +27592,7 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_transposed(const gpunn__gemm *g, float *c)
 
 GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 {
-    if (gpunn__gemm_is_narrow(g)) {
+    if (gpunn__gemm_has_few_columns(g)) {
         const gpunn__gemm transposed = gpunn__gemm_transposed(g, NULL);
         return gpunn__gemm_workspace(&transposed, threads) + (size_t)(g->m * g->n) * sizeof(float);
     }
@@ -27552,8 +27601,8 @@ GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 }
 
 /* Packs columns of a panel of B in 16-bit storage, widening some rows at a time. */
-static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
-                                    int64_t jc, float *packed)
+static void gpunn__gemm_pack_half(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                  int64_t jc, float *packed)
 {
     enum { ROWS = 64, COLUMNS = 48 };
     float         wide[COLUMNS * ROWS];
@@ -27571,8 +27620,8 @@ GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
 }
-static void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
-                                    int64_t j1, float *wide)
+static void gpunn__gemm_half_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
+                                  int64_t j1, float *wide)
 {
     const int64_t words = g->k / 2;
     if (gpunn__gemm_b_is_words(g) && i1 - i0 <= 2 * GPUNN__WIDENED) {
@@ -27598,7 +27647,7 @@ static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kern
     if (g->pack_b)
         g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
     else if (g->b_dtype)
-        gpunn__gemm_pack_narrow(g, kernels, p, pc, j, jc, packed);
+        gpunn__gemm_pack_half(g, kernels, p, pc, j, jc, packed);
     else if (g->b_col == 1)
         kernels->copy(b, g->b_row, pc, jc, width, packed);
     else if (g->b_row == 1)
@@ -27712,7 +27761,7 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
 {
     if (gpunn__gemm_is_dots(g)) {
         if (g->b_dtype)
-            gpunn__gemm_narrow_dots(g, kernels, i0, i1, j0, j1, packed);
+            gpunn__gemm_half_dots(g, kernels, i0, i1, j0, j1, packed);
         else
             kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
                           g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
@@ -27835,7 +27884,7 @@ static void gpunn__gemm_task(void *arg, int index, int threads)
  * not qualify. */
 static bool gpunn__gemm_cblas(const gpunn__gemm *g)
 {
-    if (gpunn__team_members > 1) return false;
+    if (gpunn__task_threads > 1) return false;
     const bool    ta = g->a_col != 1, tb = g->b_col != 1;
     const int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, limit = INT32_MAX;
     if (!g->b || g->b_dtype || g->bf16 || (ta && g->a_row != 1) || (tb && g->b_row != 1)) return false;
@@ -27854,7 +27903,7 @@ GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wo
 #ifdef GPUNN_CBLAS
     if (gpunn__gemm_cblas(g)) return;
 #endif
-    if (gpunn__gemm_is_narrow(g)) {
+    if (gpunn__gemm_has_few_columns(g)) {
         float *const      c = (float *)workspace;
         const gpunn__gemm transposed = gpunn__gemm_transposed(g, c);
         gpunn__gemm_run(&transposed, threads, c + g->m * g->n);
@@ -28432,7 +28481,7 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     gpunn__conv_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
-    if (threads > 1) (void)gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__thread_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
     if (blocks < threads) { /* few pixels: use smaller blocks */
         rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
@@ -28477,7 +28526,7 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
         gpunn__cpu_part(v->n * cells * v->c, 16, threads, index, &begin, &end);
         memset(l->dxt + begin, 0, (size_t)(end - begin) * sizeof(float));
     }
-    if (threads > 1) (void)gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__thread_barrier();
     for (int64_t group = 0; group < v->groups; group++)
         for (int64_t p = 0; p < v->pixels; p += l->rows) {
             int64_t      count = v->pixels - p < l->rows ? v->pixels - p : l->rows;
@@ -28485,14 +28534,14 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
             if (l->want_dweight) {
                 gpunn__cpu_part(count, 1, threads, index, &begin, &end);
                 gpunn__lowered_windows(l, group, p + begin, end - begin, l->columns + begin * v->k);
-                if (threads > 1) (void)gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__thread_barrier();
                 gpunn__gemm g = gpunn__conv_gemm(v->og, v->k, count);
                 g.a = dyt, g.a_row = 1, g.a_col = v->oc;
                 g.b = l->columns, g.b_row = v->k, g.b_col = 1;
                 g.c = l->dwt + group * v->og * v->k, g.c_row = v->k, g.accumulate = p > 0;
                 gpunn__cpu_part(v->k, 3 * kernels->lanes, threads, index, &begin, &end);
                 if (begin < end) gpunn__gemm_block(&g, kernels, 0, v->og, begin, end, panel);
-                if (threads > 1) (void)gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__thread_barrier();
             }
             if (l->want_dx) {
                 gpunn__gemm g = gpunn__conv_gemm(count, v->k, v->og);
@@ -28501,10 +28550,10 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
                 g.c = l->columns, g.c_row = v->k;
                 gpunn__cpu_part(count, 8, threads, index, &begin, &end);
                 if (begin < end) gpunn__gemm_block(&g, kernels, begin, end, 0, v->k, panel);
-                if (threads > 1) (void)gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__thread_barrier();
                 gpunn__cpu_part(v->cg, 16, threads, index, &begin, &end);
                 if (begin < end) gpunn__lowered_add(l, group, p, count, begin, end, l->columns);
-                if (threads > 1) (void)gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__thread_barrier();
             }
         }
     if (l->want_dx) {
@@ -28962,7 +29011,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     if (!w->ready) {
         gpunn__winograd_weights(w, index, threads);
-        if (threads > 1) (void)gpunn__team_barrier();
+        if (threads > 1) (void)gpunn__thread_barrier();
     }
     const int64_t rows = w->n * w->od * w->down, groups = (rows + w->group - 1) / w->group;
     const bool    wait = w->shared && threads > 1;
@@ -28976,7 +29025,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     for (; group < end; group++) {
         int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, v, index, threads, pixels);
-        if (wait) (void)gpunn__team_barrier();
+        if (wait) (void)gpunn__thread_barrier();
         gpunn__gemm g = gpunn__conv_gemm(rows * w->across, w->co, w->depth);
         g.a_row = w->depth, g.a_col = 1, g.c_row = w->co;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
@@ -28984,9 +29033,9 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
             g.a = v + from * tiles * w->depth, g.packed_b = w->u + from * w->u_plane, g.c = m + from * tiles * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, tiles, 0, w->co, NULL);
         }
-        if (wait) (void)gpunn__team_barrier();
+        if (wait) (void)gpunn__thread_barrier();
         gpunn__winograd_scatter(w, t, t_end, m, tiles * w->co, index, threads, pixels);
-        if (wait) (void)gpunn__team_barrier();
+        if (wait) (void)gpunn__thread_barrier();
     }
 }
 
@@ -29004,7 +29053,7 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
         int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, w->v, index, threads, pixels);
         gpunn__winograd_gather(w, &doutput, t, t_end, m, index, threads, pixels);
-        if (threads > 1) (void)gpunn__team_barrier();
+        if (threads > 1) (void)gpunn__thread_barrier();
         gpunn__gemm g = gpunn__conv_gemm(w->depth, w->co, tiles);
         g.a_row = 1, g.a_col = w->depth, g.b_row = w->co, g.b_col = 1, g.c_row = w->co, g.accumulate = t > 0;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
@@ -29012,7 +29061,7 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
             g.a = w->v + from * tiles * w->depth, g.b = m + from * tiles * w->co, g.c = w->du + from * w->depth * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, w->depth, 0, w->co, panel);
         }
-        if (threads > 1) (void)gpunn__team_barrier();
+        if (threads > 1) (void)gpunn__thread_barrier();
     }
     float         taps[16 * 9 * 16]; /* [ci][tap][co] */
     const int64_t chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
@@ -29207,7 +29256,7 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
     memset(&job, 0, sizeof job);
     float *copy = d->copies + index * d->copy;
     memset(copy, 0, (size_t)d->copy * sizeof *copy);
-    if (threads > 1) (void)gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__thread_barrier();
     job.x = copy, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
     job.out = d->out + index * d->rows * d->pixels, job.out_row = d->pixels;
     int64_t now = -1;
@@ -29271,7 +29320,7 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
             }
         }
     }
-    if (threads > 1) (void)gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__thread_barrier();
     const int64_t all = d->groups * d->blocks * tile;
     gpunn__cpu_part(d->groups * d->co, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
@@ -29930,13 +29979,13 @@ typedef struct gpunn__sampling {
 typedef struct gpunn__places { /* of a chunk's points along one axis */
     int32_t cell[2][GPUNN__POINTS];
     float   weight[2][GPUNN__POINTS];
-    float   slope[2][GPUNN__POINTS]; /* derivative of weight with respect to the coordinate */
+    float   derivative[2][GPUNN__POINTS]; /* derivative of weight with respect to the coordinate */
 } gpunn__places;
 
 typedef struct gpunn__corners { /* of a chunk's points: two cells in each of up to four rows */
     gpunn__places x, y, z;
     int32_t       row[4][GPUNN__POINTS]; /* its first cell */
-    float         weight[4][GPUNN__POINTS], slope_y[4][GPUNN__POINTS], slope_z[4][GPUNN__POINTS];
+    float         weight[4][GPUNN__POINTS], derivative_y[4][GPUNN__POINTS], derivative_z[4][GPUNN__POINTS];
     int32_t       inside[GPUNN__POINTS]; /* 0: outside all cells; ignore the cells and weights */
 } gpunn__corners;
 
@@ -29969,14 +30018,14 @@ static gpunn__sampling gpunn__sampling_of(const gpunn_step *step)
     return s;
 }
 
-/* Reflects coordinates at low and low + span until they lie in between. Each reflection negates the slope. */
-static void gpunn__reflect(float low, float span, int count, float *at, float *slope)
+/* Reflects coordinates at low and low + span until they lie in between. Each reflection negates the derivative. */
+static void gpunn__reflect(float low, float span, int count, float *at, float *derivative)
 {
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
         float away = fabsf(at[i] - low), times = floorf(away / span), rest = away - times * span;
         bool  odd = times - 2 * floorf(times / 2) != 0;
-        slope[i] = (at[i] < low) != odd ? -slope[i] : slope[i];
+        derivative[i] = (at[i] < low) != odd ? -derivative[i] : derivative[i];
         at[i] = (odd ? span - rest : rest) + low;
     }
 }
@@ -29988,18 +30037,18 @@ static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate
     bool  zeros = s->padding == GPUNN_GRID_ZEROS;
     float span = (float)(s->align_corners ? size - 1 : size), shift = s->align_corners ? 0 : 0.5f;
     float low = zeros ? -2.0f : 0.0f, high = (float)(zeros ? size + 1 : size - 1);
-    float at[GPUNN__POINTS], slope[GPUNN__POINTS];
+    float at[GPUNN__POINTS], derivative[GPUNN__POINTS];
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
         at[i] = (coordinate[i * stride] + 1) / 2 * span - shift;
-        slope[i] = span / 2;
+        derivative[i] = span / 2;
     }
-    if (s->padding == GPUNN_GRID_REFLECTION) gpunn__reflect(-shift, span, count, at, slope);
+    if (s->padding == GPUNN_GRID_REFLECTION) gpunn__reflect(-shift, span, count, at, derivative);
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
         float near = at[i] > low ? at[i] : low; /* NaN becomes low */
         near = near < high ? near : high;
-        float   turn = at[i] > low && at[i] < high ? slope[i] : 0; /* 0 beyond a border */
+        float   turn = at[i] > low && at[i] < high ? derivative[i] : 0; /* 0 beyond a border */
         int32_t cell = (int32_t)near;
         cell -= (float)cell > near; /* floor */
         float   part = near - (float)cell;
@@ -30008,8 +30057,8 @@ static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate
         p->cell[1][i] = has_next ? next : p->cell[0][i];
         p->weight[0][i] = has ? 1 - part : 0;
         p->weight[1][i] = has_next ? part : 0;
-        p->slope[0][i] = has ? -turn : 0;
-        p->slope[1][i] = has_next ? turn : 0;
+        p->derivative[0][i] = has ? -turn : 0;
+        p->derivative[1][i] = has_next ? turn : 0;
         inside[i] &= has | has_next;
     }
     for (int i = 0; s->mode == GPUNN_GRID_NEAREST && i < count; i++) {
@@ -30035,7 +30084,7 @@ static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_
         for (int i = 0; i < count; i++) {
             c->row[r][i] = c->y.cell[r][i] * s->size[0];
             c->weight[r][i] = c->y.weight[r][i];
-            c->slope_y[r][i] = c->y.slope[r][i];
+            c->derivative_y[r][i] = c->y.derivative[r][i];
         }
     }
     if (s->axes == 2) return;
@@ -30045,8 +30094,8 @@ static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_
         for (int i = 0; i < count; i++) {
             float weight = c->weight[r & 1][i], z = c->z.weight[r >> 1][i];
             c->row[r][i] = c->row[r & 1][i] + c->z.cell[r >> 1][i] * slice;
-            c->slope_z[r][i] = weight * c->z.slope[r >> 1][i];
-            c->slope_y[r][i] = c->slope_y[r & 1][i] * z;
+            c->derivative_z[r][i] = weight * c->z.derivative[r >> 1][i];
+            c->derivative_y[r][i] = c->derivative_y[r & 1][i] * z;
             c->weight[r][i] = weight * z;
         }
     }
@@ -30075,21 +30124,21 @@ GPUNN__INLINE void gpunn__sample_chunk(const gpunn__corners *c, int rows, int co
 }
 
 /* Adds the contribution of one channel to the gradients of the coordinates x, y, z. */
-GPUNN__INLINE void gpunn__sample_chunk_slopes(const gpunn__corners *c, int rows, int count, const float *x, const float *dy,
-                                              float sum[3][GPUNN__POINTS])
+GPUNN__INLINE void gpunn__sample_chunk_dgrid(const gpunn__corners *c, int rows, int count, const float *x, const float *dy,
+                                             float sum[3][GPUNN__POINTS])
 {
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
-        float slope[3] = {0, 0, 0}, g = c->inside[i] ? dy[i] : 0;
+        float derivative[3] = {0, 0, 0}, g = c->inside[i] ? dy[i] : 0;
         for (int r = 0; r < rows; r++) {
             const float *row = x + c->row[r][i];
             float        low = row[c->x.cell[0][i]], high = row[c->x.cell[1][i]];
             float        value = low * c->x.weight[0][i] + high * c->x.weight[1][i];
-            slope[0] += c->weight[r][i] * (low * c->x.slope[0][i] + high * c->x.slope[1][i]);
-            slope[1] += c->slope_y[r][i] * value;
-            if (rows == 4) slope[2] += c->slope_z[r][i] * value;
+            derivative[0] += c->weight[r][i] * (low * c->x.derivative[0][i] + high * c->x.derivative[1][i]);
+            derivative[1] += c->derivative_y[r][i] * value;
+            if (rows == 4) derivative[2] += c->derivative_z[r][i] * value;
         }
-        for (int k = 0; k < (rows == 4 ? 3 : 2); k++) sum[k][i] += g * slope[k];
+        for (int k = 0; k < (rows == 4 ? 3 : 2); k++) sum[k][i] += g * derivative[k];
     }
 }
 
@@ -30135,9 +30184,9 @@ GPUNN__VECTORIZED(gpunn__sample_task, (void *arg, int thread, int threads), (arg
             const float *x = s->x + channel * s->cells;
             int64_t      at = channel * s->points + first;
             if (s->dgrid && rows == 4)
-                gpunn__sample_chunk_slopes(&c, 4, count, x, s->dy + at, sum);
+                gpunn__sample_chunk_dgrid(&c, 4, count, x, s->dy + at, sum);
             else if (s->dgrid && rows == 2)
-                gpunn__sample_chunk_slopes(&c, 2, count, x, s->dy + at, sum);
+                gpunn__sample_chunk_dgrid(&c, 2, count, x, s->dy + at, sum);
             else if (s->dgrid)
                 break;
             else if (rows == 4)
@@ -30182,7 +30231,7 @@ GPUNN__VECTORIZED(gpunn__sample_back_task, (void *arg, int thread, int threads),
     gpunn__corners         c;
     if (threads > 1) {
         gpunn__sample_find_touched(s, thread, threads);
-        (void)gpunn__team_barrier();
+        (void)gpunn__thread_barrier();
     }
     gpunn__cpu_part(s->samples * lines, 1, threads, thread, &row, &row_end);
     while (row < row_end) {
@@ -30469,18 +30518,18 @@ GPUNN__VECTORIZED(gpunn__hash_task, (void *arg, int index, int threads), (arg, i
                                  h->y + (p * grid->levels + l) * grid->features);
 }
 
-GPUNN__VECTORIZED(gpunn__hash_slopes_task, (void *arg, int index, int threads), (arg, index, threads))
+GPUNN__VECTORIZED(gpunn__hash_dx_task, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const int                 axes = h->grid.axes;
     int64_t                   begin, end;
     gpunn__cpu_part(h->points, 1, threads, index, &begin, &end);
     for (int64_t p = begin; p < end; p++) {
-        float slope[GPUNN__HASH_AXES] = {0};
+        float derivative[GPUNN__HASH_AXES] = {0};
         for (int l = 0; l < h->grid.levels; l++)
-            gpunn__hash_slopes(axes, &h->grid.level[l], h->x + p * axes, h->table, h->grid.features,
-                               h->dy + (p * h->grid.levels + l) * h->grid.features, slope);
-        for (int i = 0; i < axes; i++) h->dx[p * axes + i] = h->add_x ? h->dx[p * axes + i] + slope[i] : slope[i];
+            gpunn__hash_dx(axes, &h->grid.level[l], h->x + p * axes, h->table, h->grid.features,
+                           h->dy + (p * h->grid.levels + l) * h->grid.features, derivative);
+        for (int i = 0; i < axes; i++) h->dx[p * axes + i] = h->add_x ? h->dx[p * axes + i] + derivative[i] : derivative[i];
     }
 }
 
@@ -30527,7 +30576,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpu
     h.dtable = (float *)step->grad_in[1].data;
     h.add_x = step->accumulate[0];
     h.add_table = step->accumulate[1];
-    if (h.dx) gpunn_parallel(threads, gpunn__hash_slopes_task, &h);
+    if (h.dx) gpunn_parallel(threads, gpunn__hash_dx_task, &h);
     if (h.dtable) gpunn_parallel(threads, gpunn__hash_back_task, &h);
     return GPUNN_OK;
 }
@@ -30776,7 +30825,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step
  * large anyway. */
 
 typedef struct gpunn__moments {
-    double count, mean, square; /* square: sum of (x - mean)^2. In backward, mean is sum g and square is sum g h */
+    double count, mean_or_sum, squares_or_products; /* mean and sum of (x - mean)^2; backward: sums of g and of g h */
 } gpunn__moments;
 
 typedef struct gpunn__norm {
@@ -30793,9 +30842,9 @@ typedef struct gpunn__norm {
 
 GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double mean, double square)
 {
-    double delta = mean - a->mean, total = a->count + count;
-    a->mean += delta * count / total;
-    a->square += square + delta * delta * a->count * count / total;
+    double delta = mean - a->mean_or_sum, total = a->count + count;
+    a->mean_or_sum += delta * count / total;
+    a->squares_or_products += square + delta * delta * a->count * count / total;
     a->count = total;
 }
 
@@ -30840,7 +30889,7 @@ static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, c
                 gpunn__norm_block(x, center, x, center, n, count, stride, part);
                 double values = (double)(n * count), off = part[0] / values;
                 gpunn__moments_join(&all, values, (double)center + off, part[1] - part[0] * off);
-                center = (float)all.mean;
+                center = (float)all.mean_or_sum;
             }
         }
     return all;
@@ -30880,7 +30929,7 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
             } else {
                 double off = (double)sum[j] / (double)rows;
                 gpunn__moments_join(&all[j], (double)rows, (double)center[j] + off, (double)product[j] - (double)sum[j] * off);
-                center[j] = (float)all[j].mean;
+                center[j] = (float)all[j].mean_or_sum;
             }
     }
     for (int64_t c = 0; c < count; c++) {
@@ -30888,7 +30937,7 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
         for (int64_t j = at + 1; j < at + b->inner; j++) {
             total[at][0] += total[j][0];
             total[at][1] += total[j][1];
-            if (!g) gpunn__moments_join(&all[at], all[j].count, all[j].mean, all[j].square);
+            if (!g) gpunn__moments_join(&all[at], all[j].count, all[j].mean_or_sum, all[j].squares_or_products);
         }
         moments[c] = all[at];
         sums[c][0] = total[at][0];
@@ -30910,8 +30959,8 @@ GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float 
         y[i] = single ? (x[i] - mean) * scale + shift : (x[i] - k->mean[i]) * k->scale[i] + k->shift[i];
 }
 
-GPUNN__INLINE void gpunn__norm_slope(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
-                                     const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT dx, int64_t n, bool single, bool add)
+GPUNN__INLINE void gpunn__norm_dx(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
+                                  float *GPUNN__RESTRICT dx, int64_t n, bool single, bool add)
 {
     float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0], slope = k->slope[0];
     for (int64_t i = 0; i < n; i++) {
@@ -30935,9 +30984,9 @@ static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count
         if (!b->g)
             GPUNN__FIXED(!b->by_row, gpunn__norm_line, k, b->x + at, b->y + at, width);
         else if (b->by_row)
-            GPUNN__FIXED(b->add, gpunn__norm_slope, k, b->x + at, b->g + at, b->y + at, width, false);
+            GPUNN__FIXED(b->add, gpunn__norm_dx, k, b->x + at, b->g + at, b->y + at, width, false);
         else
-            GPUNN__FIXED(b->add, gpunn__norm_slope, k, b->x + at, b->g + at, b->y + at, width, true);
+            GPUNN__FIXED(b->add, gpunn__norm_dx, k, b->x + at, b->g + at, b->y + at, width, true);
 }
 
 static void gpunn__norm_moments(const gpunn__norm *b, int64_t first, int64_t count, gpunn__moments *moments)
@@ -30960,9 +31009,9 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
         int64_t c = first + i;
         double  mean, variance;
         if (b->training) {
-            mean = moments[i].mean;
-            variance = moments[i].square / moments[i].count;
-            double unbiased = moments[i].square / (moments[i].count - 1);
+            mean = moments[i].mean_or_sum;
+            variance = moments[i].squares_or_products / moments[i].count;
+            double unbiased = moments[i].squares_or_products / (moments[i].count - 1);
             if (b->running_mean)
                 b->running_mean[c] = (float)((1 - b->momentum) * (double)b->running_mean[c] + b->momentum * mean);
             if (b->running_var)
@@ -31000,8 +31049,8 @@ static void gpunn__norm_sums(const gpunn__norm *b, int64_t first, int64_t count,
         if (b->dweight) b->dweight[c] = (b->add_weight ? b->dweight[c] : 0) + dweight;
         if (b->dbias) b->dbias[c] = (b->add_bias ? b->dbias[c] : 0) + dbias;
         all[i].count = b->training ? (double)(b->n * b->inner) : INFINITY;
-        all[i].mean = sums[i][0];
-        all[i].square = sums[i][1];
+        all[i].mean_or_sum = sums[i][0];
+        all[i].squares_or_products = sums[i][1];
     }
 }
 
@@ -31018,8 +31067,8 @@ static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64
         double  invstd = (double)b->invstd[c];
         k.mean[i] = b->mean[c];
         k.scale[i] = (float)(invstd * (b->weight ? (double)b->weight[c] : 1));
-        k.shift[i] = (float)(sums[i].mean / sums[i].count);
-        k.slope[i] = (float)(invstd * invstd * sums[i].square / sums[i].count);
+        k.shift[i] = (float)(sums[i].mean_or_sum / sums[i].count);
+        k.slope[i] = (float)(invstd * invstd * sums[i].squares_or_products / sums[i].count);
     }
     if (b->y) gpunn__norm_apply(b, first, count, &k);
 }
@@ -31044,7 +31093,7 @@ GPUNN__VECTORIZED(gpunn__norm_task, (void *arg, int thread, int threads), (arg, 
 
 /* Exchanges each rank's moments or sums and merges them in rank order, so that all ranks get the same
  * bits. */
-static GPUNN__STATUS gpunn__norm_meet(gpunn__cpu *cpu, const gpunn_step *step, gpunn__norm *b, int threads)
+static GPUNN__STATUS gpunn__norm_combine_ranks(gpunn__cpu *cpu, const gpunn_step *step, gpunn__norm *b, int threads)
 {
     const gpunn_ranks *ranks = step->ranks;
     gpunn__moments    *all = (gpunn__moments *)step->workspace;
@@ -31056,12 +31105,12 @@ static GPUNN__STATUS gpunn__norm_meet(gpunn__cpu *cpu, const gpunn_step *step, g
     for (int64_t i = b->channels; i < ranks->size * b->channels; i++) {
         gpunn__moments *sum = &all[i % b->channels];
         if (!b->g) {
-            gpunn__moments_join(sum, all[i].count, all[i].mean, all[i].square);
+            gpunn__moments_join(sum, all[i].count, all[i].mean_or_sum, all[i].squares_or_products);
             continue;
         }
         sum->count += all[i].count;
-        sum->mean += all[i].mean;
-        sum->square += all[i].square;
+        sum->mean_or_sum += all[i].mean_or_sum;
+        sum->squares_or_products += all[i].squares_or_products;
     }
     b->all = all;
     return GPUNN_OK;
@@ -31108,7 +31157,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
         b.add_bias = step->accumulate[2];
     }
     const int    threads = gpunn__cpu_threads(cpu, in[0].count);
-    gpunn_status status = step->ranks ? gpunn__norm_meet(cpu, step, &b, threads) : GPUNN_OK;
+    gpunn_status status = step->ranks ? gpunn__norm_combine_ranks(cpu, step, &b, threads) : GPUNN_OK;
     if (status == GPUNN_OK) gpunn_parallel(threads, gpunn__norm_task, &b);
     return status;
 }
@@ -31121,7 +31170,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
  * Each slice sums dweight and dbias of its rows: up to 64 rows in float, then in double. The sums of the
  * slices are added in order. */
 
-enum { GPUNN__ROW_GROUP = 4 }; /* rows whose gradients are computed together */
+enum { GPUNN__ROW_BLOCK = 4 }; /* rows whose gradients are computed together */
 
 typedef struct gpunn__row_norm {
     int64_t      rows, n, slices;
@@ -31185,7 +31234,7 @@ GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RES
 #undef GPUNN__TERM
 }
 
-static void gpunn__row_slope_sums(const float *x, const float *g, const float *weight, float mean, int64_t n, double sums[2])
+static void gpunn__row_gradient_sums(const float *x, const float *g, const float *weight, float mean, int64_t n, double sums[2])
 {
     if (weight)
         gpunn__row_sums(GPUNN__ROW_SCALED, x, g, weight, mean, n, sums);
@@ -31205,18 +31254,18 @@ GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float 
 }
 
 /* Inputs and constants for the gradients of a group of rows. */
-typedef struct gpunn__row_group {
-    const float *x[GPUNN__ROW_GROUP], *g[GPUNN__ROW_GROUP];
-    float       *dx[GPUNN__ROW_GROUP];
-    float        mean[GPUNN__ROW_GROUP], rstd[GPUNN__ROW_GROUP], shift[GPUNN__ROW_GROUP], slope[GPUNN__ROW_GROUP];
-} gpunn__row_group;
+typedef struct gpunn__row_block {
+    const float *x[GPUNN__ROW_BLOCK], *g[GPUNN__ROW_BLOCK];
+    float       *dx[GPUNN__ROW_BLOCK];
+    float        mean[GPUNN__ROW_BLOCK], rstd[GPUNN__ROW_BLOCK], shift[GPUNN__ROW_BLOCK], slope[GPUNN__ROW_BLOCK];
+} gpunn__row_block;
 
 /* Computes dx of the group, or (single) of its first row. affine: also adds their contributions to dweight
  * and dbias to sums[2][n]. */
-GPUNN__INLINE void gpunn__row_slopes(const gpunn__row_group *k, const float *weight, float *sums, int64_t n, bool single,
-                                     bool affine, bool add)
+GPUNN__INLINE void gpunn__row_gradients(const gpunn__row_block *k, const float *weight, float *sums, int64_t n, bool single,
+                                        bool affine, bool add)
 {
-    gpunn__row_group r = *k;
+    gpunn__row_block r = *k;
 #define GPUNN__ROW(j)                                                                       \
     {                                                                                       \
         float h = r.x[j][i] - r.mean[j], g = r.g[j][i];                                     \
@@ -31262,27 +31311,27 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
 }
 
 /* Backward of the group that starts at `row`, or (single) of that row alone. sums is as above.
- * scratch[GPUNN__ROW_GROUP][n] receives dx if dx is not needed. */
+ * scratch[GPUNN__ROW_BLOCK][n] receives dx if dx is not needed. */
 GPUNN__INLINE void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t row, bool single, float *sums, float *scratch)
 {
-    gpunn__row_group k;
+    gpunn__row_block k;
     double           part[2], n = (double)b->n;
     memset(&k, 0, sizeof k);
-    for (int j = 0; j < (single ? 1 : GPUNN__ROW_GROUP); j++) {
+    for (int j = 0; j < (single ? 1 : GPUNN__ROW_BLOCK); j++) {
         int64_t at = (row + j) * b->n;
         k.x[j] = b->x + at;
         k.g[j] = b->g + at;
         k.dx[j] = b->y ? b->y + at : scratch + j * b->n;
         k.mean[j] = b->mean ? b->mean[row + j] : 0;
         k.rstd[j] = b->rstd[row + j];
-        gpunn__row_slope_sums(k.x[j], k.g[j], b->weight, k.mean[j], b->n, part);
+        gpunn__row_gradient_sums(k.x[j], k.g[j], b->weight, k.mean[j], b->n, part);
         k.shift[j] = b->centered ? (float)(part[0] / n) : 0;
         k.slope[j] = (float)((double)k.rstd[j] * (double)k.rstd[j] * part[1] / n);
     }
     if (b->weight)
-        GPUNN__FIXED(b->add, gpunn__row_slopes, &k, b->weight, sums, b->n, single, true);
+        GPUNN__FIXED(b->add, gpunn__row_gradients, &k, b->weight, sums, b->n, single, true);
     else
-        GPUNN__FIXED(b->add, gpunn__row_slopes, &k, NULL, NULL, b->n, single, false);
+        GPUNN__FIXED(b->add, gpunn__row_gradients, &k, NULL, NULL, b->n, single, false);
 }
 
 GPUNN__VECTORIZED(gpunn__row_norm_task, (void *arg, int thread, int threads), (arg, thread, threads))
@@ -31299,11 +31348,11 @@ GPUNN__VECTORIZED(gpunn__row_norm_task, (void *arg, int thread, int threads), (a
         double *total = b->partial ? b->partial + slice * b->each : NULL;
         float  *sums = total ? (float *)(void *)(total + 2 * b->n) : NULL, *scratch = total ? sums + 2 * b->n : NULL;
         if (total) memset(total, 0, 2 * (size_t)b->n * sizeof *total);
-        gpunn__cpu_part(b->rows, GPUNN__ROW_GROUP, (int)b->slices, (int)slice, &from, &to);
+        gpunn__cpu_part(b->rows, GPUNN__ROW_BLOCK, (int)b->slices, (int)slice, &from, &to);
         while (from < to) {
             int64_t rest = gpunn__least(to, from + 64);
             if (total) memset(sums, 0, 2 * (size_t)b->n * sizeof *sums);
-            for (; from + GPUNN__ROW_GROUP <= rest; from += GPUNN__ROW_GROUP)
+            for (; from + GPUNN__ROW_BLOCK <= rest; from += GPUNN__ROW_BLOCK)
                 gpunn__row_norm_backward(b, from, false, sums, scratch);
             for (; from < rest; from++) gpunn__row_norm_backward(b, from, true, sums, scratch);
             for (int64_t j = 0; total && j < 2 * b->n; j++) total[j] += (double)sums[j];
@@ -31338,7 +31387,7 @@ static GPUNN__STATUS gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpu
     b.rows = in[0].count / b.n;
     b.slices = gpunn__least((b.rows + 15) / 16, 32);
     bool affine = step->backward && in[1].data;
-    if (affine) b.each = (step->grad_in[0].data ? 3 : 3 + GPUNN__ROW_GROUP / 2) * b.n;
+    if (affine) b.each = (step->grad_in[0].data ? 3 : 3 + GPUNN__ROW_BLOCK / 2) * b.n;
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->backward) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.rows * sizeof(float);
         if (affine) step->workspace_bytes = (size_t)(b.slices * b.each) * sizeof(double);
@@ -31411,8 +31460,8 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
     }
 }
 
-GPUNN__INLINE void gpunn__group_norm_slope(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
-                                           float *GPUNN__RESTRICT dx, int64_t n, const float k[5], bool add)
+GPUNN__INLINE void gpunn__group_norm_dx(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT dx,
+                                        int64_t n, const float k[5], bool add)
 {
     float mean = k[0], rstd = k[1], weight = k[2], shift = k[3], slope = k[4];
     for (int64_t i = 0; i < n; i++) {
@@ -31445,7 +31494,7 @@ static void gpunn__group_norm_backward(const gpunn__group_norm *b, int64_t row)
         int64_t at = start + c * b->inner;
         float   k[5] = {mean, (float)rstd, b->weight ? b->weight[first + c] : 1, (float)(sum / size),
                         (float)(rstd * product / size)};
-        GPUNN__FIXED(b->add, gpunn__group_norm_slope, b->x + at, b->g + at, b->y + at, b->inner, k);
+        GPUNN__FIXED(b->add, gpunn__group_norm_dx, b->x + at, b->g + at, b->y + at, b->inner, k);
     }
 }
 
@@ -31460,7 +31509,7 @@ GPUNN__VECTORIZED(gpunn__group_norm_task, (void *arg, int thread, int threads), 
         else
             gpunn__group_norm_forward(b, row);
     if (!b->g) return;
-    (void)gpunn__team_barrier();
+    (void)gpunn__thread_barrier();
     gpunn__cpu_part(b->channels, 16, threads, thread, &row, &end);
     for (int64_t c = row; c < end; c++) {
         double sums[2] = {0, 0};
@@ -31639,8 +31688,8 @@ GPUNN__VECTORIZED(gpunn__softmax_task, (void *arg, int thread, int threads), (ar
 }
 
 /* softmax: dx (+)= y (g - sum g y). log_softmax: dx (+)= g - exp(y) sum g. */
-GPUNN__INLINE void gpunn__softmax_slope(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT y, const float *GPUNN__RESTRICT g,
-                                        const float *sum, bool single, int64_t n, bool log, bool add)
+GPUNN__INLINE void gpunn__softmax_dx(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT y, const float *GPUNN__RESTRICT g,
+                                     const float *sum, bool single, int64_t n, bool log, bool add)
 {
     float sum0 = sum[0];
     for (int64_t i = 0; i < n; i++) {
@@ -31664,14 +31713,14 @@ GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, int64_t begin,
                 for (int j = 0; j < LANES; j++) lane[j] += log ? g[i + j] : g[i + j] * y[i + j];
             for (; i < n; i++) sum += log ? g[i] : g[i] * y[i];
             sum += gpunn__join_lanes(GPUNN__SUM, lane);
-            GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, &sum, true, n, log);
+            GPUNN__FIXED(a->add, gpunn__softmax_dx, dx, y, g, &sum, true, n, log);
         } else {
             float sum[GPUNN__COLUMNS];
             for (int64_t j = 0; j < width; j++) sum[j] = 0;
             for (int64_t i = 0; i < n; i++)
                 for (int64_t j = 0; j < width; j++) sum[j] += log ? g[i * inner + j] : g[i * inner + j] * y[i * inner + j];
             for (int64_t i = 0; i < n; i++, y += inner, g += inner, dx += inner)
-                GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, sum, false, width, log);
+                GPUNN__FIXED(a->add, gpunn__softmax_dx, dx, y, g, sum, false, width, log);
         }
     }
 }
@@ -32303,18 +32352,18 @@ GPUNN__VECTORIZED(gpunn__attention_forward, (void *arg, int thread, int threads)
 }
 
 /* Recomputes p and dp of rows from i0 and keys from j. sum: adds the sum of p dp of each row to dot. apply:
- * stores ds to slopes and the weights for dv, with dropout applied, to weights. */
-static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
-                                    int64_t keys, float *dot, bool sum, bool apply, float *weights, float *slopes, float *packed)
+ * stores ds to d_scores and the weights for dv, with dropout applied, to weights. */
+static void gpunn__attention_ds(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
+                                int64_t keys, float *dot, bool sum, bool apply, float *weights, float *d_scores, float *packed)
 {
     const int64_t kv_head = head / (a->heads / a->kv_heads), row0 = (sample * a->heads + head) * a->l + i0;
     const float   scale = a->scale;
     gpunn__attention_pairs(a, gpunn__attention_at(&a->q, sample, head, i0), a->q.rows,
                            gpunn__attention_at(&a->k, sample, kv_head, j), a->k.rows, rows, keys, a->e, weights, packed);
     gpunn__attention_pairs(a, gpunn__attention_at(&a->dy, sample, head, i0), a->dy.rows,
-                           gpunn__attention_at(&a->v, sample, kv_head, j), a->v.rows, rows, keys, a->ev, slopes, packed);
+                           gpunn__attention_at(&a->v, sample, kv_head, j), a->v.rows, rows, keys, a->ev, d_scores, packed);
     for (int64_t i = 0; i < rows; i++) {
-        float *GPUNN__RESTRICT p = weights + i * keys, *GPUNN__RESTRICT ds = slopes + i * keys;
+        float *GPUNN__RESTRICT p = weights + i * keys, *GPUNN__RESTRICT ds = d_scores + i * keys;
         float       kept[GPUNN__ATTENTION_KEYS], part;
         const float top = a->top[row0 + i], inverse = a->inverse[row0 + i], *whole = p;
         gpunn__attention_mask(a, sample, head, i0 + i, j, keys, p);
@@ -32358,7 +32407,7 @@ static void gpunn__attention_clear(const gpunn__heads *h, int64_t sample, int64_
 static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sample, int64_t kv_head, float *scratch)
 {
     const int64_t group = a->heads / a->kv_heads, block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
-    float *const weights = scratch, *const slopes = weights + block, *const packed = slopes + block;
+    float *const weights = scratch, *const d_scores = weights + block, *const packed = d_scores + block;
     for (int64_t h = 0; h < group && !a->add[0]; h++) gpunn__attention_clear(&a->dq, sample, kv_head * group + h, a->l, a->e);
     if (!a->add[1]) gpunn__attention_clear(&a->dk, sample, kv_head, a->s, a->e);
     if (!a->add[2]) gpunn__attention_clear(&a->dv, sample, kv_head, a->s, a->ev);
@@ -32376,15 +32425,17 @@ static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sa
                 a->kernels->dots(1, 1, a->ev, y, 0, dy, 0, &dot[r], 0, false);
             }
             for (int64_t j = 0; j < reach && !one && sharp; j += GPUNN__ATTENTION_KEYS)
-                gpunn__attention_slopes(a, sample, head, i, rows, j, gpunn__least(reach - j, GPUNN__ATTENTION_KEYS), dot, true,
-                                        false, weights, slopes, packed);
+                gpunn__attention_ds(a, sample, head, i, rows, j, gpunn__least(reach - j, GPUNN__ATTENTION_KEYS), dot, true, false,
+                                    weights, d_scores, packed);
             for (int64_t j = 0; j < reach; j += GPUNN__ATTENTION_KEYS) {
                 const int64_t keys = gpunn__least(reach - j, GPUNN__ATTENTION_KEYS);
-                gpunn__attention_slopes(a, sample, head, i, rows, j, keys, dot, one, true, weights, slopes, packed);
+                gpunn__attention_ds(a, sample, head, i, rows, j, keys, dot, one, true, weights, d_scores, packed);
                 gpunn__attention_gradient(a, &a->dv, sample, kv_head, j, keys, a->ev, rows, weights, true, &a->dy, head, i,
                                           packed);
-                gpunn__attention_gradient(a, &a->dq, sample, head, i, rows, a->e, keys, slopes, false, &a->k, kv_head, j, packed);
-                gpunn__attention_gradient(a, &a->dk, sample, kv_head, j, keys, a->e, rows, slopes, true, &a->q, head, i, packed);
+                gpunn__attention_gradient(a, &a->dq, sample, head, i, rows, a->e, keys, d_scores, false, &a->k, kv_head, j,
+                                          packed);
+                gpunn__attention_gradient(a, &a->dk, sample, kv_head, j, keys, a->e, rows, d_scores, true, &a->q, head, i,
+                                          packed);
             }
         }
 }
@@ -32522,7 +32573,7 @@ GPUNN__CELL(gpunn__rnn_cell,
     for (int64_t k = 0; k < hidden; k++) y[k] = h[k] = gate[k];
 }
 
-GPUNN__CELL(gpunn__rnn_slope,
+GPUNN__CELL(gpunn__rnn_cell_backward,
             (int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT dh, const float *GPUNN__RESTRICT dy),
             (hidden, relu, gate, dh, dy))
 {
@@ -32549,7 +32600,7 @@ GPUNN__CELL(gpunn__lstm_cell,
     }
 }
 
-GPUNN__CELL(gpunn__lstm_slope,
+GPUNN__CELL(gpunn__lstm_cell_backward,
             (int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f, float *GPUNN__RESTRICT g,
              float *GPUNN__RESTRICT o, const float *GPUNN__RESTRICT c, const float *GPUNN__RESTRICT before,
              float *GPUNN__RESTRICT dh, float *GPUNN__RESTRICT dc, const float *GPUNN__RESTRICT dy),
@@ -32580,7 +32631,7 @@ GPUNN__CELL(gpunn__gru_cell,
     }
 }
 
-GPUNN__CELL(gpunn__gru_slope,
+GPUNN__CELL(gpunn__gru_cell_backward,
             (int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z, float *GPUNN__RESTRICT n,
              float *GPUNN__RESTRICT q, const float *GPUNN__RESTRICT before, float *GPUNN__RESTRICT dh,
              const float *GPUNN__RESTRICT dy),
@@ -32625,15 +32676,15 @@ static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t
         const int64_t of_c = j->step->op == GPUNN_OP_LSTM;
         for (int64_t i = 0; i < j->width / hidden - of_c; i++) memset(gate + i * hidden, 0, (size_t)count * sizeof *gate);
     } else if (j->step->op == GPUNN_OP_RNN)
-        gpunn__rnn_slope(count, j->step->attr->relu, gate, dh, dy);
+        gpunn__rnn_cell_backward(count, j->step->attr->relu, gate, dh, dy);
     else if (j->step->op == GPUNN_OP_LSTM) {
         before = j->c_0 ? j->c_0 + n * hidden + first : j->zeros;
         if (s > 0) before = gate + (j->direction ? j->batch : -j->batch) * j->width + 4 * hidden;
-        gpunn__lstm_slope(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, before, dh, dc,
-                          dy);
+        gpunn__lstm_cell_backward(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, before, dh,
+                                  dc, dy);
     } else {
         before = gpunn__recurrent_before(j, s, n) + first;
-        gpunn__gru_slope(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, before, dh, dy);
+        gpunn__gru_cell_backward(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, before, dh, dy);
     }
 }
 
@@ -32717,9 +32768,9 @@ static void gpunn__recurrent_cells(const gpunn__recurrent_job *j, const gpunn__r
 /* Barrier after each half of a step if threads share it. If one of the threads is not running, the first one
  * continues alone. Otherwise all would wait at every step for as long as another program computes. Returns
  * false if this thread is done. */
-static bool gpunn__recurrent_meet(gpunn__recurrent_share *share)
+static bool gpunn__recurrent_barrier(gpunn__recurrent_share *share)
 {
-    if (share->threads == 1 || !gpunn__team_barrier()) return true;
+    if (share->threads == 1 || !gpunn__thread_barrier()) return true;
     if (share->index > 0) return false;
     share->threads = 1;
     return true;
@@ -32735,18 +32786,18 @@ static void gpunn__recurrent_task(void *arg, int index, int threads)
         share.threads = 1;
         share.index = 0;
     } else
-        (void)gpunn__team_barrier(); /* threads that slept before this task may come late */
+        (void)gpunn__thread_barrier(); /* threads that slept before this task may come late */
     for (int64_t i = 0; i < j->last - j->first; i++) {
         const int64_t s = backward ? j->last - 1 - i : j->first + i;
         float        *gates = j->kept + (gpunn__recurrent_time(j, s) - j->origin) * j->batch * j->width;
         /* There is no state to multiply with, or no gradient to compute. */
         const bool idle = s == 0 && (backward ? j->step->grad_in[2].data == NULL : j->h_0 == NULL && j->products == 1);
         if (backward) gpunn__recurrent_cells(j, &share, s, gates);
-        if (backward && !gpunn__recurrent_meet(&share)) return;
+        if (backward && !gpunn__recurrent_barrier(&share)) return;
         if (!idle) gpunn__recurrent_multiply(j, &share, gates);
-        if (!gpunn__recurrent_meet(&share)) return;
+        if (!gpunn__recurrent_barrier(&share)) return;
         if (!backward) gpunn__recurrent_cells(j, &share, s, gates);
-        if (!backward && !gpunn__recurrent_meet(&share)) return;
+        if (!backward && !gpunn__recurrent_barrier(&share)) return;
     }
 }
 
@@ -32795,9 +32846,9 @@ static gpunn__recurrent_job gpunn__recurrent_of(const gpunn_step *step)
     return j;
 }
 
-static float *gpunn__recurrent_take(gpunn__room *room, int64_t count)
+static float *gpunn__recurrent_take(gpunn__arena *arena, int64_t count)
 {
-    return (float *)gpunn__room_take(room, (size_t)count * sizeof(float));
+    return (float *)gpunn__arena_take(arena, (size_t)count * sizeof(float));
 }
 
 /* This direction's part of a state [directions, n, hidden]; NULL: none. */
@@ -32871,14 +32922,14 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
     gpunn__recurrent_products(&j);
     const int64_t packed_count = (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof(float));
     const int     threads = gpunn__recurrent_threads(cpu, &j, chunk);
-    gpunn__room   room = {(char *)step->workspace, 0};
-    float        *bias = gpunn__recurrent_take(&room, rows);
-    j.h = gpunn__recurrent_take(&room, states);
-    j.c = gpunn__recurrent_take(&room, states);
-    float     *packed = step->training ? gpunn__recurrent_take(&room, packed_count) : (float *)step->cache;
-    float     *gates = step->training ? (float *)step->saved : gpunn__recurrent_take(&room, kept);
+    gpunn__arena  arena = {(char *)step->workspace, 0};
+    float        *bias = gpunn__recurrent_take(&arena, rows);
+    j.h = gpunn__recurrent_take(&arena, states);
+    j.c = gpunn__recurrent_take(&arena, states);
+    float     *packed = step->training ? gpunn__recurrent_take(&arena, packed_count) : (float *)step->cache;
+    float     *gates = step->training ? (float *)step->saved : gpunn__recurrent_take(&arena, kept);
     const bool fill = step->training || step->cache_version != step->state->weights_version;
-    float     *scratch = gpunn__recurrent_take(&room, 0);
+    float     *scratch = gpunn__recurrent_take(&arena, 0);
     size_t     scratch_bytes = 0;
     for (j.direction = 0; j.direction < j.directions; j.direction++) {
         j.h_0 = gpunn__recurrent_state(&j, step->in[GPUNN__H_0].data);
@@ -32910,7 +32961,7 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
         step->cache_version = step->state->weights_version;
         return GPUNN_OK;
     }
-    step->workspace_bytes = room.bytes + scratch_bytes;
+    step->workspace_bytes = arena.bytes + scratch_bytes;
     if (step->training)
         step->saved_bytes = (size_t)(j.directions * kept) * sizeof(float);
     else
@@ -32995,15 +33046,15 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
     const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width, chunk = gpunn__recurrent_chunk(&j);
     const bool           lstm = step->op == GPUNN_OP_LSTM, run = action == GPUNN__BACKWARD;
     const int            threads = gpunn__recurrent_threads(cpu, &j, chunk);
-    gpunn__room          room = {(char *)step->workspace, 0};
+    gpunn__arena         arena = {(char *)step->workspace, 0};
     gpunn__recurrent_products(&j);
-    float *zeros = gpunn__recurrent_take(&room, j.hidden);
-    j.h = gpunn__recurrent_take(&room, states);
-    j.c = gpunn__recurrent_take(&room, states);
-    float *packed = gpunn__recurrent_take(&room, (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
-    float *sums = gpunn__recurrent_take(&room, j.width);
-    float *weight_sums = gpunn__recurrent_take(&room, j.gates * j.hidden * (j.in + j.hidden));
-    float *scratch = gpunn__recurrent_take(&room, 0);
+    float *zeros = gpunn__recurrent_take(&arena, j.hidden);
+    j.h = gpunn__recurrent_take(&arena, states);
+    j.c = gpunn__recurrent_take(&arena, states);
+    float *packed = gpunn__recurrent_take(&arena, (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
+    float *sums = gpunn__recurrent_take(&arena, j.width);
+    float *weight_sums = gpunn__recurrent_take(&arena, j.gates * j.hidden * (j.in + j.hidden));
+    float *scratch = gpunn__recurrent_take(&arena, 0);
     size_t scratch_bytes = 0;
     j.zeros = zeros;
     if (run) memset(zeros, 0, (size_t)j.hidden * sizeof *zeros);
@@ -33030,7 +33081,7 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
             for (int64_t k = 0; to && k < states; k++) to[k] = step->accumulate[i] ? to[k] + from[k] : from[k];
         }
     }
-    if (!run) step->workspace_bytes = room.bytes + scratch_bytes;
+    if (!run) step->workspace_bytes = arena.bytes + scratch_bytes;
     return GPUNN_OK;
 }
 
@@ -33059,7 +33110,7 @@ typedef struct gpunn__update_job {
     struct gpunn__trust *trust; /* only for kinds with a trust ratio */
 } gpunn__update_job;
 
-/* Updates lines * GPUNN__LINE elements, at most GPUNN__PIECE. part: parameter, states s0, s1, s2, and the
+/* Updates lines * GPUNN__LANES elements, at most GPUNN__PIECE. part: parameter, states s0, s1, s2, and the
  * output for `move`. */
 typedef void gpunn__step(const gpunn__update_job *j, const float *gradient, float *const *part, int lines);
 
@@ -33142,14 +33193,14 @@ enum { GPUNN__PIECE = 256 }; /* maximum elements at a time */
 #define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
 #define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
 #define GPUNN__PASS(all, text, result)                                                                                         \
-    for (int at = 0; at < elements; at += GPUNN__LINE) {                                                                       \
+    for (int at = 0; at < elements; at += GPUNN__LANES) {                                                                       \
         GPUNN__AHEAD(gradient + at)                                                                                            \
         GPUNN__AHEAD(part[0] + at)                                                                                             \
         if (GPUNN__HAS(0, all)) GPUNN__AHEAD(part[1] + at)                                                                     \
         if (GPUNN__HAS(1, all)) GPUNN__AHEAD(part[2] + at)                                                                     \
         if (GPUNN__HAS(2, all)) GPUNN__AHEAD(part[3] + at)                                                                     \
         GPUNN__IVDEP                                                                                                           \
-        for (int i = at; i < at + GPUNN__LINE; i++) {                                                                          \
+        for (int i = at; i < at + GPUNN__LANES; i++) {                                                                          \
             const bool ALL = all;                                                                                              \
             float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,          \
                   s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                           \
@@ -33164,7 +33215,7 @@ enum { GPUNN__PIECE = 256 }; /* maximum elements at a time */
                       (j, gradient, part, lines))                                                                              \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
-        const int    elements = lines * GPUNN__LINE, count = 0 states;                                                         \
+        const int    elements = lines * GPUNN__LANES, count = 0 states;                                                         \
         bool         all = false;                                                                                              \
         settings                                                                                                               \
         numbers                                                                                                                \
@@ -33249,7 +33300,7 @@ GPUNN__INTERNAL float gpunn__setting_of(gpunn_update_kind kind, const float *set
  * line, to copies in rest. missing stands in for absent states, moved receives the output of `move`. */
 typedef struct gpunn__piece {
     const float *gradient;
-    float       *part[5], rest[5][GPUNN__LINE], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
+    float       *part[5], rest[5][GPUNN__LANES], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
     int          lines;
 } gpunn__piece;
 
@@ -33262,13 +33313,13 @@ static void gpunn__piece_begin(gpunn__piece *piece, const gpunn_update *u)
 /* Elements in the next piece: whole lines, or a remainder of less than a line. */
 static int64_t gpunn__piece_count(int64_t left)
 {
-    return left < GPUNN__LINE ? left : gpunn__least(left - left % GPUNN__LINE, GPUNN__PIECE);
+    return left < GPUNN__LANES ? left : gpunn__least(left - left % GPUNN__LANES, GPUNN__PIECE);
 }
 
 static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
-    const bool whole = n >= GPUNN__LINE;
-    piece->lines = whole ? (int)n / GPUNN__LINE : 1;
+    const bool whole = n >= GPUNN__LANES;
+    piece->lines = whole ? (int)n / GPUNN__LANES : 1;
     piece->gradient = whole ? u->gradient + at : piece->rest[4];
     piece->part[0] = whole ? u->parameter + at : piece->rest[0];
     for (int k = 0; k < 3; k++)
@@ -33284,7 +33335,7 @@ static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_
 static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
     float *const to[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
-    for (int k = 0; k < 4 && n < GPUNN__LINE; k++)
+    for (int k = 0; k < 4 && n < GPUNN__LANES; k++)
         if (to[k]) memcpy(to[k] + at, piece->rest[k], (size_t)n * sizeof(float));
 }
 
@@ -33547,7 +33598,7 @@ static int gpunn__cpu_device_count(void)
 
 static size_t gpunn__cpu_bytes(int threads)
 {
-    return sizeof(gpunn__cpu) + (size_t)(threads - 1) * sizeof(gpunn__teammate);
+    return sizeof(gpunn__cpu) + (size_t)(threads - 1) * sizeof(gpunn__worker);
 }
 
 static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_t message_size)
@@ -33561,23 +33612,23 @@ static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_
     memset(cpu, 0, sizeof *cpu);
     cpu->realloc_fn = args->realloc_fn;
     cpu->user = args->user;
-    cpu->threads = cpu->room = threads;
-    gpunn__team_open(&cpu->team, (gpunn__teammate *)(cpu + 1), threads, args);
+    cpu->threads = cpu->capacity = threads;
+    gpunn__thread_pool_open(&cpu->pool, (gpunn__worker *)(cpu + 1), threads, args);
     return cpu;
 }
 
 static void gpunn__cpu_close(void *context)
 {
     gpunn__cpu *cpu = (gpunn__cpu *)context;
-    gpunn__team_close(&cpu->team);
-    (void)cpu->realloc_fn(cpu->user, cpu, gpunn__cpu_bytes(cpu->room), 0);
+    gpunn__thread_pool_close(&cpu->pool);
+    (void)cpu->realloc_fn(cpu->user, cpu, gpunn__cpu_bytes(cpu->capacity), 0);
 }
 
 static void gpunn__cpu_limit(void *context, int threads)
 {
     gpunn__cpu *cpu = (gpunn__cpu *)context;
-    gpunn__team_rest(&cpu->team);
-    cpu->threads = cpu->team.threads = threads;
+    gpunn__thread_pool_stop(&cpu->pool);
+    cpu->threads = cpu->pool.threads = threads;
 }
 
 /* The processor's name if the system provides it, else "CPU". */
@@ -33606,7 +33657,7 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
  * would wait at each step. */
 enum { GPUNN__PAGE = 4096, GPUNN__STAGGER = 256 };
 
-static size_t gpunn__cpu_room(size_t bytes)
+static size_t gpunn__cpu_padding(size_t bytes)
 {
     return bytes < 16 * GPUNN__PAGE ? 0 : GPUNN__PAGE;
 }
@@ -33616,13 +33667,13 @@ static size_t gpunn__cpu_room(size_t bytes)
 static void *gpunn__cpu_alloc(void *context, size_t bytes)
 {
     gpunn__cpu  *cpu = (gpunn__cpu *)context;
-    const size_t room = gpunn__cpu_room(bytes);
+    const size_t padding = gpunn__cpu_padding(bytes);
     size_t       whole;
-    if (!gpunn__add(bytes, 2 * GPUNN__ALIGN + room, &whole)) return NULL;
+    if (!gpunn__add(bytes, 2 * GPUNN__ALIGN + padding, &whole)) return NULL;
     char *block = (char *)cpu->realloc_fn(cpu->user, NULL, 0, whole);
     if (block == NULL) return NULL;
     size_t shift = GPUNN__ALIGN + (GPUNN__ALIGN - (uintptr_t)block % GPUNN__ALIGN) % GPUNN__ALIGN;
-    if (room) shift += cpu->blocks++ * GPUNN__STAGGER % room;
+    if (padding) shift += cpu->blocks++ * GPUNN__STAGGER % padding;
     memcpy(block + shift - sizeof shift, &shift, sizeof shift);
     return block + shift;
 }
@@ -33632,7 +33683,7 @@ static void gpunn__cpu_free(void *context, void *ptr, size_t bytes)
     gpunn__cpu *cpu = (gpunn__cpu *)context;
     size_t      shift;
     memcpy(&shift, (char *)ptr - sizeof shift, sizeof shift);
-    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + 2 * GPUNN__ALIGN + gpunn__cpu_room(bytes), 0);
+    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + 2 * GPUNN__ALIGN + gpunn__cpu_padding(bytes), 0);
 }
 
 static GPUNN__STATUS gpunn__cpu_copy(void *context, void *to, const void *from, size_t bytes)
@@ -33657,12 +33708,12 @@ static GPUNN__STATUS gpunn__cpu_synchronize(void *context)
 
 static void gpunn__cpu_trim(void *context)
 {
-    gpunn__team_rest(&((gpunn__cpu *)context)->team);
+    gpunn__thread_pool_stop(&((gpunn__cpu *)context)->pool);
 }
 
 /* The value that a node of the step's group reads: an operand from outside the group, perhaps with another
  * shape. */
-static const gpunn_value *gpunn__group_reads(const gpunn_step *step, const gpunn_kernel_node *node, int operand)
+static const gpunn_value *gpunn__fused_reads(const gpunn_step *step, const gpunn_kernel_node *node, int operand)
 {
     const gpunn_kernel         *kernel = step->group.kernel;
     const gpunn_kernel_program *program = &kernel->program[step->group.direction];
@@ -33675,15 +33726,15 @@ static const gpunn_value *gpunn__group_reads(const gpunn_step *step, const gpunn
 
 /* Reports why the group's kernel failed: a token that is out of range of its embedding, or else an invalid
  * label. */
-static GPUNN__STATUS gpunn__group_fail(gpunn__cpu *cpu, const gpunn_step *step)
+static GPUNN__STATUS gpunn__fused_fail(gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_kernel *kernel = step->group.kernel;
     gpunn__pick         p;
     p.rows = true;
     for (const gpunn_kernel_node *node = kernel->nodes; node < kernel->nodes + kernel->node_count; node++) {
         if (strncmp(node->text, "embedding ", 10) != 0) continue;
-        p.index = gpunn__group_reads(step, node, 0);
-        p.n = gpunn__group_reads(step, node, 1)->dim[0];
+        p.index = gpunn__fused_reads(step, node, 0);
+        p.n = gpunn__fused_reads(step, node, 1)->dim[0];
         for (int64_t at = 0; at < p.index->count; at++)
             if (gpunn__picked(&p, at) < 0 || gpunn__picked(&p, at) >= p.n) return gpunn__pick_fail(cpu, &p, at);
     }
@@ -33716,7 +33767,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step
     call.threads = cpu->threads;
     call.lanes = gpunn__widest_vector();
     step->cache_version = step->state->weights_version;
-    return program->cpu(&call) == 0 ? GPUNN_OK : gpunn__group_fail(cpu, step);
+    return program->cpu(&call) == 0 ? GPUNN_OK : gpunn__fused_fail(cpu, step);
 }
 
 /* Runs a custom op of the program. Its function only overwrites gradients. Gradients that must accumulate go
@@ -33736,16 +33787,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *ste
     call.user = op->user;
     call.threads = cpu->threads;
     for (int i = 0; i < step->input_count && step->backward; i++) grad_in[i] = step->grad_in[i];
-    gpunn__room room = {(char *)step->workspace, 0};
-    void *const own = gpunn__room_take(&room, op->workspace ? op->workspace(&call, step->backward) : 0);
-    call.workspace = room.bytes ? own : NULL;
+    gpunn__arena arena = {(char *)step->workspace, 0};
+    void *const  own = gpunn__arena_take(&arena, op->workspace ? op->workspace(&call, step->backward) : 0);
+    call.workspace = arena.bytes ? own : NULL;
     for (int i = 0; i < step->input_count && step->backward; i++) {
         if (grad_in[i].data == NULL) continue;
-        void *aside = gpunn__room_take(&room, (size_t)grad_in[i].count * sizeof(float));
+        void *aside = gpunn__arena_take(&arena, (size_t)grad_in[i].count * sizeof(float));
         if (action != GPUNN__PREPARE && step->accumulate[i]) grad_in[i].data = aside;
     }
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = room.bytes;
+        step->workspace_bytes = arena.bytes;
         return GPUNN_OK;
     }
     int code = (step->backward ? op->backward : op->forward)(&call);
@@ -33883,7 +33934,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gp
 
 /* Finds the part [from, to) of the `count` floats at `place` that these
  * states hold. Returns whether it is non-empty. */
-GPUNN__INTERNAL bool gpunn__states_meet(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to);
+GPUNN__INTERNAL bool gpunn__states_overlap(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to);
 
 /* Address of state k at a place. NULL: the optimizer does not use it. */
 GPUNN__INTERNAL float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_t place);
@@ -33902,18 +33953,18 @@ GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt);
 GPUNN__INTERNAL void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group *leaves);
 
 /* Sets the model's ranks to those of its first optimizer with a group. */
-GPUNN__INTERNAL void gpunn__settle_ranks(gpunn_model *model);
+GPUNN__INTERNAL void gpunn__update_ranks(gpunn_model *model);
 
 /* Whether training uses a loss scale: with precision F16 on a device with 16-bit compute. */
 GPUNN__INTERNAL bool gpunn__scales_loss(const gpunn_optimizer *opt);
 
 /* Copies loss scale and skip count between the device and kept_scale:
  * from the device with of_device, else to it. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_device);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_sync(gpunn_optimizer *opt, bool of_device);
 
 /* Synchronizes the loss scale and the counts of steps. With with_replays
  * the device's values count, else the host's. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_sync(gpunn_optimizer *opt, bool with_replays);
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* in >>train/ranks */
 
@@ -33942,7 +33993,7 @@ GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setti
 }
 
 /* Derives fields from settings, whenever these are new. */
-static void gpunn__optimizer_settle(gpunn_optimizer *opt)
+static void gpunn__optimizer_update_fields(gpunn_optimizer *opt)
 {
     const gpunn_update_kind kind = opt->rule.kind;
     for (int k = 0; k < GPUNN__AVERAGE; k++) opt->uses[k] = gpunn__has_state(kind, opt->rule.setting, k);
@@ -33993,8 +34044,8 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
 }
 
 /* Resolves one setting of a group, which must be below `high`. *number is -1 if it is left out (0). */
-static GPUNN__STATUS gpunn__group_number(const gpunn_optimizer *opt, int index, const char *key, float given, float high,
-                                         float *number)
+static GPUNN__STATUS gpunn__param_group_number(const gpunn_optimizer *opt, int index, const char *key, float given, float high,
+                                               float *number)
 {
     char name[48];
     *number = given == 0 ? -1 : gpunn__default(given, 0);
@@ -34002,8 +34053,8 @@ static GPUNN__STATUS gpunn__group_number(const gpunn_optimizer *opt, int index, 
     return given == 0 || gpunn__check_range(opt->model->dev, opt->name, name, *number, 0, high) ? GPUNN_OK : GPUNN_ERR_ARGUMENT;
 }
 
-static GPUNN__STATUS gpunn__group_make(gpunn_optimizer *opt, const gpunn_optimizer_group *given, int index,
-                                       gpunn__settings_group *group)
+static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_optimizer_group *given, int index,
+                                             gpunn__param_group *group)
 {
     const gpunn__setting *row = gpunn__rules[opt->rule.kind].setting;
     gpunn_device         *dev = opt->model->dev;
@@ -34016,15 +34067,15 @@ static GPUNN__STATUS gpunn__group_make(gpunn_optimizer *opt, const gpunn_optimiz
     if (given->parameters == NULL && given->prefix == NULL)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sprefix is NULL, and so is parameters; say which it is of", where);
     for (int i = 0; i < GPUNN_SETTINGS; i++) group->setting[i] = -1;
-    gpunn_status status = gpunn__group_number(opt, index, "clip_norm", given->clip_norm, INFINITY, &group->clip_norm);
+    gpunn_status status = gpunn__param_group_number(opt, index, "clip_norm", given->clip_norm, INFINITY, &group->clip_norm);
     if (status == GPUNN_OK)
-        status = gpunn__group_number(opt, index, "clip_value", given->clip_value, INFINITY, &group->clip_value);
+        status = gpunn__param_group_number(opt, index, "clip_value", given->clip_value, INFINITY, &group->clip_value);
     for (int i = 0; i < (int)(sizeof own / sizeof *own) && status == GPUNN_OK; i++) {
         const int at = gpunn__setting_at(opt->rule.kind, own[i].key);
         if (at < 0 && own[i].given != 0)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s%s is given, but this optimizer has none; leave it out", where,
                                own[i].key);
-        if (at >= 0) status = gpunn__group_number(opt, index, own[i].key, own[i].given, row[at].high, &group->setting[at]);
+        if (at >= 0) status = gpunn__param_group_number(opt, index, own[i].key, own[i].given, row[at].high, &group->setting[at]);
     }
     if (status != GPUNN_OK) return status;
     status = gpunn__choose(opt->model, where, given->parameters, given->parameter_count, given->prefix, &group->chosen);
@@ -34047,11 +34098,11 @@ static GPUNN__STATUS gpunn__optimizer_select(gpunn_optimizer *opt, const gpunn__
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sgroup_count is %d and groups is %s; give both or neither", where,
                            s->group_count, s->groups ? "there" : "NULL");
     if (status != GPUNN_OK || s->group_count == 0) return status;
-    opt->groups = (gpunn__settings_group *)gpunn__calloc(dev, (size_t)s->group_count * sizeof *opt->groups);
-    if (opt->groups == NULL) return GPUNN_ERR_MEMORY;
-    opt->group_count = s->group_count;
+    opt->param_groups = (gpunn__param_group *)gpunn__calloc(dev, (size_t)s->group_count * sizeof *opt->param_groups);
+    if (opt->param_groups == NULL) return GPUNN_ERR_MEMORY;
+    opt->param_group_count = s->group_count;
     for (int i = 0; i < s->group_count && status == GPUNN_OK; i++)
-        status = gpunn__group_make(opt, &s->groups[i], i, &opt->groups[i]);
+        status = gpunn__param_group_make(opt, &s->groups[i], i, &opt->param_groups[i]);
     return status;
 }
 
@@ -34065,8 +34116,8 @@ static void gpunn__optimizer_free(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
     gpunn__chosen_free(dev, &opt->chosen);
-    for (int i = 0; i < opt->group_count; i++) gpunn__chosen_free(dev, &opt->groups[i].chosen);
-    gpunn__free(dev, opt->groups, (size_t)opt->group_count * sizeof *opt->groups);
+    for (int i = 0; i < opt->param_group_count; i++) gpunn__chosen_free(dev, &opt->param_groups[i].chosen);
+    gpunn__free(dev, opt->param_groups, (size_t)opt->param_group_count * sizeof *opt->param_groups);
     gpunn__free(dev, opt, sizeof *opt);
 }
 
@@ -34093,7 +34144,7 @@ GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpu
     opt->name = rule->function;
     opt->rule.kind = kind;
     memcpy(opt->rule.setting, setting, sizeof opt->rule.setting);
-    gpunn__optimizer_settle(opt);
+    gpunn__optimizer_update_fields(opt);
     opt->lr = setting[0];
     opt->plateau_scale = 1;
     opt->kept_scale[0] = 65536;
@@ -34160,7 +34211,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gp
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL bool gpunn__states_meet(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to)
+GPUNN__INTERNAL bool gpunn__states_overlap(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to)
 {
     *from = states->begin > place ? states->begin - place : 0;
     *to = states->begin + states->count < place + count ? states->begin + states->count - place : count;
@@ -34174,7 +34225,7 @@ GPUNN__INTERNAL float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_
 
 /* Most updates in a step: one for each parameter and each average. Each end of a share can
  * split one update of both kinds, which adds 4. */
-static size_t gpunn__updates_room(size_t parameters)
+static size_t gpunn__updates_capacity(size_t parameters)
 {
     return 2 * parameters + 4;
 }
@@ -34208,8 +34259,8 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
     gpunn__free(dev, opt->places, count * sizeof *opt->places);
-    gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
-    gpunn__free(dev, opt->updates, gpunn__updates_room(count) * sizeof *opt->updates);
+    gpunn__free(dev, opt->param_group_of, count * sizeof *opt->param_group_of);
+    gpunn__free(dev, opt->updates, gpunn__updates_capacity(count) * sizeof *opt->updates);
     gpunn__device_free(dev, opt->counts, (1 + count) * sizeof *opt->counts);
     gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
 }
@@ -34219,7 +34270,7 @@ GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
     gpunn__optimizer_release(opt);
     opt->parameters = NULL;
     opt->steps = opt->places = NULL;
-    opt->group_of = NULL;
+    opt->param_group_of = NULL;
     opt->updates = NULL;
     opt->counts = NULL;
     opt->refused = NULL;
@@ -34253,7 +34304,7 @@ static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
     }
 }
 
-GPUNN__INTERNAL void gpunn__settle_ranks(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__update_ranks(gpunn_model *model)
 {
     const gpunn_optimizer *opt = model->optimizers;
     while (opt && opt->group == NULL) opt = opt->next;
@@ -34261,9 +34312,9 @@ GPUNN__INTERNAL void gpunn__settle_ranks(gpunn_model *model)
     if (model->ranks.user == group) return;
     gpunn_ranks ranks = {gpunn_group_rank(group), gpunn_group_size(group), gpunn__in_ranks(group, model->dev), gpunn__gather_sums,
                          group};
-    const bool  met = gpunn__met_by(model) != NULL;
+    const bool  communicated = gpunn__communicating_group(model) != NULL;
     model->ranks = ranks;
-    if (met || gpunn__met_by(model)) gpunn__invalidate(model);
+    if (communicated || gpunn__communicating_group(model)) gpunn__invalidate(model);
 }
 
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
@@ -34276,12 +34327,12 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     *link = opt->next;
     if (opt->model->swapped == opt) opt->model->swapped = NULL;
     gpunn__forget_runs(opt, opt->group);
-    gpunn__settle_ranks(model);
+    gpunn__update_ranks(model);
     gpunn__group_leave(opt->group);
     gpunn__drop_plans(model, opt->scope);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
-    gpunn__free(dev, opt->fit.history, (size_t)opt->fit.room * sizeof *opt->fit.history);
+    gpunn__free(dev, opt->fit.history, (size_t)opt->fit.capacity * sizeof *opt->fit.history);
     gpunn__optimizer_free(opt);
     gpunn__model_release(model);
 }
@@ -34314,7 +34365,7 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const 
         const gpunn_tensor *t = opt->parameters[i];
         const float        *source = i < known ? old + opt->places[i] : k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
         int64_t             from, to;
-        if (!gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to)) continue;
+        if (!gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to)) continue;
         float *place = gpunn__state_at(opt, k, opt->places[i] + from);
         if (source)
             status = backend->convert(dev->context, place, GPUNN_F32, source + from, GPUNN_F32, to - from);
@@ -34335,7 +34386,7 @@ GPUNN__INTERNAL bool gpunn__scales_loss(const gpunn_optimizer *opt)
     return opt->model->precision == GPUNN_PRECISION_F16 && opt->model->dev->info.half;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_device)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_sync(gpunn_optimizer *opt, bool of_device)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -34359,11 +34410,11 @@ static GPUNN__STATUS gpunn__scale_prepare(gpunn_optimizer *opt)
     if (!(counts || gpunn__scales_loss(opt)) || opt->loss_scale) return GPUNN_OK;
     opt->loss_scale = (float *)gpunn__device_alloc(dev, sizeof opt->kept_scale);
     if (opt->loss_scale == NULL) return dev->error.status;
-    return gpunn__scale_settle(opt, false);
+    return gpunn__scale_sync(opt, false);
 }
 
-/* Applies gpunn__counts_settle to the count of updates and that of each parameter. */
-static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays)
+/* Applies gpunn__counts_sync to the count of updates and that of each parameter. */
+static GPUNN__STATUS gpunn__steps_sync(gpunn_optimizer *opt, bool with_replays)
 {
     const int    count = 1 + opt->parameter_count;
     const size_t bytes = (size_t)count * sizeof(uint64_t);
@@ -34372,7 +34423,7 @@ static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays
     if (host == NULL) return GPUNN_ERR_MEMORY;
     host[0] = (uint64_t)opt->step_count;
     for (int i = 1; i < count; i++) host[i] = (uint64_t)opt->steps[i - 1];
-    gpunn_status status = gpunn__counts_settle(opt->model->dev, opt->counts, host, count, with_replays);
+    gpunn_status status = gpunn__counts_sync(opt->model->dev, opt->counts, host, count, with_replays);
     if (opt->states.data[GPUNN__AVERAGE]) opt->averaged += (int64_t)host[0] - opt->step_count;
     opt->step_count = (int64_t)host[0];
     for (int i = 1; i < count; i++) opt->steps[i - 1] = (int64_t)host[i];
@@ -34381,7 +34432,7 @@ static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays
 }
 
 /* Subtracts from the host's counts the updates that a device has refused since. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_sync(gpunn_optimizer *opt)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -34415,11 +34466,11 @@ static GPUNN__STATUS gpunn__refused_prepare(gpunn_optimizer *opt)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_sync(gpunn_optimizer *opt, bool with_replays)
 {
-    gpunn_status status = gpunn__scale_settle(opt, with_replays);
-    if (status == GPUNN_OK) status = gpunn__refused_settle(opt);
-    return status == GPUNN_OK ? gpunn__steps_settle(opt, with_replays) : status;
+    gpunn_status status = gpunn__scale_sync(opt, with_replays);
+    if (status == GPUNN_OK) status = gpunn__refused_sync(opt);
+    return status == GPUNN_OK ? gpunn__steps_sync(opt, with_replays) : status;
 }
 
 /* Allocates the loss scale and the counts on the device, where they are used. */
@@ -34434,7 +34485,7 @@ static GPUNN__STATUS gpunn__counted_prepare(gpunn_optimizer *opt)
 static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    gpunn_status  status = gpunn__counted_settle(opt, true);
+    gpunn_status  status = gpunn__counted_sync(opt, true);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__device_free(dev, opt->counts, (1 + (size_t)opt->parameter_count) * sizeof *opt->counts);
     gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
@@ -34444,11 +34495,11 @@ static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
     return status;
 }
 
-static int gpunn__group_of(const gpunn_optimizer *opt, const gpunn_tensor *t)
+static int gpunn__param_group_of(const gpunn_optimizer *opt, const gpunn_tensor *t)
 {
     int i = 0;
-    while (i < opt->group_count && !gpunn__is_among(&opt->groups[i].chosen, t)) i++;
-    return i < opt->group_count ? i : -1;
+    while (i < opt->param_group_count && !gpunn__is_among(&opt->param_groups[i].chosen, t)) i++;
+    return i < opt->param_group_count ? i : -1;
 }
 
 /* Extends the optimizer by `fresh` parameters of new layers. */
@@ -34464,23 +34515,23 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)all * sizeof *grown.parameters);
     grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.steps);
     grown.places = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.places);
-    grown.group_of = (int *)gpunn__calloc(dev, (size_t)all * sizeof *grown.group_of);
-    grown.updates = (gpunn_update *)gpunn__calloc(dev, gpunn__updates_room((size_t)all) * sizeof *grown.updates);
+    grown.param_group_of = (int *)gpunn__calloc(dev, (size_t)all * sizeof *grown.param_group_of);
+    grown.updates = (gpunn_update *)gpunn__calloc(dev, gpunn__updates_capacity((size_t)all) * sizeof *grown.updates);
     memset(&grown.states, 0, sizeof grown.states);
-    if (grown.parameters && grown.steps && grown.places && grown.group_of && grown.updates) {
+    if (grown.parameters && grown.steps && grown.places && grown.param_group_of && grown.updates) {
         int count = known;
         if (known) {
             memcpy(grown.parameters, opt->parameters, (size_t)known * sizeof *grown.parameters);
             memcpy(grown.steps, opt->steps, (size_t)known * sizeof *grown.steps);
             memcpy(grown.places, opt->places, (size_t)known * sizeof *grown.places);
-            memcpy(grown.group_of, opt->group_of, (size_t)known * sizeof *grown.group_of);
+            memcpy(grown.param_group_of, opt->param_group_of, (size_t)known * sizeof *grown.param_group_of);
         }
         for (int id = opt->considered; id < model->tensor_count; id++)
             if (gpunn__is_chosen(opt, model->tensors[id])) grown.parameters[count++] = model->tensors[id];
         qsort(grown.parameters + known, (size_t)fresh, sizeof *grown.parameters, gpunn__by_offset);
         for (int i = known; i < all; i++) {
             grown.places[i] = grown.state_count;
-            grown.group_of[i] = gpunn__group_of(opt, grown.parameters[i]);
+            grown.param_group_of[i] = gpunn__param_group_of(opt, grown.parameters[i]);
             grown.state_count += gpunn__aligned(gpunn__count(grown.parameters[i], 1));
         }
     } else
@@ -34549,7 +34600,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         gpunn__device_free(dev, *average, bytes);
         *average = NULL;
     } else if (!opt->uses[GPUNN__AVERAGE]) {
-        status = gpunn__counted_settle(opt, true);
+        status = gpunn__counted_sync(opt, true);
         if (status == GPUNN_OK && opt->state_count > 0) { /* later than the first step */
             *average = (float *)gpunn__device_alloc(dev, bytes);
             status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
@@ -34580,10 +34631,10 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
     gpunn_status status = model->swapped == opt ? GPUNN_OK : gpunn__optimizer_prepare(opt);
     float       *piece = status == GPUNN_OK ? (float *)gpunn__device_alloc(dev, PIECE * sizeof *piece) : NULL;
     if (status == GPUNN_OK && piece == NULL) status = dev->error.status;
-    if (opt->shares) status = gpunn__agree(opt->group, status, NULL, "%s", function);
+    if (opt->shares) status = gpunn__all_reduce_status(opt->group, status, NULL, "%s", function);
     for (int i = 0; i < opt->parameter_count && piece; i++) {
         int64_t at, end;
-        if (!gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(opt->parameters[i], 1), &at, &end)) continue;
+        if (!gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(opt->parameters[i], 1), &at, &end)) continue;
         for (int64_t n; at < end && status == GPUNN_OK; at += n) {
             float *weights = gpunn__weights(opt->parameters[i]) + at;
             float *averages = gpunn__state_at(opt, GPUNN__AVERAGE, opt->places[i] + at);
@@ -34705,7 +34756,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "gpunn_model_to: the model's sessions stay where they are; move it before one is used");
     for (int id = 0; id < model->tensor_count; id++)
-        if (gpunn__is_lent(model->tensors[id]))
+        if (gpunn__is_user_owned(model->tensors[id]))
             return gpunn__fail(dev, GPUNN_ERR_STATE,
                                "gpunn_model_to: '%s' is bound to memory of the device that the model leaves; unbind it before",
                                gpunn__called(model->tensors[id]));
@@ -34713,7 +34764,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
         gpunn_status kept = gpunn__counted_keep(opt);
         if (kept != GPUNN_OK) return kept;
     }
-    gpunn_status status = gpunn__keys_settle(model, true);
+    gpunn_status status = gpunn__keys_sync(model, true);
     if (status != GPUNN_OK) return status;
     int            count = gpunn__list_blocks(model, NULL, false);
     size_t         bytes = (size_t)count * sizeof(gpunn__moving) + PIECE;
@@ -34729,7 +34780,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
         dev->models = model;
         model->dev = dev;
         model->ranks.joined = gpunn__in_ranks((gpunn_group *)model->ranks.user, dev);
-        gpunn__tell_precision(model);
+        gpunn__log_precision(model);
     }
     for (int i = 0; i < count; i++)
         gpunn__device_free(moved ? from : dev, moved ? list[i].memory : list[i].moved, list[i].capacity);
@@ -34798,12 +34849,12 @@ GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *con
 {
     const gpunn_tensor *t = list[i], *first = list[range->first];
     int64_t             padded = gpunn__aligned(range->end);
-    if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_lent(t) || gpunn__is_lent(first)) return false;
+    if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_user_owned(t) || gpunn__is_user_owned(first)) return false;
     if (opt == NULL) return true;
     if (gpunn__rules[opt->rule.kind].move) return false;
     bool same_decay = t->decay == first->decay || opt->rule.setting[opt->decay] == 0;
     return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
-           opt->group_of[i] == opt->group_of[range->first] && (opt->keeps_zeros || range->end == padded);
+           opt->param_group_of[i] == opt->param_group_of[range->first] && (opt->keeps_zeros || range->end == padded);
 }
 
 GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, int count, const gpunn_optimizer *opt)
@@ -34885,8 +34936,8 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
 
 GPUNN__INTERNAL bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i, int64_t end)
 {
-    return opt->parameters[i]->offset == gpunn__aligned(end) && !gpunn__is_lent(opt->parameters[i]) &&
-           !gpunn__is_lent(opt->parameters[i - 1]);
+    return opt->parameters[i]->offset == gpunn__aligned(end) && !gpunn__is_user_owned(opt->parameters[i]) &&
+           !gpunn__is_user_owned(opt->parameters[i - 1]);
 }
 
 /* The number of the next update. On a CPU it excludes skipped updates; a GPU subtracts them by itself. */
@@ -34914,10 +34965,10 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
  * optimizer. clips: sets the clipping limits too. */
 static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
 {
-    const gpunn_tensor          *t = opt->parameters[first];
-    const int                    group = opt->group_of[first];
-    const gpunn__settings_group *own = group < 0 ? NULL : &opt->groups[group];
-    float                        lr = own && own->setting[0] >= 0 ? own->setting[0] : opt->lr;
+    const gpunn_tensor       *t = opt->parameters[first];
+    const int                 group = opt->param_group_of[first];
+    const gpunn__param_group *own = group < 0 ? NULL : &opt->param_groups[group];
+    float                     lr = own && own->setting[0] >= 0 ? own->setting[0] : opt->lr;
     for (int i = 1; own && i < GPUNN_SETTINGS; i++)
         if (own->setting[i] >= 0) update->setting[i] = own->setting[i];
     update->setting[0] = (float)(gpunn__scheduled_lr(opt, lr) * (double)t->lr_scale);
@@ -34933,7 +34984,7 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
 static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *update, int64_t place, int *count)
 {
     int64_t from, to, at = 0;
-    if (!gpunn__states_meet(&opt->states, place, update->count, &from, &to)) from = to = update->count;
+    if (!gpunn__states_overlap(&opt->states, place, update->count, &from, &to)) from = to = update->count;
     const int64_t ends[] = {from, to, update->count};
     for (int i = 0; i < 3; at = ends[i++]) {
         gpunn_update *part = &opt->updates[*count];
@@ -34986,14 +35037,14 @@ GPUNN__INTERNAL int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bo
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first)
 {
-    gpunn_status status = gpunn__scale_settle(opt, true);
+    gpunn_status status = gpunn__scale_sync(opt, true);
     if (status != GPUNN_OK) return status;
     if (first) gpunn_clear_error(opt->model->dev);
     opt->kept_scale[2]++;
     for (int i = 0; i < opt->parameter_count; i++) opt->steps[i]++;
     opt->step_count++;
     opt->averaged += opt->states.data[GPUNN__AVERAGE] != NULL;
-    return gpunn__scale_settle(opt, false);
+    return gpunn__scale_sync(opt, false);
 }
 
 /* run: the run that contained the updates; NULL: none. */
@@ -35022,7 +35073,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int c
 GPUNN__INTERNAL GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
 {
     static const char function[] = "gpunn_train_step";
-    for (int group = 0; group <= opt->group_count; group++) {
+    for (int group = 0; group <= opt->param_group_count; group++) {
         double       sum = 0, norm = 0;
         float        limit = 0;
         gpunn_status status = GPUNN_OK;
@@ -35047,14 +35098,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
 {
     static const char function[] = "gpunn_train_step";
     gpunn_model      *model = opt->model;
-    bool              lent = false;
+    bool              user_owned = false;
     char              text[256];
     for (int i = 0; i < opt->parameter_count; i++) {
         const gpunn_tensor *t = opt->parameters[i];
         int64_t             from, to;
         double              sum = 0;
-        lent = lent || t->lent[1].data;
-        if (!gpunn__has_gradient(t) || !gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to))
+        user_owned = user_owned || t->user_memory[1].data;
+        if (!gpunn__has_gradient(t) || !gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to))
             continue;
         gpunn_status status = gpunn__add_squares(model->dev, function, gpunn__gradient_of(t) + from, to - from, &sum);
         const char  *fault = gpunn__not_finite(&sum, sizeof sum);
@@ -35063,7 +35114,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
         gpunn__gradient_text(t, text, sizeof text);
         return gpunn__fail(model->dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text, fault, (unsigned long long)model->state.step);
     }
-    if (opt->scope == 0 && !lent) model->doubtful = false;
+    if (opt->scope == 0 && !user_owned) model->doubtful = false;
     return GPUNN_OK;
 }
 
@@ -35087,10 +35138,10 @@ static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__
     if (*id == model->tensor_count) return NULL;
     const gpunn_tensor *first = model->tensors[(*id)++];
     int64_t             end = first->offset + gpunn__count(first, 1);
-    for (; *id < model->tensor_count && !gpunn__is_lent(first); ++*id) {
+    for (; *id < model->tensor_count && !gpunn__is_user_owned(first); ++*id) {
         const gpunn_tensor *t = model->tensors[*id];
         if (t->kind != kind) continue;
-        if (t->offset != gpunn__aligned(end) || gpunn__is_lent(t)) break;
+        if (t->offset != gpunn__aligned(end) || gpunn__is_user_owned(t)) break;
         end = t->offset + gpunn__count(t, 1);
     }
     *count = end - first->offset;
@@ -35170,7 +35221,7 @@ static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
                                        own.count);
         if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_distribute", status);
     }
-    status = gpunn__agree(opt->group, status, NULL, "shares of %lld floats", (long long)gpunn__share_of(opt));
+    status = gpunn__all_reduce_status(opt->group, status, NULL, "shares of %lld floats", (long long)gpunn__share_of(opt));
     gpunn__states_free(dev, status == GPUNN_OK ? &opt->states : &own);
     if (status != GPUNN_OK) return status;
     opt->states = own;
@@ -35227,13 +35278,13 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool e
     float        *aside = joined && !here ? (float *)gpunn__device_alloc(dev, GPUNN__GROUP_PIECE) : NULL;
     if (joined && !here && aside == NULL) status = dev->error.status;
     if (!joined && status == GPUNN_OK && !gpunn__has_piece(opt->group)) status = GPUNN_ERR_MEMORY;
-    status = gpunn__agree(opt->group, status, NULL, "%s of %s's states", caller, opt->name);
+    status = gpunn__all_reduce_status(opt->group, status, NULL, "%s of %s's states", caller, opt->name);
     for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++)
         for (int root = 0; opt->uses[k] && root < gpunn_group_size(opt->group); root++) {
             const gpunn_status done = gpunn__state_collect(opt, k, root, all.data[k], aside);
             if (part == GPUNN_OK) part = done;
         }
-    if (status == GPUNN_OK) status = gpunn__agree(opt->group, part, NULL, "%s of all states", caller);
+    if (status == GPUNN_OK) status = gpunn__all_reduce_status(opt->group, part, NULL, "%s of all states", caller);
     gpunn__device_free(dev, aside, GPUNN__GROUP_PIECE);
     if (status != GPUNN_OK)
         gpunn__states_free(dev, &all);
@@ -35300,8 +35351,8 @@ static long long gpunn__common_number(const gpunn_optimizer *opt)
 }
 
 /* Checks by an all-reduce of statuses that all ranks are about to make
- * the same update. loss: see gpunn__agree. */
-static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
+ * the same update. loss: see gpunn__all_reduce_status. */
+static GPUNN__STATUS gpunn__all_reduce_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
 {
     int      count = 0;
     uint32_t which = 0;
@@ -35311,10 +35362,11 @@ static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status s
         which = which * 31 + (uint32_t)t->id;
         count++;
     }
-    return gpunn__agree(opt->group, status, loss,
-                        "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
-                        gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
-                        (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
+    return gpunn__all_reduce_status(
+        opt->group, status, loss,
+        "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
+        gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm, (double)opt->clip_value,
+        opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
 }
 
 /* The number of steps after which no step changes gradients in these floats. */
@@ -35422,7 +35474,7 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
     run->refused = updates ? opt->refused : NULL;
     run->update = opt->step_count + 1;
     if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
-    gpunn_status status = gpunn__agree_on_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
+    gpunn_status status = gpunn__all_reduce_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
     if (status == GPUNN_OK) gpunn__exchanges_put(opt->group, run);
     return status;
 }
@@ -35437,7 +35489,7 @@ static uint64_t *gpunn__doubt_of(const gpunn_optimizer *opt)
 {
     if (opt->refused == NULL || opt->counts || opt->group) return NULL;
     for (int i = 0; i < opt->parameter_count; i++)
-        if (opt->parameters[i]->lent[1].data) return NULL;
+        if (opt->parameters[i]->user_memory[1].data) return NULL;
     return (uint64_t *)(opt->refused + 1 + opt->parameter_count);
 }
 
@@ -35488,7 +35540,7 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
     gpunn_group *group = opt->group;
     const bool   copies = group->copies && !gpunn__in_ranks(group, opt->model->dev);
     if (opt->shares || copies || group->unlike)
-        status = gpunn__agree(group, status, NULL, "the end of update %lld", gpunn__common_number(opt) - 1);
+        status = gpunn__all_reduce_status(group, status, NULL, "the end of update %lld", gpunn__common_number(opt) - 1);
     if (status != GPUNN_OK) return status;
     return opt->shares ? gpunn__spread_shares(opt) : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
 }
@@ -35503,22 +35555,22 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int 
     if (opt->model->doubtful && (opt->model->dev->backend->execute == NULL || (opt->group && !joined)))
         status = gpunn__check_gradients(opt);
     if (opt->shares && !joined)
-        status = gpunn__agree(opt->group, status, NULL, "the gradients of update %lld", gpunn__common_number(opt));
+        status = gpunn__all_reduce_status(opt->group, status, NULL, "the gradients of update %lld", gpunn__common_number(opt));
     if (status != GPUNN_OK) return status;
     status = gpunn__update_alone(opt, count, clips);
     return opt->group ? gpunn__spread_update(opt, status) : status;
 }
 
 /* Continues a training step after this rank's gradients, or after its failure. */
-static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, int64_t agreed,
+static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, int64_t reductions,
                                            gpunn_status status)
 {
     gpunn_device *dev = opt->model->dev;
     float         value = 0;
     size_t        bytes;
-    if (status != GPUNN_OK && gpunn__has_told(opt->group, agreed)) return status;
+    if (status != GPUNN_OK && gpunn__has_reported(opt->group, reductions)) return status;
     if (status == GPUNN_OK) status = gpunn__read_loss(loss, &value);
-    status = gpunn__agree_on_update(opt, status, &value);
+    status = gpunn__all_reduce_update(opt, status, &value);
     if (status != GPUNN_OK) return status;
     status = dev->backend->upload(dev->context, gpunn__memory_of(loss, false, &bytes), &value, sizeof value);
     status = gpunn__copies_end(opt->group, dev, status);
@@ -35532,10 +35584,10 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
 {
     static const char function[] = "gpunn_train_step";
     gpunn_device     *dev = opt->model->dev;
-    const int64_t     agreed = opt->group->agreed;
+    const int64_t     reductions = opt->group->reductions;
     if (status == GPUNN_OK) status = gpunn__earlier_runs(dev, function);
     if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
-    status = gpunn__tell_ranks(opt->group, agreed, status);
+    status = gpunn__report_to_ranks(opt->group, reductions, status);
     if (status != GPUNN_ERR_NUMERIC) return status;
     gpunn_run run; /* clears this rank's own note */
     memset(&run, 0, sizeof run);
@@ -35562,12 +35614,12 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
     const bool    first = opt->model->dev->error.status == GPUNN_OK;
     gpunn_status  status = gpunn__optimizer_prepare(opt);
     const bool    updates = opt->parts + 1 >= args.accumulate;
-    const int64_t agreed = opt->group ? opt->group->agreed : 0;
+    const int64_t reductions = opt->group ? opt->group->reductions : 0;
     if (gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__train_joined(opt, loss, &backward, updates, status);
     else {
         if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
-        if (opt->group) status = gpunn__train_together(opt, loss, updates, agreed, status);
+        if (opt->group) status = gpunn__train_together(opt, loss, updates, reductions, status);
     }
     status = gpunn__put_back(opt->model, status);
     if (status == GPUNN_ERR_NUMERIC)
@@ -35584,7 +35636,7 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     const bool   ends = opt->parts > 0, first = opt->model->dev->error.status == GPUNN_OK;
     if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__earlier_runs(opt->model->dev, "gpunn_optimizer_step");
-    if (opt->group) status = gpunn__agree_on_update(opt, status, NULL);
+    if (opt->group) status = gpunn__all_reduce_update(opt, status, NULL);
     if (status == GPUNN_OK) status = gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends, false);
     return status == GPUNN_ERR_NUMERIC && opt->skips ? gpunn__skip_step(opt, first) : status;
 }
@@ -35610,12 +35662,12 @@ static GPUNN__STATUS gpunn__compare_settings(const gpunn_optimizer *opt, const f
         length += snprintf(text + length, sizeof text - (size_t)length, ", %s %.9g", gpunn__rules[opt->rule.kind].setting[i].key,
                            (double)setting[i]);
     for (int i = 0; i < opt->parameter_count; i++) {
-        if (opt->group_of[i] != group) continue;
+        if (opt->param_group_of[i] != group) continue;
         which = which * 31 + (uint32_t)opt->parameters[i]->id;
         count++;
     }
-    return gpunn__agree(opt->group, GPUNN_OK, NULL, "settings of %d parameters (%08x), clip norm %g and value %g%s", count,
-                        (unsigned)which, (double)clip_norm, (double)clip_value, text);
+    return gpunn__all_reduce_status(opt->group, GPUNN_OK, NULL, "settings of %d parameters (%08x), clip norm %g and value %g%s",
+                                    count, (unsigned)which, (double)clip_norm, (double)clip_value, text);
 }
 
 /* Fails if the ranks have different tensors, optimizers or counts. The message names the first difference. */
@@ -35630,23 +35682,26 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
             "gpunn_distribute: %s has a trust ratio, for which a rank needs whole parameters; open the group without "
             ".shard",
             opt->name);
-    status = gpunn__agree(group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
-                          (int)model->precision, (unsigned long long)(model->state.seed - model->salt), model->tensor_count);
+    status = gpunn__all_reduce_status(group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
+                                      (int)model->precision, (unsigned long long)(model->state.seed - model->salt),
+                                      model->tensor_count);
     for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         gpunn__node_text(t, text, sizeof text);
         gpunn__treatment_text(t, treatment, sizeof treatment);
-        status = gpunn__agree(group, status, NULL, "'%.60s' %.60s%s, %.100s", gpunn__called(t), gpunn__shape_text(t, shape),
-                              treatment, t->kind == GPUNN__VALUE ? text : gpunn_dtype_name(t->dtype));
+        status = gpunn__all_reduce_status(group, status, NULL, "'%.60s' %.60s%s, %.100s", gpunn__called(t),
+                                          gpunn__shape_text(t, shape), treatment,
+                                          t->kind == GPUNN__VALUE ? text : gpunn_dtype_name(t->dtype));
     }
     if (status == GPUNN_OK)
-        status = gpunn__agree(group, status, NULL,
-                              "%s of %d parameters, groups of settings %d, average %g, after %lld updates and %d epochs%s",
-                              opt->name, opt->parameter_count, opt->group_count, (double)opt->average_decay,
-                              (long long)opt->step_count, opt->fit.epochs, gpunn__scales_loss(opt) ? ", a loss scale" : "");
+        status = gpunn__all_reduce_status(
+            group, status, NULL, "%s of %d parameters, groups of settings %d, average %g, after %lld updates and %d epochs%s",
+            opt->name, opt->parameter_count, opt->param_group_count, (double)opt->average_decay, (long long)opt->step_count,
+            opt->fit.epochs, gpunn__scales_loss(opt) ? ", a loss scale" : "");
     if (status == GPUNN_OK) status = gpunn__compare_settings(opt, opt->rule.setting, opt->clip_norm, opt->clip_value, -1);
-    for (int i = 0; i < opt->group_count && status == GPUNN_OK; i++)
-        status = gpunn__compare_settings(opt, opt->groups[i].setting, opt->groups[i].clip_norm, opt->groups[i].clip_value, i);
+    for (int i = 0; i < opt->param_group_count && status == GPUNN_OK; i++)
+        status = gpunn__compare_settings(opt, opt->param_groups[i].setting, opt->param_groups[i].clip_norm,
+                                         opt->param_groups[i].clip_value, i);
     return status;
 }
 
@@ -35677,7 +35732,7 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
         model->salt = salt;
     }
     opt->group = done ? group : before;
-    gpunn__settle_ranks(model);
+    gpunn__update_ranks(model);
     gpunn__group_leave(done ? before : group);
     return status;
 }
@@ -35749,7 +35804,7 @@ GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)
 
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped)
 {
-    const bool known = opt && gpunn__scale_settle(opt, true) == GPUNN_OK;
+    const bool known = opt && gpunn__scale_sync(opt, true) == GPUNN_OK;
     if (skipped) *skipped = known ? (int64_t)opt->kept_scale[2] : 0;
     return known && gpunn__scales_loss(opt) ? opt->kept_scale[0] : 1;
 }
@@ -37271,7 +37326,7 @@ static GPUNN__STATUS gpunn__write_pixels(const gpunn__loader_field *field, const
     int64_t           held[GPUNN_MAX_RANK];
     memcpy(held, input->dim, sizeof held);
     held[0] = n;
-    gpunn_status status = gpunn__input_room(input, caller, bytes * sizeof(float), held);
+    gpunn_status status = gpunn__reserve_input(input, caller, bytes * sizeof(float), held);
     if (status != GPUNN_OK) return status;
     uint8_t *pixels = (uint8_t *)gpunn__device_alloc(dev, bytes);
     if (pixels == NULL) return dev->error.status;
@@ -37647,9 +37702,9 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     gpunn__group_join(args.group);
     gpunn_status status = gpunn__loader_setup(loader);
     if (args.group)
-        status = gpunn__agree(args.group, status, NULL, "gpunn_loader_create of %lld samples, batches of %d, seed %llu%s",
-                              (long long)args.count, loader->args.batch_size, (unsigned long long)loader->args.seed,
-                              args.shuffle ? ", shuffled" : "");
+        status = gpunn__all_reduce_status(
+            args.group, status, NULL, "gpunn_loader_create of %lld samples, batches of %d, seed %llu%s", (long long)args.count,
+            loader->args.batch_size, (unsigned long long)loader->args.seed, args.shuffle ? ", shuffled" : "");
     if (status != GPUNN_OK) {
         gpunn_loader_destroy(loader);
         return NULL;
@@ -37746,7 +37801,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int6
 #undef GPUNN__THREAD_START
 #undef GPUNN__THREAD_JOIN
 
-#ifdef GPUNN__SELDOM
+#ifdef GPUNN__COLD
 #pragma GCC push_options
 #pragma GCC optimize("O1")
 #endif
@@ -38461,7 +38516,7 @@ static bool gpunn__is_converted(const gpunn__entry *item)
 }
 
 /* Emits one warning for all converted tensors of a file. The table must be sorted by offset. */
-static void gpunn__tell_conversions(const gpunn__archive *a)
+static void gpunn__log_conversions(const gpunn__archive *a)
 {
     const gpunn__entry *first = NULL;
     char                text[GPUNN__ERROR_SIZE], shown[128];
@@ -38493,7 +38548,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk
     }
     for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++) status = gpunn__reader_end(&a->shards[i]->reader);
     if (status == GPUNN_OK && a->shard_count == 0) status = gpunn__reader_end(&a->reader);
-    if (status == GPUNN_OK) gpunn__tell_conversions(a);
+    if (status == GPUNN_OK) gpunn__log_conversions(a);
     return status;
 }
 
@@ -38606,7 +38661,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
                         scalar ? "[]" : gpunn__shape_text(t, model));
     } else {
         item->to = to;
-        item->as = t->narrow ? gpunn__half_of(t->model) : dtype;
+        item->as = t->half_storage ? gpunn__half_of(t->model) : dtype;
     }
 }
 
@@ -38647,7 +38702,7 @@ static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t
 GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload)
 {
     stage += gpunn__stage_steps(opt);
-    gpunn_status status = upload ? GPUNN_OK : gpunn__fetch_lent(model, false);
+    gpunn_status status = upload ? GPUNN_OK : gpunn__copy_user_weights(model, false);
     if (status == GPUNN_OK) status = gpunn__stage_block(model->dev, model->weights, model->weight_count, &stage, upload);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
         for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++) {
@@ -38656,7 +38711,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimi
             status = gpunn__stage_block(model->dev, o->states.data[k], o->states.count, &own, upload);
             stage += (size_t)o->state_count * sizeof(float);
         }
-    return status == GPUNN_OK && upload ? gpunn__fetch_lent(model, true) : status;
+    return status == GPUNN_OK && upload ? gpunn__copy_user_weights(model, true) : status;
 }
 
 GPUNN__INTERNAL const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name, const char *rest)
@@ -38954,14 +39009,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int
     gpunn_device *dev = a->reader.dev;
     int64_t       count = (int64_t)record->epochs * GPUNN__EPOCH_NOTES, bits;
     record->history = NULL;
-    record->room = 0;
+    record->capacity = 0;
     if (count == 0) return GPUNN_OK;
     bool good = record->best_epoch <= record->epochs &&
                 gpunn__history_note(a, index, count - 1, &bits); /* before allocating memory */
     if (good) {
         record->history = (gpunn__epoch *)gpunn__realloc(dev, NULL, 0, (size_t)record->epochs * sizeof *record->history);
         if (record->history == NULL) return GPUNN_ERR_MEMORY;
-        record->room = record->epochs;
+        record->capacity = record->epochs;
     }
     for (int64_t at = 0; at < count && good; at++) {
         good = gpunn__history_note(a, index, at, &bits);
@@ -39217,10 +39272,10 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
     for (int k = 0; k < saved->count; k++)
         for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
             gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL, &resume[k].opt.steps[i]);
-    for (int narrow = 0; narrow < 2; narrow++) /* 16-bit weights last, so that the others stay aligned */
+    for (int half_storage = 0; half_storage < 2; half_storage++) /* 16-bit weights last, so that the others stay aligned */
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
-            if (gpunn__is_saved(t) && t->narrow == narrow) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
+            if (gpunn__is_saved(t) && t->half_storage == half_storage) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
     for (int i = 0; i < saved->count; i++) gpunn__emit_states(w, &saved->resume[i].opt);
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
@@ -39312,12 +39367,12 @@ static gpunn__resume *gpunn__resume_make(gpunn_optimizer *opt, int *count)
     return list;
 }
 
-/* Calls gpunn__counted_settle for all optimizers of a checkpoint, and gpunn__keys_settle for their model. */
-static GPUNN__STATUS gpunn__partners_settle(gpunn_optimizer *opt, bool with_replays)
+/* Calls gpunn__counted_sync for all optimizers of a checkpoint, and gpunn__keys_sync for their model. */
+static GPUNN__STATUS gpunn__partners_sync(gpunn_optimizer *opt, bool with_replays)
 {
-    gpunn_status status = gpunn__keys_settle(opt->model, with_replays);
+    gpunn_status status = gpunn__keys_sync(opt->model, with_replays);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o))
-        status = gpunn__counted_settle(o, with_replays);
+        status = gpunn__counted_sync(o, with_replays);
     return status;
 }
 
@@ -39327,7 +39382,7 @@ static GPUNN__STATUS gpunn__partners_prepare(gpunn_optimizer *opt)
     gpunn_status status = GPUNN_OK;
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o))
         status = gpunn__optimizer_prepare(o);
-    return status == GPUNN_OK ? gpunn__partners_settle(opt, true) : status;
+    return status == GPUNN_OK ? gpunn__partners_sync(opt, true) : status;
 }
 
 static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_loader *loader, const char *path)
@@ -39378,7 +39433,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
     if (collected == GPUNN_OK && gpunn_group_rank(opt->group) == 0) status = gpunn__checkpoint_write(opt, loader, path);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) gpunn__states_return(o);
     if (collected != GPUNN_OK || opt->group == NULL) return collected == GPUNN_OK ? status : collected;
-    return gpunn__agree(opt->group, status, NULL, "%s after update %lld", function, (long long)opt->step_count);
+    return gpunn__all_reduce_status(opt->group, status, NULL, "%s after update %lld", function, (long long)opt->step_count);
 }
 
 /* Reads the metadata of all optimizers. Fails if the file has another number of them. */
@@ -39388,7 +39443,7 @@ static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resu
     const gpunn__entry *note = gpunn__table_find(&a->notes, "", "optimizers");
     int64_t             saved = 1;
     gpunn_status        status = GPUNN_OK;
-    for (int i = 0; i < count; i++) list[i].opt.fit.room = 0;
+    for (int i = 0; i < count; i++) list[i].opt.fit.capacity = 0;
     if (note && !gpunn__slice_integer(&note->text, &saved)) saved = 0;
     if (saved != count && gpunn__is_checkpoint(a))
         return gpunn__fail(dev, GPUNN_ERR_STATE,
@@ -39404,7 +39459,7 @@ static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resu
 
 /* Checks the step counts in a stage. Averages that the file does not contain start as copies of the
  * weights. */
-static GPUNN__STATUS gpunn__stage_settle(const gpunn__archive *a, const gpunn_optimizer *opt, char *stage)
+static GPUNN__STATUS gpunn__stage_complete(const gpunn__archive *a, const gpunn_optimizer *opt, char *stage)
 {
     const gpunn_model *model = opt->model;
     const float       *weights = (float *)(void *)(stage + gpunn__stage_steps(opt));
@@ -39466,7 +39521,7 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
                              "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
                              gpunn__tail(path));
     if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
-    if (status == GPUNN_OK) status = gpunn__stage_settle(&archive, opt, stage);
+    if (status == GPUNN_OK) status = gpunn__stage_complete(&archive, opt, stage);
     gpunn__archive_close(&archive);
     if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, list->epoch, list->position, list->batch);
     if (loader && status == GPUNN_OK) {
@@ -39479,11 +39534,11 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
     }
     if (status == GPUNN_OK) {
         gpunn__resume_apply(opt, list, stage);
-        status = gpunn__partners_settle(opt, false);
+        status = gpunn__partners_sync(opt, false);
     }
     for (int i = 0; list && i < count; i++)
-        if (list[i].opt.fit.room)
-            gpunn__free(dev, list[i].opt.fit.history, (size_t)list[i].opt.fit.room * sizeof *list[i].opt.fit.history);
+        if (list[i].opt.fit.capacity)
+            gpunn__free(dev, list[i].opt.fit.history, (size_t)list[i].opt.fit.capacity * sizeof *list[i].opt.fit.history);
     gpunn__free(dev, list, (size_t)count * sizeof *list);
     gpunn__free(dev, stage, gpunn__stage_bytes(model, opt));
     return status;
@@ -39493,7 +39548,8 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
 {
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_load: the optimizer is NULL");
     gpunn_status status = gpunn__checkpoint_read(opt, loader, path);
-    return opt->group ? gpunn__agree(opt->group, status, NULL, "gpunn_checkpoint_load of update %lld", (long long)opt->step_count)
+    return opt->group ? gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_checkpoint_load of update %lld",
+                                                 (long long)opt->step_count)
                       : status;
 }
 
@@ -39545,8 +39601,8 @@ static void gpunn__emit_id(gpunn__writer *w, const gpunn_tensor *t)
 
 static void gpunn__emit_number(gpunn__writer *w, const char *separator, float value)
 {
-    char        number[48];
-    gpunn__line line = {number, sizeof number, 0};
+    char               number[48];
+    gpunn__text_buffer line = {number, sizeof number, 0};
     gpunn__put_number(&line, value);
     gpunn__emitf(w, "%s%s", separator, number);
 }
@@ -39559,8 +39615,8 @@ static void gpunn__emit_float(gpunn__writer *w, const char *separator, const cha
 
 static void gpunn__emit_dim(gpunn__writer *w, const char *separator, const gpunn_model *model, int64_t dim)
 {
-    char        value[GPUNN__SIZE_ROOM + 8];
-    gpunn__line line = {value, sizeof value, 0};
+    char               value[GPUNN__SIZE_BUFFER + 8];
+    gpunn__text_buffer line = {value, sizeof value, 0};
     gpunn__put_dim(&line, model, dim, "\"");
     gpunn__emitf(w, "%s%s", separator, value);
 }
@@ -39646,7 +39702,7 @@ static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const 
 }
 
 /* An attribute as a number, for comparison with a default; NAN if it is not a single number. */
-static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
+static double gpunn__attribute_number(const gpunn_tensor *t, const gpunn__attribute *a)
 {
     const void *from = (const char *)&t->attr + a->place;
     const int  *ints = (const int *)from;
@@ -39654,8 +39710,8 @@ static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
     case GPUNN__A_SIZE:
     case GPUNN__A_COUNT:
     case GPUNN__A_ALONG:
-    case GPUNN__A_GIVEN:
-    case GPUNN__A_SAME_RANK: return (double)gpunn__told_size(t, a);
+    case GPUNN__A_EXISTS:
+    case GPUNN__A_SAME_RANK: return (double)gpunn__attribute_size(t, a);
     case GPUNN__A_BOOL: return *(const bool *)from;
     case GPUNN__A_NOT: return !*(const bool *)from;
     case GPUNN__A_LAST: return t->rank - *ints;
@@ -39675,17 +39731,17 @@ static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
 }
 
 /* Whether an entry may omit this attribute because its builder infers the same value. */
-static bool gpunn__told_is_usual(const gpunn_tensor *t, const gpunn__told *a, const gpunn__argument *key)
+static bool gpunn__attribute_is_default(const gpunn_tensor *t, const gpunn__attribute *a, const gpunn__argument *key)
 {
     if (a->kind == GPUNN__A_AXES) return t->attr.axes == (1u << t->inputs[0]->rank) - 1;
     if (a->kind == GPUNN__A_ROW) return t->attr.ignore_index < 0;
     if (gpunn__op_is(t->op, GPUNN__POOL) && strcmp(a->name, "stride") == 0)
         return memcmp(t->attr.stride, t->attr.kernel, sizeof t->attr.stride) == 0;
-    return gpunn__told_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
+    return gpunn__attribute_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
 }
 
 /* The tensor that a key refers to; NULL if there is none or it belongs to the layer itself. */
-static const gpunn_tensor *gpunn__told_operand(const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
+static const gpunn_tensor *gpunn__attribute_operand(const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
 {
     const int           i = (int)key->otherwise;
     const gpunn_tensor *x = i < t->input_count ? t->inputs[i] : NULL;
@@ -39693,7 +39749,7 @@ static const gpunn_tensor *gpunn__told_operand(const gpunn_tensor *t, const gpun
 }
 
 /* The scale factor of axis i if it cannot be computed from the sizes; 0 if it can. */
-static float gpunn__told_scale(const gpunn_tensor *t, int i)
+static float gpunn__attribute_scale(const gpunn_tensor *t, int i)
 {
     const int64_t in = t->inputs[0]->dim[2 + i], out = t->dim[2 + i];
     const bool    sized = gpunn__is_sized(in) || gpunn__is_sized(out);
@@ -39718,11 +39774,11 @@ static void gpunn__emit_factors(gpunn__writer *w, const gpunn_tensor *t, const c
 {
     const int axes = t->rank - 2;
     bool      scaled = false;
-    for (int i = 0; i < axes; i++) scaled = scaled || gpunn__told_scale(t, i) != 0;
+    for (int i = 0; i < axes; i++) scaled = scaled || gpunn__attribute_scale(t, i) != 0;
     for (int i = 0; scaled && i < axes; i++) {
-        char        value[64];
-        gpunn__line line = {value, sizeof value, 0};
-        gpunn__put_float(&line, gpunn__told_scale(t, i), 9);
+        char               value[64];
+        gpunn__text_buffer line = {value, sizeof value, 0};
+        gpunn__put_float(&line, gpunn__attribute_scale(t, i), 9);
         if (i == 0) gpunn__emitf(w, ", \"%s\": [", key);
         gpunn__emitf(w, "%s%s", i ? ", " : "", value);
     }
@@ -39791,7 +39847,7 @@ static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn
     case GPUNN__K_DTYPE: word = gpunn_dtype_name(t->dtype); break;
     case GPUNN__K_BIAS:
     case GPUNN__K_REFERENCE:
-        x = gpunn__told_operand(t, row, key);
+        x = gpunn__attribute_operand(t, row, key);
         if (x == NULL) break;
         gpunn__emitf(w, ", \"%s\": ", name);
         gpunn__emit_id(w, x);
@@ -39807,7 +39863,7 @@ static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn
 }
 
 /* The list's element for a key; the list's end if there is none. */
-static const gpunn__told *gpunn__told_as(const gpunn__told *a, const gpunn__argument *key)
+static const gpunn__attribute *gpunn__attribute_as(const gpunn__attribute *a, const gpunn__argument *key)
 {
     while (a->name && (key->kind == GPUNN__K_BIAS || strcmp(key->name, a->name) != 0)) a++;
     return a;
@@ -39823,13 +39879,13 @@ static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const
             gpunn__emit_float(w, ", ", gpunn__op_infos[t->op].attribute[i], t->attr.value[i]);
     }
     for (const gpunn__argument *key = row ? row->arguments : NULL; key && key->name; key++) {
-        char               value[GPUNN__TEXT_SIZE];
-        gpunn__line        line = {value, sizeof value, 0};
-        const gpunn__told *a = gpunn__told_as(row->told, key);
-        if (a->name == NULL) a = gpunn__told_as(gpunn__shown[row - gpunn__rows], key);
+        char                    value[GPUNN__TEXT_SIZE];
+        gpunn__text_buffer      line = {value, sizeof value, 0};
+        const gpunn__attribute *a = gpunn__attribute_as(row->attributes, key);
+        if (a->name == NULL) a = gpunn__attribute_as(gpunn__shown[row - gpunn__rows], key);
         if (a->name == NULL || key->kind >= GPUNN__K_INIT) {
             gpunn__emit_key(w, t, row, key);
-        } else if (!gpunn__told_is_usual(t, a, key)) {
+        } else if (!gpunn__attribute_is_default(t, a, key)) {
             gpunn__put_attribute(&line, t, a, true);
             gpunn__emitf(w, ", \"%s\": ", key->name);
             gpunn__emit(w, value, line.used);
@@ -39949,7 +40005,7 @@ static void gpunn__emit_tensors(gpunn__writer *w, const gpunn_model *model)
 
 static void gpunn__recipe_of(const gpunn_optimizer *opt, gpunn__recipe *recipe)
 {
-    recipe->given = true;
+    recipe->is_set = true;
     recipe->kind = opt->rule.kind;
     memcpy(recipe->setting, opt->rule.setting, sizeof recipe->setting);
     recipe->setting[0] = opt->lr;
@@ -40067,7 +40123,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
         gpunn__emitf(&w, ",\n  \"loss\": ");
         gpunn__emit_id(&w, loss);
     }
-    if (recipe.given) gpunn__emit_recipe(&w, &recipe);
+    if (recipe.is_set) gpunn__emit_recipe(&w, &recipe);
     gpunn__emitf(&w, "\n}\n");
     if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
     gpunn__file_discard(&file);
@@ -40246,9 +40302,9 @@ static bool gpunn__get_string(gpunn__loading *l, int entry, const char *key, con
 /* Reads one of several words and returns its index in *value. */
 static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, const char *const *words, int count, int *value)
 {
-    char        all[160];
-    gpunn__line line = {all, sizeof all, 0};
-    int         item = gpunn__look(l, entry, key);
+    char               all[160];
+    gpunn__text_buffer line = {all, sizeof all, 0};
+    int                item = gpunn__look(l, entry, key);
     if (item == 0) return true;
     for (int i = 0; i < count; i++) {
         if (l->items.at[item].kind == GPUNN__J_STRING && gpunn__slice_is(&l->items.at[item].text, words[i])) {
@@ -40881,7 +40937,7 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
     int item = gpunn__look(l, 0, "optimizer"), kind = 0, ignored;
     if (item) {
         char                  one[256];
-        gpunn__line           line = {one, sizeof one, 0};
+        gpunn__text_buffer    line = {one, sizeof one, 0};
         const char           *names[GPUNN_UPDATE_COUNT];
         const gpunn__setting *setting;
         gpunn__put(&line, "one of ");
@@ -40894,7 +40950,7 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
             !gpunn__need(l, item, "type", one, &ignored) ||
             !gpunn__get_choice(l, item, "type", names, GPUNN_UPDATE_AVERAGE, &kind))
             return false;
-        recipe->given = true;
+        recipe->is_set = true;
         recipe->kind = (gpunn_update_kind)kind;
         setting = gpunn__rules[kind].setting;
         for (int i = 0; setting[i].key; i++) {
@@ -41074,7 +41130,7 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
 {
     if (model == NULL) return NULL;
     const gpunn__recipe *recipe = &model->spec.recipe;
-    if (!recipe->given)
+    if (!recipe->is_set)
         return GPUNN__FAIL_NULL(
             model->dev, GPUNN_ERR_STATE,
             "gpunn_spec_optimizer: the model comes from no spec with an \"optimizer\"; make one with gpunn_sgd");
@@ -41550,7 +41606,7 @@ static void gpunn__mean_count(gpunn__mean *mean, const float *values, int sample
 }
 
 /* Reads the results of batches that wait on the device and adds them. */
-static GPUNN__STATUS gpunn__mean_settle(gpunn__mean *mean)
+static GPUNN__STATUS gpunn__mean_flush(gpunn__mean *mean)
 {
     float         values[GPUNN__MEASURES * GPUNN__LOGGED];
     gpunn_device *dev = mean->measure[0]->model->dev;
@@ -41582,12 +41638,12 @@ static GPUNN__STATUS gpunn__mean_join(gpunn__mean *mean, gpunn_group *group, gpu
     typedef struct part {
         double sum[GPUNN__MEASURES], samples;
     } part;
-    if (group == NULL || (status != GPUNN_OK && group->told)) return status;
+    if (group == NULL || (status != GPUNN_OK && group->reported)) return status;
     gpunn_device *dev = group->dev;
     const int     size = gpunn_group_size(group);
     part         *parts = (part *)gpunn__calloc(dev, (size_t)size * sizeof *parts);
     if (parts == NULL) status = GPUNN_ERR_MEMORY;
-    status = gpunn__agree(group, status, NULL, "the end of an epoch with %d means", mean->count);
+    status = gpunn__all_reduce_status(group, status, NULL, "the end of an epoch with %d means", mean->count);
     if (status == GPUNN_OK) {
         part *own = parts + gpunn_group_rank(group);
         memcpy(own->sum, mean->sum, sizeof own->sum);
@@ -41626,13 +41682,13 @@ static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, int samples)
     for (int i = 0; i < mean->count && status == GPUNN_OK; i++) status = gpunn__mean_log(mean, i);
     mean->waiting_samples[mean->waiting] = samples;
     mean->waiting += status == GPUNN_OK;
-    return status == GPUNN_OK && mean->waiting == GPUNN__LOGGED ? gpunn__mean_settle(mean) : status;
+    return status == GPUNN_OK && mean->waiting == GPUNN__LOGGED ? gpunn__mean_flush(mean) : status;
 }
 
 /* Reads remaining results after the last batch and frees the log. */
 static GPUNN__STATUS gpunn__mean_end(gpunn__mean *mean)
 {
-    gpunn_status status = gpunn__mean_settle(mean);
+    gpunn_status status = gpunn__mean_flush(mean);
     if (mean->log) gpunn__device_free(mean->measure[0]->model->dev, mean->log, gpunn__mean_bytes(mean));
     mean->log = NULL;
     return status;
@@ -41691,7 +41747,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     if (status != GPUNN_OK) return status;
     gpunn__mean mean;
     gpunn__mean_begin(&mean, loss, metric, NULL);
-    if (loader->args.group) loader->args.group->told = false;
+    if (loader->args.group) loader->args.group->reported = false;
     status = gpunn__mean_join(&mean, loader->args.group, gpunn__mean_evaluate(&mean, loader));
     float means[2], others[GPUNN_MAX_METRICS];
     gpunn__mean_get(&mean, metric != NULL, &means[0], &means[1], others);
@@ -41864,13 +41920,13 @@ static GPUNN__STATUS gpunn__classes_join(gpunn__classes *c, gpunn_group *group, 
     gpunn_device *dev = c->logits->model->dev;
     const size_t  bytes = (size_t)(c->classes * c->classes) * sizeof *c->confusion,
                  all = (size_t)gpunn_group_size(group) * sizeof(int64_t);
-    if (status != GPUNN_OK && group->told) return status;
+    if (status != GPUNN_OK && group->reported) return status;
     int64_t *sum = status == GPUNN_OK ? (int64_t *)gpunn__calloc(dev, bytes) : NULL;
     int64_t *part = sum ? (int64_t *)gpunn__realloc(dev, NULL, 0, bytes) : NULL;
     int64_t *counts = part ? (int64_t *)gpunn__calloc(dev, all) : NULL;
     if (status == GPUNN_OK && counts == NULL) status = GPUNN_ERR_MEMORY;
-    status = gpunn__agree(group, status, NULL, "gpunn_evaluate_classes of %lld classes%s", (long long)c->classes,
-                          c->probability ? " with their areas" : "");
+    status = gpunn__all_reduce_status(group, status, NULL, "gpunn_evaluate_classes of %lld classes%s", (long long)c->classes,
+                                      c->probability ? " with their areas" : "");
     for (int root = 0; root < gpunn_group_size(group) && status == GPUNN_OK; root++) {
         memcpy(part, c->confusion, bytes);
         status = gpunn__exchange_host(group, GPUNN__BROADCAST, part, bytes, root);
@@ -41922,7 +41978,7 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
     gpunn_class_scores found;
     memset(&found, 0, sizeof found);
     found.auc = NAN;
-    if (loader->args.group) loader->args.group->told = false;
+    if (loader->args.group) loader->args.group->reported = false;
     if (status == GPUNN_OK) status = gpunn__classes_run(&c, loader);
     if (loader->args.group) status = gpunn__classes_join(&c, loader->args.group, status);
     if (status == GPUNN_OK && args.auc) status = gpunn__classes_areas(&c, &found.auc);
@@ -42101,7 +42157,7 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn_progress       *p = &fit->progress;
     gpunn__mean           mean;
     gpunn_status          status = GPUNN_OK;
-    double                settled = 0;
+    double                reported = 0;
     gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
     mean.skips = fit->opt->skips;
     if (args->train->position == args->train->batches)
@@ -42116,10 +42172,10 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
             status = gpunn_train_step(fit->opt, args->loss, .accumulate = p->batch < p->batches ? args->accumulate : 1);
         if (status == GPUNN_OK) status = gpunn__mean_add(&mean, gpunn_loader_batch_size(args->train));
         bool due = p->batch == p->batches || (args->schedule_per_batch && fit->opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) ||
-                   (args->on_progress && gpunn__seconds() - settled > 0.05);
+                   (args->on_progress && gpunn__seconds() - reported > 0.05);
         if (status == GPUNN_OK && due) {
-            status = gpunn__mean_settle(&mean);
-            settled = gpunn__seconds();
+            status = gpunn__mean_flush(&mean);
+            reported = gpunn__seconds();
         }
         if (status == GPUNN_OK && args->schedule_per_batch && fit->opt->parts == 0)
             status = gpunn_schedule_step(fit->opt, mean.last_loss);
@@ -42223,13 +42279,13 @@ static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
     if (args->epochs > INT32_MAX / 2 - record->epochs)
         return gpunn__fail(fit->dev, GPUNN_ERR_ARGUMENT, "gpunn_fit: %d epochs after %d are too many", args->epochs,
                            record->epochs);
-    if (record->epochs + args->epochs > record->room) {
-        int           room = record->epochs + args->epochs;
-        gpunn__epoch *grown = (gpunn__epoch *)gpunn__realloc(fit->dev, record->history, (size_t)record->room * sizeof *grown,
-                                                             (size_t)room * sizeof *grown);
+    if (record->epochs + args->epochs > record->capacity) {
+        int           capacity = record->epochs + args->epochs;
+        gpunn__epoch *grown = (gpunn__epoch *)gpunn__realloc(fit->dev, record->history, (size_t)record->capacity * sizeof *grown,
+                                                             (size_t)capacity * sizeof *grown);
         if (grown == NULL) return GPUNN_ERR_MEMORY;
         record->history = grown;
-        record->room = room;
+        record->capacity = capacity;
     }
     return args->epochs > 0 ? gpunn__fit_files(fit) : GPUNN_OK; /* an invalid path fails before training */
 }
@@ -42264,8 +42320,8 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     if (args.epochs == GPUNN_ZERO) args.epochs = 0;
     gpunn_status status = gpunn__fit_check(opt, &args);
     if (opt->group)
-        status = gpunn__agree(opt->group, status, NULL, "gpunn_fit of %d epochs of %lld batches", args.epochs,
-                              (long long)gpunn_loader_batches(args.train));
+        status = gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_fit of %d epochs of %lld batches", args.epochs,
+                                          (long long)gpunn_loader_batches(args.train));
     if (status != GPUNN_OK) return status;
     gpunn__fit fit;
     memset(&fit, 0, sizeof fit);
@@ -42287,8 +42343,8 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
         status = gpunn__fit_batches(&fit);
         if (status == GPUNN_OK) status = gpunn__fit_epoch_end(&fit);
     }
-    if (opt->group && (status == GPUNN_OK || !opt->group->told))
-        status = gpunn__agree(opt->group, status, NULL, "the end of gpunn_fit");
+    if (opt->group && (status == GPUNN_OK || !opt->group->reported))
+        status = gpunn__all_reduce_status(opt->group, status, NULL, "the end of gpunn_fit");
     return status;
 }
 
@@ -42477,9 +42533,9 @@ static GPUNN__STATUS gpunn__profile_run(const gpunn__profile *p)
     const gpunn_profile_args *args = p->args;
     if (args->loss == NULL) return gpunn_forward(args->outputs, p->output_count);
     if (args->optimizer) return gpunn_train_step(args->optimizer, args->loss);
-    const int64_t      agreed = p->group ? p->group->agreed : 0;
+    const int64_t      reductions = p->group ? p->group->reductions : 0;
     const gpunn_status status = gpunn_zero_grad(p->model);
-    return status == GPUNN_OK ? gpunn_backward(args->loss) : gpunn__tell_ranks(p->group, agreed, status);
+    return status == GPUNN_OK ? gpunn_backward(args->loss) : gpunn__report_to_ranks(p->group, reductions, status);
 }
 
 /* Runs once and adds the times. Where the backend does not time the
@@ -42533,7 +42589,7 @@ static GPUNN__STATUS gpunn__profile_peak(const gpunn__profile *p, bool product, 
 /* Writes a label such as "conv1 conv2d backward [8, 16, 32, 32]". */
 static void gpunn__profile_label(const gpunn__profile *p, int i, char *text, size_t size)
 {
-    gpunn__line line = {text, size, 0};
+    gpunn__text_buffer line = {text, size, 0};
     *text = 0;
     if (i == p->step_count) {
         gpunn__put(&line, "%s", p->args->optimizer->name);
@@ -42661,18 +42717,18 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
                            first->model != model ? "tensor" : "optimizer");
     if (p.dev->backend->time == NULL)
         return gpunn__fail(p.dev, GPUNN_ERR_UNSUPPORTED, "gpunn_profile: this device's backend cannot time steps; use the CPU's");
-    if (args.loss) p.group = args.optimizer ? args.optimizer->group : gpunn__met_by(model);
+    if (args.loss) p.group = args.optimizer ? args.optimizer->group : gpunn__communicating_group(model);
     gpunn_status status = gpunn__profile_run(&p);
     if (status != GPUNN_OK) return status;
-    const int64_t agreed = p.group ? p.group->agreed : 0;
+    const int64_t reductions = p.group ? p.group->reductions : 0;
     status = gpunn_synchronize(p.dev);
-    if (status != GPUNN_OK) return gpunn__tell_ranks(p.group, agreed, status);
+    if (status != GPUNN_OK) return gpunn__report_to_ranks(p.group, reductions, status);
     p.plan = model->last;
     p.step_count = p.plan->step_count;
     const size_t bytes = 2 * (size_t)(p.step_count + 1) * sizeof *p.seconds;
     p.seconds = (double *)gpunn__calloc(p.dev, bytes);
     if (p.seconds == NULL)
-        return gpunn__tell_ranks(p.group, agreed, GPUNN_ERR_MEMORY); /* the other ranks are starting the
+        return gpunn__report_to_ranks(p.group, reductions, GPUNN_ERR_MEMORY); /* the other ranks are starting the
                                                                                            next run */
     status = gpunn__profile_all(&p, args.runs ? args.runs : 10);
     gpunn__free(p.dev, p.seconds, bytes);
@@ -42725,9 +42781,9 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 #pragma pop_macro("NCC")
 #pragma pop_macro("OPEN")
 #pragma pop_macro("CLOSED")
-#ifdef GPUNN__SELDOM
+#ifdef GPUNN__COLD
 #pragma GCC pop_options
-#undef GPUNN__SELDOM
+#undef GPUNN__COLD
 #endif
 #ifdef GPUNN__FAST_MATH
 #ifdef __clang__

@@ -159,8 +159,8 @@ typedef struct gpunn__cuda {
     cudaStream_t         own, copy_stream;   /* own: also the stream on which runs are captured */
     cudaStream_t         side;               /* for kernels that run beside a run's steps: checks (>>run/run) */
     cudaEvent_t          side_from, side_to; /* what they wait for; what waits for them */
-    gpunn__check        *checks;             /* [check_room], of the run that is being launched */
-    int                  check_room;
+    gpunn__check        *checks;             /* [check_capacity], of the run that is being launched */
+    int                  check_capacity;
     int                  multiprocessors, capability; /* capability: 10 * major + minor */
     int                  architecture;         /* that the kernels were compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
     int                  integrated, pageable; /* no memory of its own; uses the host's page tables for host memory */
@@ -1195,7 +1195,7 @@ typedef struct gpunn__module {
     void  *handle; /* NULL: not open */
     char   path[512];
     size_t version;      /* as reported by the library */
-    char   refused[320]; /* why a file that exists does not load */
+    char   failure[320]; /* why a file that exists does not load */
 } gpunn__module;
 
 struct gpunn__libraries {
@@ -1259,11 +1259,11 @@ GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const ch
 
 #ifndef _WIN32
 /* Keeps what the loader says of a file that is there. A bare name that it finds nowhere begins its sentence. */
-static void gpunn__module_refuse(gpunn__module *module, const char *path)
+static void gpunn__module_fail(gpunn__module *module, const char *path)
 {
     const char *why = dlerror();
     if (why && (strchr(path, '/') || strncmp(why, path, strlen(path)) != 0))
-        (void)snprintf(module->refused, sizeof module->refused, "%s", why);
+        (void)snprintf(module->failure, sizeof module->failure, "%s", why);
 }
 
 /* cuDNN 9 aborts when it is asked for anything while its file for graphs does not load. */
@@ -1276,7 +1276,7 @@ static void gpunn__module_need_graphs(gpunn__module *module)
     const char *slash = strrchr(info.dli_fname, '/');
     (void)snprintf(file, sizeof file, "%.*slibcudnn_graph.so.9", slash ? (int)(slash + 1 - info.dli_fname) : 0, info.dli_fname);
     if (dlopen(access(file, F_OK) == 0 ? file : "libcudnn_graph.so.9", RTLD_LAZY | RTLD_LOCAL)) return;
-    gpunn__module_refuse(module, info.dli_fname);
+    gpunn__module_fail(module, info.dli_fname);
     (void)dlclose(module->handle);
     module->handle = NULL;
 }
@@ -1290,7 +1290,7 @@ static bool gpunn__module_load(gpunn__module *module, const char *path)
 #else
     module->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (module->handle == NULL)
-        gpunn__module_refuse(module, path);
+        gpunn__module_fail(module, path);
     else if (strstr(path, "libcudnn.so.9"))
         gpunn__module_need_graphs(module);
 #endif
@@ -1354,7 +1354,7 @@ static bool gpunn__module_beside_python(gpunn__module *module, const char *file)
 
 GPUNN__INTERNAL bool gpunn__module_find(gpunn__module *module, const char *file, const char *variable)
 {
-    module->refused[0] = 0;
+    module->failure[0] = 0;
     if (gpunn__module_load(module, file)) return true;
 #ifdef _WIN32
     return gpunn__module_seek(module, getenv(variable), "", file) ||
@@ -1433,9 +1433,9 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
                        module->path, title, gpunn__version_text(module->version, has), needs, title, major);
         return false;
     }
-    if (module->refused[0]) {
+    if (module->failure[0]) {
         (void)snprintf(text, text_size, "%s %d does not load: %s; install it anew, or set %s to the folder of another", title,
-                       major, module->refused, variable);
+                       major, module->failure, variable);
         return false;
     }
     for (int other = major + 1; other >= major - 1; other -= 2) {
@@ -1762,8 +1762,8 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     int           version = 0;
     memset(&module, 0, sizeof module);
     if (!gpunn__module_find(&module, GPUNN__NCCL_FILE, "GPUNN_NCCL_PATH")) {
-        if (module.refused[0])
-            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew", module.refused);
+        if (module.failure[0])
+            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew", module.failure);
         else
             (void)snprintf(nccl->text, sizeof nccl->text,
                            "NCCL is missing: " GPUNN__NCCL_FILE " was not found in " GPUNN__PLACES
@@ -2191,10 +2191,10 @@ enum { GPUNN__RNN_TAG = 0x726E6E };
 typedef struct gpunn__dnn_rnn { /* all fields must be set and there is no padding: a key of the cache */
     int64_t tag, op, relu, precision, training, length, batch, in, hidden, directions, bias;
 } gpunn__dnn_rnn;
-typedef struct gpunn__dnn_rnn_room {
+typedef struct gpunn__dnn_rnn_sizes {
     size_t  weights, workspace, reserve; /* bytes; reserve: kept from the forward pass of training to the backward pass */
     int64_t part[2][4]; /* offsets of weight_ih, weight_hh, bias_ih and bias_hh in the weights, per direction, in floats */
-} gpunn__dnn_rnn_room;
+} gpunn__dnn_rnn_sizes;
 /* Forward: x, h_0, c_0, weights -> y, h_n, c_n, reserve. Backward: these and dy, dh_n, dc_n -> dx, dh_0,
  * dc_0; dweights are accumulated. x [length, batch, in], y [length, batch, directions, hidden], states
  * [directions, batch, hidden]. NULL means a zero state or an output that is not needed; dx and reserve are
@@ -2206,7 +2206,7 @@ typedef struct gpunn__dnn_rnn_data {
     void        *reserve, *workspace;
 } gpunn__dnn_rnn_data;
 /* Like gpunn__dnn_prepare and gpunn__dnn_run. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes);
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
 
 /* Whether cuDNN can be used. */
@@ -2640,11 +2640,11 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
 {
     const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
     /* gradients of broadcast operands at the result's size: grad_out, or computed */
-    gpunn_value full[3] = {};
-    bool        sums[3] = {}; /* whether full[i] is then summed to the operand's shape */
-    gpunn__room room = {(char *)step->workspace, 0};
-    size_t      workspace = 0;
-    unsigned    computed = 0;
+    gpunn_value  full[3] = {};
+    bool         sums[3] = {}; /* whether full[i] is then summed to the operand's shape */
+    gpunn__arena arena = {(char *)step->workspace, 0};
+    size_t       workspace = 0;
+    unsigned     computed = 0;
     for (int i = 0; i < step->input_count; i++) {
         if (step->grad_in[i].data == NULL) continue;
         sums[i] = step->in[i].count != step->out.count;
@@ -2653,17 +2653,17 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
         full[i] = step->grad_out;
         if (computed >> i & 1) {
             full[i].dtype = GPUNN_F32;
-            full[i].data = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, full[i].count));
+            full[i].data = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, full[i].count));
         }
         size_t bytes = gpunn__cuda_sum_to_workspace(cuda, &full[i], &step->grad_in[i]);
         if (bytes > workspace) workspace = bytes;
     }
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = room.bytes + workspace;
+        step->workspace_bytes = arena.bytes + workspace;
         return GPUNN_OK;
     }
 
-    void *const    sum_workspace = gpunn__room_take(&room, workspace);
+    void *const    sum_workspace = gpunn__arena_take(&arena, workspace);
     gpunn__map_job job = {};
     job.count = step->out.count;
     memcpy(job.attr, step->attr->value, sizeof job.attr);
@@ -3331,25 +3331,25 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *s
 
 /* ==== >>cuda/reduce ================================================================================================ *
  * Sums and maxima over axes, and the ops along one axis. All work on lines: elements that are contiguous or
- * a constant stride apart. A line is shared by a team of 1, 2, 4, .. 32 adjacent threads or by a block. */
+ * a constant stride apart. A line is shared by 1, 2, 4, .. 32 adjacent lanes or by a block. */
 typedef struct gpunn__line {
     int64_t index, begin, stride, n; /* index: among the lines of the op; begin: of the first element; n: elements */
-    int     thread, team;            /* this thread's index in the team; the team's size */
+    int     thread, lanes;           /* this thread's index among the lanes; their number */
 } gpunn__line;
 
-/* Visits every element of the line once, distributed over the team. visit.at<8>(i, c) takes packs of 8,
+/* Visits every element of the line once, distributed over the lanes. visit.at<8>(i, c) takes packs of 8,
  * aligned if the stride is 1, and visit.at<1>(i, c) takes the remaining elements. i is the index of the
  * (first) element in memory, c its position in the line. */
 template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
 {
     int64_t head = 0, packed = 0;
-    if (line.n >= 8 * line.team) {
+    if (line.n >= 8 * line.lanes) {
         head = line.stride == 1 ? -line.begin & 7 : 0;
         packed = (line.n - head) & ~(int64_t)7;
-        for (int64_t c = head + 8 * line.thread; c < head + packed; c += 8 * line.team)
+        for (int64_t c = head + 8 * line.thread; c < head + packed; c += 8 * line.lanes)
             visit.template at<8>(line.begin + c * line.stride, c);
     }
-    for (int64_t rest = line.thread; rest < line.n - packed; rest += line.team) {
+    for (int64_t rest = line.thread; rest < line.n - packed; rest += line.lanes) {
         int64_t c = rest < head ? rest : rest + packed;
         visit.template at<1>(line.begin + c * line.stride, c);
     }
@@ -3394,11 +3394,11 @@ template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduc
     return v[0];
 }
 
-/* Reduces over the threads of a team. Every thread gets the result. All threads of the block must call it. */
-template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_reduce(T value, Op op, int team)
+/* Reduces over the lanes of a line. Every thread gets the result. All threads of the block must call it. */
+template <typename T, typename Op> __device__ __forceinline__ T gpunn__lanes_reduce(T value, Op op, int lanes)
 {
-    if (team > 32) return gpunn__block_reduce(value, op);
-    for (int distance = team / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    if (lanes > 32) return gpunn__block_reduce(value, op);
+    for (int distance = lanes / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
     return value;
 }
 
@@ -3406,8 +3406,8 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_redu
 GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most);
 
 /* The number of threads that share each of `lines` lines. If the stride is not 1, adjacent lines are adjacent
- * in memory. Then the team grows only as far as needed to fill the device. */
-GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride);
+ * in memory. Then their number grows only as far as needed to fill the device. */
+GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride);
 
 /* A reduction of x to y; >>cuda/reduce describes its kept axes, planes, rows and columns beside the
  * kernels. */
@@ -3419,10 +3419,10 @@ typedef struct gpunn__reduction {
     int64_t kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
     int64_t plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
     int64_t kept, planes, rows, columns;
-    /* span: threads per unit (output or column tile, and chunk); team: threads across a line */
-    int         span, team;
+    /* span: threads per unit (output or column tile, and chunk); lanes: threads across a line */
+    int         span, lanes;
     int         pack;                 /* columns per thread, 8 or 1 */
-    int64_t     tiles;                /* tiles of team * pack columns */
+    int64_t     tiles;                /* tiles of lanes * pack columns */
     int64_t     pieces, step, length; /* lines per plane, elements from line to line and per line */
     int64_t     lines, chunk_lines, chunks;
     const void *x, *reference; /* reference: the maxima, for COUNT */
@@ -3441,41 +3441,41 @@ GPUNN__INTERNAL size_t gpunn__reduction_workspace(const gpunn__reduction *r);
 /* An op along one axis of x[outer][n][inner]; lines = outer * inner. */
 typedef struct gpunn__along {
     int64_t     lines, n, inner;
-    int         team;
+    int         lanes;
     const void *x, *y, *gradient;
     void       *out; /* forward: the result; backward: dx */
     gpunn_dtype x_type, y_type, gradient_type, out_type;
     bool        add, log;
 } gpunn__along;
 
-/* Describes a step along one axis: its lines, team, operand, result and gradients. */
+/* Describes a step along one axis: its lines, lanes, operand, result and gradients. */
 GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis);
 
-/* The number of blocks for a kernel in which a team takes each line. */
+/* The number of blocks for a kernel in which some lanes take each line. */
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
 
-/* The teams of a block take adjacent lines and advance together: for (first = _first; first < a.lines;
+/* The lanes of a block, grouped by line, take adjacent lines and advance together: for (first = _first; first < a.lines;
  * first += _step). */
 __device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
 {
-    return (int64_t)gridDim.x * (blockDim.x / a.team);
+    return (int64_t)gridDim.x * (blockDim.x / a.lanes);
 }
 
 __device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
 {
-    return (int64_t)blockIdx.x * (blockDim.x / a.team);
+    return (int64_t)blockIdx.x * (blockDim.x / a.lanes);
 }
 
 /* This thread's line. It has no elements if it is beyond the last. */
 __device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
 {
-    int64_t     index = first + threadIdx.x / a.team, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
+    int64_t     index = first + threadIdx.x / a.lanes, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
     gpunn__line line = {index,
                         outer * a.n * a.inner + (index - outer * a.inner),
                         a.inner,
                         index < a.lines ? a.n : 0,
-                        (int)(threadIdx.x & (a.team - 1)),
-                        a.team};
+                        (int)(threadIdx.x & (a.lanes - 1)),
+                        a.lanes};
     return line;
 }
 
@@ -3493,12 +3493,12 @@ static int gpunn__lanes(int64_t n, int most)
     return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
 }
 
-GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
+GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
 {
     int64_t device = cuda->multiprocessors;
-    int     team = gpunn__lanes(n, 32);
-    while (stride > 1 && team > 1 && lines * team > device * 1024) team /= 2;
-    return team == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : team;
+    int     lanes = gpunn__lanes(n, 32);
+    while (stride > 1 && lanes > 1 && lines * lanes > device * 1024) lanes /= 2;
+    return lanes == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : lanes;
 }
 
 /* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
@@ -3516,15 +3516,17 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
     int64_t length = r->planes * r->rows, blocks, device = cuda->multiprocessors;
     if (r->by_column) {
         r->pack = r->columns % 8 == 0 ? 8 : 1;
-        r->team = gpunn__power_of_2((r->columns + r->pack - 1) / r->pack, 32);
-        while (r->team > 8 && r->columns >= r->team * r->pack && r->kept * r->columns < device * r->team * r->pack) r->team /= 2;
-        r->span = r->team * gpunn__power_of_2(length, GPUNN__THREADS / r->team);
-        r->tiles = (r->columns + r->team * r->pack - 1) / (r->team * r->pack);
-        while (r->span > r->team && length * r->team < r->span * 8 && r->kept * r->tiles * r->span > device * 4096) r->span /= 2;
+        r->lanes = gpunn__power_of_2((r->columns + r->pack - 1) / r->pack, 32);
+        while (r->lanes > 8 && r->columns >= r->lanes * r->pack && r->kept * r->columns < device * r->lanes * r->pack)
+            r->lanes /= 2;
+        r->span = r->lanes * gpunn__power_of_2(length, GPUNN__THREADS / r->lanes);
+        r->tiles = (r->columns + r->lanes * r->pack - 1) / (r->lanes * r->pack);
+        while (r->span > r->lanes && length * r->lanes < r->span * 8 && r->kept * r->tiles * r->span > device * 4096)
+            r->span /= 2;
     } else {
         r->pack = 1;
         r->tiles = 1;
-        r->span = gpunn__team_of(cuda, r->kept, length, 1);
+        r->span = gpunn__lanes_of(cuda, r->kept, length, 1);
     }
     blocks = (r->kept * r->tiles * r->span + GPUNN__THREADS - 1) / GPUNN__THREADS;
     r->chunks = r->kept * length * r->columns / blocks / 16384;
@@ -3543,7 +3545,7 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
     r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
     r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
     if (!r->by_column)
-        r->team = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
+        r->lanes = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
 }
 
 /* Describes a plain sum of `in` over axes (a bit set) in F32. whole: in a single chunk. */
@@ -3619,18 +3621,18 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_k
             int64_t at = gpunn__offset(result, r.kept_rank, r.kept_dim, r.kept_stride);
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
-            for (line += thread / r.team; line < end; line += r.span / r.team) {
+            for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
                 int64_t     rest, begin = at + gpunn__reduction_line(r, line, &rest);
-                gpunn__line row = {line, begin, 1, rest < r.length ? rest : r.length, thread & (r.team - 1), r.team};
+                gpunn__line row = {line, begin, 1, rest < r.length ? rest : r.length, thread & (r.lanes - 1), r.lanes};
                 gpunn__line_visit(row, fold);
             }
         }
-        float value = gpunn__team_reduce(fold.value, gpunn__fold<KIND>(), r.span) / r.divisor;
+        float value = gpunn__lanes_reduce(fold.value, gpunn__fold<KIND>(), r.span) / r.divisor;
         if (unit < units && thread == 0) gpunn__line_store<1>(r.y, r.y_type, unit, 1, &value, r.add);
     }
 }
 
-/* A unit's threads: `team` across the columns, span / team down the lines. */
+/* A unit's threads: `lanes` across the columns, span / lanes down the lines. */
 template <int KIND, int N>
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_columns_kernel(const gpunn__reduction r)
 {
@@ -3641,7 +3643,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
     for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
         /* result: counted over all chunks */
         int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles);
-        int64_t column = ((unit - result * r.tiles) * r.team + (thread & (r.team - 1))) * N;
+        int64_t column = ((unit - result * r.tiles) * r.lanes + (thread & (r.lanes - 1))) * N;
         bool    there = unit < units && column < r.columns;
         float   value[N];
 #pragma unroll
@@ -3652,7 +3654,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             float   reference[N];
             if (KIND == GPUNN__COUNT) gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
-            for (line += thread / r.team; line < end; line += r.span / r.team) {
+            for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
                 int64_t rest;
                 float   v[N];
                 gpunn__line_load<N>(r.x, r.x_type, at + gpunn__reduction_line(r, line, &rest), 1, v);
@@ -3663,7 +3665,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
                 }
             }
         }
-        for (int distance = r.span / 2; distance >= r.team; distance /= 2) {
+        for (int distance = r.span / 2; distance >= r.lanes; distance /= 2) {
             __syncthreads();
 #pragma unroll
             for (int j = 0; j < N; j++) part[j][threadIdx.x] = value[j];
@@ -3674,7 +3676,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
         }
 #pragma unroll
         for (int j = 0; j < N; j++) value[j] /= r.divisor;
-        if (there && thread < r.team) gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
+        if (there && thread < r.lanes) gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
     }
 }
 
@@ -3990,7 +3992,7 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
     a.inner = 1;
     for (int d = axis + 1; d < in->rank; d++) a.inner *= in->dim[d];
     a.lines = in->count / a.n;
-    a.team = gpunn__team_of(cuda, a.lines, a.n, a.inner);
+    a.lanes = gpunn__lanes_of(cuda, a.lines, a.n, a.inner);
     a.x = in->data;
     a.x_type = in->dtype;
     a.y = step->out.data;
@@ -4005,7 +4007,7 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
 
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a)
 {
-    return gpunn__blocks(cuda, a->lines * a->team, 1);
+    return gpunn__blocks(cuda, a->lines * a->lanes, 1);
 }
 
 /* ---- cumsum: along a line, in the backward pass from its end ---------------------------------------------------------------- *
@@ -4165,9 +4167,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(co
         gpunn__line         line = gpunn__along_line(a, first);
         gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
         gpunn__line_visit(line, visit);
-        float   best = gpunn__team_reduce(visit.best, gpunn__larger(), a.team);
+        float   best = gpunn__lanes_reduce(visit.best, gpunn__larger(), a.lanes);
         bool    mine = visit.best == best || (visit.best != visit.best && best != best);
-        int64_t at = gpunn__team_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.team);
+        int64_t at = gpunn__lanes_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.lanes);
         if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
     }
 }
@@ -6130,12 +6132,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *s
 #if GPUNN__CUDNN
 
 enum {
-    GPUNN__DNN_MADE = 256,     /* most descriptors of one builder */
-    GPUNN__DNN_CONFIGS = 96,   /* most engine configurations of one heuristic */
-    GPUNN__DNN_NOTES = 32,     /* most numerical notes of one engine */
-    GPUNN__DNN_CANDIDATES = 8, /* most plans that a benchmark compares */
-    GPUNN__DNN_WARM = 1,       /* warm-up runs of a plan before it is timed */
-    GPUNN__DNN_TIMED = 4,      /* timed runs of a plan */
+    GPUNN__DNN_DESCRIPTORS = 256, /* most descriptors of one builder */
+    GPUNN__DNN_CONFIGS = 96,      /* most engine configurations of one heuristic */
+    GPUNN__DNN_NOTES = 32,        /* most numerical notes of one engine */
+    GPUNN__DNN_CANDIDATES = 8,    /* most plans that a benchmark compares */
+    GPUNN__DNN_WARM = 1,          /* warm-up runs of a plan before it is timed */
+    GPUNN__DNN_TIMED = 4,         /* timed runs of a plan */
 };
 
 typedef struct gpunn__dnn_plan {
@@ -6149,7 +6151,7 @@ typedef struct gpunn__dnn_choice {
     /* 0: no plan; above 1: the next run outside a capture compares them */
     int             count;
     gpunn__dnn_plan plans[GPUNN__DNN_CANDIDATES]; /* a run executes the first */
-    char            refusal[256];                 /* why there is no plan */
+    char            reason[256];                  /* why there is no plan */
 } gpunn__dnn_choice;
 
 /* Builds cuDNN descriptors and owns those in `made`. After a failure, which status and text describe, it
@@ -6161,7 +6163,7 @@ typedef struct gpunn__dnn_builder {
     gpunn_status                status;
     char                        text[256];
     int                         count;
-    cudnnBackendDescriptor_t    made[GPUNN__DNN_MADE];
+    cudnnBackendDescriptor_t    descriptors[GPUNN__DNN_DESCRIPTORS];
 } gpunn__dnn_builder;
 
 /* Converts a cuDNN status to a gpunn status. On failure, text receives the call's name, cuDNN's name of the
@@ -6199,7 +6201,7 @@ GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builde
                                                                const cudnnBackendDescriptor_t *operations);
 
 /* Clears GPUNN_ERR_UNSUPPORTED, so that the next candidate can be tried. text keeps the reason. */
-GPUNN__INTERNAL void gpunn__dnn_forgive(gpunn__dnn_builder *builder);
+GPUNN__INTERNAL void gpunn__dnn_clear_unsupported(gpunn__dnn_builder *builder);
 
 /* Destroys the plans of a gpunn__dnn_choice. */
 GPUNN__INTERNAL void gpunn__dnn_forget(gpunn__cuda *cuda, void *value);
@@ -6264,14 +6266,15 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t s
 GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t descriptor = NULL;
-    if (GPUNN__DNN(builder, cudnnBackendCreateDescriptor, type, &descriptor)) builder->made[builder->count++] = descriptor;
+    if (GPUNN__DNN(builder, cudnnBackendCreateDescriptor, type, &descriptor)) builder->descriptors[builder->count++] = descriptor;
     return descriptor;
 }
 
 /* Destroys all descriptors but the first `count`. */
 static void gpunn__dnn_release(gpunn__dnn_builder *builder, int count)
 {
-    while (builder->count > count) (void)builder->cuda->libraries->cudnnBackendDestroyDescriptor(builder->made[--builder->count]);
+    while (builder->count > count)
+        (void)builder->cuda->libraries->cudnnBackendDestroyDescriptor(builder->descriptors[--builder->count]);
 }
 
 GPUNN__INTERNAL void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
@@ -6485,7 +6488,7 @@ static bool gpunn__dnn_suits(gpunn__dnn_builder *builder, cudnnBackendDescriptor
     return suits;
 }
 
-GPUNN__INTERNAL void gpunn__dnn_forgive(gpunn__dnn_builder *builder)
+GPUNN__INTERNAL void gpunn__dnn_clear_unsupported(gpunn__dnn_builder *builder)
 {
     if (builder->status == GPUNN_ERR_UNSUPPORTED) builder->status = GPUNN_OK;
 }
@@ -6509,7 +6512,7 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
 #if CUDNN_VERSION >= 90200
     int64_t needed = 0;
     (void)gpunn__dnn_get(builder, config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &needed);
-    gpunn__dnn_forgive(builder);
+    gpunn__dnn_clear_unsupported(builder);
     gpunn__dnn_limit(builder, needed);
 #endif
     gpunn__dnn_plan plan = {gpunn__dnn_make(builder, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), 0};
@@ -6529,7 +6532,7 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
         builder->count = before;
     }
     gpunn__dnn_release(builder, before);
-    gpunn__dnn_forgive(builder);
+    gpunn__dnn_clear_unsupported(builder);
 }
 
 GPUNN__INTERNAL void gpunn__dnn_forget(gpunn__cuda *cuda, void *value)
@@ -6565,15 +6568,15 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__c
         for (int64_t i = 0; i < count && choice->count < wanted; i++)
             if (gpunn__dnn_suits(&builder, configs[i], rounds[r].any_order)) gpunn__dnn_add(&builder, configs[i], choice);
         gpunn__dnn_release(&builder, before);
-        gpunn__dnn_forgive(&builder);
+        gpunn__dnn_clear_unsupported(&builder);
     }
     gpunn__dnn_release(&builder, 0);
-    gpunn__dnn_forgive(&builder);
+    gpunn__dnn_clear_unsupported(&builder);
     if (builder.status != GPUNN_OK) {
         gpunn__dnn_forget(cuda, choice);
         return gpunn__dnn_fail(cuda, builder.status, builder.text);
     }
-    (void)snprintf(choice->refusal, sizeof choice->refusal, "%s",
+    (void)snprintf(choice->reason, sizeof choice->reason, "%s",
                    *builder.text ? builder.text : "it knows none of this shape, dtype and exactness on this GPU");
     choice->searched = true;
     return GPUNN_OK;
@@ -6592,7 +6595,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, conv, NULL, gpunn__dnn_graph, choice));
     if (choice->count == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this graph: %s", choice->refusal);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this graph: %s", choice->reason);
     *workspace_bytes = 0;
     for (int i = 0; i < choice->count; i++)
         if ((size_t)choice->plans[i].workspace > *workspace_bytes) *workspace_bytes = (size_t)choice->plans[i].workspace;
@@ -7023,15 +7026,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 
 /* Depthwise convolution without cuDNN. FILTER needs channels second. */
 static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                          gpunn__room *room, gpunn__action action)
+                                          gpunn__arena *arena, gpunn__action action)
 {
     const bool    filter = conv->kind == GPUNN__CONV_FILTER, data = conv->kind == GPUNN__CONV_DATA;
     const bool    last = conv->channels_last && !filter;
     const int64_t weights = conv->k * conv->kd * conv->kh * conv->kw, blocks = (int64_t)cuda->multiprocessors * 8;
     const int64_t wanted = (blocks + weights - 1) / weights, images = (conv->n + wanted - 1) / wanted;
     const int64_t parts = (conv->n + images - 1) / images;
-    float *const  partial = (float *)gpunn__room_take(room, filter ? gpunn__bytes(GPUNN_F32, parts * weights) : 0);
-    void *const   sums = gpunn__room_take(room, filter ? gpunn__cuda_channel_sums_workspace(cuda, parts, weights, 1) : 0);
+    float *const  partial = (float *)gpunn__arena_take(arena, filter ? gpunn__bytes(GPUNN_F32, parts * weights) : 0);
+    void *const   sums = gpunn__arena_take(arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, parts, weights, 1) : 0);
     if (action == GPUNN__PREPARE) return GPUNN_OK;
 
     gpunn__depthwise d;
@@ -7059,7 +7062,7 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
  *    FILTER   w = y columns^T, which are then summed over the images
  * Where windows are single adjacent cells, the columns are x itself. */
 static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                        gpunn__room *room, gpunn__action action)
+                                        gpunn__arena *arena, gpunn__action action)
 {
     const bool    data = conv->kind == GPUNN__CONV_DATA, filter = conv->kind == GPUNN__CONV_FILTER;
     const int64_t cells = conv->kd * conv->kh * conv->kw, strides = conv->stride[0] * conv->stride[1] * conv->stride[2];
@@ -7074,9 +7077,9 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     const size_t      weights_bytes = filter ? gpunn__bytes(GPUNN_F32, weights) : 0;
     const size_t      images_most = cuda->args.workspace_limit / (columns_bytes + weights_bytes + 1);
     const int64_t     chunk = images_most < 1 ? 1 : images_most < (size_t)conv->n ? (int64_t)images_most : conv->n;
-    void *const       columns = gpunn__room_take(room, (size_t)chunk * columns_bytes);
-    void *const       partial = gpunn__room_take(room, (size_t)chunk * weights_bytes);
-    void *const       sums = gpunn__room_take(room, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
+    void *const       columns = gpunn__arena_take(arena, (size_t)chunk * columns_bytes);
+    void *const       partial = gpunn__arena_take(arena, (size_t)chunk * weights_bytes);
+    void *const       sums = gpunn__arena_take(arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
 
     gpunn__product p;
     memset(&p, 0, sizeof p);
@@ -7127,7 +7130,7 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
 /* A convolution without cuDNN, for channels second or last. Tensors with channels last, filters included, are
  * converted to channels second, and results back. */
 static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                        gpunn__room *room, gpunn__action action)
+                                        gpunn__arena *arena, gpunn__action action)
 {
     const bool relays_x = conv->channels_last && gpunn__has_place(&v->x),
                relays_y = conv->channels_last && gpunn__has_place(&v->y);
@@ -7135,20 +7138,20 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
     /* with one channel per filter both layouts are the same memory */
     const bool other_w = v->w.channels_last && !depthwise;
     const bool relays_w = other_w || (filter && v->w.dtype != GPUNN_F32);
-    if (depthwise && !filter) return gpunn__conv_depthwise(cuda, conv, v, room, action);
+    if (depthwise && !filter) return gpunn__conv_depthwise(cuda, conv, v, arena, action);
     gpunn__conv_values second = *v;
     if (filter) second.w.dtype = GPUNN_F32;
     second.w.channels_last = false;
-    if (relays_w) second.w.data = gpunn__room_take(room, gpunn__bytes(second.w.dtype, v->w.count));
-    if (relays_x) second.x.data = gpunn__room_take(room, gpunn__bytes(v->x.dtype, v->x.count));
-    if (relays_y) second.y.data = gpunn__room_take(room, gpunn__bytes(v->y.dtype, v->y.count));
+    if (relays_w) second.w.data = gpunn__arena_take(arena, gpunn__bytes(second.w.dtype, v->w.count));
+    if (relays_x) second.x.data = gpunn__arena_take(arena, gpunn__bytes(v->x.dtype, v->x.count));
+    if (relays_y) second.y.data = gpunn__arena_take(arena, gpunn__bytes(v->y.dtype, v->y.count));
     second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && relays_x) &&
                         !(conv->kind == GPUNN__CONV_FORWARD && relays_y);
     if (run && relays_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__relayout(cuda, &second.x, false, &v->x, false));
     if (run && relays_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__relayout(cuda, &second.y, false, &v->y, false));
     if (run && relays_w && !filter) GPUNN__TRY(gpunn__relayout(cuda, &second.w, false, &v->w, false));
-    GPUNN__TRY(depthwise ? gpunn__conv_depthwise(cuda, conv, &second, room, action)
-                         : gpunn__conv_lowered(cuda, conv, &second, room, action));
+    GPUNN__TRY(depthwise ? gpunn__conv_depthwise(cuda, conv, &second, arena, action)
+                         : gpunn__conv_lowered(cuda, conv, &second, arena, action));
     if (run && relays_w && filter && !other_w)
         return gpunn__cuda_copy(cuda, v->w.data, v->w.dtype, second.w.data, GPUNN_F32, v->w.count, false);
     if (run && relays_w && filter) return gpunn__relayout(cuda, &v->w, true, &second.w, false);
@@ -7161,7 +7164,7 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
  * without accumulating and, if channels are last, needs channels-last filters too. Whatever differs is staged
  * in the workspace. Whether a gradient accumulates may change from run to run. */
 static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v, const void *bias,
-                                     const void *residual, size_t bytes, gpunn__room *room, gpunn__action action)
+                                     const void *residual, size_t bytes, gpunn__arena *arena, gpunn__action action)
 {
     const gpunn__conv_kind kind = (gpunn__conv_kind)conv->kind;
     const bool             filter = kind == GPUNN__CONV_FILTER;
@@ -7169,10 +7172,10 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
     gpunn_value *const     result = gpunn__conv_result(v, kind);
     gpunn_value            aside = *result, w = v->w;
     aside.dtype = w.dtype = (gpunn_dtype)conv->dtype;
-    void *const workspace = gpunn__room_take(room, bytes);
-    if (relays_w && !filter) w.data = gpunn__room_take(room, gpunn__bytes(w.dtype, w.count));
+    void *const workspace = gpunn__arena_take(arena, bytes);
+    if (relays_w && !filter) w.data = gpunn__arena_take(arena, gpunn__bytes(w.dtype, w.count));
     if (v->gradient && !(filter && v->w.channels_last))
-        aside.data = gpunn__room_take(room, gpunn__bytes(aside.dtype, aside.count));
+        aside.data = gpunn__arena_take(arena, gpunn__bytes(aside.dtype, aside.count));
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const bool direct = result->dtype == aside.dtype && !v->accumulate && !(filter && relays_w);
     if (direct) aside.data = result->data;
@@ -7216,7 +7219,7 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     gpunn__convolution     conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values     v = gpunn__conv_values_of(step, kind);
     gpunn_value *const     y = gpunn__conv_result(&v, kind);
-    gpunn__room            room = {(char *)step->workspace, 0};
+    gpunn__arena           arena = {(char *)step->workspace, 0};
     size_t                 bytes = 0;
     const gpunn_dtype      dtype = step->in[0].dtype;
     bool whole = !step->fused.norm && y->dtype == dtype && (residual->data == NULL || residual->dtype == dtype), fits = false;
@@ -7235,17 +7238,17 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     if (!fits) gpunn__conv_slower(cuda, step, &conv);
     const bool  round = conv.bias && bias->dtype != dtype;
     const void *rounded = bias->data;
-    if (round) rounded = gpunn__room_take(&room, gpunn__bytes(dtype, conv.k));
+    if (round) rounded = gpunn__arena_take(&arena, gpunn__bytes(dtype, conv.k));
     if (fits && y->dtype != dtype) {
-        y->data = gpunn__room_take(&room, gpunn__bytes(dtype, y->count));
+        y->data = gpunn__arena_take(&arena, gpunn__bytes(dtype, y->count));
         y->dtype = dtype;
     }
     if (round && action != GPUNN__PREPARE)
         GPUNN__TRY(gpunn__cuda_copy(cuda, (void *)rounded, dtype, bias->data, bias->dtype, conv.k, false));
-    GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, rounded, residual->data, bytes, &room, action)
-                    : gpunn__conv_without(cuda, &conv, &v, &room, action));
+    GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, rounded, residual->data, bytes, &arena, action)
+                    : gpunn__conv_without(cuda, &conv, &v, &arena, action));
     if (action != GPUNN__PREPARE) return whole ? GPUNN_OK : gpunn__finish_all(cuda, step, y->data, y->dtype);
-    step->workspace_bytes = room.bytes;
+    step->workspace_bytes = arena.bytes;
     return GPUNN_OK;
 }
 
@@ -7254,7 +7257,7 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
 {
     const gpunn__convolution conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values       v = gpunn__conv_values_of(step, kind);
-    gpunn__room              room = {(char *)step->workspace, 0};
+    gpunn__arena             arena = {(char *)step->workspace, 0};
     size_t                   bytes = 0;
     bool                     fits;
     if (gpunn__conv_result(&v, kind)->data == NULL) return GPUNN_OK;
@@ -7262,9 +7265,9 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
                                      gpunn__conv_result(&v, kind)));
     GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
     if (!fits) gpunn__conv_slower(cuda, step, &conv);
-    GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &room, action)
-                    : gpunn__conv_without(cuda, &conv, &v, &room, action));
-    if (action == GPUNN__PREPARE && step->workspace_bytes < room.bytes) step->workspace_bytes = room.bytes;
+    GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &arena, action)
+                    : gpunn__conv_without(cuda, &conv, &v, &arena, action));
+    if (action == GPUNN__PREPARE && step->workspace_bytes < arena.bytes) step->workspace_bytes = arena.bytes;
     return GPUNN_OK;
 }
 
@@ -7681,9 +7684,9 @@ static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(cons
         float   g = gpunn__load(p.from, p.from_dtype, i);
         for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
             int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
-            float   slope = cell != at || gpunn__load(r.y, r.y_dtype, place) <= 0 ? 0 : gpunn__rounded(g, p.to_dtype);
-            gpunn__store(p.to, p.to_dtype, place, slope);
-            sum += slope;
+            float   gradient = cell != at || gpunn__load(r.y, r.y_dtype, place) <= 0 ? 0 : gpunn__rounded(g, p.to_dtype);
+            gpunn__store(p.to, p.to_dtype, place, gradient);
+            sum += gradient;
         }
     }
     if (r.sums == NULL) return;
@@ -7929,7 +7932,7 @@ typedef struct gpunn__sampling {
 /* one point along one axis: two cells, their weights and the weights' derivatives */
 typedef struct gpunn__cell_pair {
     int   cell[2];
-    float weight[2], slope[2];
+    float weight[2], derivative[2];
     bool  inside;
 } gpunn__cell_pair;
 
@@ -7938,15 +7941,15 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
     bool  zeros = s.padding == GPUNN_GRID_ZEROS;
     float span = (float)(s.align_corners ? size - 1 : size), shift = s.align_corners ? 0 : 0.5f;
     float low = zeros ? -2.0f : 0.0f, high = (float)(zeros ? size + 1 : size - 1);
-    float at = (coordinate + 1) / 2 * span - shift, slope = span / 2;
+    float at = (coordinate + 1) / 2 * span - shift, derivative = span / 2;
     if (s.padding == GPUNN_GRID_REFLECTION) {
         float away = fabsf(at + shift), times = floorf(away / span), rest = away - times * span;
         bool  odd = times - 2 * floorf(times / 2) != 0;
-        if ((at < -shift) != odd) slope = -slope;
+        if ((at < -shift) != odd) derivative = -derivative;
         at = (odd ? span - rest : rest) - shift;
     }
-    if (!(at > low && at < high)) slope = 0; /* no gradient at a border */
-    at = at > low ? at : low;                /* NaN becomes low */
+    if (!(at > low && at < high)) derivative = 0; /* no gradient at a border */
+    at = at > low ? at : low;                     /* NaN becomes low */
     at = at < high ? at : high;
     bool             nearest = s.mode == GPUNN_GRID_NEAREST;
     int              cell = (int)(nearest ? rintf(at) : floorf(at)), next = cell + 1;
@@ -7958,8 +7961,8 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
     p.cell[1] = has_next ? next : p.cell[0];
     p.weight[0] = has ? 1 - part : 0;
     p.weight[1] = has_next ? part : 0;
-    p.slope[0] = has ? -slope : 0;
-    p.slope[1] = has_next ? slope : 0;
+    p.derivative[0] = has ? -derivative : 0;
+    p.derivative[1] = has_next ? derivative : 0;
     return p;
 }
 
@@ -8022,7 +8025,7 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 }
 
 /* The gradient of the grid. */
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_slopes_kernel(const gpunn__sampling s)
+template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_dgrid_kernel(const gpunn__sampling s)
 {
     GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -8041,11 +8044,11 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
                 float v = g * gpunn__load(s.x, s.x_dtype, channel * s.cells + cell);
 #pragma unroll
                 for (int k = 0; k < AXES; k++) {
-                    float slope = place[k].slope[corner >> k & 1];
+                    float derivative = place[k].derivative[corner >> k & 1];
 #pragma unroll
                     for (int j = 0; j < AXES; j++)
-                        if (j != k) slope *= place[j].weight[corner >> j & 1];
-                    sum[k] += v * slope;
+                        if (j != k) derivative *= place[j].weight[corner >> j & 1];
+                    sum[k] += v * derivative;
                 }
             }
         }
@@ -8161,7 +8164,7 @@ template <int AXES> static gpunn_status gpunn__cuda_sample_grid(gpunn__cuda *cud
 {
     dim3 grid = gpunn__sample_blocks(cuda, s);
     if (action == GPUNN__FORWARD) return GPUNN__LAUNCH(cuda, (gpunn__sample_kernel<AXES>), grid, GPUNN__THREADS, *s);
-    if (s->dgrid) GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_slopes_kernel<AXES>), grid.x, GPUNN__THREADS, *s));
+    if (s->dgrid) GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_dgrid_kernel<AXES>), grid.x, GPUNN__THREADS, *s));
     if (s->dx == NULL) return GPUNN_OK;
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)s->exact.blocks, GPUNN__THREADS, s->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_back_kernel<AXES>), grid, GPUNN__THREADS, *s));
@@ -8352,20 +8355,20 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 }
 
 /* The gradient of x. A thread computes one point. */
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_slopes_kernel(const gpunn__hashing h)
+template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_dx_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     for (; point < h.points; point += step) {
-        float        x[AXES], slope[AXES] = {};
+        float        x[AXES], derivative[AXES] = {};
         const float *dy = h.dy + point * h.grid.levels * h.grid.features;
         gpunn__hash_point<AXES>(h, point, x);
         for (int l = 0; l < h.grid.levels; l++, dy += h.grid.features)
-            gpunn__hash_slopes(AXES, &h.grid.level[l], x, h.table, h.grid.features, dy, slope);
+            gpunn__hash_dx(AXES, &h.grid.level[l], x, h.table, h.grid.features, dy, derivative);
 #pragma unroll
         for (int k = 0; k < AXES; k++) {
             int64_t i = point * AXES + k;
-            gpunn__store(h.dx, h.x_dtype, i, h.add_x ? gpunn__load(h.dx, h.x_dtype, i) + slope[k] : slope[k]);
+            gpunn__store(h.dx, h.x_dtype, i, h.add_x ? gpunn__load(h.dx, h.x_dtype, i) + derivative[k] : derivative[k]);
         }
     }
 }
@@ -8398,7 +8401,7 @@ template <int AXES> static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpun
     gpunn_value *table = &step->grad_in[1];
     unsigned     blocks = gpunn__blocks(cuda, h->points * h->grid.levels, 1);
     if (h->dx)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_slopes_kernel<AXES>, gpunn__blocks(cuda, h->points, 1), GPUNN__THREADS, *h));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_dx_kernel<AXES>, gpunn__blocks(cuda, h->points, 1), GPUNN__THREADS, *h));
     if (table->data == NULL) return GPUNN_OK;
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)h->exact.blocks, GPUNN__THREADS, h->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_back_kernel<AXES>, blocks, GPUNN__THREADS, *h));
@@ -8938,14 +8941,14 @@ __device__ __forceinline__ float2 gpunn__norm_sum(const gpunn__norm &b, float2 v
 
 /* Moments of values minus a number near them, which keeps rounding errors small. */
 typedef struct gpunn__moments {
-    float count, mean, square; /* square: sum of (value - mean)^2 */
+    float count, mean_or_sum, squares_or_products; /* mean and sum of (value - mean)^2; backward: sums of g and of g h */
 } gpunn__moments;
 
 __device__ __forceinline__ void gpunn__moments_join(gpunn__moments *a, float count, float mean, float square)
 {
-    float delta = mean - a->mean, total = a->count + count, share = __fdividef(count, total);
-    a->mean += delta * share;
-    a->square += square + delta * delta * a->count * share;
+    float delta = mean - a->mean_or_sum, total = a->count + count, share = __fdividef(count, total);
+    a->mean_or_sum += delta * share;
+    a->squares_or_products += square + delta * delta * a->count * share;
     a->count = total;
 }
 
@@ -9028,10 +9031,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
             own = gpunn__norm_moments(b, place, near_by);
         else if (place.first)
             for (int i = place.row; i < b.parts; i += b.rows)
-                gpunn__moments_join(&own, partial[i].count, partial[i].mean, partial[i].square);
-        float2 sum = gpunn__norm_sum(b, make_float2(own.count, own.count * own.mean));
-        float  center = sum.y / sum.x, delta = own.mean - center;
-        float  square = gpunn__norm_sum(b, make_float2(own.square + own.count * delta * delta, 0)).x;
+                gpunn__moments_join(&own, partial[i].count, partial[i].mean_or_sum, partial[i].squares_or_products);
+        float2 sum = gpunn__norm_sum(b, make_float2(own.count, own.count * own.mean_or_sum));
+        float  center = sum.y / sum.x, delta = own.mean_or_sum - center;
+        float  square = gpunn__norm_sum(b, make_float2(own.squares_or_products + own.count * delta * delta, 0)).x;
         if (!(b.phase & GPUNN__NORM_APPLY)) {
             if (place.leads) partial[place.part] = {sum.x, center, square};
             return;
@@ -9381,19 +9384,19 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(
             const float2 pair = ((const float2 *)b.partial)[slot];
             const float  rows = (float)(min((part + 1) * b.part_rows, b.n) - part * b.part_rows);
             if (b.g)
-                all.mean += pair.x, all.square += pair.y;
+                all.mean_or_sum += pair.x, all.squares_or_products += pair.y;
             else
                 gpunn__moments_join(&all, rows, pair.x, pair.y);
         } else {
             const gpunn__moments other = ((const gpunn__moments *)b.partial)[slot];
-            gpunn__moments_join(&all, other.count, other.mean, other.square);
+            gpunn__moments_join(&all, other.count, other.mean_or_sum, other.squares_or_products);
         }
     }
     if (b.g) {
-        gpunn__norm_note_gradients(b, c, make_float2(all.mean, all.square));
+        gpunn__norm_note_gradients(b, c, make_float2(all.mean_or_sum, all.squares_or_products));
         all.count = (float)b.n * (float)b.inner;
     } else
-        all.mean += gpunn__norm_near(b, c);
+        all.mean_or_sum += gpunn__norm_near(b, c);
     own[c] = all;
 }
 
@@ -9409,19 +9412,20 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (int rank = 1; rank < size; rank++) {
         const gpunn__moments other = ranks[rank * b.channels + c];
         if (b.g)
-            all.count += other.count, all.mean += other.mean, all.square += other.square;
+            all.count += other.count, all.mean_or_sum += other.mean_or_sum, all.squares_or_products += other.squares_or_products;
         else
-            gpunn__moments_join(&all, other.count, other.mean, other.square);
+            gpunn__moments_join(&all, other.count, other.mean_or_sum, other.squares_or_products);
     }
     if (b.g) {
         const float share = (float)b.n * (float)b.inner / all.count;
         for (int part = 0; part < b.parts; part++)
             ((float2 *)b.partial)[gpunn__norm_slot(b, c, part)] = part ? make_float2(0, 0)
-                                                                       : make_float2(all.mean * share, all.square * share);
+                                                                       : make_float2(all.mean_or_sum * share,
+                                                                                     all.squares_or_products * share);
     } else {
-        gpunn__norm_note(b, c, (double)all.count, 0, all.mean, all.square);
-        mean[c] = all.mean;
-        variance[c] = all.square / all.count;
+        gpunn__norm_note(b, c, (double)all.count, 0, all.mean_or_sum, all.squares_or_products);
+        mean[c] = all.mean_or_sum;
+        variance[c] = all.squares_or_products / all.count;
     }
 }
 
@@ -9479,18 +9483,18 @@ static gpunn_status gpunn__norm_launch(gpunn__cuda *cuda, const gpunn__norm &b, 
 }
 
 /* Bytes for `count` moments per channel. */
-static size_t gpunn__norm_room(const gpunn__norm *b, int count)
+static size_t gpunn__norm_bytes(const gpunn__norm *b, int count)
 {
     return (size_t)b->channels * (size_t)count * sizeof(gpunn__moments);
 }
 
 /* Replaces the sums of the parts by those over all ranks, so that b then applies them. In the forward pass, b
  * then normalizes by a given mean and variance. */
-static gpunn_status gpunn__norm_meet(gpunn__cuda *cuda, const gpunn_ranks *ranks, gpunn__norm *b)
+static gpunn_status gpunn__norm_combine_ranks(gpunn__cuda *cuda, const gpunn_ranks *ranks, gpunn__norm *b)
 {
     const unsigned  blocks = (unsigned)((b->channels + GPUNN__THREADS - 1) / GPUNN__THREADS);
     const int64_t   count = (int64_t)(sizeof(gpunn__moments) / sizeof(float)) * b->channels;
-    float          *mean = (float *)((char *)b->partial + gpunn__norm_room(b, b->parts)), *variance = mean + b->channels;
+    float          *mean = (float *)((char *)b->partial + gpunn__norm_bytes(b, b->parts)), *variance = mean + b->channels;
     gpunn__moments *all = (gpunn__moments *)mean + b->channels;
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_own_kernel, blocks, GPUNN__THREADS, *b, all + ranks->rank * b->channels));
     GPUNN__TRY(ranks->joined ? gpunn__ranks_gather(cuda, ranks, (float *)all, count)
@@ -9517,8 +9521,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "more than 2^31 channels, or 2^33 values in one; split the input into smaller ones");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
-        if (step->training && (b.parts > 1 || step->ranks)) step->workspace_bytes = gpunn__norm_room(&b, b.parts);
-        if (step->ranks) step->workspace_bytes += gpunn__norm_room(&b, 1 + step->ranks->size);
+        if (step->training && (b.parts > 1 || step->ranks)) step->workspace_bytes = gpunn__norm_bytes(&b, b.parts);
+        if (step->ranks) step->workspace_bytes += gpunn__norm_bytes(&b, 1 + step->ranks->size);
         return GPUNN_OK;
     }
     b.training = step->training && !step->evaluates;
@@ -9555,7 +9559,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
         b.phase = GPUNN__NORM_SUM;
         GPUNN__TRY(gpunn__norm_launch(cuda, b, blocks));
     }
-    if (step->ranks) GPUNN__TRY(gpunn__norm_meet(cuda, step->ranks, &b));
+    if (step->ranks) GPUNN__TRY(gpunn__norm_combine_ranks(cuda, step->ranks, &b));
     b.phase = b.phase ? GPUNN__NORM_APPLY : GPUNN__NORM_SUM | GPUNN__NORM_APPLY;
     return gpunn__norm_launch(cuda, b, blocks);
 }
@@ -9626,7 +9630,7 @@ template <bool CENTERED> struct gpunn__row_moments { /* not CENTERED: moments ab
         if (CENTERED)
             gpunn__moments_join(&own, N, mean, square);
         else
-            own.square += square;
+            own.squares_or_products += square;
     }
 };
 
@@ -9663,12 +9667,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
         gpunn__line                  line = gpunn__along_line(a, first);
         gpunn__row_moments<CENTERED> visit = {a, {0, 0, 0}};
         gpunn__line_visit(line, visit);
-        float n = (float)a.n, mean = 0, square = visit.own.square;
+        float n = (float)a.n, mean = 0, square = visit.own.squares_or_products;
         if (CENTERED) {
-            mean = gpunn__team_reduce(visit.own.mean * (visit.own.count / n), gpunn__add(), a.team);
-            square += visit.own.count * (visit.own.mean - mean) * (visit.own.mean - mean);
+            mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n), gpunn__add(), a.lanes);
+            square += visit.own.count * (visit.own.mean_or_sum - mean) * (visit.own.mean_or_sum - mean);
         }
-        gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__team_reduce(square, gpunn__add(), a.team) / n + b.eps)};
+        gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps)};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
             /* one value equals its mean: no gradient */
@@ -9680,7 +9684,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
 
 /* Loads N elements of h and k. */
 template <int N>
-__device__ __forceinline__ void gpunn__row_slopes(const gpunn__row_norm &b, int64_t i, int64_t c, float mean, float *h, float *k)
+__device__ __forceinline__ void gpunn__row_gradients(const gpunn__row_norm &b, int64_t i, int64_t c, float mean, float *h,
+                                                     float *k)
 {
     gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, h);
     gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, k);
@@ -9693,14 +9698,14 @@ __device__ __forceinline__ void gpunn__row_slopes(const gpunn__row_norm &b, int6
     for (int j = 0; j < N; j++) k[j] *= weight[j];
 }
 
-struct gpunn__row_slope_sums { /* sums of k and k h */
+struct gpunn__row_gradient_sums { /* sums of k and k h */
     const gpunn__row_norm &b;
     float                  mean, sum, product;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float h[N], k[N];
-        gpunn__row_slopes<N>(b, i, c, mean, h, k);
+        gpunn__row_gradients<N>(b, i, c, mean, h, k);
 #pragma unroll
         for (int j = 0; j < N; j++) h[j] *= k[j];
         sum += gpunn__pack_reduce<N>(k, gpunn__add());
@@ -9708,14 +9713,14 @@ struct gpunn__row_slope_sums { /* sums of k and k h */
     }
 };
 
-struct gpunn__row_slope_apply {
+struct gpunn__row_dx_apply {
     const gpunn__row_norm &b;
     float                  mean, rstd, shift, slope;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float h[N], k[N];
-        gpunn__row_slopes<N>(b, i, c, mean, h, k);
+        gpunn__row_gradients<N>(b, i, c, mean, h, k);
 #pragma unroll
         for (int j = 0; j < N; j++) k[j] = (k[j] - shift - h[j] * slope) * rstd;
         gpunn__row_store<N>(b, i, k);
@@ -9726,20 +9731,20 @@ __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
 {
     const gpunn__along &a = b.along;
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line           line = gpunn__along_line(a, first);
-        bool                  there = line.index < a.lines;
-        float                 n = (float)a.n, mean = b.mean && there ? b.mean[line.index] : 0;
-        float                 rstd = there ? b.rstd[line.index] : 0;
-        gpunn__row_slope_sums sums = {b, mean, 0, 0};
+        gpunn__line              line = gpunn__along_line(a, first);
+        bool                     there = line.index < a.lines;
+        float                    n = (float)a.n, mean = b.mean && there ? b.mean[line.index] : 0;
+        float                    rstd = there ? b.rstd[line.index] : 0;
+        gpunn__row_gradient_sums sums = {b, mean, 0, 0};
         gpunn__line_visit(line, sums);
-        float                  shift = b.mean ? gpunn__team_reduce(sums.sum, gpunn__add(), a.team) / n : 0;
-        float                  slope = gpunn__team_reduce(sums.product, gpunn__add(), a.team) / n * rstd * rstd;
-        gpunn__row_slope_apply apply = {b, mean, rstd, shift, slope};
+        float               shift = b.mean ? gpunn__lanes_reduce(sums.sum, gpunn__add(), a.lanes) / n : 0;
+        float               slope = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
+        gpunn__row_dx_apply apply = {b, mean, rstd, shift, slope};
         gpunn__line_visit(line, apply);
     }
 }
 
-/* Adds up both sums over the lines of a unit. Its first `team` threads write them: to partial, or for chunk
+/* Adds up both sums over the lines of a unit. Its first `lanes` threads write them: to partial, or for chunk
  * -1 to the gradients. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b, int64_t chunk,
@@ -9749,7 +9754,7 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
     int              thread = threadIdx.x & (r.span - 1);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        for (int distance = r.span / 2; distance >= r.team; distance /= 2) {
+        for (int distance = r.span / 2; distance >= r.lanes; distance /= 2) {
             __syncthreads();
 #pragma unroll
             for (int j = 0; j < N; j++) part[j][threadIdx.x] = sum[k][j];
@@ -9758,7 +9763,7 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
             for (int j = 0; j < N; j++)
                 if (thread < distance) sum[k][j] += part[j][threadIdx.x + distance];
         }
-        if (!there || thread >= r.team || !b.sums[k]) continue;
+        if (!there || thread >= r.lanes || !b.sums[k]) continue;
         if (chunk < 0)
             gpunn__line_store<N>(b.sums[k], GPUNN_F32, column, 1, sum[k], b.add[k]);
         else
@@ -9766,7 +9771,7 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
     }
 }
 
-/* A unit's threads: `team` across the columns, span / team down the lines. With several chunks a unit is a
+/* A unit's threads: `lanes` across the columns, span / lanes down the lines. With several chunks a unit is a
  * whole block. */
 template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
 {
@@ -9775,14 +9780,14 @@ template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const g
     int64_t             units = r.chunks * r.tiles;
     for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
         int64_t unit = first + threadIdx.x / r.span, chunk = gpunn__quotient(unit, r.tiles), tile = unit - chunk * r.tiles;
-        int64_t column = (tile * r.team + (thread & (r.team - 1))) * N;
+        int64_t column = (tile * r.lanes + (thread & (r.lanes - 1))) * N;
         bool    there = unit < units && column < r.columns;
         float   sum[2][N];
 #pragma unroll
         for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
         if (there) {
             int64_t end = min((chunk + 1) * r.chunk_lines, r.lines);
-            for (int64_t line = chunk * r.chunk_lines + thread / r.team; line < end; line += r.span / r.team) {
+            for (int64_t line = chunk * r.chunk_lines + thread / r.lanes; line < end; line += r.span / r.lanes) {
                 float x[N], g[N], rstd = b.rstd[line], mean = b.mean ? b.mean[line] : 0;
                 gpunn__line_load<N>(a.x, a.x_type, line * r.columns + column, 1, x);
                 gpunn__line_load<N>(a.gradient, a.gradient_type, line * r.columns + column, 1, g);
@@ -9799,7 +9804,7 @@ template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const g
         for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
 #pragma unroll
         for (int k = 0; k < 2; k++)
-            for (chunk = thread / r.team; there && b.sums[k] && chunk < r.chunks; chunk += r.span / r.team) {
+            for (chunk = thread / r.lanes; there && b.sums[k] && chunk < r.chunks; chunk += r.span / r.lanes) {
                 float v[N];
                 gpunn__line_load<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, v);
 #pragma unroll
@@ -9856,7 +9861,7 @@ static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gp
     b.along.n *= b.along.inner;
     b.along.inner = 1;
     b.along.lines = step->in[0].count / b.along.n;
-    b.along.team = gpunn__team_of(cuda, b.along.lines, b.along.n, 1);
+    b.along.lanes = gpunn__lanes_of(cuda, b.along.lines, b.along.n, 1);
     b.packs = b.along.n % GPUNN__PACK == 0;
     b.weight = (const float *)step->in[1].data;
     b.bias = (const float *)step->in[2].data;
@@ -9900,14 +9905,14 @@ typedef struct gpunn__group_norm {
 } gpunn__group_norm;
 
 /* The channel of position c in a line. *left receives how many positions are left in that channel. */
-__device__ __forceinline__ int64_t gpunn__group_channel(const gpunn__group_norm &b, int64_t first, int64_t c, int64_t *left)
+__device__ __forceinline__ int64_t gpunn__group_norm_channel(const gpunn__group_norm &b, int64_t first, int64_t c, int64_t *left)
 {
     int64_t channel = gpunn__quotient(c, b.inner);
     *left = (channel + 1) * b.inner - c;
     return first + channel;
 }
 
-struct gpunn__group_apply {
+struct gpunn__group_norm_apply {
     const gpunn__group_norm &b;
     int64_t                  first; /* first channel */
     float                    mean, rstd;
@@ -9915,7 +9920,7 @@ struct gpunn__group_apply {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float   v[N];
-        int64_t left, channel = gpunn__group_channel(b, first, c, &left);
+        int64_t left, channel = gpunn__group_norm_channel(b, first, c, &left);
         gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) {
@@ -9936,10 +9941,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
         gpunn__line              line = gpunn__along_line(a, first);
         gpunn__row_moments<true> visit = {a, {0, 0, 0}};
         gpunn__line_visit(line, visit);
-        float n = (float)a.n, mean = gpunn__team_reduce(visit.own.mean * (visit.own.count / n), gpunn__add(), a.team);
-        float square = visit.own.square + visit.own.count * (visit.own.mean - mean) * (visit.own.mean - mean);
-        float rstd = 1 / sqrtf(gpunn__team_reduce(square, gpunn__add(), a.team) / n + b.eps);
-        gpunn__group_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
+        float n = (float)a.n, mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n), gpunn__add(), a.lanes);
+        float square = visit.own.squares_or_products +
+                       visit.own.count * (visit.own.mean_or_sum - mean) * (visit.own.mean_or_sum - mean);
+        float                   rstd = 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps);
+        gpunn__group_norm_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
             if (b.rstd) b.rstd[line.index] = a.n == 1 ? 0 : rstd; /* as in row_norm */
@@ -9949,7 +9955,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
 }
 
 /* Accumulates the sums of g and of g (x - mean). */
-struct gpunn__group_sums {
+struct gpunn__group_norm_sums {
     const gpunn__along &a;
     float               mean, sum, product;
 
@@ -9971,13 +9977,13 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 {
     GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line       line = gpunn__along_line(a, first);
-        bool              there = line.index < a.lines;
-        int64_t           group = gpunn__quotient(there ? line.index : 0, b.group);
-        gpunn__group_sums visit = {a, b.mean[group], 0, 0};
+        gpunn__line            line = gpunn__along_line(a, first);
+        bool                   there = line.index < a.lines;
+        int64_t                group = gpunn__quotient(there ? line.index : 0, b.group);
+        gpunn__group_norm_sums visit = {a, b.mean[group], 0, 0};
         gpunn__line_visit(line, visit);
-        float sum = gpunn__team_reduce(visit.sum, gpunn__add(), a.team);
-        float product = gpunn__team_reduce(visit.product, gpunn__add(), a.team) * b.rstd[group];
+        float sum = gpunn__lanes_reduce(visit.sum, gpunn__add(), a.lanes);
+        float product = gpunn__lanes_reduce(visit.product, gpunn__add(), a.lanes) * b.rstd[group];
         if (there && line.thread == 0) {
             b.sums[0][line.index] = product;
             b.sums[1][line.index] = sum;
@@ -9985,7 +9991,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-struct gpunn__group_slope {
+struct gpunn__group_norm_dx_visit {
     const gpunn__group_norm &b;
     int64_t                  first; /* first channel */
     float                    mean, rstd, shift, slope;
@@ -9993,7 +9999,7 @@ struct gpunn__group_slope {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float   x[N], g[N];
-        int64_t left, channel = gpunn__group_channel(b, first, c, &left);
+        int64_t left, channel = gpunn__group_norm_channel(b, first, c, &left);
         gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, x);
         gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, g);
 #pragma unroll
@@ -10015,16 +10021,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_back_
         bool        there = line.index < a.lines;
         int64_t     begin = line.index * b.group, channel = begin % b.channels;
         float       sum = 0, product = 0, n = (float)a.n;
-        for (int64_t c = line.thread; there && c < b.group; c += a.team) {
+        for (int64_t c = line.thread; there && c < b.group; c += a.lanes) {
             float weight = b.weight ? b.weight[channel + c] : 1;
             product += weight * b.sums[0][begin + c];
             sum += weight * b.sums[1][begin + c];
         }
-        sum = gpunn__team_reduce(sum, gpunn__add(), a.team);
-        product = gpunn__team_reduce(product, gpunn__add(), a.team);
-        float              rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
-        gpunn__group_slope slope = {b, channel, mean, rstd, sum / n, rstd * product / n};
-        gpunn__line_visit(line, slope);
+        sum = gpunn__lanes_reduce(sum, gpunn__add(), a.lanes);
+        product = gpunn__lanes_reduce(product, gpunn__add(), a.lanes);
+        float                      rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
+        gpunn__group_norm_dx_visit dx_visit = {b, channel, mean, rstd, sum / n, rstd * product / n};
+        gpunn__line_visit(line, dx_visit);
     }
 }
 
@@ -10040,7 +10046,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     b.along.n = b.group * b.inner;
     b.along.inner = 1;
     b.along.lines = in[0].count / b.along.n;
-    b.along.team = gpunn__team_of(cuda, b.along.lines, b.along.n, 1);
+    b.along.lanes = gpunn__lanes_of(cuda, b.along.lines, b.along.n, 1);
     b.weight = (const float *)in[1].data;
     b.bias = (const float *)in[2].data;
     b.rstd = (float *)step->saved;
@@ -10059,7 +10065,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     gpunn__along single = b.along;
     single.n = b.inner;
     single.lines = in[0].dim[0] * b.channels;
-    single.team = gpunn__team_of(cuda, single.lines, single.n, 1);
+    single.lanes = gpunn__lanes_of(cuda, single.lines, single.n, 1);
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_sums_kernel, gpunn__along_blocks(cuda, &single), GPUNN__THREADS, b, single));
     if (b.along.out) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_back_kernel, blocks, GPUNN__THREADS, b));
     for (int k = 0; k < 2; k++)
@@ -10142,14 +10148,14 @@ struct gpunn__exp_sum {
     }
 };
 
-/* top and sum of a whole line, for each thread of its team. top starts at the lowest finite number, so that
+/* top and sum of a whole line, for each of its lanes. top starts at the lowest finite number, so that
  * x - top is never NaN for x = -inf. */
 __device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
 {
     gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
     gpunn__line_visit(line, s);
-    float top = gpunn__team_reduce(s.top, gpunn__larger(), a.team);
-    s.sum = gpunn__team_reduce(s.sum * expf(s.top - top), gpunn__add(), a.team);
+    float top = gpunn__lanes_reduce(s.top, gpunn__larger(), a.lanes);
+    s.sum = gpunn__lanes_reduce(s.sum * expf(s.top - top), gpunn__add(), a.lanes);
     s.top = top;
     return s;
 }
@@ -10200,7 +10206,7 @@ struct gpunn__softmax_dot_visit {
 };
 
 /* softmax: dx = or += y (g - sum g y). log_softmax: dx = or += g - exp(y) sum g. */
-struct gpunn__softmax_slope_visit {
+struct gpunn__softmax_dx_visit {
     const gpunn__along &a;
     int64_t             stride;
     float               sum;
@@ -10223,8 +10229,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_backward
         gpunn__line              line = gpunn__along_line(a, first);
         gpunn__softmax_dot_visit dot = {a, line.stride, 0};
         gpunn__line_visit(line, dot);
-        gpunn__softmax_slope_visit slope = {a, line.stride, gpunn__team_reduce(dot.sum, gpunn__add(), a.team)};
-        gpunn__line_visit(line, slope);
+        gpunn__softmax_dx_visit dx_visit = {a, line.stride, gpunn__lanes_reduce(dot.sum, gpunn__add(), a.lanes)};
+        gpunn__line_visit(line, dx_visit);
     }
 }
 
@@ -10330,8 +10336,8 @@ __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &
         if (l.smoothing > 0) {
             gpunn__smooth_visit visit = {l, line.stride, top, 0, 0};
             gpunn__line_visit(line, visit);
-            float sum = gpunn__team_reduce(visit.sum, gpunn__add(), line.team);
-            all = gpunn__team_reduce(visit.weights, gpunn__add(), line.team);
+            float sum = gpunn__lanes_reduce(visit.sum, gpunn__add(), line.lanes);
+            all = gpunn__lanes_reduce(visit.weights, gpunn__add(), line.lanes);
             smooth = l.smoothing / (float)line.n * (sum + all * spread);
         }
         if (line.index >= l.along.lines || line.thread != 0) continue;
@@ -10361,7 +10367,7 @@ __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &
 }
 
 /* Writes the gradient of a line. a, b, d and top are those of the formulas above. */
-struct gpunn__class_loss_slope_visit {
+struct gpunn__class_loss_dx_visit {
     const gpunn__class_loss &l;
     int64_t                  stride, label;
     float                    top, a, b, d;
@@ -10386,13 +10392,13 @@ struct gpunn__class_loss_slope_visit {
 };
 
 /* The backward pass. */
-__device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss &l)
+__device__ __forceinline__ void gpunn__class_loss_dx(const gpunn__class_loss &l)
 {
     float2 whole = *l.saved;
     for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
         gpunn__line line = gpunn__along_line(l.along, first);
         if (line.index >= l.along.lines) continue;
-        gpunn__class_loss_slope_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};
+        gpunn__class_loss_dx_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};
         if (visit.label >= 0) {
             int64_t at = l.reduction == GPUNN_REDUCE_NONE ? line.index : 0;
             float   scale = gpunn__load(l.along.gradient, l.along.gradient_type, at) / whole.x;
@@ -10433,16 +10439,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
 {
     GPUNN__FOLLOW();
-    gpunn__class_loss_slope(l);
+    gpunn__class_loss_dx(l);
 }
 
 /* Blocks and threads of the forward kernel. It uses a single block where that is fast, since a single block
  * needs no second launch. */
 static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
 {
-    int64_t wanted = (a->lines * a->team + 31) / 32 * 32;
+    int64_t wanted = (a->lines * a->lanes + 31) / 32 * 32;
     *threads = GPUNN__THREADS;
-    if (a->team > 32 || wanted > 4 * 1024) return gpunn__along_blocks(cuda, a);
+    if (a->lanes > 32 || wanted > 4 * 1024) return gpunn__along_blocks(cuda, a);
     *threads = wanted < 1024 ? (unsigned)wanted : 1024;
     return 1;
 }
@@ -10454,7 +10460,7 @@ GPUNN__INTERNAL gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, 
     gpunn__class_loss  l;
     memset(&l, 0, sizeof l);
     l.along = gpunn__along_axis(cuda, step, in[0].rank > 1 ? 1 : 0);
-    if (!softmax && !step->backward) l.along.team = 1; /* reads one element of each line */
+    if (!softmax && !step->backward) l.along.lanes = 1; /* reads one element of each line */
     l.softmax = softmax;
     l.reduction = step->attr->reduction;
     l.labels = in[1].data;
@@ -10613,8 +10619,8 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
     float        *row = c.back + 2 * sample * c.row, *terms = c.terms + sample * c.row, most = 0;
     int          *next = c.next + sample * c.row;
     double        offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share_of(c, sample) : 0;
-    const float   slope = gpunn__load(c.gradient, c.gradient_type, c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
-    const float   scale = (float)(share * (double)slope);
+    const float   gradient = gpunn__load(c.gradient, c.gradient_type, c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
+    const float   scale = (float)(share * (double)gradient);
     for (int64_t i = threadIdx.x; i < c.times * c.count && !c.accumulate; i += blockDim.x)
         gpunn__store(c.out, c.out_type, i / c.count * c.time_stride + sample * c.sample_stride + i % c.count, 0);
     for (int64_t s = threadIdx.x; s < n && share != 0; s += blockDim.x) {
@@ -11071,7 +11077,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, con
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, NULL, a, gpunn__dnn_attention_graph, choice));
     if (choice->count == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this attention: %s", choice->refusal);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this attention: %s", choice->reason);
     *workspace_bytes = 0;
     for (int i = 0; i < choice->count; i++)
         if ((size_t)choice->plans[i].workspace > *workspace_bytes) *workspace_bytes = (size_t)choice->plans[i].workspace;
@@ -11237,8 +11243,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel
         const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
         gpunn__attention_sum        s = {t, own, -3.402823466e38f, 0};
         gpunn__line_visit(line, s);
-        const float            top = gpunn__team_reduce(s.top, gpunn__larger(), t.a.team);
-        const float            sum = gpunn__team_reduce(s.sum * expf(s.top - top), gpunn__add(), t.a.team);
+        const float            top = gpunn__lanes_reduce(s.top, gpunn__larger(), t.a.lanes);
+        const float            sum = gpunn__lanes_reduce(s.sum * expf(s.top - top), gpunn__add(), t.a.lanes);
         gpunn__attention_weigh weigh = {t, own, top, sum == 0 ? 0 : 1 / sum};
         gpunn__line_visit(line, weigh);
         if (t.sums && line.index < t.a.lines && line.thread == 0) t.sums[line.index] = make_float2(top, weigh.factor);
@@ -11279,7 +11285,7 @@ struct gpunn__attention_dot {
 };
 
 /* Second backward pass over a line: writes the weights and ds = p (dp - sum) scale. */
-struct gpunn__attention_slope {
+struct gpunn__attention_ds_visit {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
     float2                       sums;
@@ -11310,8 +11316,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_bac
         const float2                sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
         gpunn__attention_dot        dot = {t, own, sums, 0};
         gpunn__line_visit(line, dot);
-        gpunn__attention_slope slope = {t, own, sums, gpunn__team_reduce(dot.sum, gpunn__add(), t.a.team)};
-        gpunn__line_visit(line, slope);
+        gpunn__attention_ds_visit dx_visit = {t, own, sums, gpunn__lanes_reduce(dot.sum, gpunn__add(), t.a.lanes)};
+        gpunn__line_visit(line, dx_visit);
     }
 }
 
@@ -11349,10 +11355,10 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
 }
 
 /* Workspace for the scores of every head. */
-static gpunn__heads gpunn__attention_room(gpunn__room *room, const gpunn__attention_shape *c, gpunn_dtype dtype)
+static gpunn__heads gpunn__attention_head_scores(gpunn__arena *arena, const gpunn__attention_shape *c, gpunn_dtype dtype)
 {
     const int64_t samples = c->heads * c->l * c->s;
-    gpunn__heads  h = {(char *)gpunn__room_take(room, gpunn__bytes(dtype, c->n * samples)), dtype, samples, c->l * c->s, c->s};
+    gpunn__heads  h = {(char *)gpunn__arena_take(arena, gpunn__bytes(dtype, c->n * samples)), dtype, samples, c->l * c->s, c->s};
     return h;
 }
 
@@ -11364,7 +11370,7 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     t.a.lines = c->n * c->heads * c->l;
     t.a.n = c->s;
     t.a.inner = 1;
-    t.a.team = gpunn__team_of(cuda, t.a.lines, t.a.n, 1);
+    t.a.lanes = gpunn__lanes_of(cuda, t.a.lines, t.a.n, 1);
     t.heads = c->heads;
     t.l = c->l;
     t.mask = mask->data;
@@ -11531,15 +11537,15 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
         key->bias[3] = (c.s + 15) / 16 * 16;
     }
     const int64_t bias = key->bias[0] * key->bias[1] * key->bias[2] * key->bias[3];
-    gpunn__room   room = {(char *)step->workspace, 0};
-    data->sums = gpunn__room_take(&room, step->backward || !step->training ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) : 0);
+    gpunn__arena  arena = {(char *)step->workspace, 0};
+    data->sums = gpunn__arena_take(&arena, step->backward || !step->training ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) : 0);
     data->lse = step->training ? step->saved : data->sums;
-    data->bias = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, bias));
-    data->lengths = (int *)gpunn__room_take(&room, key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
+    data->bias = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, bias));
+    data->lengths = (int *)gpunn__arena_take(&arena, key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
     const gpunn_status status = gpunn__attention_plan(cuda, key, bytes);
-    data->dq_sums = gpunn__room_take(&room, key->adds ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l * c.e) : 0);
-    data->workspace = gpunn__room_take(&room, 0);
-    *bytes += room.bytes;
+    data->dq_sums = gpunn__arena_take(&arena, key->adds ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l * c.e) : 0);
+    data->workspace = gpunn__arena_take(&arena, 0);
+    *bytes += arena.bytes;
     *fused = status == GPUNN_OK;
     if (status != GPUNN_ERR_UNSUPPORTED) return status;
     gpunn__dnn_slower(cuda, step, GPUNN__DNN_ATTENTION, cuda->text);
@@ -11560,14 +11566,14 @@ static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
     GPUNN__TRY(gpunn__attention_check(cuda, &c));
     gpunn__heads part[3];
-    gpunn__room  room = {(char *)step->workspace, 0};
+    gpunn__arena arena = {(char *)step->workspace, 0};
     for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
     const gpunn__heads y = gpunn__attention_heads(&c, &step->out, 3);
-    const gpunn__heads scores = gpunn__attention_room(&room, &c, GPUNN_F32);
+    const gpunn__heads scores = gpunn__attention_head_scores(&arena, &c, GPUNN_F32);
     const bool         same = part[0].dtype == GPUNN_F32;
-    const gpunn__heads weights = same ? scores : gpunn__attention_room(&room, &c, part[0].dtype);
+    const gpunn__heads weights = same ? scores : gpunn__attention_head_scores(&arena, &c, part[0].dtype);
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = room.bytes;
+        step->workspace_bytes = arena.bytes;
         if (step->training) step->saved_bytes = (size_t)(c.n * c.heads * c.l) * sizeof(float2);
     }
     GPUNN__TRY(
@@ -11611,15 +11617,15 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
     GPUNN__TRY(gpunn__attention_check(cuda, &c));
     gpunn__heads part[3];
-    gpunn__room  room = {(char *)step->workspace, 0};
+    gpunn__arena arena = {(char *)step->workspace, 0};
     for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
     const bool         same = part[0].dtype == GPUNN_F32;
     const gpunn__heads dy = gpunn__attention_heads(&c, &step->grad_out, 3), dq = gpunn__attention_heads(&c, &step->grad_in[0], 0);
-    const gpunn__heads scores = gpunn__attention_room(&room, &c, GPUNN_F32);
-    const gpunn__heads dp = gpunn__attention_room(&room, &c, GPUNN_F32);
-    const gpunn__heads weights = same ? scores : gpunn__attention_room(&room, &c, part[0].dtype);
-    const gpunn__heads ds = same ? dp : gpunn__attention_room(&room, &c, part[0].dtype);
-    if (action == GPUNN__PREPARE) step->workspace_bytes = room.bytes;
+    const gpunn__heads scores = gpunn__attention_head_scores(&arena, &c, GPUNN_F32);
+    const gpunn__heads dp = gpunn__attention_head_scores(&arena, &c, GPUNN_F32);
+    const gpunn__heads weights = same ? scores : gpunn__attention_head_scores(&arena, &c, part[0].dtype);
+    const gpunn__heads ds = same ? dp : gpunn__attention_head_scores(&arena, &c, part[0].dtype);
+    if (action == GPUNN__PREPARE) step->workspace_bytes = arena.bytes;
     GPUNN__TRY(
         gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true, &scores, false, false, action));
     GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.ev, &dy, false, &part[2], true, &dp, false, false, action));
@@ -11635,8 +11641,8 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
     if (dq.data) /* first, since all three may belong to one packed value */
         GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.e, c.s, &ds, false, &part[1], false, &dq, false,
                                             step->accumulate[0], action));
-    GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], room.bytes, action));
-    return gpunn__attention_shared(cuda, step, &c, 2, &weights, &dy, room.bytes, action);
+    GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], arena.bytes, action));
+    return gpunn__attention_shared(cuda, step, &c, 2, &weights, &dy, arena.bytes, action);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -11670,11 +11676,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cud
 
 typedef struct gpunn__dnn_rnn_choice { /* the cache entry of a gpunn__dnn_rnn */
     bool                     searched, usable;
-    gpunn__dnn_rnn_room      room;
+    gpunn__dnn_rnn_sizes     sizes;
     cudnnRNNDescriptor_t     rnn;
     cudnnRNNDataDescriptor_t x, y;
     cudnnTensorDescriptor_t  state, matrix, bias;
-    char                     refusal[256];
+    char                     reason[256];
 } gpunn__dnn_rnn_choice;
 
 static void gpunn__dnn_rnn_forget(gpunn__cuda *cuda, void *value)
@@ -11743,10 +11749,10 @@ static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_r
         for (int64_t g = 0; g < 2 * gates; g++) {
             void         *address[2] = {base, base};
             const int64_t size[2] = {key->hidden * (g < gates ? key->in : key->hidden), key->hidden};
-            (void)GPUNN__DNN(builder, cudnnGetRNNWeightParams, libraries->dnn, choice->rnn, (int32_t)d, choice->room.weights,
+            (void)GPUNN__DNN(builder, cudnnGetRNNWeightParams, libraries->dnn, choice->rnn, (int32_t)d, choice->sizes.weights,
                              base, (int32_t)g, choice->matrix, &address[0], choice->bias, &address[1]);
             for (int i = 0; i < (key->bias ? 2 : 1) && builder->status == GPUNN_OK; i++) {
-                int64_t *const first = &choice->room.part[d][2 * i + (g >= gates)];
+                int64_t *const first = &choice->sizes.part[d][2 * i + (g >= gates)];
                 const int64_t  at = ((char *)address[i] - base) / (int64_t)sizeof(float);
                 if (g % gates == 0) *first = at;
                 if (at == *first + g % gates * size[i]) continue;
@@ -11758,26 +11764,26 @@ static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_r
 
 static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
 {
-    gpunn__libraries    *libraries = cuda->libraries;
-    gpunn__dnn_rnn_room *room = &choice->room;
-    gpunn__dnn_builder   builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
+    gpunn__libraries     *libraries = cuda->libraries;
+    gpunn__dnn_rnn_sizes *sizes = &choice->sizes;
+    gpunn__dnn_builder    builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
     gpunn__module_beside(&libraries->dnn_module, "libcudnn_adv.so.9");
     gpunn__dnn_rnn_describe(&builder, key, choice);
-    (void)GPUNN__DNN(&builder, cudnnGetRNNWeightSpaceSize, libraries->dnn, choice->rnn, &room->weights);
+    (void)GPUNN__DNN(&builder, cudnnGetRNNWeightSpaceSize, libraries->dnn, choice->rnn, &sizes->weights);
     (void)GPUNN__DNN(&builder, cudnnGetRNNTempSpaceSizes, libraries->dnn, choice->rnn,
-                     key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, choice->x, &room->workspace,
-                     &room->reserve);
+                     key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, choice->x, &sizes->workspace,
+                     &sizes->reserve);
     gpunn__dnn_rnn_parts(&builder, key, choice);
-    if (builder.status == GPUNN_OK && room->workspace > cuda->args.workspace_limit) {
+    if (builder.status == GPUNN_OK && sizes->workspace > cuda->args.workspace_limit) {
         builder.status = GPUNN_ERR_UNSUPPORTED;
         (void)snprintf(builder.text, sizeof builder.text, "it needs %llu bytes of workspace and workspace_limit is %llu",
-                       (unsigned long long)room->workspace, (unsigned long long)cuda->args.workspace_limit);
+                       (unsigned long long)sizes->workspace, (unsigned long long)cuda->args.workspace_limit);
     }
     choice->usable = builder.status == GPUNN_OK;
     if (!choice->usable) gpunn__dnn_rnn_forget(cuda, choice);
-    gpunn__dnn_forgive(&builder);
+    gpunn__dnn_clear_unsupported(&builder);
     if (builder.status != GPUNN_OK) return gpunn__dnn_fail(cuda, builder.status, builder.text);
-    (void)snprintf(choice->refusal, sizeof choice->refusal, "%s", builder.text);
+    (void)snprintf(choice->reason, sizeof choice->reason, "%s", builder.text);
     choice->searched = true;
     return GPUNN_OK;
 }
@@ -11789,14 +11795,14 @@ static gpunn__dnn_rnn_choice *gpunn__dnn_rnn_entry(gpunn__cuda *cuda, const gpun
                                                        gpunn__dnn_rnn_forget, &fresh);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes)
 {
     gpunn__dnn_rnn_choice *choice = gpunn__dnn_rnn_entry(cuda, key);
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_rnn_search(cuda, key, choice));
     if (!choice->usable)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s", choice->refusal);
-    *room = choice->room;
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s", choice->reason);
+    *sizes = choice->sizes;
     return GPUNN_OK;
 }
 
@@ -11807,7 +11813,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__
     gpunn__dnn_builder           builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
     if (!c) return GPUNN_ERR_MEMORY;
     if (!c->usable) return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this recurrent layer was not prepared");
-    const size_t weights = c->room.weights, workspace = c->room.workspace, reserve = key->training ? c->room.reserve : 0;
+    const size_t weights = c->sizes.weights, workspace = c->sizes.workspace, reserve = key->training ? c->sizes.reserve : 0;
     if (!data->backward)
         (void)GPUNN__DNN(&builder, cudnnRNNForward, handle, c->rnn,
                          key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, c->x, data->x, c->y, data->y,
@@ -11826,9 +11832,9 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__
     return gpunn__dnn_fail(cuda, builder.status, builder.text);
 }
 #elif !defined(GPUNN__EMULATOR) /* no cudnn.h: products and a kernel per step */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes)
 {
-    (void)key, (void)room;
+    (void)key, (void)sizes;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
@@ -11930,7 +11936,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_k
 
 /* One backward step of a direction: replaces the saved gates by their gradients and updates those of the
  * state. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_slope_kernel(const gpunn__recurrent r)
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_backward_kernel(const gpunn__recurrent r)
 {
     GPUNN__FOLLOW();
     const int64_t H = r.hidden, t = gpunn__recurrent_time(r, r.step);
@@ -12081,13 +12087,14 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
 }
 
 /* Operand i in F32, converted into the workspace if needed. */
-static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i, gpunn__room *room, gpunn_value *x)
+static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i, gpunn__arena *arena,
+                                             gpunn_value *x)
 {
     const gpunn_value *from = &step->in[i];
     *x = *from;
     if (from->data == NULL || from->dtype == GPUNN_F32) return GPUNN_OK;
     x->dtype = GPUNN_F32;
-    x->data = gpunn__room_take(room, gpunn__bytes(GPUNN_F32, x->count));
+    x->data = gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, x->count));
     if (x->data == NULL) return GPUNN_OK;
     return gpunn__cuda_copy(cuda, x->data, GPUNN_F32, from->data, from->dtype, x->count, false);
 }
@@ -12095,15 +12102,15 @@ static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step
 static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent r = gpunn__recurrent_of(step);
-    gpunn__room      room = {(char *)step->workspace, 0};
+    gpunn__arena     arena = {(char *)step->workspace, 0};
     const int64_t    states = r.batch * r.hidden, rows = r.gates * r.hidden, kept = gpunn__recurrent_kept(&r);
     const unsigned   blocks = gpunn__blocks(cuda, states, 1);
     const bool       run = action == GPUNN__FORWARD;
     gpunn_value      x, gates;
-    r.h = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
-    r.c = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
-    float *const evaluation = step->training ? NULL : (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, kept));
-    GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &room, &x));
+    r.h = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
+    r.c = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
+    float *const evaluation = step->training ? NULL : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, kept));
+    GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &arena, &x));
     for (int64_t d = 0; d < r.directions; d++) {
         gpunn__recurrent_relayout(&r, step, d);
         if (!step->training) r.kept = evaluation;
@@ -12125,7 +12132,7 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
         }
     }
     if (run) return GPUNN_OK;
-    step->workspace_bytes = room.bytes;
+    step->workspace_bytes = arena.bytes;
     if (step->training) step->saved_bytes = gpunn__bytes(GPUNN_F32, r.directions * kept);
     return GPUNN_OK;
 }
@@ -12184,19 +12191,19 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
 static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent r = gpunn__recurrent_of(step);
-    gpunn__room      room = {(char *)step->workspace, 0};
+    gpunn__arena     arena = {(char *)step->workspace, 0};
     const int64_t    states = r.batch * r.hidden, steps = r.length * r.batch;
     const unsigned   blocks = gpunn__blocks(cuda, states, 1);
     const bool       run = action == GPUNN__BACKWARD, lstm = r.op == GPUNN_OP_LSTM;
     gpunn_value      x, dx = step->grad_in[0];
-    r.h = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
-    r.c = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
-    float *const before = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, steps * r.hidden));
-    float *const sums = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, r.width));
-    void *const  workspace = gpunn__room_take(&room, gpunn__cuda_channel_sums_workspace(cuda, steps, r.width, 1));
-    GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &room, &x));
+    r.h = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
+    r.c = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
+    float *const before = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, steps * r.hidden));
+    float *const sums = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, r.width));
+    void *const  workspace = gpunn__arena_take(&arena, gpunn__cuda_channel_sums_workspace(cuda, steps, r.width, 1));
+    GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &arena, &x));
     if (dx.data && dx.dtype != GPUNN_F32) {
-        void *own = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, dx.count));
+        void *own = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, dx.count));
         dx.dtype = GPUNN_F32;
         if (run) dx.data = own;
     }
@@ -12210,7 +12217,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
             GPUNN__TRY(gpunn__recurrent_copy(cuda, r.c, GPUNN_F32, c_n, GPUNN_F32, states, false));
         }
         for (r.step = run ? r.length - 1 : 0; r.step >= 0; r.step--) {
-            if (run) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_slope_kernel, blocks, GPUNN__THREADS, r));
+            if (run) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_cell_backward_kernel, blocks, GPUNN__THREADS, r));
             if (r.step > 0 || step->grad_in[2].data || !run) GPUNN__TRY(gpunn__recurrent_step(cuda, step, &r, action));
         }
         GPUNN__TRY(gpunn__recurrent_gradients(cuda, step, action, &r, &x, &dx, before, sums, workspace));
@@ -12224,7 +12231,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
     if (run && dx.data && dx.data != step->grad_in[0].data)
         return gpunn__cuda_copy(cuda, step->grad_in[0].data, step->grad_in[0].dtype, dx.data, GPUNN_F32, dx.count,
                                 step->accumulate[0]);
-    if (!run) step->workspace_bytes = room.bytes;
+    if (!run) step->workspace_bytes = arena.bytes;
     return GPUNN_OK;
 }
 
@@ -12234,7 +12241,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
  * deterministic, since it runs products on several streams at once. Not relu in training, since it may turn
  * NaN into 0 and hide a bad loss. */
 static gpunn_status gpunn__recurrent_fits(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_rnn *key,
-                                          gpunn__dnn_rnn_room *sizes, bool *fits)
+                                          gpunn__dnn_rnn_sizes *sizes, bool *fits)
 {
     const gpunn__recurrent r = gpunn__recurrent_of(step);
     const bool             relu = r.op == GPUNN_OP_RNN && step->attr->relu;
@@ -12274,8 +12281,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_parts_
     }
 }
 
-static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__dnn_rnn_room *sizes, float *all,
-                                          bool back)
+static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__dnn_rnn_sizes *sizes,
+                                          float *all, bool back)
 {
     gpunn__recurrent_parts p;
     int64_t                most = 0;
@@ -12295,30 +12302,30 @@ static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *s
 
 /* Where cuDNN writes the gradient of operand i: the gradient itself, or a buffer from which gpunn__cuda_copy
  * adds or converts it. */
-static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__room *room)
+static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__arena *arena)
 {
     const gpunn_value *to = &step->grad_in[i];
     const bool         direct = to->data && to->dtype == GPUNN_F32 && !step->accumulate[i];
     if (to->data == NULL && i > 0) return NULL;
-    return direct ? (float *)to->data : (float *)gpunn__room_take(room, gpunn__bytes(GPUNN_F32, step->in[i].count));
+    return direct ? (float *)to->data : (float *)gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, step->in[i].count));
 }
 
 static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step, const gpunn__dnn_rnn *key,
-                                             const gpunn__dnn_rnn_room *sizes, gpunn__action action)
+                                             const gpunn__dnn_rnn_sizes *sizes, gpunn__action action)
 {
     const int64_t       states = key->directions * key->batch * key->hidden, y = key->length * states;
     const bool          lstm = key->op == GPUNN_OP_LSTM, finals = step->attr->states;
-    gpunn__room         room = {(char *)step->workspace, 0};
+    gpunn__arena        arena = {(char *)step->workspace, 0};
     gpunn__dnn_rnn_data data;
     gpunn_value         in[4];
     memset(&data, 0, sizeof data);
     data.backward = step->backward;
-    float *const weights = (float *)gpunn__room_take(&room, sizes->weights);
+    float *const weights = (float *)gpunn__arena_take(&arena, sizes->weights);
     data.weights = weights;
-    data.workspace = gpunn__room_take(&room, sizes->workspace);
+    data.workspace = gpunn__arena_take(&arena, sizes->workspace);
     data.reserve = step->training ? step->saved : NULL;
     for (int i = 0; i < 4; i++)
-        if (i != 1) GPUNN__TRY(gpunn__recurrent_operand(cuda, step, i, &room, &in[i]));
+        if (i != 1) GPUNN__TRY(gpunn__recurrent_operand(cuda, step, i, &arena, &in[i]));
     data.x = (const float *)in[0].data, data.h_0 = (const float *)in[2].data, data.c_0 = (const float *)in[3].data;
     data.y = (float *)step->out.data;
     data.dy = (const float *)step->grad_out.data;
@@ -12326,18 +12333,19 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     /* a state that would be unaligned goes through a buffer of its own */
     for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) {
         const bool aligned = (y + i * states) % 4 == 0;
-        final[i] = aligned ? behind + i * states : (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
+        final[i] = aligned ? behind + i * states : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
     }
     *(step->backward ? &data.dh_n : &data.h_n) = final[0], *(step->backward ? &data.dc_n : &data.c_n) = final[1];
     if (step->backward) {
-        data.dx = gpunn__recurrent_aside(step, 0, &room);
-        data.dh_0 = gpunn__recurrent_aside(step, 2, &room);
-        data.dc_0 = gpunn__recurrent_aside(step, 3, &room);
+        data.dx = gpunn__recurrent_aside(step, 0, &arena);
+        data.dh_0 = gpunn__recurrent_aside(step, 2, &arena);
+        data.dc_0 = gpunn__recurrent_aside(step, 3, &arena);
         for (int i = 4; i < (key->directions == 2 ? 12 : 8); i++)
-            if (step->grad_in[i].data && data.dweights == NULL) data.dweights = (float *)gpunn__room_take(&room, sizes->weights);
+            if (step->grad_in[i].data && data.dweights == NULL)
+                data.dweights = (float *)gpunn__arena_take(&arena, sizes->weights);
     }
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = room.bytes;
+        step->workspace_bytes = arena.bytes;
         if (step->training && !step->backward) step->saved_bytes = sizes->reserve;
         return GPUNN_OK;
     }
@@ -12363,9 +12371,9 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    gpunn__dnn_rnn      key;
-    gpunn__dnn_rnn_room sizes;
-    bool                fits;
+    gpunn__dnn_rnn       key;
+    gpunn__dnn_rnn_sizes sizes;
+    bool                 fits;
     GPUNN__TRY(gpunn__recurrent_fits(cuda, step, &key, &sizes, &fits));
     if (fits) return gpunn__recurrent_library(cuda, step, &key, &sizes, action);
     return step->backward ? gpunn__recurrent_backward(cuda, step, action) : gpunn__recurrent_forward(cuda, step, action);
@@ -12461,18 +12469,18 @@ __device__ __forceinline__ void gpunn__short_map_make(const gpunn__short_map &m,
 #pragma unroll 1
         for (int d = 0; d < 3; d++) {
             if (m.to[d] == NULL) continue;
-            float slope = gpunn__map_derivative_of(m.op, d, from, m.attr);
-            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + slope : slope);
+            float gradient = gpunn__map_derivative_of(m.op, d, from, m.attr);
+            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + gradient : gradient);
         }
     }
 }
 
 __device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s, bool backward)
 {
-    float sum = 0, slope = backward ? gpunn__load(s.y, s.y_type, 0) / s.divisor : 0;
+    float sum = 0, gradient = backward ? gpunn__load(s.y, s.y_type, 0) / s.divisor : 0;
     for (int i = (int)threadIdx.x; i < s.count; i += (int)blockDim.x)
         if (backward)
-            gpunn__store(s.x, s.x_type, i, s.add ? gpunn__load(s.x, s.x_type, i) + slope : slope);
+            gpunn__store(s.x, s.x_type, i, s.add ? gpunn__load(s.x, s.x_type, i) + gradient : gradient);
         else
             sum += gpunn__load(s.x, s.x_type, i);
     if (backward) return;
@@ -12512,7 +12520,7 @@ __device__ __forceinline__ void gpunn__short_make(const gpunn__short *steps, int
         else if (step.op != GPUNN_OP_CROSS_ENTROPY && step.op != GPUNN_OP_NLL)
             gpunn__short_map_make(step.map, step.backward);
         else if (step.backward)
-            gpunn__class_loss_slope(step.loss);
+            gpunn__class_loss_dx(step.loss);
         else
             gpunn__class_loss_make(step.loss);
         __syncthreads();
@@ -12521,7 +12529,7 @@ __device__ __forceinline__ void gpunn__short_make(const gpunn__short *steps, int
 
 /* Whether each node of a generated kernel's group would be a short step by itself. Such a group is run as
  * single steps, so that it shares a launch with its neighbours. */
-GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step);
+GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step);
 
 /* Collects the short steps from `step` on. Returns the first step that is not among them. */
 GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short_steps *shorts);
@@ -12620,12 +12628,12 @@ static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__sho
     case GPUNN_OP_CROSS_ENTROPY:
     case GPUNN_OP_NLL:
         item->loss = gpunn__class_loss_of(cuda, step);
-        return step->in[0].count <= GPUNN__SHORT && item->loss.along.out && item->loss.along.team <= 32;
+        return step->in[0].count <= GPUNN__SHORT && item->loss.along.out && item->loss.along.lanes <= 32;
     default: return (int)step->op < GPUNN__MAP_COUNT && gpunn__short_map_of(step, &item->map);
     }
 }
 
-GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step)
+GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step)
 {
     const gpunn_kernel *kernel = step->group.kernel;
     int64_t             largest = 1;
@@ -13368,15 +13376,15 @@ static int gpunn__check_order(const void *a, const void *b)
 }
 
 /* Makes room for all gradients that the run's steps write. */
-static gpunn_status gpunn__checks_room(gpunn__cuda *cuda, const gpunn_run *run)
+static gpunn_status gpunn__checks_reserve(gpunn__cuda *cuda, const gpunn_run *run)
 {
-    int room = 0;
+    int capacity = 0;
     for (int s = 0; s < run->step_count; s++)
-        for (int i = 0; i < run->steps[s].input_count; i++) room += gpunn__written_by(run, &run->steps[s], i) != NULL;
-    if (room <= cuda->check_room) return GPUNN_OK;
-    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_room * sizeof *cuda->checks);
-    cuda->checks = (gpunn__check *)gpunn__host_alloc(cuda, (size_t)room * sizeof *cuda->checks);
-    cuda->check_room = cuda->checks ? room : 0;
+        for (int i = 0; i < run->steps[s].input_count; i++) capacity += gpunn__written_by(run, &run->steps[s], i) != NULL;
+    if (capacity <= cuda->check_capacity) return GPUNN_OK;
+    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_capacity * sizeof *cuda->checks);
+    cuda->checks = (gpunn__check *)gpunn__host_alloc(cuda, (size_t)capacity * sizeof *cuda->checks);
+    cuda->check_capacity = cuda->checks ? capacity : 0;
     return cuda->checks ? GPUNN_OK : GPUNN_ERR_MEMORY;
 }
 
@@ -13385,7 +13393,7 @@ GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_
     memset(checks, 0, sizeof *checks);
     checks->bad_place = run->update_count > 0 ? &cuda->state->bad_place : (unsigned long long *)run->doubt;
     if (!gpunn__is_checked(run)) return GPUNN_OK;
-    GPUNN__TRY(gpunn__checks_room(cuda, run));
+    GPUNN__TRY(gpunn__checks_reserve(cuda, run));
     checks->list = cuda->checks;
     for (int s = 0; s < run->step_count; s++)
         for (int i = 0; i < run->steps[s].input_count; i++) gpunn__checks_add(checks, run, s, i);
@@ -13525,7 +13533,7 @@ static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_r
 
 /* For ranks that see only their share of the gradients. A bad gradient turns the loss into NaN, which the
  * following average carries to all ranks. */
-static __global__ void gpunn__tell_loss_kernel(const gpunn__update_job job, float *loss)
+static __global__ void gpunn__report_in_loss_kernel(const gpunn__update_job job, float *loss)
 {
     GPUNN__FOLLOW();
     unsigned long long bad_place = job.state->bad_place;
@@ -13564,7 +13572,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
     for (int group = 0; squares && group < groups; group++) GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
     if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, checks, &job));
     if (*begun < run->exchange_count && run->exchanges[*begun].after == GPUNN_AFTER_CHECK) {
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__tell_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__report_in_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_CHECK, begun));
         GPUNN__TRY(gpunn__exchanges_end(cuda, 1));
     }
@@ -13865,7 +13873,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *st
                                         "it was made for a model of another precision: operand %d is %s here and %s there", i,
                                         gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
         }
-        if (gpunn__short_group(step))
+        if (gpunn__short_fused(step))
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "its steps are so short that they share a launch with others");
         step->workspace_bytes = launch->workspace(step->group.batch, cuda->multiprocessors);
         return step->workspace_bytes == SIZE_MAX ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
@@ -13916,13 +13924,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
     }
     values[count++] = &out;
     if (step->backward) values[count++] = &grad_out;
-    gpunn__room room = {(char *)step->workspace, 0};
-    void *const own = gpunn__room_take(&room, op->workspace ? op->workspace(&call, step->backward) : 0);
-    call.workspace = room.bytes ? own : NULL;
+    gpunn__arena arena = {(char *)step->workspace, 0};
+    void *const  own = gpunn__arena_take(&arena, op->workspace ? op->workspace(&call, step->backward) : 0);
+    call.workspace = arena.bytes ? own : NULL;
     for (int i = 0; i < count; i++) {
         gpunn_value *value = values[i];
         if (value->data == NULL || (value->dtype != GPUNN_F16 && value->dtype != GPUNN_BF16)) continue;
-        void *wide = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, value->count));
+        void *wide = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, value->count));
         if (run && (value != &out || step->backward))
             GPUNN__TRY(gpunn__cuda_copy(cuda, wide, GPUNN_F32, value->data, value->dtype, value->count, false));
         if (run) value->data = wide;
@@ -13930,12 +13938,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
     }
     for (int i = 0; i < step->input_count && step->backward; i++) {
         if (grad_in[i].data == NULL) continue;
-        void *wide = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, grad_in[i].count));
+        void *wide = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, grad_in[i].count));
         if (run && (step->accumulate[i] || grad_in[i].dtype != GPUNN_F32)) grad_in[i].data = wide;
         grad_in[i].dtype = GPUNN_F32;
     }
     if (!run) {
-        step->workspace_bytes = room.bytes;
+        step->workspace_bytes = arena.bytes;
         return GPUNN_OK;
     }
     gpunn__cuda_clear();
@@ -14115,7 +14123,7 @@ static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured 
 }
 
 /* Whether the host takes part in the run while it executes. */
-static bool gpunn__meets_on_host(const gpunn_run *run)
+static bool gpunn__needs_host(const gpunn_run *run)
 {
     bool meets = false;
     for (int i = 0; i < run->step_count && !meets; i++) meets = run->steps[i].ranks && !run->steps[i].ranks->joined;
@@ -14140,7 +14148,7 @@ static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
         for (int i = 0; i < run->update_count; i++) updates[i] = run->updates[i];
         captured->run = *run;
         captured->run.updates = updates;
-        captured->plain = cuda->plain || gpunn__meets_on_host(run);
+        captured->plain = cuda->plain || gpunn__needs_host(run);
     }
     if (captured) {
         captured->next = first;
@@ -14413,7 +14421,7 @@ static void gpunn__cuda_close(void *context)
     if (!current.is_forked) gpunn__cuda_release(cuda);
     gpunn__host_free(cuda, cuda->nccl, sizeof *cuda->nccl);
     gpunn__host_free(cuda, cuda->staging, sizeof *cuda->staging);
-    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_room * sizeof *cuda->checks);
+    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_capacity * sizeof *cuda->checks);
     gpunn__host_free(cuda, cuda, sizeof *cuda);
 }
 

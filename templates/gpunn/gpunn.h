@@ -61,7 +61,7 @@ extern "C" {
 #include "base/random.c"
 #include "base/math.h"
 #include "base/math.c"
-#ifdef GPUNN__SELDOM
+#ifdef GPUNN__COLD
 #pragma GCC push_options
 #pragma GCC optimize("O1")
 #endif
@@ -124,7 +124,7 @@ extern "C" {
 #include "plan/backward.c"
 #include "plan/plan.h"
 #include "plan/plan.c"
-#ifdef GPUNN__SELDOM
+#ifdef GPUNN__COLD
 #pragma GCC pop_options
 #endif
 #include "run/run.h"
@@ -175,7 +175,7 @@ extern "C" {
 #include "io/files.c"
 #include "train/loader.h"
 #include "train/loader.c"
-#ifdef GPUNN__SELDOM
+#ifdef GPUNN__COLD
 #pragma GCC push_options
 #pragma GCC optimize("O1")
 #endif
@@ -242,9 +242,9 @@ extern "C" {
 #pragma pop_macro("NCC")
 #pragma pop_macro("OPEN")
 #pragma pop_macro("CLOSED")
-#ifdef GPUNN__SELDOM
+#ifdef GPUNN__COLD
 #pragma GCC pop_options
-#undef GPUNN__SELDOM
+#undef GPUNN__COLD
 #endif
 #ifdef GPUNN__FAST_MATH
 #ifdef __clang__

@@ -278,7 +278,7 @@ int main(int argc, char **argv)
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = c.threads);
     if (dev == NULL) fail("no device");
     c.context = dev->context;
-    gpunn__team_here = &((gpunn__cpu *)dev->context)->team; /* kernels are called as its ops are */
+    gpunn__current_pool = &((gpunn__cpu *)dev->context)->pool; /* kernels are called as its ops are */
     if (run == plain) {
         c.before = floats(COUNT, 0, 0);
         c.activated = floats(COUNT, 0, 0);

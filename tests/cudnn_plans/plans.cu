@@ -651,9 +651,9 @@ static void check_recurrent(void)
 
     gpunn__dnn_rnn key = {GPUNN__RNN_TAG, GPUNN_OP_LSTM, 0, GPUNN_PRECISION_F32, 1, 2, 1 << 20, 3, 1 << 12, 1, 1};
     failures = describe_recurrent(&key) != GPUNN_ERR_UNSUPPORTED;
-    gpunn__dnn_rnn_room room;
+    gpunn__dnn_rnn_sizes sizes;
     key.batch = 5;
-    failures += gpunn__dnn_rnn_prepare(&cuda, &key, &room) != GPUNN_ERR_UNSUPPORTED;
+    failures += gpunn__dnn_rnn_prepare(&cuda, &key, &sizes) != GPUNN_ERR_UNSUPPORTED;
     report(failures || alive != before, "recurrent layers: too large, and without a card, are refused");
 
     failures = 0;

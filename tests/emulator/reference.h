@@ -331,20 +331,20 @@ GPUNN__INTERNAL int64_t reference_gates(const gpunn__dnn_rnn &key)
 {
     return key.op == GPUNN_OP_LSTM ? 4 : key.op == GPUNN_OP_GRU ? 3 : 1;
 }
-GPUNN__INTERNAL gpunn__dnn_rnn_room reference_room(const gpunn__dnn_rnn &key)
+GPUNN__INTERNAL gpunn__dnn_rnn_sizes reference_sizes(const gpunn__dnn_rnn &key)
 {
-    const int64_t       rows = reference_gates(key) * key.hidden, size[4] = {rows * key.in, rows * key.hidden, rows, rows};
-    gpunn__dnn_rnn_room room = {};
-    int64_t             end = 0;
+    const int64_t        rows = reference_gates(key) * key.hidden, size[4] = {rows * key.in, rows * key.hidden, rows, rows};
+    gpunn__dnn_rnn_sizes sizes = {};
+    int64_t              end = 0;
     for (int64_t d = key.directions; d-- > 0;)
         for (int i = key.bias ? 4 : 2; i-- > 0;) {
-            room.part[d][i] = end + REFERENCE_GAP;
-            end = room.part[d][i] + size[i];
+            sizes.part[d][i] = end + REFERENCE_GAP;
+            end = sizes.part[d][i] + size[i];
         }
-    room.weights = (size_t)end * sizeof(float);
-    room.workspace = REFERENCE_WORKSPACE;
-    room.reserve = (size_t)(key.directions * key.length * key.batch * 5 * key.hidden) * sizeof(float);
-    return room;
+    sizes.weights = (size_t)end * sizeof(float);
+    sizes.workspace = REFERENCE_WORKSPACE;
+    sizes.reserve = (size_t)(key.directions * key.length * key.batch * 5 * key.hidden) * sizeof(float);
+    return sizes;
 }
 static double reference_sigmoid(double x)
 {
@@ -355,14 +355,14 @@ static double reference_sigmoid(double x)
 REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const gpunn__dnn_rnn_data &data, int64_t d, int64_t n,
                                                 std::vector<double> &sums)
 {
-    const gpunn__dnn_rnn_room room = reference_room(key);
-    const int64_t             H = key.hidden, I = key.in, G = reference_gates(key), L = key.length, S = key.directions * H;
-    const int64_t             state = (d * key.batch + n) * H, *part = room.part[d];
-    const bool                lstm = key.op == GPUNN_OP_LSTM, gru = key.op == GPUNN_OP_GRU;
-    const float              *w_ih = data.weights + part[0], *w_hh = data.weights + part[1];
-    std::vector<double>       h((size_t)H), c((size_t)H), a((size_t)(G * H)), r((size_t)(G * H)), before((size_t)H);
-    auto                      time = [&](int64_t s) { return d ? L - 1 - s : s; };
-    auto                      kept = [&](int64_t s) {
+    const gpunn__dnn_rnn_sizes sizes = reference_sizes(key);
+    const int64_t              H = key.hidden, I = key.in, G = reference_gates(key), L = key.length, S = key.directions * H;
+    const int64_t              state = (d * key.batch + n) * H, *part = sizes.part[d];
+    const bool                 lstm = key.op == GPUNN_OP_LSTM, gru = key.op == GPUNN_OP_GRU;
+    const float               *w_ih = data.weights + part[0], *w_hh = data.weights + part[1];
+    std::vector<double>        h((size_t)H), c((size_t)H), a((size_t)(G * H)), r((size_t)(G * H)), before((size_t)H);
+    auto                       time = [&](int64_t s) { return d ? L - 1 - s : s; };
+    auto                       kept = [&](int64_t s) {
         return (float *)data.reserve + ((d * L + time(s)) * key.batch + n) * 5 * H; /* x[5][H] */
     };
     auto y = [&](int64_t s) { return data.y + (time(s) * key.batch + n) * S + d * H; };
@@ -456,18 +456,18 @@ REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const
 GPUNN__INTERNAL void reference_rnn(const gpunn__dnn_rnn key, const gpunn__dnn_rnn_data data)
 {
     emulator_count_cudnn("recurrence");
-    const gpunn__dnn_rnn_room room = reference_room(key);
-    std::vector<double>       sums(room.weights / sizeof(float));
+    const gpunn__dnn_rnn_sizes sizes = reference_sizes(key);
+    std::vector<double>        sums(sizes.weights / sizeof(float));
     for (int64_t d = 0; d < key.directions; d++)
         for (int64_t n = 0; n < key.batch; n++) reference_recurrence(key, data, d, n, sums);
     for (size_t i = 0; i < sums.size() && data.dweights; i++) data.dweights[i] += (float)sums[i];
-    if (data.backward) memset(data.reserve, 0xFF, room.reserve);
+    if (data.backward) memset(data.reserve, 0xFF, sizes.reserve);
     memset(data.workspace, 0xFF, REFERENCE_WORKSPACE);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes)
 {
-    *room = reference_room(*key);
+    *sizes = reference_sizes(*key);
     return gpunn__dnn_available(cuda) ? GPUNN_OK : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
 }
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)

@@ -698,11 +698,11 @@ static void test_other_layers(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "rms_norm 'ln': .no_bias is for layer_norm, not used here; leave it out",
             gpunn_rms_norm(f->rows, "ln", .no_bias = true));
     check_shape(f, gpunn_dropout(f->rows, 0.5f), SHAPE(B, 20));
-    assert_int_equal(f->model->random_sites, 1);
+    assert_int_equal(f->model->random_streams, 1);
     REFUSED(f, GPUNN_ERR_ARGUMENT, "dropout: p is 1.5; use a probability from 0 to 1", gpunn_dropout(f->rows, 1.5f));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "dropout: p is nan; use a probability from 0 to 1", gpunn_dropout(f->rows, NAN));
     check_shape(f, gpunn_rand(f->model, SHAPE(2 * B, 3)), SHAPE(2 * B, 3));
-    assert_int_equal(f->model->random_sites, 2);
+    assert_int_equal(f->model->random_streams, 2);
     check_shape(f, gpunn_rrelu(f->rows, 0.125f, 0.125f), SHAPE(B, 20));
     const float slopes[][2] = {{0.5f, 0.25f}, {0.25f, NAN}, {-INFINITY, 0.25f}, {0.5f, INFINITY}};
     const char *told[] = {"0.5 to 0.25", "0.25 to nan", "-inf to 0.25", "0.5 to inf"};
@@ -1404,7 +1404,7 @@ static void test_attention(void **state)
     gpunn_tensor *y = gpunn_scaled_dot_product_attention(all, NULL, NULL, .dropout_p = 0.5f);
     check_shape(f, y, SHAPE(B, 7, 4, 8));
     assert_true(y->attr.scale == (float)(1 / sqrt(8.0)));
-    assert_int_equal(y->attr.site + 1, f->model->random_sites);
+    assert_int_equal(y->attr.site + 1, f->model->random_streams);
     REFUSED(
         f, GPUNN_ERR_SHAPE,
         "scaled_dot_product_attention: q is [batch, 20], but [n, heads, rows, e] is needed, or [n, rows, 3, heads, e] for all; "

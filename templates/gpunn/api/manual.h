@@ -702,7 +702,7 @@
  *     - a field set to 0 seems to be ignored: 0 means the default; write GPUNN_ZERO.
  *
  * HOW IT WORKS  The trip of y = gpunn_linear(x, "fc", .out_features = 10). Names behind >> are sections of this file.
- *     Building. gpunn_linear is a macro for gpunn_linear_ (>>layers/basic). gpunn__settle applies the defaults of its row
+ *     Building. gpunn_linear is a macro for gpunn_linear_ (>>layers/basic). gpunn__apply_defaults applies the defaults of its row
  *     (>>graph/arguments). gpunn__layer_weight makes the parameters fc.weight and fc.bias. gpunn__node (>>graph/nodes) appends
  *     the result to the model, with the shape that gpunn__infer gives (>>graph/infer). Nothing is computed yet, and the device
  *     holds no memory.
@@ -710,12 +710,12 @@
  *     arena. Later runs find it (gpunn__plan_for, >>run/run). gpunn__plan_fill (>>plan/plan) makes it in these passes:
  *      1. gpunn__mark_operands: the tensors that the outputs are computed from.
  *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run assigns.
- *      3. gpunn__settle_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
- *      4. gpunn__find_narrow: weights of an inference model that are kept in 16 bits alone.
+ *      3. gpunn__resolve_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
+ *      4. gpunn__find_half_storage: weights of an inference model that are kept in 16 bits alone.
  *      5. gpunn__mark_storage: dtype and layout of each value.
  *      6. gpunn__mark_roots: reshapes and other aliases share their operand's memory.
  *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each (>>plan/backward).
- *      8. gpunn__mark_groups: nodes that a generated kernel computes together.
+ *      8. gpunn__mark_fused: nodes that a generated kernel computes together.
  *      9. gpunn__mark_order: the order of the nodes.
  *     10. gpunn__mark_chains: norm, residual and activation merged into the product or convolution before them.
  *     11. gpunn__mark_activated: gradients that the step of the activation has already multiplied.

@@ -83,7 +83,7 @@ static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_
 
 /* Tells log_fn why the CPU computes. A program linked without gpunn_cuda.cu otherwise differs from one on a
  * GPU only in speed. */
-static void gpunn__tell_cpu(const gpunn_device_args *args, const char *why)
+static void gpunn__log_cpu(const gpunn_device_args *args, const char *why)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
     const bool           unlinked = cuda == NULL;
@@ -131,7 +131,7 @@ static gpunn_device *gpunn__device_of(gpunn_device_args args)
     else if (cuda && args.type != GPUNN_DEVICE_CPU)
         dev = gpunn__device_on(cuda, &args, message, sizeof message);
     if (dev == NULL && args.backend == NULL && args.type != GPUNN_DEVICE_CUDA) {
-        gpunn__tell_cpu(&args, message);
+        gpunn__log_cpu(&args, message);
         dev = gpunn__device_on(gpunn__cpu_backend(), &args, message, sizeof message);
     }
     if (dev == NULL) (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: %s", message);
@@ -282,7 +282,8 @@ GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size)
 
 GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter)
 {
-    return parameter->lent[1].data ? (float *)parameter->lent[1].data : parameter->model->gradients + parameter->offset;
+    return parameter->user_memory[1].data ? (float *)parameter->user_memory[1].data
+                                          : parameter->model->gradients + parameter->offset;
 }
 
 /* Parameter that owns this element of a gradient; NULL: none exists any more. */
@@ -291,7 +292,7 @@ static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float 
     for (const gpunn_model *model = dev->models; model && gradient; model = model->next)
         for (int id = 0; id < model->laid_out; id++) {
             const gpunn_tensor *t = model->tensors[id];
-            if (t->kind != GPUNN__PARAMETER || (model->gradients == NULL && t->lent[1].data == NULL)) continue;
+            if (t->kind != GPUNN__PARAMETER || (model->gradients == NULL && t->user_memory[1].data == NULL)) continue;
             const float *own = gpunn__gradient_of(t);
             if (gradient >= own && gradient < own + gpunn__count(t, 1)) return t;
         }
@@ -317,7 +318,7 @@ static void gpunn__count_no_refused(gpunn_device *dev)
 {
     for (gpunn_model *model = dev->models; model; model = model->next)
         for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
-            if (opt->counts == NULL) (void)!gpunn__refused_settle(opt);
+            if (opt->counts == NULL) (void)!gpunn__refused_sync(opt);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
@@ -382,7 +383,7 @@ GPUNN__INTERNAL int gpunn__processors(char set[1024])
     return count < 1 ? 1 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
 }
 
-GPUNN__INTERNAL int gpunn__threads_said(void)
+GPUNN__INTERNAL int gpunn__omp_threads(void)
 {
     const char *said = getenv("OMP_NUM_THREADS");
     const long  count = said ? strtol(said, NULL, 10) : 0;

@@ -47,6 +47,6 @@ GPUNN__INTERNAL void gpunn__machine(char *text, size_t size);
 GPUNN__INTERNAL int gpunn__processors(char set[1024]);
 
 /* Value of OMP_NUM_THREADS; 0: not set. */
-GPUNN__INTERNAL int gpunn__threads_said(void);
+GPUNN__INTERNAL int gpunn__omp_threads(void);
 
 #endif /* GPUNN__BASE_DEVICE_H */

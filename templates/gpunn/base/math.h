@@ -290,7 +290,7 @@ GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values,
 
 /* Conversions between F32 and BF16. They are not inlined, because their callers are compiled with less
  * optimization. */
-GPUNN__NOINLINE void gpunn__bf16_narrow(uint16_t *to, const float *from, int64_t count)
+GPUNN__NOINLINE void gpunn__bf16_round(uint16_t *to, const float *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) to[i] = gpunn__bfloat_of_float(from[i]);
 }
@@ -312,7 +312,7 @@ GPUNN__NOINLINE void gpunn__bf16_add(uint16_t *sums, const uint16_t *parts, int 
             gpunn__widen_floats(GPUNN_BF16, parts + (size_t)rank * count + at, (int64_t)n, part);
             for (size_t i = 0; i < n; i++) sum[i] += part[i];
         }
-        gpunn__bf16_narrow(sums + at, sum, (int64_t)n);
+        gpunn__bf16_round(sums + at, sum, (int64_t)n);
     }
 }
 

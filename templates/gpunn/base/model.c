@@ -17,7 +17,7 @@ GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model)
     return gpunn__lacks_precision(model) ? GPUNN_PRECISION_F32 : model->precision;
 }
 
-GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model)
+GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model)
 {
     const gpunn_device *dev = model->dev;
     char                text[GPUNN__ERROR_SIZE];
@@ -52,7 +52,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     model->state.weights_version = 1;
     model->next = dev->models;
     dev->models = model;
-    gpunn__tell_precision(model);
+    gpunn__log_precision(model);
     return model;
 }
 
@@ -139,7 +139,7 @@ GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
     gpunn__free_text(dev, t->layer);
     gpunn__free(dev, t->inputs, (size_t)t->input_count * sizeof *t->inputs);
     if (t->constant) gpunn__free(dev, t->constant, (size_t)gpunn__count(t, 1) * sizeof *t->constant);
-    if (t->lent[0].data == NULL) gpunn__device_free(dev, t->data, t->capacity);
+    if (t->user_memory[0].data == NULL) gpunn__device_free(dev, t->data, t->capacity);
     gpunn__free(dev, t, sizeof *t);
 }
 

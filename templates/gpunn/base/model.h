@@ -8,7 +8,7 @@
 GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
 
 /* Logs a warning if the device lacks the model's precision. Call it once the model is on its device. */
-GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model);
+GPUNN__INTERNAL void gpunn__log_precision(const gpunn_model *model);
 
 /* FNV-1a hash of a text. */
 GPUNN__INTERNAL uint32_t gpunn__hash(const char *text);

@@ -185,7 +185,7 @@
 /* Marks rarely executed code (plans, readers), which runs once per model or file. It is compiled with less
  * optimization, for a faster build: it is half of this file. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
-#define GPUNN__SELDOM
+#define GPUNN__COLD
 #endif
 /* -ffast-math lets compilers assume that all numbers are finite. This code turns that off, since NaN and
  * infinities indicate bad losses. */

@@ -24,8 +24,8 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
 GPUNN__INTERNAL const char *gpunn__dim_text(const gpunn_model *model, int64_t dim, char text[32])
 {
     if (gpunn__is_sized(dim)) {
-        char        room[GPUNN__SIZE_ROOM];
-        const char *whole = gpunn__size_text(model, dim, room);
+        char        buffer[GPUNN__SIZE_BUFFER];
+        const char *whole = gpunn__size_text(model, dim, buffer);
         (void)snprintf(text, 32, strlen(whole) < 32 ? "%s" : "%.28s...", whole);
     } else if (dim == GPUNN_BATCH)
         (void)snprintf(text, 32, "batch");

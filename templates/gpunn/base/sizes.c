@@ -213,13 +213,13 @@ static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char
         gpunn__term_put(model, terms[i], terms[i]->factor < 0 ? (i ? " - " : "-") : i ? " + " : "", text, size);
 }
 
-GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_ROOM])
+GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_BUFFER])
 {
     const int        place = gpunn__size_place(model, dim);
     const gpunn__sum one = gpunn__sum_atom(place, 1);
     if (place == 0 || model->sizes[place].name == NULL) return place ? model->sizes[place].text : "no size";
     text[0] = 0;
-    gpunn__sum_put(model, &one, text, GPUNN__SIZE_ROOM);
+    gpunn__sum_put(model, &one, text, GPUNN__SIZE_BUFFER);
     return text;
 }
 

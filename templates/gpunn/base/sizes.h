@@ -39,8 +39,8 @@ GPUNN__INTERNAL gpunn__sum gpunn__sum_of(const gpunn_model *model, int64_t dim);
 GPUNN__INTERNAL void gpunn__size_put(char *text, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
 
 /* Text of a size in a shape. A named size is shown by its multiple: "H / 4". */
-enum { GPUNN__SIZE_ROOM = GPUNN__SIZE_TEXT + 32 };
-GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_ROOM]);
+enum { GPUNN__SIZE_BUFFER = GPUNN__SIZE_TEXT + 32 };
+GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_BUFFER]);
 
 /* Appends an entry to the table and returns its place; 0 on an error. */
 GPUNN__INTERNAL int gpunn__size_append(gpunn_model *model, const gpunn__size *size);

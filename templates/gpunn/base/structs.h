@@ -29,38 +29,38 @@ struct gpunn_device {
 };
 
 /* A rank's contribution to the all-reduce of statuses that precedes every call common to all ranks. */
-typedef struct gpunn__vote {
+typedef struct gpunn__rank_status {
     int32_t  status;
     float    loss;
     uint32_t what; /* hash of the call it is about to make */
-} gpunn__vote;
+} gpunn__rank_status;
 struct gpunn_group {
-    gpunn_device    *dev;
-    gpunn_group_args args;        /* the engine; its functions are NULL in a group of one */
-    int              users;       /* number of optimizers and loaders */
-    bool             closed;      /* closed by the program: freed with the last user */
-    gpunn_status     broken;      /* status of a failed engine; GPUNN_OK: it works */
-    int              process;     /* process id that opened it: a forked child is no rank */
-    bool             told;        /* all ranks know of the last failure */
-    bool             copies;      /* some rank's device is no CPU: data is copied through host memory, which may fail */
-    bool             unlike;      /* the ranks' devices round differently: weights may drift apart */
-    int64_t          agreed;      /* number of all-reduces of statuses so far */
-    gpunn__vote     *votes;       /* [size] */
-    char            *piece;       /* GPUNN__GROUP_PIECE bytes of host memory for data of a device; NULL: not needed so far */
-    int64_t         *counts;      /* [size]: parts of a reduce_scatter */
-    uint16_t        *bf16;        /* with .bf16_gradients: GPUNN__GROUP_PIECE bytes to exchange; NULL: without */
-    void            *joined_bf16; /* the same in memory of a joined device: gpunn__joined_count() values */
-    bool             joined;      /* the device communicates with those of the other ranks itself */
-    gpunn_exchange  *exchanges;   /* of the next run, if it has joined */
-    int              exchange_count, exchange_capacity;
+    gpunn_device       *dev;
+    gpunn_group_args    args;        /* the engine; its functions are NULL in a group of one */
+    int                 users;       /* number of optimizers and loaders */
+    bool                closed;      /* closed by the program: freed with the last user */
+    gpunn_status        broken;      /* status of a failed engine; GPUNN_OK: it works */
+    int                 process;     /* process id that opened it: a forked child is no rank */
+    bool                reported;    /* all ranks know of the last failure */
+    bool                copies;      /* some rank's device is no CPU: data is copied through host memory, which may fail */
+    bool                unlike;      /* the ranks' devices round differently: weights may drift apart */
+    int64_t             reductions;  /* number of all-reduces of statuses so far */
+    gpunn__rank_status *statuses;    /* [size] */
+    char               *piece;       /* GPUNN__GROUP_PIECE bytes of host memory for data of a device; NULL: not needed so far */
+    int64_t            *counts;      /* [size]: parts of a reduce_scatter */
+    uint16_t           *bf16;        /* with .bf16_gradients: GPUNN__GROUP_PIECE bytes to exchange; NULL: without */
+    void               *joined_bf16; /* the same in memory of a joined device: gpunn__joined_count() values */
+    bool                joined;      /* the device communicates with those of the other ranks itself */
+    gpunn_exchange     *exchanges;   /* of the next run, if it has joined */
+    int                 exchange_count, exchange_capacity;
 };
 
 typedef enum gpunn__kind { GPUNN__INPUT = 1, GPUNN__PARAMETER, GPUNN__BUFFER, GPUNN__CONSTANT, GPUNN__VALUE } gpunn__kind;
 
-typedef struct gpunn__lent { /* user-owned memory */
-    void  *data;             /* NULL: none */
+typedef struct gpunn__user_memory { /* user-owned memory */
+    void  *data;                    /* NULL: none */
     size_t bytes;
-} gpunn__lent;
+} gpunn__user_memory;
 
 struct gpunn_tensor {
     gpunn_model *model;
@@ -75,16 +75,16 @@ struct gpunn_tensor {
     const struct gpunn__operation *operation; /* computes the op on the CPU */
     gpunn_attributes               attr;
     int                            input_count;
-    gpunn_tensor                 **inputs;  /* an absent optional operand is NULL */
-    char                          *layer;   /* layer name for messages; NULL: none */
-    const char                    *made_by; /* for messages: the builder whose last op this is; NULL: the op itself */
+    gpunn_tensor                 **inputs;   /* an absent optional operand is NULL */
+    char                          *layer;    /* layer name for messages; NULL: none */
+    const char                    *built_by; /* for messages: the builder whose last op this is; NULL: the op itself */
     /* next in its chain of the model's index, by gpunn__key; only a layer's first tensor is in the index */
-    gpunn_tensor *next[2];
-    bool          keep, retain_grad;
-    bool          shared;  /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
-    int           part;    /* checkpoint segment that recomputes it; 0: none */
-    gpunn__lent   lent[2]; /* used instead of its own memory: [0] for the value, [1] for the gradient */
-    gpunn_dlpack *managed; /* owner of lent[0]; NULL: none */
+    gpunn_tensor      *next[2];
+    bool               keep, retain_grad;
+    bool               shared; /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
+    int                part;   /* checkpoint segment that recomputes it; 0: none */
+    gpunn__user_memory user_memory[2]; /* used instead of its own memory: [0] for the value, [1] for the gradient */
+    gpunn_dlpack      *managed;        /* owner of user_memory[0]; NULL: none */
     /* Inputs only: */
     void   *data; /* backend memory, or user-owned memory */
     size_t  capacity;
@@ -96,7 +96,7 @@ struct gpunn_tensor {
     bool       trainable, decay;
     bool       frozen;       /* running_mean only: gpunn_freeze_statistics */
     bool       state, saved; /* buffers only: gpunn_state; gpunn_set_saved */
-    bool       narrow;       /* has 16-bit storage only: gpunn__find_narrow */
+    bool       half_storage; /* has 16-bit storage only: gpunn__find_half_storage */
     bool       bound;        /* bound before it was laid out, so it stays F32 */
     float      lr_scale;
     int64_t    offset;       /* in the model's weights, in floats; for parameters in the gradients too; -1: not laid out */
@@ -108,7 +108,7 @@ typedef struct gpunn__plan gpunn__plan; /* >>plan/plan */
 
 /* What a spec contains beside tensors (>>io/spec_reader). */
 typedef struct gpunn__recipe {
-    bool              given;
+    bool              is_set;
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS], clip_norm, clip_value, average_decay;
 } gpunn__recipe;
@@ -138,10 +138,10 @@ typedef struct gpunn__size {
     char       *text;               /* others: the formula, the same in all models that have it */
     int64_t     min, max, multiple; /* of a named atom; max 0: no limit */
     gpunn__sum  sum;
-    int64_t     divisor; /* the atom is floor(sum / divisor); 0: a named atom, or no atom but the sum */
-    int64_t     value;   /* named atom: its value divided by multiple, in the run whose values can be read */
-    int64_t     found;   /* the same, according to the inputs as they are now; 0: unknown */
-    const char *teller;  /* name of the input that determined `found` */
+    int64_t     divisor;  /* the atom is floor(sum / divisor); 0: a named atom, or no atom but the sum */
+    int64_t     value;    /* named atom: its value divided by multiple, in the run whose values can be read */
+    int64_t     found;    /* the same, according to the inputs as they are now; 0: unknown */
+    const char *found_by; /* name of the input that determined `found` */
 } gpunn__size;
 
 /* Keys by which a model's tensors are found: hash tables whose chains link the tensors. */
@@ -167,7 +167,7 @@ struct gpunn_model {
     gpunn__index     index[2];     /* by gpunn__key */
     gpunn__size     *sizes;        /* place 0 is unused, place 1 is the batch */
     int              size_count, size_capacity;
-    uint32_t         random_sites;
+    uint32_t         random_streams;
     /* Flat buffers: parameters (decayed ones first if laid out together), buffers and constants. Gradients
      * use the same offsets. */
     float                  *weights, *gradients;
@@ -183,11 +183,11 @@ struct gpunn_model {
     size_t                  plan_bytes;    /* limit of their bytes; 0: none */
     void                   *arena;
     size_t                  arena_bytes;
-    uint64_t                generation;   /* changes when a pointer that plans contain moves */
-    uint64_t                lending;      /* the same for user-owned memory */
-    uint64_t                written;      /* changes when inputs or states are written */
-    int                     lent_weights; /* number of parameters and buffers in user-owned memory */
-    int64_t                 batch;        /* of the last run or, before the first, of the last write; 0: neither */
+    uint64_t                generation;          /* changes when a pointer that plans contain moves */
+    uint64_t                user_memory_version; /* the same for user-owned memory */
+    uint64_t                written;             /* changes when inputs or states are written */
+    int                     user_weights;        /* number of parameters and buffers in user-owned memory */
+    int64_t                 batch;               /* of the last run or, before the first, of the last write; 0: neither */
     gpunn_run_state         state;
     bool                    doubtful;          /* some gradient may be infinite or NaN */
     uint64_t                written_gradients; /* grows when gradients, or which of them count, may have changed */
@@ -217,7 +217,7 @@ typedef struct gpunn__fit_record {
     int           loss;       /* 1 + the loss's id; 0: no record */
     bool          validation; /* best is the validation loss; false: the training loss */
     float         best;
-    int           best_epoch, epochs, room; /* epochs: completed; room: capacity of history */
+    int           best_epoch, epochs, capacity; /* epochs: completed; capacity: of history */
     gpunn__epoch *history;
 } gpunn__fit_record;
 
@@ -227,33 +227,33 @@ typedef struct gpunn__chosen {
     char          *prefix; /* NULL: none */
 } gpunn__chosen;
 
-typedef struct gpunn__settings_group {
+typedef struct gpunn__param_group {
     gpunn__chosen chosen;
     float         setting[GPUNN_SETTINGS], clip_norm, clip_value; /* -1: the optimizer's setting */
-} gpunn__settings_group;
+} gpunn__param_group;
 
 struct gpunn_optimizer {
-    gpunn_model           *model;
-    gpunn_optimizer       *next;                /* in the model's list */
-    const char            *name;                /* "gpunn_adam", for messages */
-    gpunn_update           rule;                /* kind and settings; the rest is set for each range of parameters */
-    bool                   uses[GPUNN__STATES]; /* states that this kind with these settings needs; average: gpunn_set_ema */
-    gpunn__chosen          chosen;
-    uint64_t               scope; /* identifies its plans among those of other optimizers; 0: it trains everything */
-    gpunn__settings_group *groups;
-    int                    group_count;
-    /* Derived from the settings by gpunn__optimizer_settle: */
+    gpunn_model        *model;
+    gpunn_optimizer    *next;                /* in the model's list */
+    const char         *name;                /* "gpunn_adam", for messages */
+    gpunn_update        rule;                /* kind and settings; the rest is set for each range of parameters */
+    bool                uses[GPUNN__STATES]; /* states that this kind with these settings needs; average: gpunn_set_ema */
+    gpunn__chosen       chosen;
+    uint64_t            scope; /* identifies its plans among those of other optimizers; 0: it trains everything */
+    gpunn__param_group *param_groups;
+    int                 param_group_count;
+    /* Derived from the settings by gpunn__optimizer_update_fields: */
     float state_start; /* initial value of state 0 */
     int   decay;       /* index of weight_decay among the settings */
     /* an update keeps zeros, as in the gaps between parameters, zero; false if eps is 0 and 0 is divided by
      * it */
     bool keeps_zeros;
     /* Set from the first step on by gpunn__optimizer_prepare: */
-    int            considered; /* number of the model's tensors already examined for what it trains */
-    gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
-    int64_t       *steps;      /* number of updates of each so far */
-    int64_t       *places;     /* offset of each in the states, in floats */
-    int           *group_of;   /* group of each; -1: none */
+    int            considered;     /* number of the model's tensors already examined for what it trains */
+    gpunn_tensor **parameters;     /* by rising offset; those of layers added later follow */
+    int64_t       *steps;          /* number of updates of each so far */
+    int64_t       *places;         /* offset of each in the states, in floats */
+    int           *param_group_of; /* group of each; -1: none */
     int            parameter_count;
     gpunn_update  *updates; /* two per parameter: its own update, and that of its average */
     gpunn__states  states;

@@ -3,7 +3,7 @@
 #include "base/shapes.h"
 #include "base/json.h"
 
-GPUNN__INTERNAL void gpunn__put(gpunn__line *text, const char *format, ...)
+GPUNN__INTERNAL void gpunn__put(gpunn__text_buffer *text, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -13,7 +13,7 @@ GPUNN__INTERNAL void gpunn__put(gpunn__line *text, const char *format, ...)
     text->used += (size_t)length < room ? (size_t)length : room;
 }
 
-GPUNN__INTERNAL void gpunn__put_float(gpunn__line *text, float value, int digits)
+GPUNN__INTERNAL void gpunn__put_float(gpunn__text_buffer *text, float value, int digits)
 {
     char printed[48], plain[48];
     int  used = 0;
@@ -27,7 +27,7 @@ GPUNN__INTERNAL void gpunn__put_float(gpunn__line *text, float value, int digits
     gpunn__put(text, "%s", plain);
 }
 
-GPUNN__INTERNAL void gpunn__put_number(gpunn__line *text, float value)
+GPUNN__INTERNAL void gpunn__put_number(gpunn__text_buffer *text, float value)
 {
     const char *quote = isfinite(value) ? "" : "\"";
     size_t      used = text->used;
@@ -43,20 +43,20 @@ GPUNN__INTERNAL void gpunn__put_number(gpunn__line *text, float value)
     gpunn__put(text, "%s", quote);
 }
 
-GPUNN__INTERNAL void gpunn__put_dim(gpunn__line *text, const gpunn_model *model, int64_t dim, const char *quote)
+GPUNN__INTERNAL void gpunn__put_dim(gpunn__text_buffer *text, const gpunn_model *model, int64_t dim, const char *quote)
 {
-    char room[GPUNN__SIZE_ROOM];
+    char buffer[GPUNN__SIZE_BUFFER];
     if (dim >= 0)
         gpunn__put(text, "%lld", (long long)dim);
     else if (gpunn__is_sized(dim))
-        gpunn__put(text, "%s%s%s", quote, gpunn__size_text(model, dim, room), quote);
+        gpunn__put(text, "%s%s%s", quote, gpunn__size_text(model, dim, buffer), quote);
     else if (dim == GPUNN_BATCH)
         gpunn__put(text, "%sN%s", quote, quote);
     else
         gpunn__put(text, "%s%lldN%s", quote, -(long long)dim, quote);
 }
 
-static void gpunn__put_dims(gpunn__line *text, const gpunn_tensor *t)
+static void gpunn__put_dims(gpunn__text_buffer *text, const gpunn_tensor *t)
 {
     for (int i = 0; i < t->rank; i++) {
         if (i) gpunn__put(text, ",");
@@ -71,26 +71,26 @@ GPUNN__INTERNAL bool gpunn__all_equal(const int *values, int count)
     return true;
 }
 
-GPUNN__INTERNAL int64_t gpunn__told_size(const gpunn_tensor *t, const gpunn__told *a)
+GPUNN__INTERNAL int64_t gpunn__attribute_size(const gpunn_tensor *t, const gpunn__attribute *a)
 {
     const int           operand = (int)(a->place / 16) - 1, axis = (int)(a->place % 16) - 8;
     const gpunn_tensor *x = NULL;
     if (a->kind == GPUNN__A_ALONG) return t->dim[*(const int *)(const void *)((const char *)&t->attr + a->place)];
     if (a->kind == GPUNN__A_SAME_RANK) return t->rank == t->inputs[0]->rank;
     x = operand < 0 ? t : t->inputs[operand];
-    if (a->kind == GPUNN__A_GIVEN) return x || t->inputs[operand - 1] == NULL;
+    if (a->kind == GPUNN__A_EXISTS) return x || t->inputs[operand - 1] == NULL;
     return a->kind == GPUNN__A_COUNT ? gpunn__count(x, 1) : x->dim[axis < 0 ? x->rank + axis : axis];
 }
 
 /* Sizes of the result's axes, starting at the attribute's first one. */
-static const int *gpunn__told_sizes(const gpunn_tensor *t, const gpunn__told *a, int sizes[GPUNN_MAX_RANK])
+static const int *gpunn__attribute_sizes(const gpunn_tensor *t, const gpunn__attribute *a, int sizes[GPUNN_MAX_RANK])
 {
     const int first = (int)(a->place % 16) - 8;
     for (int i = first; i < t->rank; i++) sizes[i - first] = (int)t->dim[i];
     return sizes;
 }
 
-GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json)
+GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_tensor *t, const gpunn__attribute *a, bool json)
 {
     const char     *from = (const char *)&t->attr + a->place, *between = json ? ", " : ",", *quote = json ? "\"" : "";
     const bool     *flag = (const bool *)from;
@@ -101,7 +101,7 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor 
     gpunn__key_kind kind = GPUNN__K_CLASS_REDUCTION;
     bool            list = a->kind >= GPUNN__A_ORDER && a->kind <= GPUNN__A_AXES;
     int             sizes[GPUNN_MAX_RANK];
-    if (a->kind == GPUNN__A_SPATIAL) ints = gpunn__told_sizes(t, a, sizes);
+    if (a->kind == GPUNN__A_SPATIAL) ints = gpunn__attribute_sizes(t, a, sizes);
     if (a->kind == GPUNN__A_WINDOW || a->kind == GPUNN__A_SPATIAL) {
         count = t->rank - 2;
         list = !gpunn__all_equal(ints, count);
@@ -128,9 +128,9 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor 
         break;
     case GPUNN__A_SIZE:
     case GPUNN__A_COUNT:
-    case GPUNN__A_ALONG: gpunn__put(text, "%lld", (long long)gpunn__told_size(t, a)); break;
-    case GPUNN__A_GIVEN:
-    case GPUNN__A_SAME_RANK: gpunn__put(text, "%s", gpunn__told_size(t, a) ? "true" : "false"); break;
+    case GPUNN__A_ALONG: gpunn__put(text, "%lld", (long long)gpunn__attribute_size(t, a)); break;
+    case GPUNN__A_EXISTS:
+    case GPUNN__A_SAME_RANK: gpunn__put(text, "%s", gpunn__attribute_size(t, a) ? "true" : "false"); break;
     case GPUNN__A_WINDOW:
     case GPUNN__A_SPATIAL:
     case GPUNN__A_ORDER:
@@ -171,7 +171,7 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor 
 
 GPUNN__INTERNAL void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
 {
-    gpunn__line text = {out, size, 0};
+    gpunn__text_buffer text = {out, size, 0};
     gpunn__put(&text, "%s [", gpunn_dtype_name(t->dtype));
     gpunn__put_dims(&text, t);
     gpunn__put(&text, "]");
@@ -180,13 +180,13 @@ GPUNN__INTERNAL void gpunn__external_text(const gpunn_tensor *t, char *out, size
 GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
 {
     static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
-    gpunn__line              text = {out, size, 0};
+    gpunn__text_buffer       text = {out, size, 0};
     gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : t->state ? "state" : kinds[t->kind]);
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
         gpunn__put_float(&text, t->attr.value[i], 9);
     }
-    for (const gpunn__told *a = gpunn__told_of(t->op); a->name; a++) {
+    for (const gpunn__attribute *a = gpunn__attributes_of(t->op); a->name; a++) {
         gpunn__put(&text, " %s=", a->name);
         gpunn__put_attribute(&text, t, a, false);
     }
@@ -198,8 +198,8 @@ GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t s
 static void gpunn__model_text(const gpunn_model *model, int count, void (*write)(void *user, const char *piece, size_t length),
                               void *user)
 {
-    char        line[GPUNN__TEXT_SIZE];
-    gpunn__line text = {line, sizeof line, 0};
+    char               line[GPUNN__TEXT_SIZE];
+    gpunn__text_buffer text = {line, sizeof line, 0};
     gpunn__put(&text, "gpunn 1 %s\n", gpunn__precision_names[model->precision]);
     write(user, line, text.used);
     for (int i = 0; i < count; i++) {

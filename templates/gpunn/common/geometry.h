@@ -95,24 +95,24 @@ GPUNN__SHARED float gpunn__roi_count(const gpunn__roi_line *y, const gpunn__roi_
 #ifdef GPUNN__COMPANION
 typedef int      gpunn__extent;
 typedef unsigned gpunn__unsigned;
-enum { GPUNN__ROOM_ALIGN = 256 }; /* bytes */
+enum { GPUNN__ARENA_ALIGN = 256 }; /* bytes */
 #else
 typedef int64_t  gpunn__extent;
 typedef uint64_t gpunn__unsigned;
-enum { GPUNN__ROOM_ALIGN = 64 };
+enum { GPUNN__ARENA_ALIGN = 64 };
 #endif
 
 /* A buffer handed out in aligned pieces. With base NULL it only adds up their sizes. */
-typedef struct gpunn__room {
+typedef struct gpunn__arena {
     char  *base;
     size_t bytes;
-} gpunn__room;
+} gpunn__arena;
 
 /* Takes the next piece of the buffer; NULL without a base. */
-GPUNN__COMMON void *gpunn__room_take(gpunn__room *room, size_t bytes)
+GPUNN__COMMON void *gpunn__arena_take(gpunn__arena *arena, size_t bytes)
 {
-    void *at = room->base ? room->base + room->bytes : NULL;
-    room->bytes += (bytes + GPUNN__ROOM_ALIGN - 1) / GPUNN__ROOM_ALIGN * GPUNN__ROOM_ALIGN;
+    void *at = arena->base ? arena->base + arena->bytes : NULL;
+    arena->bytes += (bytes + GPUNN__ARENA_ALIGN - 1) / GPUNN__ARENA_ALIGN * GPUNN__ARENA_ALIGN;
     return at;
 }
 
@@ -212,10 +212,10 @@ GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level
         if (f < features) out[f] = sum[f];
 }
 
-/* Adds the gradient with respect to each coordinate: slope[i] += sum over the features of dy times their
+/* Adds the gradient with respect to each coordinate: dx[i] += sum over the features of dy times their
  * derivative by coordinate i. */
-GPUNN__SHARED void gpunn__hash_slopes(int axes, const gpunn__hash_level *level, const float *x, const float *table, int features,
-                                      const float *dy, float *slope)
+GPUNN__SHARED void gpunn__hash_dx(int axes, const gpunn__hash_level *level, const float *x, const float *table, int features,
+                                  const float *dy, float *dx)
 {
     const gpunn__hash_place place = gpunn__hash_find(axes, level, x);
     for (int corner = 0; corner < 1 << axes; corner++) {
@@ -223,7 +223,7 @@ GPUNN__SHARED void gpunn__hash_slopes(int axes, const gpunn__hash_level *level, 
         float        sum = 0;
         for (int f = 0; f < features; f++) sum += dy[f] * row[f];
         sum *= level->scale;
-        for (int i = 0; i < axes; i++) slope[i] += (corner >> i & 1 ? sum : -sum) * gpunn__hash_weight(axes, &place, corner, i);
+        for (int i = 0; i < axes; i++) dx[i] += (corner >> i & 1 ? sum : -sum) * gpunn__hash_weight(axes, &place, corner, i);
     }
 }
 

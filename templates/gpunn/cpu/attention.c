@@ -170,18 +170,18 @@ GPUNN__VECTORIZED(gpunn__attention_forward, (void *arg, int thread, int threads)
 }
 
 /* Recomputes p and dp of rows from i0 and keys from j. sum: adds the sum of p dp of each row to dot. apply:
- * stores ds to slopes and the weights for dv, with dropout applied, to weights. */
-static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
-                                    int64_t keys, float *dot, bool sum, bool apply, float *weights, float *slopes, float *packed)
+ * stores ds to d_scores and the weights for dv, with dropout applied, to weights. */
+static void gpunn__attention_ds(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
+                                int64_t keys, float *dot, bool sum, bool apply, float *weights, float *d_scores, float *packed)
 {
     const int64_t kv_head = head / (a->heads / a->kv_heads), row0 = (sample * a->heads + head) * a->l + i0;
     const float   scale = a->scale;
     gpunn__attention_pairs(a, gpunn__attention_at(&a->q, sample, head, i0), a->q.rows,
                            gpunn__attention_at(&a->k, sample, kv_head, j), a->k.rows, rows, keys, a->e, weights, packed);
     gpunn__attention_pairs(a, gpunn__attention_at(&a->dy, sample, head, i0), a->dy.rows,
-                           gpunn__attention_at(&a->v, sample, kv_head, j), a->v.rows, rows, keys, a->ev, slopes, packed);
+                           gpunn__attention_at(&a->v, sample, kv_head, j), a->v.rows, rows, keys, a->ev, d_scores, packed);
     for (int64_t i = 0; i < rows; i++) {
-        float *GPUNN__RESTRICT p = weights + i * keys, *GPUNN__RESTRICT ds = slopes + i * keys;
+        float *GPUNN__RESTRICT p = weights + i * keys, *GPUNN__RESTRICT ds = d_scores + i * keys;
         float       kept[GPUNN__ATTENTION_KEYS], part;
         const float top = a->top[row0 + i], inverse = a->inverse[row0 + i], *whole = p;
         gpunn__attention_mask(a, sample, head, i0 + i, j, keys, p);
@@ -225,7 +225,7 @@ static void gpunn__attention_clear(const gpunn__heads *h, int64_t sample, int64_
 static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sample, int64_t kv_head, float *scratch)
 {
     const int64_t group = a->heads / a->kv_heads, block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
-    float *const weights = scratch, *const slopes = weights + block, *const packed = slopes + block;
+    float *const weights = scratch, *const d_scores = weights + block, *const packed = d_scores + block;
     for (int64_t h = 0; h < group && !a->add[0]; h++) gpunn__attention_clear(&a->dq, sample, kv_head * group + h, a->l, a->e);
     if (!a->add[1]) gpunn__attention_clear(&a->dk, sample, kv_head, a->s, a->e);
     if (!a->add[2]) gpunn__attention_clear(&a->dv, sample, kv_head, a->s, a->ev);
@@ -243,15 +243,17 @@ static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sa
                 a->kernels->dots(1, 1, a->ev, y, 0, dy, 0, &dot[r], 0, false);
             }
             for (int64_t j = 0; j < reach && !one && sharp; j += GPUNN__ATTENTION_KEYS)
-                gpunn__attention_slopes(a, sample, head, i, rows, j, gpunn__least(reach - j, GPUNN__ATTENTION_KEYS), dot, true,
-                                        false, weights, slopes, packed);
+                gpunn__attention_ds(a, sample, head, i, rows, j, gpunn__least(reach - j, GPUNN__ATTENTION_KEYS), dot, true, false,
+                                    weights, d_scores, packed);
             for (int64_t j = 0; j < reach; j += GPUNN__ATTENTION_KEYS) {
                 const int64_t keys = gpunn__least(reach - j, GPUNN__ATTENTION_KEYS);
-                gpunn__attention_slopes(a, sample, head, i, rows, j, keys, dot, one, true, weights, slopes, packed);
+                gpunn__attention_ds(a, sample, head, i, rows, j, keys, dot, one, true, weights, d_scores, packed);
                 gpunn__attention_gradient(a, &a->dv, sample, kv_head, j, keys, a->ev, rows, weights, true, &a->dy, head, i,
                                           packed);
-                gpunn__attention_gradient(a, &a->dq, sample, head, i, rows, a->e, keys, slopes, false, &a->k, kv_head, j, packed);
-                gpunn__attention_gradient(a, &a->dk, sample, kv_head, j, keys, a->e, rows, slopes, true, &a->q, head, i, packed);
+                gpunn__attention_gradient(a, &a->dq, sample, head, i, rows, a->e, keys, d_scores, false, &a->k, kv_head, j,
+                                          packed);
+                gpunn__attention_gradient(a, &a->dk, sample, kv_head, j, keys, a->e, rows, d_scores, true, &a->q, head, i,
+                                          packed);
             }
         }
 }

@@ -4,14 +4,14 @@ GPUNN__INTERNAL gpunn__cpu_before gpunn__cpu_begin(void *context)
 {
     gpunn__cpu_before before;
     before.denormals = gpunn__flush_denormals();
-    before.team = gpunn__team_here;
-    gpunn__team_here = &((gpunn__cpu *)context)->team;
+    before.pool = gpunn__current_pool;
+    gpunn__current_pool = &((gpunn__cpu *)context)->pool;
     return before;
 }
 
 GPUNN__INTERNAL void gpunn__cpu_end(gpunn__cpu_before before)
 {
-    gpunn__team_here = before.team;
+    gpunn__current_pool = before.pool;
     gpunn__restore_denormals(before.denormals);
 }
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)

@@ -8,10 +8,10 @@
  * gpunn__cpu_<name>(cpu, step, action), which holds both its forward and its backward. Elementwise ops are
  * generated from their tables (>>cpu/elementwise). */
 struct gpunn__cpu {
-    int          threads, room; /* room: threads that the team's memory was allocated for */
-    unsigned     blocks;        /* number of large blocks allocated so far */
-    gpunn__team  team;
-    gpunn__error error;
+    int                threads, capacity; /* capacity: threads that the pool's memory was allocated for */
+    unsigned           blocks;            /* number of large blocks allocated so far */
+    gpunn__thread_pool pool;
+    gpunn__error       error;
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     void *user;
 };
@@ -19,8 +19,8 @@ struct gpunn__cpu {
 /* The state before gpunn__cpu_begin, for gpunn__cpu_end. Between the two calls the backend's thread pool is
  * current in this thread, and denormals count as zero. */
 typedef struct gpunn__cpu_before {
-    unsigned     denormals;
-    gpunn__team *team;
+    unsigned            denormals;
+    gpunn__thread_pool *pool;
 } gpunn__cpu_before;
 
 GPUNN__INTERNAL gpunn__cpu_before gpunn__cpu_begin(void *context);

@@ -334,7 +334,7 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     gpunn__conv_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
-    if (threads > 1) (void)gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__thread_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
     if (blocks < threads) { /* few pixels: use smaller blocks */
         rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
@@ -379,7 +379,7 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
         gpunn__cpu_part(v->n * cells * v->c, 16, threads, index, &begin, &end);
         memset(l->dxt + begin, 0, (size_t)(end - begin) * sizeof(float));
     }
-    if (threads > 1) (void)gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__thread_barrier();
     for (int64_t group = 0; group < v->groups; group++)
         for (int64_t p = 0; p < v->pixels; p += l->rows) {
             int64_t      count = v->pixels - p < l->rows ? v->pixels - p : l->rows;
@@ -387,14 +387,14 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
             if (l->want_dweight) {
                 gpunn__cpu_part(count, 1, threads, index, &begin, &end);
                 gpunn__lowered_windows(l, group, p + begin, end - begin, l->columns + begin * v->k);
-                if (threads > 1) (void)gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__thread_barrier();
                 gpunn__gemm g = gpunn__conv_gemm(v->og, v->k, count);
                 g.a = dyt, g.a_row = 1, g.a_col = v->oc;
                 g.b = l->columns, g.b_row = v->k, g.b_col = 1;
                 g.c = l->dwt + group * v->og * v->k, g.c_row = v->k, g.accumulate = p > 0;
                 gpunn__cpu_part(v->k, 3 * kernels->lanes, threads, index, &begin, &end);
                 if (begin < end) gpunn__gemm_block(&g, kernels, 0, v->og, begin, end, panel);
-                if (threads > 1) (void)gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__thread_barrier();
             }
             if (l->want_dx) {
                 gpunn__gemm g = gpunn__conv_gemm(count, v->k, v->og);
@@ -403,10 +403,10 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
                 g.c = l->columns, g.c_row = v->k;
                 gpunn__cpu_part(count, 8, threads, index, &begin, &end);
                 if (begin < end) gpunn__gemm_block(&g, kernels, begin, end, 0, v->k, panel);
-                if (threads > 1) (void)gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__thread_barrier();
                 gpunn__cpu_part(v->cg, 16, threads, index, &begin, &end);
                 if (begin < end) gpunn__lowered_add(l, group, p, count, begin, end, l->columns);
-                if (threads > 1) (void)gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__thread_barrier();
             }
         }
     if (l->want_dx) {
@@ -864,7 +864,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     if (!w->ready) {
         gpunn__winograd_weights(w, index, threads);
-        if (threads > 1) (void)gpunn__team_barrier();
+        if (threads > 1) (void)gpunn__thread_barrier();
     }
     const int64_t rows = w->n * w->od * w->down, groups = (rows + w->group - 1) / w->group;
     const bool    wait = w->shared && threads > 1;
@@ -878,7 +878,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     for (; group < end; group++) {
         int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, v, index, threads, pixels);
-        if (wait) (void)gpunn__team_barrier();
+        if (wait) (void)gpunn__thread_barrier();
         gpunn__gemm g = gpunn__conv_gemm(rows * w->across, w->co, w->depth);
         g.a_row = w->depth, g.a_col = 1, g.c_row = w->co;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
@@ -886,9 +886,9 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
             g.a = v + from * tiles * w->depth, g.packed_b = w->u + from * w->u_plane, g.c = m + from * tiles * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, tiles, 0, w->co, NULL);
         }
-        if (wait) (void)gpunn__team_barrier();
+        if (wait) (void)gpunn__thread_barrier();
         gpunn__winograd_scatter(w, t, t_end, m, tiles * w->co, index, threads, pixels);
-        if (wait) (void)gpunn__team_barrier();
+        if (wait) (void)gpunn__thread_barrier();
     }
 }
 
@@ -906,7 +906,7 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
         int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, w->v, index, threads, pixels);
         gpunn__winograd_gather(w, &doutput, t, t_end, m, index, threads, pixels);
-        if (threads > 1) (void)gpunn__team_barrier();
+        if (threads > 1) (void)gpunn__thread_barrier();
         gpunn__gemm g = gpunn__conv_gemm(w->depth, w->co, tiles);
         g.a_row = 1, g.a_col = w->depth, g.b_row = w->co, g.b_col = 1, g.c_row = w->co, g.accumulate = t > 0;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
@@ -914,7 +914,7 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
             g.a = w->v + from * tiles * w->depth, g.b = m + from * tiles * w->co, g.c = w->du + from * w->depth * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, w->depth, 0, w->co, panel);
         }
-        if (threads > 1) (void)gpunn__team_barrier();
+        if (threads > 1) (void)gpunn__thread_barrier();
     }
     float         taps[16 * 9 * 16]; /* [ci][tap][co] */
     const int64_t chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
@@ -1109,7 +1109,7 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
     memset(&job, 0, sizeof job);
     float *copy = d->copies + index * d->copy;
     memset(copy, 0, (size_t)d->copy * sizeof *copy);
-    if (threads > 1) (void)gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__thread_barrier();
     job.x = copy, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
     job.out = d->out + index * d->rows * d->pixels, job.out_row = d->pixels;
     int64_t now = -1;
@@ -1173,7 +1173,7 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
             }
         }
     }
-    if (threads > 1) (void)gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__thread_barrier();
     const int64_t all = d->groups * d->blocks * tile;
     gpunn__cpu_part(d->groups * d->co, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {

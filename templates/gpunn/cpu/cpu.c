@@ -15,7 +15,7 @@ static int gpunn__cpu_device_count(void)
 
 static size_t gpunn__cpu_bytes(int threads)
 {
-    return sizeof(gpunn__cpu) + (size_t)(threads - 1) * sizeof(gpunn__teammate);
+    return sizeof(gpunn__cpu) + (size_t)(threads - 1) * sizeof(gpunn__worker);
 }
 
 static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_t message_size)
@@ -29,23 +29,23 @@ static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_
     memset(cpu, 0, sizeof *cpu);
     cpu->realloc_fn = args->realloc_fn;
     cpu->user = args->user;
-    cpu->threads = cpu->room = threads;
-    gpunn__team_open(&cpu->team, (gpunn__teammate *)(cpu + 1), threads, args);
+    cpu->threads = cpu->capacity = threads;
+    gpunn__thread_pool_open(&cpu->pool, (gpunn__worker *)(cpu + 1), threads, args);
     return cpu;
 }
 
 static void gpunn__cpu_close(void *context)
 {
     gpunn__cpu *cpu = (gpunn__cpu *)context;
-    gpunn__team_close(&cpu->team);
-    (void)cpu->realloc_fn(cpu->user, cpu, gpunn__cpu_bytes(cpu->room), 0);
+    gpunn__thread_pool_close(&cpu->pool);
+    (void)cpu->realloc_fn(cpu->user, cpu, gpunn__cpu_bytes(cpu->capacity), 0);
 }
 
 static void gpunn__cpu_limit(void *context, int threads)
 {
     gpunn__cpu *cpu = (gpunn__cpu *)context;
-    gpunn__team_rest(&cpu->team);
-    cpu->threads = cpu->team.threads = threads;
+    gpunn__thread_pool_stop(&cpu->pool);
+    cpu->threads = cpu->pool.threads = threads;
 }
 
 /* The processor's name if the system provides it, else "CPU". */
@@ -74,7 +74,7 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
  * would wait at each step. */
 enum { GPUNN__PAGE = 4096, GPUNN__STAGGER = 256 };
 
-static size_t gpunn__cpu_room(size_t bytes)
+static size_t gpunn__cpu_padding(size_t bytes)
 {
     return bytes < 16 * GPUNN__PAGE ? 0 : GPUNN__PAGE;
 }
@@ -84,13 +84,13 @@ static size_t gpunn__cpu_room(size_t bytes)
 static void *gpunn__cpu_alloc(void *context, size_t bytes)
 {
     gpunn__cpu  *cpu = (gpunn__cpu *)context;
-    const size_t room = gpunn__cpu_room(bytes);
+    const size_t padding = gpunn__cpu_padding(bytes);
     size_t       whole;
-    if (!gpunn__add(bytes, 2 * GPUNN__ALIGN + room, &whole)) return NULL;
+    if (!gpunn__add(bytes, 2 * GPUNN__ALIGN + padding, &whole)) return NULL;
     char *block = (char *)cpu->realloc_fn(cpu->user, NULL, 0, whole);
     if (block == NULL) return NULL;
     size_t shift = GPUNN__ALIGN + (GPUNN__ALIGN - (uintptr_t)block % GPUNN__ALIGN) % GPUNN__ALIGN;
-    if (room) shift += cpu->blocks++ * GPUNN__STAGGER % room;
+    if (padding) shift += cpu->blocks++ * GPUNN__STAGGER % padding;
     memcpy(block + shift - sizeof shift, &shift, sizeof shift);
     return block + shift;
 }
@@ -100,7 +100,7 @@ static void gpunn__cpu_free(void *context, void *ptr, size_t bytes)
     gpunn__cpu *cpu = (gpunn__cpu *)context;
     size_t      shift;
     memcpy(&shift, (char *)ptr - sizeof shift, sizeof shift);
-    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + 2 * GPUNN__ALIGN + gpunn__cpu_room(bytes), 0);
+    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + 2 * GPUNN__ALIGN + gpunn__cpu_padding(bytes), 0);
 }
 
 static GPUNN__STATUS gpunn__cpu_copy(void *context, void *to, const void *from, size_t bytes)
@@ -125,12 +125,12 @@ static GPUNN__STATUS gpunn__cpu_synchronize(void *context)
 
 static void gpunn__cpu_trim(void *context)
 {
-    gpunn__team_rest(&((gpunn__cpu *)context)->team);
+    gpunn__thread_pool_stop(&((gpunn__cpu *)context)->pool);
 }
 
 /* The value that a node of the step's group reads: an operand from outside the group, perhaps with another
  * shape. */
-static const gpunn_value *gpunn__group_reads(const gpunn_step *step, const gpunn_kernel_node *node, int operand)
+static const gpunn_value *gpunn__fused_reads(const gpunn_step *step, const gpunn_kernel_node *node, int operand)
 {
     const gpunn_kernel         *kernel = step->group.kernel;
     const gpunn_kernel_program *program = &kernel->program[step->group.direction];
@@ -143,15 +143,15 @@ static const gpunn_value *gpunn__group_reads(const gpunn_step *step, const gpunn
 
 /* Reports why the group's kernel failed: a token that is out of range of its embedding, or else an invalid
  * label. */
-static GPUNN__STATUS gpunn__group_fail(gpunn__cpu *cpu, const gpunn_step *step)
+static GPUNN__STATUS gpunn__fused_fail(gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_kernel *kernel = step->group.kernel;
     gpunn__pick         p;
     p.rows = true;
     for (const gpunn_kernel_node *node = kernel->nodes; node < kernel->nodes + kernel->node_count; node++) {
         if (strncmp(node->text, "embedding ", 10) != 0) continue;
-        p.index = gpunn__group_reads(step, node, 0);
-        p.n = gpunn__group_reads(step, node, 1)->dim[0];
+        p.index = gpunn__fused_reads(step, node, 0);
+        p.n = gpunn__fused_reads(step, node, 1)->dim[0];
         for (int64_t at = 0; at < p.index->count; at++)
             if (gpunn__picked(&p, at) < 0 || gpunn__picked(&p, at) >= p.n) return gpunn__pick_fail(cpu, &p, at);
     }
@@ -184,7 +184,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step
     call.threads = cpu->threads;
     call.lanes = gpunn__widest_vector();
     step->cache_version = step->state->weights_version;
-    return program->cpu(&call) == 0 ? GPUNN_OK : gpunn__group_fail(cpu, step);
+    return program->cpu(&call) == 0 ? GPUNN_OK : gpunn__fused_fail(cpu, step);
 }
 
 /* Runs a custom op of the program. Its function only overwrites gradients. Gradients that must accumulate go
@@ -204,16 +204,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *ste
     call.user = op->user;
     call.threads = cpu->threads;
     for (int i = 0; i < step->input_count && step->backward; i++) grad_in[i] = step->grad_in[i];
-    gpunn__room room = {(char *)step->workspace, 0};
-    void *const own = gpunn__room_take(&room, op->workspace ? op->workspace(&call, step->backward) : 0);
-    call.workspace = room.bytes ? own : NULL;
+    gpunn__arena arena = {(char *)step->workspace, 0};
+    void *const  own = gpunn__arena_take(&arena, op->workspace ? op->workspace(&call, step->backward) : 0);
+    call.workspace = arena.bytes ? own : NULL;
     for (int i = 0; i < step->input_count && step->backward; i++) {
         if (grad_in[i].data == NULL) continue;
-        void *aside = gpunn__room_take(&room, (size_t)grad_in[i].count * sizeof(float));
+        void *aside = gpunn__arena_take(&arena, (size_t)grad_in[i].count * sizeof(float));
         if (action != GPUNN__PREPARE && step->accumulate[i]) grad_in[i].data = aside;
     }
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = room.bytes;
+        step->workspace_bytes = arena.bytes;
         return GPUNN_OK;
     }
     int code = (step->backward ? op->backward : op->forward)(&call);

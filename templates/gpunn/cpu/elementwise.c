@@ -4,7 +4,7 @@
 #include "cpu/levels.h"
 #include "cpu/context.h"
 
-/* Computes to[i] = the op, or one of its derivatives, for lines * GPUNN__LINE elements. from[0 .. 2] are the
+/* Computes to[i] = the op, or one of its derivatives, for lines * GPUNN__LANES elements. from[0 .. 2] are the
  * operands, from[3] the result, from[4] its gradient. An entry that the formula does not use may be NULL. to
  * may alias an entry of from. */
 typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float *attr, float *to);
@@ -62,7 +62,7 @@ typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float
     {                                                                                                    \
         constants(void) from, (void)attr;                                                                \
         GPUNN__IVDEP                                                                                     \
-        for (int64_t i = 0, n = lines * GPUNN__LINE; i != n; ++i) to[i] = (float)(text);                 \
+        for (int64_t i = 0, n = lines * GPUNN__LANES; i != n; ++i) to[i] = (float)(text);                \
     }
 #define GPUNN__LOOPS(name, constants, f, dx) \
     GPUNN__LOOP(gpunn__loop_##name, constants, f) GPUNN__LOOP(gpunn__loop_##name##_da, constants, dx)
@@ -143,10 +143,10 @@ typedef struct gpunn__map_job {
     const gpunn_step   *step;
     const gpunn__loops *loops;
     int                 operands;
-    bool                narrow[3]; /* operand i is broadcast */
-    bool                sums[3];   /* the gradient of operand i is needed, and is a sum because of the broadcast */
-    gpunn__walk         axes;      /* of the result, with each operand's strides */
-    int64_t             period[3]; /* operand i, expanded to the result's shape, repeats after this many elements */
+    bool                broadcast[3]; /* operand i is broadcast */
+    bool                sums[3];      /* the gradient of operand i is needed, and is a sum because of the broadcast */
+    gpunn__walk         axes;         /* of the result, with each operand's strides */
+    int64_t             period[3];    /* operand i, expanded to the result's shape, repeats after this many elements */
     int64_t             chunk;
     int                 parts;      /* of the result, each computed by one thread */
     double             *partial[3]; /* [parts][operand's count] */
@@ -244,14 +244,14 @@ static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, 
  * element. */
 static void gpunn__map_loop(gpunn__loop loop, int64_t n, const float *const *from, const float *attr, float *to)
 {
-    const int64_t whole = n - n % GPUNN__LINE, rest = n - whole;
-    if (whole) loop(whole / GPUNN__LINE, from, attr, to);
+    const int64_t whole = n - n % GPUNN__LANES, rest = n - whole;
+    if (whole) loop(whole / GPUNN__LANES, from, attr, to);
     if (rest == 0) return;
-    float        copy[5][GPUNN__LINE], result[GPUNN__LINE];
+    float        copy[5][GPUNN__LANES], result[GPUNN__LANES];
     const float *of[5];
     for (int i = 0; i < 5; i++) {
         of[i] = copy[i];
-        for (int64_t j = 0; from[i] && j < GPUNN__LINE; j++) copy[i][j] = from[i][whole + (j < rest ? j : 0)];
+        for (int64_t j = 0; from[i] && j < GPUNN__LANES; j++) copy[i][j] = from[i][whole + (j < rest ? j : 0)];
     }
     loop(1, of, attr, result);
     memcpy(to + whole, result, (size_t)rest * sizeof *to);
@@ -269,7 +269,7 @@ static void gpunn__map_part(const gpunn__map_job *job, int part)
         for (int i = 0; i < job->operands; ++i) {
             const float *data = (const float *)step->in[i].data;
             if (data == NULL) continue;
-            if (!job->narrow[i])
+            if (!job->broadcast[i])
                 from[i] = data + at;
             else if (at == begin || job->chunk % job->period[i] != 0)
                 from[i] = gpunn__map_expand(job, i, at, n, scratch[i]);
@@ -320,15 +320,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
 {
     gpunn__map_job job;
     int64_t        count = step->out.count, partials = 0;
-    bool           narrow = false, buffered = false;
+    bool           broadcast = false, buffered = false;
     job.step = step;
     job.loops = loops;
     job.operands = step->input_count;
     for (int i = 0; i < job.operands; ++i) {
-        job.narrow[i] = step->in[i].count != count;
-        job.sums[i] = job.narrow[i] && step->backward && step->grad_in[i].data != NULL;
-        narrow |= job.narrow[i];
-        buffered |= job.narrow[i] || (step->backward && step->accumulate[i]);
+        job.broadcast[i] = step->in[i].count != count;
+        job.sums[i] = job.broadcast[i] && step->backward && step->grad_in[i].data != NULL;
+        broadcast |= job.broadcast[i];
+        buffered |= job.broadcast[i] || (step->backward && step->accumulate[i]);
         if (job.sums[i]) partials += step->in[i].count;
     }
     if (partials) { /* partial sums are split by shape alone, so the number of threads does not change the result */
@@ -343,11 +343,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
     }
 
     job.chunk = buffered ? GPUNN__MAP_CHUNK : 8 * GPUNN__MAP_CHUNK;
-    if (narrow) {
+    if (broadcast) {
         gpunn__map_merge(&job);
         int64_t longest = 1; /* longest period that fits: chunks of a multiple of it are expanded only once */
         for (int i = 0; i < job.operands; ++i)
-            if (job.narrow[i] && job.period[i] > longest && job.period[i] <= job.chunk) longest = job.period[i];
+            if (job.broadcast[i] && job.period[i] > longest && job.period[i] <= job.chunk) longest = job.period[i];
         job.chunk -= job.chunk % longest;
     }
     if (partials) {

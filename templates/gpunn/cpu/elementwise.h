@@ -6,7 +6,7 @@
  * Elementwise ops on the CPU. Each loop is generated from the tables of ops and works on contiguous memory
  * only. One driver feeds the loops chunks of the result. In each chunk, within the first-level cache, it
  * expands broadcast operands and sums the gradients of broadcast operands. */
-enum { GPUNN__LINE = 16 }; /* elements per iteration of a loop: one cache line, a whole number of vectors at every level */
+enum { GPUNN__LANES = 16 }; /* elements per iteration of a loop: one cache line, a whole number of vectors at every level */
 
 enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
 

@@ -489,7 +489,7 @@ GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int6
 
 /* Whether C has few columns, as the gradient of the weights of two features does. Then C^T = B^T A^T fills
  * the vectors and reads A in place. */
-GPUNN__INLINE bool gpunn__gemm_is_narrow(const gpunn__gemm *g)
+GPUNN__INLINE bool gpunn__gemm_has_few_columns(const gpunn__gemm *g)
 {
     return g->b && !g->b_dtype && !g->bf16 && g->a_row == 1 && g->n <= 4 && g->m >= 16 && !g->scale_row && !g->shift_row &&
            !g->scale_col && !g->shift_col && !g->residual && !g->relu;
@@ -509,7 +509,7 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_transposed(const gpunn__gemm *g, float *c)
 
 GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 {
-    if (gpunn__gemm_is_narrow(g)) {
+    if (gpunn__gemm_has_few_columns(g)) {
         const gpunn__gemm transposed = gpunn__gemm_transposed(g, NULL);
         return gpunn__gemm_workspace(&transposed, threads) + (size_t)(g->m * g->n) * sizeof(float);
     }
@@ -518,8 +518,8 @@ GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 }
 
 /* Packs columns of a panel of B in 16-bit storage, widening some rows at a time. */
-static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
-                                    int64_t jc, float *packed)
+static void gpunn__gemm_pack_half(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                  int64_t jc, float *packed)
 {
     enum { ROWS = 64, COLUMNS = 48 };
     float         wide[COLUMNS * ROWS];
@@ -537,8 +537,8 @@ GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
 }
-static void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
-                                    int64_t j1, float *wide)
+static void gpunn__gemm_half_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
+                                  int64_t j1, float *wide)
 {
     const int64_t words = g->k / 2;
     if (gpunn__gemm_b_is_words(g) && i1 - i0 <= 2 * GPUNN__WIDENED) {
@@ -564,7 +564,7 @@ static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kern
     if (g->pack_b)
         g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
     else if (g->b_dtype)
-        gpunn__gemm_pack_narrow(g, kernels, p, pc, j, jc, packed);
+        gpunn__gemm_pack_half(g, kernels, p, pc, j, jc, packed);
     else if (g->b_col == 1)
         kernels->copy(b, g->b_row, pc, jc, width, packed);
     else if (g->b_row == 1)
@@ -678,7 +678,7 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
 {
     if (gpunn__gemm_is_dots(g)) {
         if (g->b_dtype)
-            gpunn__gemm_narrow_dots(g, kernels, i0, i1, j0, j1, packed);
+            gpunn__gemm_half_dots(g, kernels, i0, i1, j0, j1, packed);
         else
             kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
                           g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
@@ -801,7 +801,7 @@ static void gpunn__gemm_task(void *arg, int index, int threads)
  * not qualify. */
 static bool gpunn__gemm_cblas(const gpunn__gemm *g)
 {
-    if (gpunn__team_members > 1) return false;
+    if (gpunn__task_threads > 1) return false;
     const bool    ta = g->a_col != 1, tb = g->b_col != 1;
     const int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, limit = INT32_MAX;
     if (!g->b || g->b_dtype || g->bf16 || (ta && g->a_row != 1) || (tb && g->b_row != 1)) return false;
@@ -820,7 +820,7 @@ GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wo
 #ifdef GPUNN_CBLAS
     if (gpunn__gemm_cblas(g)) return;
 #endif
-    if (gpunn__gemm_is_narrow(g)) {
+    if (gpunn__gemm_has_few_columns(g)) {
         float *const      c = (float *)workspace;
         const gpunn__gemm transposed = gpunn__gemm_transposed(g, c);
         gpunn__gemm_run(&transposed, threads, c + g->m * g->n);

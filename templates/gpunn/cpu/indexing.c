@@ -59,7 +59,7 @@ static void gpunn__pick_back_task(void *arg, int thread, int threads)
     if (!p->add) {
         gpunn__cpu_part(p->outer * p->n * p->inner, 16, threads, thread, &unit, &end);
         memset(p->to + unit, 0, (size_t)(end - unit) * sizeof *p->to);
-        (void)gpunn__team_barrier();
+        (void)gpunn__thread_barrier();
     }
     gpunn__cpu_part(p->outer * blocks, 1, threads, thread, &unit, &end);
     for (; unit < end; unit++) {

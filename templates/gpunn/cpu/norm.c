@@ -12,7 +12,7 @@
  * large anyway. */
 
 typedef struct gpunn__moments {
-    double count, mean, square; /* square: sum of (x - mean)^2. In backward, mean is sum g and square is sum g h */
+    double count, mean_or_sum, squares_or_products; /* mean and sum of (x - mean)^2; backward: sums of g and of g h */
 } gpunn__moments;
 
 typedef struct gpunn__norm {
@@ -29,9 +29,9 @@ typedef struct gpunn__norm {
 
 GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double mean, double square)
 {
-    double delta = mean - a->mean, total = a->count + count;
-    a->mean += delta * count / total;
-    a->square += square + delta * delta * a->count * count / total;
+    double delta = mean - a->mean_or_sum, total = a->count + count;
+    a->mean_or_sum += delta * count / total;
+    a->squares_or_products += square + delta * delta * a->count * count / total;
     a->count = total;
 }
 
@@ -76,7 +76,7 @@ static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, c
                 gpunn__norm_block(x, center, x, center, n, count, stride, part);
                 double values = (double)(n * count), off = part[0] / values;
                 gpunn__moments_join(&all, values, (double)center + off, part[1] - part[0] * off);
-                center = (float)all.mean;
+                center = (float)all.mean_or_sum;
             }
         }
     return all;
@@ -116,7 +116,7 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
             } else {
                 double off = (double)sum[j] / (double)rows;
                 gpunn__moments_join(&all[j], (double)rows, (double)center[j] + off, (double)product[j] - (double)sum[j] * off);
-                center[j] = (float)all[j].mean;
+                center[j] = (float)all[j].mean_or_sum;
             }
     }
     for (int64_t c = 0; c < count; c++) {
@@ -124,7 +124,7 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
         for (int64_t j = at + 1; j < at + b->inner; j++) {
             total[at][0] += total[j][0];
             total[at][1] += total[j][1];
-            if (!g) gpunn__moments_join(&all[at], all[j].count, all[j].mean, all[j].square);
+            if (!g) gpunn__moments_join(&all[at], all[j].count, all[j].mean_or_sum, all[j].squares_or_products);
         }
         moments[c] = all[at];
         sums[c][0] = total[at][0];
@@ -146,8 +146,8 @@ GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float 
         y[i] = single ? (x[i] - mean) * scale + shift : (x[i] - k->mean[i]) * k->scale[i] + k->shift[i];
 }
 
-GPUNN__INLINE void gpunn__norm_slope(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
-                                     const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT dx, int64_t n, bool single, bool add)
+GPUNN__INLINE void gpunn__norm_dx(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
+                                  float *GPUNN__RESTRICT dx, int64_t n, bool single, bool add)
 {
     float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0], slope = k->slope[0];
     for (int64_t i = 0; i < n; i++) {
@@ -171,9 +171,9 @@ static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count
         if (!b->g)
             GPUNN__FIXED(!b->by_row, gpunn__norm_line, k, b->x + at, b->y + at, width);
         else if (b->by_row)
-            GPUNN__FIXED(b->add, gpunn__norm_slope, k, b->x + at, b->g + at, b->y + at, width, false);
+            GPUNN__FIXED(b->add, gpunn__norm_dx, k, b->x + at, b->g + at, b->y + at, width, false);
         else
-            GPUNN__FIXED(b->add, gpunn__norm_slope, k, b->x + at, b->g + at, b->y + at, width, true);
+            GPUNN__FIXED(b->add, gpunn__norm_dx, k, b->x + at, b->g + at, b->y + at, width, true);
 }
 
 static void gpunn__norm_moments(const gpunn__norm *b, int64_t first, int64_t count, gpunn__moments *moments)
@@ -196,9 +196,9 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
         int64_t c = first + i;
         double  mean, variance;
         if (b->training) {
-            mean = moments[i].mean;
-            variance = moments[i].square / moments[i].count;
-            double unbiased = moments[i].square / (moments[i].count - 1);
+            mean = moments[i].mean_or_sum;
+            variance = moments[i].squares_or_products / moments[i].count;
+            double unbiased = moments[i].squares_or_products / (moments[i].count - 1);
             if (b->running_mean)
                 b->running_mean[c] = (float)((1 - b->momentum) * (double)b->running_mean[c] + b->momentum * mean);
             if (b->running_var)
@@ -236,8 +236,8 @@ static void gpunn__norm_sums(const gpunn__norm *b, int64_t first, int64_t count,
         if (b->dweight) b->dweight[c] = (b->add_weight ? b->dweight[c] : 0) + dweight;
         if (b->dbias) b->dbias[c] = (b->add_bias ? b->dbias[c] : 0) + dbias;
         all[i].count = b->training ? (double)(b->n * b->inner) : INFINITY;
-        all[i].mean = sums[i][0];
-        all[i].square = sums[i][1];
+        all[i].mean_or_sum = sums[i][0];
+        all[i].squares_or_products = sums[i][1];
     }
 }
 
@@ -254,8 +254,8 @@ static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64
         double  invstd = (double)b->invstd[c];
         k.mean[i] = b->mean[c];
         k.scale[i] = (float)(invstd * (b->weight ? (double)b->weight[c] : 1));
-        k.shift[i] = (float)(sums[i].mean / sums[i].count);
-        k.slope[i] = (float)(invstd * invstd * sums[i].square / sums[i].count);
+        k.shift[i] = (float)(sums[i].mean_or_sum / sums[i].count);
+        k.slope[i] = (float)(invstd * invstd * sums[i].squares_or_products / sums[i].count);
     }
     if (b->y) gpunn__norm_apply(b, first, count, &k);
 }
@@ -280,7 +280,7 @@ GPUNN__VECTORIZED(gpunn__norm_task, (void *arg, int thread, int threads), (arg, 
 
 /* Exchanges each rank's moments or sums and merges them in rank order, so that all ranks get the same
  * bits. */
-static GPUNN__STATUS gpunn__norm_meet(gpunn__cpu *cpu, const gpunn_step *step, gpunn__norm *b, int threads)
+static GPUNN__STATUS gpunn__norm_combine_ranks(gpunn__cpu *cpu, const gpunn_step *step, gpunn__norm *b, int threads)
 {
     const gpunn_ranks *ranks = step->ranks;
     gpunn__moments    *all = (gpunn__moments *)step->workspace;
@@ -292,12 +292,12 @@ static GPUNN__STATUS gpunn__norm_meet(gpunn__cpu *cpu, const gpunn_step *step, g
     for (int64_t i = b->channels; i < ranks->size * b->channels; i++) {
         gpunn__moments *sum = &all[i % b->channels];
         if (!b->g) {
-            gpunn__moments_join(sum, all[i].count, all[i].mean, all[i].square);
+            gpunn__moments_join(sum, all[i].count, all[i].mean_or_sum, all[i].squares_or_products);
             continue;
         }
         sum->count += all[i].count;
-        sum->mean += all[i].mean;
-        sum->square += all[i].square;
+        sum->mean_or_sum += all[i].mean_or_sum;
+        sum->squares_or_products += all[i].squares_or_products;
     }
     b->all = all;
     return GPUNN_OK;
@@ -344,7 +344,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
         b.add_bias = step->accumulate[2];
     }
     const int    threads = gpunn__cpu_threads(cpu, in[0].count);
-    gpunn_status status = step->ranks ? gpunn__norm_meet(cpu, step, &b, threads) : GPUNN_OK;
+    gpunn_status status = step->ranks ? gpunn__norm_combine_ranks(cpu, step, &b, threads) : GPUNN_OK;
     if (status == GPUNN_OK) gpunn_parallel(threads, gpunn__norm_task, &b);
     return status;
 }
@@ -357,7 +357,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
  * Each slice sums dweight and dbias of its rows: up to 64 rows in float, then in double. The sums of the
  * slices are added in order. */
 
-enum { GPUNN__ROW_GROUP = 4 }; /* rows whose gradients are computed together */
+enum { GPUNN__ROW_BLOCK = 4 }; /* rows whose gradients are computed together */
 
 typedef struct gpunn__row_norm {
     int64_t      rows, n, slices;
@@ -421,7 +421,7 @@ GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RES
 #undef GPUNN__TERM
 }
 
-static void gpunn__row_slope_sums(const float *x, const float *g, const float *weight, float mean, int64_t n, double sums[2])
+static void gpunn__row_gradient_sums(const float *x, const float *g, const float *weight, float mean, int64_t n, double sums[2])
 {
     if (weight)
         gpunn__row_sums(GPUNN__ROW_SCALED, x, g, weight, mean, n, sums);
@@ -441,18 +441,18 @@ GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float 
 }
 
 /* Inputs and constants for the gradients of a group of rows. */
-typedef struct gpunn__row_group {
-    const float *x[GPUNN__ROW_GROUP], *g[GPUNN__ROW_GROUP];
-    float       *dx[GPUNN__ROW_GROUP];
-    float        mean[GPUNN__ROW_GROUP], rstd[GPUNN__ROW_GROUP], shift[GPUNN__ROW_GROUP], slope[GPUNN__ROW_GROUP];
-} gpunn__row_group;
+typedef struct gpunn__row_block {
+    const float *x[GPUNN__ROW_BLOCK], *g[GPUNN__ROW_BLOCK];
+    float       *dx[GPUNN__ROW_BLOCK];
+    float        mean[GPUNN__ROW_BLOCK], rstd[GPUNN__ROW_BLOCK], shift[GPUNN__ROW_BLOCK], slope[GPUNN__ROW_BLOCK];
+} gpunn__row_block;
 
 /* Computes dx of the group, or (single) of its first row. affine: also adds their contributions to dweight
  * and dbias to sums[2][n]. */
-GPUNN__INLINE void gpunn__row_slopes(const gpunn__row_group *k, const float *weight, float *sums, int64_t n, bool single,
-                                     bool affine, bool add)
+GPUNN__INLINE void gpunn__row_gradients(const gpunn__row_block *k, const float *weight, float *sums, int64_t n, bool single,
+                                        bool affine, bool add)
 {
-    gpunn__row_group r = *k;
+    gpunn__row_block r = *k;
 #define GPUNN__ROW(j)                                                                       \
     {                                                                                       \
         float h = r.x[j][i] - r.mean[j], g = r.g[j][i];                                     \
@@ -498,27 +498,27 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
 }
 
 /* Backward of the group that starts at `row`, or (single) of that row alone. sums is as above.
- * scratch[GPUNN__ROW_GROUP][n] receives dx if dx is not needed. */
+ * scratch[GPUNN__ROW_BLOCK][n] receives dx if dx is not needed. */
 GPUNN__INLINE void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t row, bool single, float *sums, float *scratch)
 {
-    gpunn__row_group k;
+    gpunn__row_block k;
     double           part[2], n = (double)b->n;
     memset(&k, 0, sizeof k);
-    for (int j = 0; j < (single ? 1 : GPUNN__ROW_GROUP); j++) {
+    for (int j = 0; j < (single ? 1 : GPUNN__ROW_BLOCK); j++) {
         int64_t at = (row + j) * b->n;
         k.x[j] = b->x + at;
         k.g[j] = b->g + at;
         k.dx[j] = b->y ? b->y + at : scratch + j * b->n;
         k.mean[j] = b->mean ? b->mean[row + j] : 0;
         k.rstd[j] = b->rstd[row + j];
-        gpunn__row_slope_sums(k.x[j], k.g[j], b->weight, k.mean[j], b->n, part);
+        gpunn__row_gradient_sums(k.x[j], k.g[j], b->weight, k.mean[j], b->n, part);
         k.shift[j] = b->centered ? (float)(part[0] / n) : 0;
         k.slope[j] = (float)((double)k.rstd[j] * (double)k.rstd[j] * part[1] / n);
     }
     if (b->weight)
-        GPUNN__FIXED(b->add, gpunn__row_slopes, &k, b->weight, sums, b->n, single, true);
+        GPUNN__FIXED(b->add, gpunn__row_gradients, &k, b->weight, sums, b->n, single, true);
     else
-        GPUNN__FIXED(b->add, gpunn__row_slopes, &k, NULL, NULL, b->n, single, false);
+        GPUNN__FIXED(b->add, gpunn__row_gradients, &k, NULL, NULL, b->n, single, false);
 }
 
 GPUNN__VECTORIZED(gpunn__row_norm_task, (void *arg, int thread, int threads), (arg, thread, threads))
@@ -535,11 +535,11 @@ GPUNN__VECTORIZED(gpunn__row_norm_task, (void *arg, int thread, int threads), (a
         double *total = b->partial ? b->partial + slice * b->each : NULL;
         float  *sums = total ? (float *)(void *)(total + 2 * b->n) : NULL, *scratch = total ? sums + 2 * b->n : NULL;
         if (total) memset(total, 0, 2 * (size_t)b->n * sizeof *total);
-        gpunn__cpu_part(b->rows, GPUNN__ROW_GROUP, (int)b->slices, (int)slice, &from, &to);
+        gpunn__cpu_part(b->rows, GPUNN__ROW_BLOCK, (int)b->slices, (int)slice, &from, &to);
         while (from < to) {
             int64_t rest = gpunn__least(to, from + 64);
             if (total) memset(sums, 0, 2 * (size_t)b->n * sizeof *sums);
-            for (; from + GPUNN__ROW_GROUP <= rest; from += GPUNN__ROW_GROUP)
+            for (; from + GPUNN__ROW_BLOCK <= rest; from += GPUNN__ROW_BLOCK)
                 gpunn__row_norm_backward(b, from, false, sums, scratch);
             for (; from < rest; from++) gpunn__row_norm_backward(b, from, true, sums, scratch);
             for (int64_t j = 0; total && j < 2 * b->n; j++) total[j] += (double)sums[j];
@@ -574,7 +574,7 @@ static GPUNN__STATUS gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpu
     b.rows = in[0].count / b.n;
     b.slices = gpunn__least((b.rows + 15) / 16, 32);
     bool affine = step->backward && in[1].data;
-    if (affine) b.each = (step->grad_in[0].data ? 3 : 3 + GPUNN__ROW_GROUP / 2) * b.n;
+    if (affine) b.each = (step->grad_in[0].data ? 3 : 3 + GPUNN__ROW_BLOCK / 2) * b.n;
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->backward) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.rows * sizeof(float);
         if (affine) step->workspace_bytes = (size_t)(b.slices * b.each) * sizeof(double);
@@ -647,8 +647,8 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
     }
 }
 
-GPUNN__INLINE void gpunn__group_norm_slope(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
-                                           float *GPUNN__RESTRICT dx, int64_t n, const float k[5], bool add)
+GPUNN__INLINE void gpunn__group_norm_dx(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT dx,
+                                        int64_t n, const float k[5], bool add)
 {
     float mean = k[0], rstd = k[1], weight = k[2], shift = k[3], slope = k[4];
     for (int64_t i = 0; i < n; i++) {
@@ -681,7 +681,7 @@ static void gpunn__group_norm_backward(const gpunn__group_norm *b, int64_t row)
         int64_t at = start + c * b->inner;
         float   k[5] = {mean, (float)rstd, b->weight ? b->weight[first + c] : 1, (float)(sum / size),
                         (float)(rstd * product / size)};
-        GPUNN__FIXED(b->add, gpunn__group_norm_slope, b->x + at, b->g + at, b->y + at, b->inner, k);
+        GPUNN__FIXED(b->add, gpunn__group_norm_dx, b->x + at, b->g + at, b->y + at, b->inner, k);
     }
 }
 
@@ -696,7 +696,7 @@ GPUNN__VECTORIZED(gpunn__group_norm_task, (void *arg, int thread, int threads), 
         else
             gpunn__group_norm_forward(b, row);
     if (!b->g) return;
-    (void)gpunn__team_barrier();
+    (void)gpunn__thread_barrier();
     gpunn__cpu_part(b->channels, 16, threads, thread, &row, &end);
     for (int64_t c = row; c < end; c++) {
         double sums[2] = {0, 0};

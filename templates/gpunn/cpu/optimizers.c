@@ -37,14 +37,14 @@ enum { GPUNN__PIECE = 256 }; /* maximum elements at a time */
 #define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
 #define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
 #define GPUNN__PASS(all, text, result)                                                                                         \
-    for (int at = 0; at < elements; at += GPUNN__LINE) {                                                                       \
+    for (int at = 0; at < elements; at += GPUNN__LANES) {                                                                       \
         GPUNN__AHEAD(gradient + at)                                                                                            \
         GPUNN__AHEAD(part[0] + at)                                                                                             \
         if (GPUNN__HAS(0, all)) GPUNN__AHEAD(part[1] + at)                                                                     \
         if (GPUNN__HAS(1, all)) GPUNN__AHEAD(part[2] + at)                                                                     \
         if (GPUNN__HAS(2, all)) GPUNN__AHEAD(part[3] + at)                                                                     \
         GPUNN__IVDEP                                                                                                           \
-        for (int i = at; i < at + GPUNN__LINE; i++) {                                                                          \
+        for (int i = at; i < at + GPUNN__LANES; i++) {                                                                          \
             const bool ALL = all;                                                                                              \
             float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,          \
                   s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                           \
@@ -59,7 +59,7 @@ enum { GPUNN__PIECE = 256 }; /* maximum elements at a time */
                       (j, gradient, part, lines))                                                                              \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
-        const int    elements = lines * GPUNN__LINE, count = 0 states;                                                         \
+        const int    elements = lines * GPUNN__LANES, count = 0 states;                                                         \
         bool         all = false;                                                                                              \
         settings                                                                                                               \
         numbers                                                                                                                \
@@ -144,7 +144,7 @@ GPUNN__INTERNAL float gpunn__setting_of(gpunn_update_kind kind, const float *set
  * line, to copies in rest. missing stands in for absent states, moved receives the output of `move`. */
 typedef struct gpunn__piece {
     const float *gradient;
-    float       *part[5], rest[5][GPUNN__LINE], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
+    float       *part[5], rest[5][GPUNN__LANES], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
     int          lines;
 } gpunn__piece;
 
@@ -157,13 +157,13 @@ static void gpunn__piece_begin(gpunn__piece *piece, const gpunn_update *u)
 /* Elements in the next piece: whole lines, or a remainder of less than a line. */
 static int64_t gpunn__piece_count(int64_t left)
 {
-    return left < GPUNN__LINE ? left : gpunn__least(left - left % GPUNN__LINE, GPUNN__PIECE);
+    return left < GPUNN__LANES ? left : gpunn__least(left - left % GPUNN__LANES, GPUNN__PIECE);
 }
 
 static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
-    const bool whole = n >= GPUNN__LINE;
-    piece->lines = whole ? (int)n / GPUNN__LINE : 1;
+    const bool whole = n >= GPUNN__LANES;
+    piece->lines = whole ? (int)n / GPUNN__LANES : 1;
     piece->gradient = whole ? u->gradient + at : piece->rest[4];
     piece->part[0] = whole ? u->parameter + at : piece->rest[0];
     for (int k = 0; k < 3; k++)
@@ -179,7 +179,7 @@ static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_
 static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
     float *const to[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
-    for (int k = 0; k < 4 && n < GPUNN__LINE; k++)
+    for (int k = 0; k < 4 && n < GPUNN__LANES; k++)
         if (to[k]) memcpy(to[k] + at, piece->rest[k], (size_t)n * sizeof(float));
 }
 

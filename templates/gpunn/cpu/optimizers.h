@@ -12,7 +12,7 @@ typedef struct gpunn__update_job {
     struct gpunn__trust *trust; /* only for kinds with a trust ratio */
 } gpunn__update_job;
 
-/* Updates lines * GPUNN__LINE elements, at most GPUNN__PIECE. part: parameter, states s0, s1, s2, and the
+/* Updates lines * GPUNN__LANES elements, at most GPUNN__PIECE. part: parameter, states s0, s1, s2, and the
  * output for `move`. */
 typedef void gpunn__step(const gpunn__update_job *j, const float *gradient, float *const *part, int lines);
 

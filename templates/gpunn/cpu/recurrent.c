@@ -74,7 +74,7 @@ GPUNN__CELL(gpunn__rnn_cell,
     for (int64_t k = 0; k < hidden; k++) y[k] = h[k] = gate[k];
 }
 
-GPUNN__CELL(gpunn__rnn_slope,
+GPUNN__CELL(gpunn__rnn_cell_backward,
             (int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT dh, const float *GPUNN__RESTRICT dy),
             (hidden, relu, gate, dh, dy))
 {
@@ -101,7 +101,7 @@ GPUNN__CELL(gpunn__lstm_cell,
     }
 }
 
-GPUNN__CELL(gpunn__lstm_slope,
+GPUNN__CELL(gpunn__lstm_cell_backward,
             (int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f, float *GPUNN__RESTRICT g,
              float *GPUNN__RESTRICT o, const float *GPUNN__RESTRICT c, const float *GPUNN__RESTRICT before,
              float *GPUNN__RESTRICT dh, float *GPUNN__RESTRICT dc, const float *GPUNN__RESTRICT dy),
@@ -132,7 +132,7 @@ GPUNN__CELL(gpunn__gru_cell,
     }
 }
 
-GPUNN__CELL(gpunn__gru_slope,
+GPUNN__CELL(gpunn__gru_cell_backward,
             (int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z, float *GPUNN__RESTRICT n,
              float *GPUNN__RESTRICT q, const float *GPUNN__RESTRICT before, float *GPUNN__RESTRICT dh,
              const float *GPUNN__RESTRICT dy),
@@ -177,15 +177,15 @@ static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t
         const int64_t of_c = j->step->op == GPUNN_OP_LSTM;
         for (int64_t i = 0; i < j->width / hidden - of_c; i++) memset(gate + i * hidden, 0, (size_t)count * sizeof *gate);
     } else if (j->step->op == GPUNN_OP_RNN)
-        gpunn__rnn_slope(count, j->step->attr->relu, gate, dh, dy);
+        gpunn__rnn_cell_backward(count, j->step->attr->relu, gate, dh, dy);
     else if (j->step->op == GPUNN_OP_LSTM) {
         before = j->c_0 ? j->c_0 + n * hidden + first : j->zeros;
         if (s > 0) before = gate + (j->direction ? j->batch : -j->batch) * j->width + 4 * hidden;
-        gpunn__lstm_slope(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, before, dh, dc,
-                          dy);
+        gpunn__lstm_cell_backward(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, before, dh,
+                                  dc, dy);
     } else {
         before = gpunn__recurrent_before(j, s, n) + first;
-        gpunn__gru_slope(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, before, dh, dy);
+        gpunn__gru_cell_backward(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, before, dh, dy);
     }
 }
 
@@ -269,9 +269,9 @@ static void gpunn__recurrent_cells(const gpunn__recurrent_job *j, const gpunn__r
 /* Barrier after each half of a step if threads share it. If one of the threads is not running, the first one
  * continues alone. Otherwise all would wait at every step for as long as another program computes. Returns
  * false if this thread is done. */
-static bool gpunn__recurrent_meet(gpunn__recurrent_share *share)
+static bool gpunn__recurrent_barrier(gpunn__recurrent_share *share)
 {
-    if (share->threads == 1 || !gpunn__team_barrier()) return true;
+    if (share->threads == 1 || !gpunn__thread_barrier()) return true;
     if (share->index > 0) return false;
     share->threads = 1;
     return true;
@@ -287,18 +287,18 @@ static void gpunn__recurrent_task(void *arg, int index, int threads)
         share.threads = 1;
         share.index = 0;
     } else
-        (void)gpunn__team_barrier(); /* threads that slept before this task may come late */
+        (void)gpunn__thread_barrier(); /* threads that slept before this task may come late */
     for (int64_t i = 0; i < j->last - j->first; i++) {
         const int64_t s = backward ? j->last - 1 - i : j->first + i;
         float        *gates = j->kept + (gpunn__recurrent_time(j, s) - j->origin) * j->batch * j->width;
         /* There is no state to multiply with, or no gradient to compute. */
         const bool idle = s == 0 && (backward ? j->step->grad_in[2].data == NULL : j->h_0 == NULL && j->products == 1);
         if (backward) gpunn__recurrent_cells(j, &share, s, gates);
-        if (backward && !gpunn__recurrent_meet(&share)) return;
+        if (backward && !gpunn__recurrent_barrier(&share)) return;
         if (!idle) gpunn__recurrent_multiply(j, &share, gates);
-        if (!gpunn__recurrent_meet(&share)) return;
+        if (!gpunn__recurrent_barrier(&share)) return;
         if (!backward) gpunn__recurrent_cells(j, &share, s, gates);
-        if (!backward && !gpunn__recurrent_meet(&share)) return;
+        if (!backward && !gpunn__recurrent_barrier(&share)) return;
     }
 }
 
@@ -347,9 +347,9 @@ static gpunn__recurrent_job gpunn__recurrent_of(const gpunn_step *step)
     return j;
 }
 
-static float *gpunn__recurrent_take(gpunn__room *room, int64_t count)
+static float *gpunn__recurrent_take(gpunn__arena *arena, int64_t count)
 {
-    return (float *)gpunn__room_take(room, (size_t)count * sizeof(float));
+    return (float *)gpunn__arena_take(arena, (size_t)count * sizeof(float));
 }
 
 /* This direction's part of a state [directions, n, hidden]; NULL: none. */
@@ -423,14 +423,14 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
     gpunn__recurrent_products(&j);
     const int64_t packed_count = (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof(float));
     const int     threads = gpunn__recurrent_threads(cpu, &j, chunk);
-    gpunn__room   room = {(char *)step->workspace, 0};
-    float        *bias = gpunn__recurrent_take(&room, rows);
-    j.h = gpunn__recurrent_take(&room, states);
-    j.c = gpunn__recurrent_take(&room, states);
-    float     *packed = step->training ? gpunn__recurrent_take(&room, packed_count) : (float *)step->cache;
-    float     *gates = step->training ? (float *)step->saved : gpunn__recurrent_take(&room, kept);
+    gpunn__arena  arena = {(char *)step->workspace, 0};
+    float        *bias = gpunn__recurrent_take(&arena, rows);
+    j.h = gpunn__recurrent_take(&arena, states);
+    j.c = gpunn__recurrent_take(&arena, states);
+    float     *packed = step->training ? gpunn__recurrent_take(&arena, packed_count) : (float *)step->cache;
+    float     *gates = step->training ? (float *)step->saved : gpunn__recurrent_take(&arena, kept);
     const bool fill = step->training || step->cache_version != step->state->weights_version;
-    float     *scratch = gpunn__recurrent_take(&room, 0);
+    float     *scratch = gpunn__recurrent_take(&arena, 0);
     size_t     scratch_bytes = 0;
     for (j.direction = 0; j.direction < j.directions; j.direction++) {
         j.h_0 = gpunn__recurrent_state(&j, step->in[GPUNN__H_0].data);
@@ -462,7 +462,7 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
         step->cache_version = step->state->weights_version;
         return GPUNN_OK;
     }
-    step->workspace_bytes = room.bytes + scratch_bytes;
+    step->workspace_bytes = arena.bytes + scratch_bytes;
     if (step->training)
         step->saved_bytes = (size_t)(j.directions * kept) * sizeof(float);
     else
@@ -547,15 +547,15 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
     const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width, chunk = gpunn__recurrent_chunk(&j);
     const bool           lstm = step->op == GPUNN_OP_LSTM, run = action == GPUNN__BACKWARD;
     const int            threads = gpunn__recurrent_threads(cpu, &j, chunk);
-    gpunn__room          room = {(char *)step->workspace, 0};
+    gpunn__arena         arena = {(char *)step->workspace, 0};
     gpunn__recurrent_products(&j);
-    float *zeros = gpunn__recurrent_take(&room, j.hidden);
-    j.h = gpunn__recurrent_take(&room, states);
-    j.c = gpunn__recurrent_take(&room, states);
-    float *packed = gpunn__recurrent_take(&room, (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
-    float *sums = gpunn__recurrent_take(&room, j.width);
-    float *weight_sums = gpunn__recurrent_take(&room, j.gates * j.hidden * (j.in + j.hidden));
-    float *scratch = gpunn__recurrent_take(&room, 0);
+    float *zeros = gpunn__recurrent_take(&arena, j.hidden);
+    j.h = gpunn__recurrent_take(&arena, states);
+    j.c = gpunn__recurrent_take(&arena, states);
+    float *packed = gpunn__recurrent_take(&arena, (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
+    float *sums = gpunn__recurrent_take(&arena, j.width);
+    float *weight_sums = gpunn__recurrent_take(&arena, j.gates * j.hidden * (j.in + j.hidden));
+    float *scratch = gpunn__recurrent_take(&arena, 0);
     size_t scratch_bytes = 0;
     j.zeros = zeros;
     if (run) memset(zeros, 0, (size_t)j.hidden * sizeof *zeros);
@@ -582,7 +582,7 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
             for (int64_t k = 0; to && k < states; k++) to[k] = step->accumulate[i] ? to[k] + from[k] : from[k];
         }
     }
-    if (!run) step->workspace_bytes = room.bytes + scratch_bytes;
+    if (!run) step->workspace_bytes = arena.bytes + scratch_bytes;
     return GPUNN_OK;
 }
 

@@ -397,7 +397,7 @@ GPUNN__VECTORIZED(gpunn__energy_task, (void *arg, int thread, int threads), (arg
 }
 
 /* dx += factor * ((x - before) - (after - x)). Where there is no neighbour, before or after is x. */
-static void gpunn__energy_slopes(float *dx, const float *x, const float *before, const float *after, int64_t n, float factor)
+static void gpunn__energy_dx(float *dx, const float *x, const float *before, const float *after, int64_t n, float factor)
 {
     GPUNN__IVDEP
     for (int64_t i = 0; i < n; i++) dx[i] += factor * (x[i] - before[i] - (after[i] - x[i]));
@@ -416,12 +416,12 @@ GPUNN__VECTORIZED(gpunn__energy_back_task, (void *arg, int thread, int threads),
             int64_t stride = e->stride[k], last = e->length - stride, at = row * e->length / stride % e->size[k];
             float   factor = (float)(2 * e->share[k] * (double)*e->dy);
             if (k < e->count - 1) {
-                gpunn__energy_slopes(dx, x, at > 0 ? x - stride : x, at < e->size[k] - 1 ? x + stride : x, e->length, factor);
+                gpunn__energy_dx(dx, x, at > 0 ? x - stride : x, at < e->size[k] - 1 ? x + stride : x, e->length, factor);
                 continue;
             }
-            gpunn__energy_slopes(dx, x, x, x + stride, stride, factor);
-            gpunn__energy_slopes(dx + stride, x + stride, x, x + 2 * stride, last - stride, factor);
-            gpunn__energy_slopes(dx + last, x + last, x + last - stride, x + last, stride, factor);
+            gpunn__energy_dx(dx, x, x, x + stride, stride, factor);
+            gpunn__energy_dx(dx + stride, x + stride, x, x + 2 * stride, last - stride, factor);
+            gpunn__energy_dx(dx + last, x + last, x + last - stride, x + last, stride, factor);
         }
     }
 }

@@ -28,13 +28,13 @@ typedef struct gpunn__sampling {
 typedef struct gpunn__places { /* of a chunk's points along one axis */
     int32_t cell[2][GPUNN__POINTS];
     float   weight[2][GPUNN__POINTS];
-    float   slope[2][GPUNN__POINTS]; /* derivative of weight with respect to the coordinate */
+    float   derivative[2][GPUNN__POINTS]; /* derivative of weight with respect to the coordinate */
 } gpunn__places;
 
 typedef struct gpunn__corners { /* of a chunk's points: two cells in each of up to four rows */
     gpunn__places x, y, z;
     int32_t       row[4][GPUNN__POINTS]; /* its first cell */
-    float         weight[4][GPUNN__POINTS], slope_y[4][GPUNN__POINTS], slope_z[4][GPUNN__POINTS];
+    float         weight[4][GPUNN__POINTS], derivative_y[4][GPUNN__POINTS], derivative_z[4][GPUNN__POINTS];
     int32_t       inside[GPUNN__POINTS]; /* 0: outside all cells; ignore the cells and weights */
 } gpunn__corners;
 
@@ -67,14 +67,14 @@ static gpunn__sampling gpunn__sampling_of(const gpunn_step *step)
     return s;
 }
 
-/* Reflects coordinates at low and low + span until they lie in between. Each reflection negates the slope. */
-static void gpunn__reflect(float low, float span, int count, float *at, float *slope)
+/* Reflects coordinates at low and low + span until they lie in between. Each reflection negates the derivative. */
+static void gpunn__reflect(float low, float span, int count, float *at, float *derivative)
 {
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
         float away = fabsf(at[i] - low), times = floorf(away / span), rest = away - times * span;
         bool  odd = times - 2 * floorf(times / 2) != 0;
-        slope[i] = (at[i] < low) != odd ? -slope[i] : slope[i];
+        derivative[i] = (at[i] < low) != odd ? -derivative[i] : derivative[i];
         at[i] = (odd ? span - rest : rest) + low;
     }
 }
@@ -86,18 +86,18 @@ static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate
     bool  zeros = s->padding == GPUNN_GRID_ZEROS;
     float span = (float)(s->align_corners ? size - 1 : size), shift = s->align_corners ? 0 : 0.5f;
     float low = zeros ? -2.0f : 0.0f, high = (float)(zeros ? size + 1 : size - 1);
-    float at[GPUNN__POINTS], slope[GPUNN__POINTS];
+    float at[GPUNN__POINTS], derivative[GPUNN__POINTS];
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
         at[i] = (coordinate[i * stride] + 1) / 2 * span - shift;
-        slope[i] = span / 2;
+        derivative[i] = span / 2;
     }
-    if (s->padding == GPUNN_GRID_REFLECTION) gpunn__reflect(-shift, span, count, at, slope);
+    if (s->padding == GPUNN_GRID_REFLECTION) gpunn__reflect(-shift, span, count, at, derivative);
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
         float near = at[i] > low ? at[i] : low; /* NaN becomes low */
         near = near < high ? near : high;
-        float   turn = at[i] > low && at[i] < high ? slope[i] : 0; /* 0 beyond a border */
+        float   turn = at[i] > low && at[i] < high ? derivative[i] : 0; /* 0 beyond a border */
         int32_t cell = (int32_t)near;
         cell -= (float)cell > near; /* floor */
         float   part = near - (float)cell;
@@ -106,8 +106,8 @@ static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate
         p->cell[1][i] = has_next ? next : p->cell[0][i];
         p->weight[0][i] = has ? 1 - part : 0;
         p->weight[1][i] = has_next ? part : 0;
-        p->slope[0][i] = has ? -turn : 0;
-        p->slope[1][i] = has_next ? turn : 0;
+        p->derivative[0][i] = has ? -turn : 0;
+        p->derivative[1][i] = has_next ? turn : 0;
         inside[i] &= has | has_next;
     }
     for (int i = 0; s->mode == GPUNN_GRID_NEAREST && i < count; i++) {
@@ -133,7 +133,7 @@ static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_
         for (int i = 0; i < count; i++) {
             c->row[r][i] = c->y.cell[r][i] * s->size[0];
             c->weight[r][i] = c->y.weight[r][i];
-            c->slope_y[r][i] = c->y.slope[r][i];
+            c->derivative_y[r][i] = c->y.derivative[r][i];
         }
     }
     if (s->axes == 2) return;
@@ -143,8 +143,8 @@ static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_
         for (int i = 0; i < count; i++) {
             float weight = c->weight[r & 1][i], z = c->z.weight[r >> 1][i];
             c->row[r][i] = c->row[r & 1][i] + c->z.cell[r >> 1][i] * slice;
-            c->slope_z[r][i] = weight * c->z.slope[r >> 1][i];
-            c->slope_y[r][i] = c->slope_y[r & 1][i] * z;
+            c->derivative_z[r][i] = weight * c->z.derivative[r >> 1][i];
+            c->derivative_y[r][i] = c->derivative_y[r & 1][i] * z;
             c->weight[r][i] = weight * z;
         }
     }
@@ -173,21 +173,21 @@ GPUNN__INLINE void gpunn__sample_chunk(const gpunn__corners *c, int rows, int co
 }
 
 /* Adds the contribution of one channel to the gradients of the coordinates x, y, z. */
-GPUNN__INLINE void gpunn__sample_chunk_slopes(const gpunn__corners *c, int rows, int count, const float *x, const float *dy,
-                                              float sum[3][GPUNN__POINTS])
+GPUNN__INLINE void gpunn__sample_chunk_dgrid(const gpunn__corners *c, int rows, int count, const float *x, const float *dy,
+                                             float sum[3][GPUNN__POINTS])
 {
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
-        float slope[3] = {0, 0, 0}, g = c->inside[i] ? dy[i] : 0;
+        float derivative[3] = {0, 0, 0}, g = c->inside[i] ? dy[i] : 0;
         for (int r = 0; r < rows; r++) {
             const float *row = x + c->row[r][i];
             float        low = row[c->x.cell[0][i]], high = row[c->x.cell[1][i]];
             float        value = low * c->x.weight[0][i] + high * c->x.weight[1][i];
-            slope[0] += c->weight[r][i] * (low * c->x.slope[0][i] + high * c->x.slope[1][i]);
-            slope[1] += c->slope_y[r][i] * value;
-            if (rows == 4) slope[2] += c->slope_z[r][i] * value;
+            derivative[0] += c->weight[r][i] * (low * c->x.derivative[0][i] + high * c->x.derivative[1][i]);
+            derivative[1] += c->derivative_y[r][i] * value;
+            if (rows == 4) derivative[2] += c->derivative_z[r][i] * value;
         }
-        for (int k = 0; k < (rows == 4 ? 3 : 2); k++) sum[k][i] += g * slope[k];
+        for (int k = 0; k < (rows == 4 ? 3 : 2); k++) sum[k][i] += g * derivative[k];
     }
 }
 
@@ -233,9 +233,9 @@ GPUNN__VECTORIZED(gpunn__sample_task, (void *arg, int thread, int threads), (arg
             const float *x = s->x + channel * s->cells;
             int64_t      at = channel * s->points + first;
             if (s->dgrid && rows == 4)
-                gpunn__sample_chunk_slopes(&c, 4, count, x, s->dy + at, sum);
+                gpunn__sample_chunk_dgrid(&c, 4, count, x, s->dy + at, sum);
             else if (s->dgrid && rows == 2)
-                gpunn__sample_chunk_slopes(&c, 2, count, x, s->dy + at, sum);
+                gpunn__sample_chunk_dgrid(&c, 2, count, x, s->dy + at, sum);
             else if (s->dgrid)
                 break;
             else if (rows == 4)
@@ -280,7 +280,7 @@ GPUNN__VECTORIZED(gpunn__sample_back_task, (void *arg, int thread, int threads),
     gpunn__corners         c;
     if (threads > 1) {
         gpunn__sample_find_touched(s, thread, threads);
-        (void)gpunn__team_barrier();
+        (void)gpunn__thread_barrier();
     }
     gpunn__cpu_part(s->samples * lines, 1, threads, thread, &row, &row_end);
     while (row < row_end) {
@@ -567,18 +567,18 @@ GPUNN__VECTORIZED(gpunn__hash_task, (void *arg, int index, int threads), (arg, i
                                  h->y + (p * grid->levels + l) * grid->features);
 }
 
-GPUNN__VECTORIZED(gpunn__hash_slopes_task, (void *arg, int index, int threads), (arg, index, threads))
+GPUNN__VECTORIZED(gpunn__hash_dx_task, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const int                 axes = h->grid.axes;
     int64_t                   begin, end;
     gpunn__cpu_part(h->points, 1, threads, index, &begin, &end);
     for (int64_t p = begin; p < end; p++) {
-        float slope[GPUNN__HASH_AXES] = {0};
+        float derivative[GPUNN__HASH_AXES] = {0};
         for (int l = 0; l < h->grid.levels; l++)
-            gpunn__hash_slopes(axes, &h->grid.level[l], h->x + p * axes, h->table, h->grid.features,
-                               h->dy + (p * h->grid.levels + l) * h->grid.features, slope);
-        for (int i = 0; i < axes; i++) h->dx[p * axes + i] = h->add_x ? h->dx[p * axes + i] + slope[i] : slope[i];
+            gpunn__hash_dx(axes, &h->grid.level[l], h->x + p * axes, h->table, h->grid.features,
+                           h->dy + (p * h->grid.levels + l) * h->grid.features, derivative);
+        for (int i = 0; i < axes; i++) h->dx[p * axes + i] = h->add_x ? h->dx[p * axes + i] + derivative[i] : derivative[i];
     }
 }
 
@@ -625,7 +625,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpu
     h.dtable = (float *)step->grad_in[1].data;
     h.add_x = step->accumulate[0];
     h.add_table = step->accumulate[1];
-    if (h.dx) gpunn_parallel(threads, gpunn__hash_slopes_task, &h);
+    if (h.dx) gpunn_parallel(threads, gpunn__hash_dx_task, &h);
     if (h.dtable) gpunn_parallel(threads, gpunn__hash_back_task, &h);
     return GPUNN_OK;
 }

@@ -88,8 +88,8 @@ GPUNN__VECTORIZED(gpunn__softmax_task, (void *arg, int thread, int threads), (ar
 }
 
 /* softmax: dx (+)= y (g - sum g y). log_softmax: dx (+)= g - exp(y) sum g. */
-GPUNN__INLINE void gpunn__softmax_slope(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT y, const float *GPUNN__RESTRICT g,
-                                        const float *sum, bool single, int64_t n, bool log, bool add)
+GPUNN__INLINE void gpunn__softmax_dx(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT y, const float *GPUNN__RESTRICT g,
+                                     const float *sum, bool single, int64_t n, bool log, bool add)
 {
     float sum0 = sum[0];
     for (int64_t i = 0; i < n; i++) {
@@ -113,14 +113,14 @@ GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, int64_t begin,
                 for (int j = 0; j < LANES; j++) lane[j] += log ? g[i + j] : g[i + j] * y[i + j];
             for (; i < n; i++) sum += log ? g[i] : g[i] * y[i];
             sum += gpunn__join_lanes(GPUNN__SUM, lane);
-            GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, &sum, true, n, log);
+            GPUNN__FIXED(a->add, gpunn__softmax_dx, dx, y, g, &sum, true, n, log);
         } else {
             float sum[GPUNN__COLUMNS];
             for (int64_t j = 0; j < width; j++) sum[j] = 0;
             for (int64_t i = 0; i < n; i++)
                 for (int64_t j = 0; j < width; j++) sum[j] += log ? g[i * inner + j] : g[i * inner + j] * y[i * inner + j];
             for (int64_t i = 0; i < n; i++, y += inner, g += inner, dx += inner)
-                GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, sum, false, width, log);
+                GPUNN__FIXED(a->add, gpunn__softmax_dx, dx, y, g, sum, false, width, log);
         }
     }
 }

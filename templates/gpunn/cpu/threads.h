@@ -3,7 +3,7 @@
 #include "base/structs.h"
 
 /* ==== >>cpu/threads ================================================================================================ *
- * Locks and threads, for data loaders and for CPU devices, and the thread pool ("team") of a CPU device. */
+ * Locks and threads, for data loaders and for CPU devices, and the thread pool of a CPU device. */
 #if defined(GPUNN_NO_THREADS)
 typedef int gpunn__monitor, gpunn__thread;
 #define GPUNN__MONITOR_OPEN(m) ((void)(m))
@@ -73,20 +73,20 @@ GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
 #endif
 }
 
-typedef struct gpunn__team gpunn__team;
-typedef struct gpunn__teammate { /* a worker thread of the pool, in cache lines of its own */
-    gpunn__team  *team;
-    gpunn__thread thread;
-    int           index;
-    uint32_t      turn; /* incremented for each task that this worker takes part in */
-    char          apart[104];
-} gpunn__teammate;
-struct gpunn__team {
-    int              threads, started; /* maximum threads, the caller's included; workers started */
-    int              process;          /* id of the process that started the workers */
-    gpunn__teammate *member;           /* [threads - 1]: worker i runs index i + 1 of a task */
-    gpunn__monitor   monitor;          /* for threads that sleep */
-    bool             ending;
+typedef struct gpunn__thread_pool gpunn__thread_pool;
+typedef struct gpunn__worker { /* a worker thread of the pool, in cache lines of its own */
+    gpunn__thread_pool *pool;
+    gpunn__thread       thread;
+    int                 index;
+    uint32_t            turn; /* incremented for each task that this worker takes part in */
+    char                apart[104];
+} gpunn__worker;
+struct gpunn__thread_pool {
+    int            threads, started; /* maximum threads, the caller's included; workers started */
+    int            process;          /* id of the process that started the workers */
+    gpunn__worker *member;           /* [threads - 1]: worker i runs index i + 1 of a task */
+    gpunn__monitor monitor;          /* for threads that sleep */
+    bool           ending;
     void (*task)(void *arg, int index, int threads); /* the current task, run by the first `members` threads */
     void    *arg;
     int      members;
@@ -98,25 +98,26 @@ struct gpunn__team {
     uint32_t wanted, joined, begun; /* wanted, joined: threads for the task, threads that came; begun: tasks */
 };
 
-/* The team of the device that computes in this thread, and the number of threads that share the current task.
+/* The pool of the device that computes in this thread, and the number of threads that share the current task.
  * The number is 0 outside a task. */
-GPUNN__DECLARE(GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here)
-GPUNN__DECLARE(GPUNN__THREAD_LOCAL int gpunn__team_members)
+GPUNN__DECLARE(GPUNN__THREAD_LOCAL gpunn__thread_pool *gpunn__current_pool)
+GPUNN__DECLARE(GPUNN__THREAD_LOCAL int gpunn__task_threads)
 
 /* members: memory for threads - 1 workers, owned by the caller. No worker starts before the first task that
  * needs it. */
-GPUNN__INTERNAL void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args);
+GPUNN__INTERNAL void gpunn__thread_pool_open(gpunn__thread_pool *pool, gpunn__worker *members, int threads,
+                                             const gpunn_device_args *args);
 
 /* Ends the workers. The next task starts new ones. */
-GPUNN__INTERNAL void gpunn__team_rest(gpunn__team *team);
+GPUNN__INTERNAL void gpunn__thread_pool_stop(gpunn__thread_pool *pool);
 
-GPUNN__INTERNAL void gpunn__team_close(gpunn__team *team);
+GPUNN__INTERNAL void gpunn__thread_pool_close(gpunn__thread_pool *pool);
 
 /* Called inside a task: waits for all its threads. Returns the same value to each of them: whether any of
  * them waited so long that it slept. */
-GPUNN__INTERNAL bool gpunn__team_barrier(void);
+GPUNN__INTERNAL bool gpunn__thread_barrier(void);
 
-/* Number of threads of a team: `asked` if it is positive, else OMP_NUM_THREADS, else the processors that this
+/* Number of threads of a pool: `asked` if it is positive, else OMP_NUM_THREADS, else the processors that this
  * process may use. */
 GPUNN__INTERNAL int gpunn__thread_count(int asked);
 

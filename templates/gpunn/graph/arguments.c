@@ -28,7 +28,7 @@
     K(_plain, values, ELEMENTS, GPUNN__NEEDED, args_, "Row-major.")
 #define GPUNN__LINEAR_ARGS(K, A, S)                                                                                            \
     K(linear, out_features, COUNT, GPUNN__NEEDED, out_features, "") S(out_features, SIZE, GPUNN__AT(GPUNN__RESULT, -1))        \
-    K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.") S(bias, GIVEN, GPUNN__AT(2, 0))  \
+    K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.") S(bias, EXISTS, GPUNN__AT(2, 0)) \
     K(linear, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                         \
     K(linear, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                    \
       "A parameter [out_features, in] in place of one of its own, for example another layer's.")
@@ -47,7 +47,7 @@
 #define GPUNN__CONV_END(K, A, S)                                                                                               \
     K(conv, dilation, WINDOW, 1, dilations, "") A(dilation, WINDOW, dilation)                                                  \
     K(conv, groups, COUNT, 1, groups, "") A(groups, INT, groups)                                                               \
-    K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.") S(bias, GIVEN, GPUNN__AT(2, 0))    \
+    K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.") S(bias, EXISTS, GPUNN__AT(2, 0))   \
     K(conv, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                           \
     K(conv, weight, REFERENCE, GPUNN__OPERAND(1), weight, "A tensor of the weight's shape in place of a parameter of its own.")
 #define GPUNN__CONV_ARGS(K, A, S) GPUNN__CONV_START(K, A, S) GPUNN__CONV_END(K, A, S)
@@ -59,30 +59,30 @@
     K(batch_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(batch_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                         \
     A(momentum, FLOAT, momentum)                                                                                               \
-    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))              \
+    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, EXISTS, GPUNN__AT(1, 0))             \
     K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.") S(sync, BOOL, GPUNN__MEMBER(sync))   \
     K(batch_norm, track_running_stats, UNLESS, true, no_running_stats, "false: by the batch's statistics in evaluation too.")
 #define GPUNN__GROUP_NORM_ARGS(K, A, S)                                                                                        \
     K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
     K(group_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
-    K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))
+    K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, EXISTS, GPUNN__AT(1, 0))
 #define GPUNN__INSTANCE_NORM_ARGS(K, A, S)                                                                                     \
     K(instance_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                         \
-    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))               \
+    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].") S(affine, EXISTS, GPUNN__AT(1, 0))              \
     K(instance_norm, track_running_stats, FLAG, false, track_running_stats,                                                    \
-      "With running_mean and running_var [c], which evaluation takes.") S(track_running_stats, GIVEN, GPUNN__AT(3, 0))         \
+      "With running_mean and running_var [c], which evaluation takes.") S(track_running_stats, EXISTS, GPUNN__AT(3, 0))        \
     K(instance_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                      \
     A(momentum, FLOAT, momentum)
 #define GPUNN__LAYER_NORM_ARGS(K, A, S)                                                                                        \
     K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
     K(layer_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight and bias.")                                        \
-    S(elementwise_affine, GIVEN, GPUNN__AT(1, 0))                                                                              \
-    K(layer_norm, bias, UNLESS, true, no_bias, "With bias, if elementwise_affine.") S(bias, GIVEN, GPUNN__AT(2, 0))
+    S(elementwise_affine, EXISTS, GPUNN__AT(1, 0))                                                                             \
+    K(layer_norm, bias, UNLESS, true, no_bias, "With bias, if elementwise_affine.") S(bias, EXISTS, GPUNN__AT(2, 0))
 #define GPUNN__RMS_NORM_ARGS(K, A, S)                                                                                          \
     K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
     K(layer_norm, eps, POSITIVE, 1.1920929e-07, eps, "") A(eps, FLOAT, eps)                                                    \
-    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight.") S(elementwise_affine, GIVEN, GPUNN__AT(1, 0))
+    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight.") S(elementwise_affine, EXISTS, GPUNN__AT(1, 0))
 #define GPUNN__RECURRENT_START(K, A, S)                                                                                        \
     K(rnn, layer, NAME, GPUNN__NONE, args_, "What messages call it.")                                                          \
     K(rnn, weights, REFERENCES, GPUNN__NEEDED, args_,                                                                          \
@@ -354,9 +354,9 @@ GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind)
 #define GPUNN__X(kind, row, op, operands, axes, list, ...)                                                \
     static const gpunn__argument gpunn__args_of_##row[] = {                                               \
         GPUNN__##list##_ARGS(GPUNN__K, GPUNN__NOTHING, GPUNN__NOTHING){NULL, NULL, GPUNN__K_NAME, 0, 0}}; \
-    static const gpunn__told gpunn__told_of_##row[] = {                                                   \
+    static const gpunn__attribute gpunn__attributes_of_##row[] = {                                        \
         GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__A, GPUNN__NOTHING){NULL, GPUNN__A_BOOL, 0}};          \
-    static const gpunn__told gpunn__shown_of_##row[] = {                                                  \
+    static const gpunn__attribute gpunn__shown_of_##row[] = {                                             \
         GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__NOTHING, GPUNN__S){NULL, GPUNN__A_BOOL, 0}};
 GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
@@ -365,12 +365,12 @@ GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__K
 
 #define GPUNN__X(kind, row, op, operands, axes, list, args, ...) \
-    {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, #args, gpunn__args_of_##row, gpunn__told_of_##row},
+    {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, #args, gpunn__args_of_##row, gpunn__attributes_of_##row},
 GPUNN__INTERNAL const gpunn__row gpunn__rows[GPUNN__ROW_COUNT] = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
 
 #define GPUNN__X(kind, row, ...) gpunn__shown_of_##row,
-GPUNN__INTERNAL const gpunn__told *const gpunn__shown[GPUNN__ROW_COUNT] = {GPUNN__ROWS(GPUNN__X)};
+GPUNN__INTERNAL const gpunn__attribute *const gpunn__shown[GPUNN__ROW_COUNT] = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
 
 GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name)
@@ -380,10 +380,10 @@ GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name)
     return NULL;
 }
 
-GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op)
+GPUNN__INTERNAL const gpunn__attribute *gpunn__attributes_of(gpunn_op op)
 {
-    static const gpunn__told nothing = {NULL, GPUNN__A_BOOL, 0};
+    static const gpunn__attribute nothing = {NULL, GPUNN__A_BOOL, 0};
     for (int i = 0; i < GPUNN__ROW_COUNT; i++)
-        if (op != GPUNN_OP_NONE && gpunn__rows[i].op == op) return gpunn__rows[i].told;
+        if (op != GPUNN_OP_NONE && gpunn__rows[i].op == op) return gpunn__rows[i].attributes;
     return &nothing;
 }

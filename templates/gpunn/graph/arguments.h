@@ -71,7 +71,7 @@ typedef enum gpunn__key_kind {
 } gpunn__key_kind;
 
 /* How the canonical text writes an attribute. */
-typedef enum gpunn__told_kind {
+typedef enum gpunn__attribute_kind {
     GPUNN__A_BOOL,
     GPUNN__A_NOT, /* a bool stored as its opposite */
     GPUNN__A_INT,
@@ -98,9 +98,9 @@ typedef enum gpunn__told_kind {
     GPUNN__A_COUNT,     /* number of elements of an operand */
     GPUNN__A_ALONG,     /* int: an axis of the result, whose size it is */
     GPUNN__A_SPATIAL,   /* sizes of all axes from that one on */
-    GPUNN__A_GIVEN,     /* whether an operand exists, provided the one before it does */
+    GPUNN__A_EXISTS,    /* whether an operand exists, provided the one before it does */
     GPUNN__A_SAME_RANK, /* whether the result has as many axes as its first operand */
-} gpunn__told_kind;
+} gpunn__attribute_kind;
 
 typedef struct gpunn__argument {
     const char     *name, *field; /* in a spec; in C */
@@ -108,11 +108,11 @@ typedef struct gpunn__argument {
     double          otherwise; /* the default */
     size_t          member;
 } gpunn__argument;
-typedef struct gpunn__told {
-    const char      *name;
-    gpunn__told_kind kind;
-    size_t           place; /* GPUNN__MEMBER or GPUNN__AT */
-} gpunn__told;
+typedef struct gpunn__attribute {
+    const char           *name;
+    gpunn__attribute_kind kind;
+    size_t                place; /* GPUNN__MEMBER or GPUNN__AT */
+} gpunn__attribute;
 
 typedef enum gpunn__row_kind { GPUNN__SOURCE, GPUNN__OP, GPUNN__LAYER, GPUNN__STACK } gpunn__row_kind;
 enum { GPUNN__MANY = -1, GPUNN__OWN = -2 };
@@ -485,25 +485,25 @@ GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind);
 
 /* The rows of the table. arguments and told are lists that end with a NULL name. */
 typedef struct gpunn__row {
-    const char            *name;
-    gpunn__row_kind        kind;
-    gpunn_op               op;
-    int                    operands, axes;
-    const char            *args; /* name of the argument struct */
-    const gpunn__argument *arguments;
-    const gpunn__told     *told;
+    const char             *name;
+    gpunn__row_kind         kind;
+    gpunn_op                op;
+    int                     operands, axes;
+    const char             *args; /* name of the argument struct */
+    const gpunn__argument  *arguments;
+    const gpunn__attribute *attributes;
 } gpunn__row;
 #define GPUNN__X(...) +1
 enum { GPUNN__ROW_COUNT = 0 GPUNN__ROWS(GPUNN__X) };
 #undef GPUNN__X
 GPUNN__DECLARE(const gpunn__row gpunn__rows[GPUNN__ROW_COUNT])
 /* For each row: where nodes have the keys that the canonical text omits. */
-GPUNN__DECLARE(const gpunn__told *const gpunn__shown[GPUNN__ROW_COUNT])
+GPUNN__DECLARE(const gpunn__attribute *const gpunn__shown[GPUNN__ROW_COUNT])
 
 /* The row with that name; NULL: none. */
 GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name);
 
 /* How the canonical text writes an op's attributes; ends with a NULL name. */
-GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op);
+GPUNN__INTERNAL const gpunn__attribute *gpunn__attributes_of(gpunn_op op);
 
 #endif /* GPUNN__GRAPH_ARGUMENTS_H */

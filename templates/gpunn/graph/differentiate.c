@@ -460,9 +460,10 @@ static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, con
 {
     const gpunn__derivative derive = gpunn__derivative_of(y);
     if (derive == NULL)
-        (void)gpunn__refuse(call, GPUNN_ERR_UNSUPPORTED,
-                            "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's list has in its place",
-                            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_UNSUPPORTED,
+            "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's list has in its place",
+            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
     return derive;
 }
 
@@ -694,8 +695,8 @@ static bool gpunn__begin_derivative(gpunn__call *call, const char *op, gpunn_ten
     if (direction == NULL) return true;
     if (!gpunn__operand(call, direction, name, true)) return false;
     if (gpunn__same_shape(direction, like)) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(direction, one),
-                        gpunn__shape_text(like, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(direction, one),
+                           gpunn__shape_text(like, other));
     return false;
 }
 
@@ -703,10 +704,10 @@ static bool gpunn__begin_grads(gpunn__call *call, gpunn_tensor *y, gpunn_tensor 
                                gpunn_tensor **gradients, gpunn_tensor *grad_output)
 {
     char place[32];
-    if (!gpunn__begin_derivative(call, "grad", y, grad_output, y, ".grad_output") || !gpunn__given(call, inputs, "inputs") ||
-        !gpunn__given(call, gradients, "gradients"))
+    if (!gpunn__begin_derivative(call, "grad", y, grad_output, y, ".grad_output") ||
+        !gpunn__is_non_null(call, inputs, "inputs") || !gpunn__is_non_null(call, gradients, "gradients"))
         return false;
-    if (count < 1) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%d inputs are given; give one or more", count);
+    if (count < 1) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%d inputs are given; give one or more", count);
     for (int i = 0; i < count; i++) {
         (void)snprintf(place, sizeof place, count > 1 ? "inputs[%d]" : "x", i);
         if (!gpunn__operand(call, inputs[i], place, true)) return false;
@@ -738,7 +739,7 @@ GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
 {
     gpunn__call call;
-    if (!gpunn__begin_derivative(&call, "jvp", y, v, x, "v") || !gpunn__given(&call, v, "v")) return NULL;
+    if (!gpunn__begin_derivative(&call, "jvp", y, v, x, "v") || !gpunn__is_non_null(&call, v, "v")) return NULL;
     const size_t    count = (size_t)call.model->tensor_count;
     gpunn__tangent *of = gpunn__tangents(&call, count);
     gpunn_tensor   *tangent = NULL;
@@ -749,16 +750,16 @@ GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor
                                       : gpunn__filled(call.model, 0, gpunn_tensor_shape(y));
     }
     gpunn__free_tangents(&call, of, count);
-    return gpunn__made(&call, tangent);
+    return gpunn__call_finish(&call, tangent);
 }
 
 GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
 {
     gpunn__call     call;
     gpunn_grad_args args = {0, NULL};
-    if (!gpunn__begin_derivative(&call, "hvp", y, v, x, "v") || !gpunn__given(&call, v, "v")) return NULL;
+    if (!gpunn__begin_derivative(&call, "hvp", y, v, x, "v") || !gpunn__is_non_null(&call, v, "v")) return NULL;
     gpunn_tensor *gradient = gpunn_grad_(y, x, args);
-    return gpunn__made(&call, gradient ? gpunn_jvp(gradient, x, v) : NULL);
+    return gpunn__call_finish(&call, gradient ? gpunn_jvp(gradient, x, v) : NULL);
 }
 
 static bool gpunn__begin_laplacian(gpunn__call *call, gpunn_tensor *y, gpunn_tensor *x, int coordinates)
@@ -766,12 +767,12 @@ static bool gpunn__begin_laplacian(gpunn__call *call, gpunn_tensor *y, gpunn_ten
     char one[128], other[128];
     if (!gpunn__begin_derivative(call, "laplacian", y, NULL, NULL, NULL) || !gpunn__operand(call, x, "x", true)) return false;
     if (x->rank != 2 || x->dim[1] < 1)
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x is %s; it must be [samples, coordinates]", gpunn__shape_text(x, one));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x is %s; it must be [samples, coordinates]", gpunn__shape_text(x, one));
     else if (y->rank < 1 || y->rank > 2 || y->dim[0] != x->dim[0] || (y->rank == 2 && y->dim[1] != 1))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "y is %s, but x is %s; y must be one number for each row of x",
-                            gpunn__shape_text(y, one), gpunn__shape_text(x, other));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "y is %s, but x is %s; y must be one number for each row of x",
+                               gpunn__shape_text(y, one), gpunn__shape_text(x, other));
     else if (coordinates < 0 || coordinates > x->dim[1])
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".coordinates is %d, but x has %d", coordinates, (int)x->dim[1]);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".coordinates is %d, but x has %d", coordinates, (int)x->dim[1]);
     else
         return true;
     return false;
@@ -820,5 +821,5 @@ GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn
         sum = gpunn__curvature_of(&c, g);
     gpunn__free_tangents(&call, c.of, (size_t)c.directions * c.size);
     if (sum && args.gradient) *args.gradient = gradient;
-    return gpunn__made(&call, sum);
+    return gpunn__call_finish(&call, sum);
 }

@@ -18,8 +18,8 @@ static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char
     if (f->quiet) return false;
     gpunn__expr_quote(text, sizeof text, f->text, SIZE_MAX);
     gpunn__expr_quote(shown, sizeof shown, word, length);
-    (void)gpunn__refuse(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what, shown[0] ? " '" : "", shown,
-                        shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
+    (void)gpunn__call_fail(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what, shown[0] ? " '" : "", shown,
+                           shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
     return false;
 }
 
@@ -722,7 +722,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
     gpunn__term result;
     bool        ok = gpunn__expr_formula(f, &result);
     if (ok && gpunn__expr_peek(f)) ok = gpunn__expr_fail(f, f->at, "unexpected", f->at, 1);
-    return gpunn__made(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
+    return gpunn__call_finish(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
 }
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args,
@@ -735,12 +735,12 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *co
     gpunn__formula           f;
     f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
     if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
-        return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
-    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, 0))
+        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
+    if (!gpunn__is_non_null(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, 0))
         return NULL;
-    if (!gpunn__given(&f.call, expression, "the expression")) return NULL;
+    if (!gpunn__is_non_null(&f.call, expression, "the expression")) return NULL;
     if (strlen(expression) > GPUNN__EXPR_LENGTH)
-        return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
+        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
     bool ok = gpunn__expr_open(&f, expression) && (g == NULL || gpunn__expr_add_tensor(&f, "g", g));
     f.gradient = g;
     for (int i = 0; ok && i < number_count; i++) ok = gpunn__expr_add_number(&f, number_names[i], numbers[i]);

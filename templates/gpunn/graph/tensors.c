@@ -19,13 +19,13 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__undo(const gpunn__call *call)
     return NULL;
 }
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__made(const gpunn__call *call, gpunn_tensor *result)
+GPUNN__INTERNAL gpunn_tensor *gpunn__call_finish(const gpunn__call *call, gpunn_tensor *result)
 {
     if (result == NULL) return gpunn__undo(call);
-    if (result->id >= call->mark) result->made_by = call->op;
+    if (result->id >= call->mark) result->built_by = call->op;
     return result;
 }
-GPUNN__INTERNAL gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...)
+GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_status status, const char *format, ...)
 {
     char    text[GPUNN__ERROR_SIZE];
     va_list list;
@@ -44,28 +44,28 @@ GPUNN__INTERNAL gpunn__call gpunn__call_of(gpunn_model *model, const char *op, c
     return call;
 }
 
-GPUNN__INTERNAL bool gpunn__given(const gpunn__call *call, const void *ptr, const char *name)
+GPUNN__INTERNAL bool gpunn__is_non_null(const gpunn__call *call, const void *ptr, const char *name)
 {
     gpunn_device *dev = call->model ? call->model->dev : NULL;
     if (ptr == NULL && gpunn_last_status(dev) == GPUNN_OK && (dev || !gpunn__failed_here))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is NULL", name);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is NULL", name);
     return ptr != NULL;
 }
 
 GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer)
 {
     *call = gpunn__call_of(model, op, layer);
-    return gpunn__given(call, model, "the model");
+    return gpunn__is_non_null(call, model, "the model");
 }
 
 GPUNN__INTERNAL bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name, bool f32)
 {
-    if (!gpunn__given(call, t, name)) return false;
+    if (!gpunn__is_non_null(call, t, name)) return false;
     if (t->model != call->model)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s belongs to another model; all operands must belong to one", name);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s belongs to another model; all operands must belong to one", name);
     else if (f32 && t->dtype != GPUNN_F32)
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "%s is %s, but f32 is needed; convert it with gpunn_cast", name,
-                            gpunn_dtype_name(t->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "%s is %s, but f32 is needed; convert it with gpunn_cast", name,
+                               gpunn_dtype_name(t->dtype));
     else
         return true;
     return false;
@@ -116,12 +116,12 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind
     int          power;
     if (!gpunn__measure(rank, dim, &factor, &power)) {
         char text[128];
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s has more than 2^59 elements; use smaller sizes",
-                             gpunn__dims_text(model, rank, dim, text));
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "shape %s has more than 2^59 elements; use smaller sizes",
+                                gpunn__dims_text(model, rank, dim, text));
     }
     if (model->tensor_count >= model->tensor_limit)
-        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the model would have more than %d tensors; make a smaller one",
-                             model->tensor_limit);
+        return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "the model would have more than %d tensors; make a smaller one",
+                                model->tensor_limit);
     if (model->tensor_count == model->tensor_capacity) {
         size_t         item = sizeof *model->tensors, old_size = (size_t)model->tensor_capacity * item;
         int            capacity = model->tensor_capacity ? 2 * model->tensor_capacity : 32;
@@ -164,8 +164,8 @@ static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const cha
                                 : other && other != t               ? "taken; names are unique in a model"
                                                                     : NULL;
     if (fault) {
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, name && name[0] ? "the name '%.64s' is %s" : "the name%s is %s",
-                            name && name[0] ? name : "", fault);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, name && name[0] ? "the name '%.64s' is %s" : "the name%s is %s",
+                               name && name[0] ? name : "", fault);
         return false;
     }
     if (other == t) return true;
@@ -189,7 +189,7 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
     char text[128];
     (void)gpunn__dims_text(call->model, end, shape->dim, text);
     if (end != rank) {
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s has a dimension 0; the smallest is 1", text);
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "shape %s has a dimension 0; the smallest is 1", text);
         return -1;
     }
     for (int i = 0; i < rank; i++) {
@@ -198,10 +198,10 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
         if (shape->dim[i] > 0 || (sized ? batches && gpunn__size_place(call->model, shape->dim[i]) : batches == 2) ||
             (batches == 1 && shape->dim[i] == GPUNN_BATCH && found == 1))
             continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more, and %s", text,
-                            !sized     ? batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH"
-                            : !batches ? "none may vary between runs"
-                                       : "what varies is made by gpunn_size of this model, without C's arithmetic");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more, and %s", text,
+                               !sized     ? batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH"
+                               : !batches ? "none may vary between runs"
+                                          : "what varies is made by gpunn_size of this model, without C's arithmetic");
         return -1;
     }
     return rank;
@@ -229,13 +229,13 @@ static int64_t gpunn__new_size(const gpunn__call *call, const char *name, const 
     size.max = args->max / multiple * multiple;
     if (args->min < 0 || args->max < 0 || args->multiple < 0 || min > GPUNN__MAX_COUNT || multiple > GPUNN__MAX_COUNT ||
         (args->max && size.max < size.min)) {
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".min %lld, .max %lld and .multiple %lld leave no size; use others",
-                            (long long)args->min, (long long)args->max, (long long)args->multiple);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".min %lld, .max %lld and .multiple %lld leave no size; use others",
+                               (long long)args->min, (long long)args->max, (long long)args->multiple);
         return 0;
     }
     size.value = size.min / multiple;
     if (strcmp(name, "N") == 0) {
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the name N is the batch's in specs; choose another");
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "the name N is the batch's in specs; choose another");
         return 0;
     }
     if ((size.name = gpunn__strdup(model->dev, name)) == NULL) return 0;
@@ -249,18 +249,18 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
 {
     gpunn__call call;
     int64_t     dim = 0;
-    if (!gpunn__begin_model(&call, model, "size", text) || !gpunn__given(&call, text, "the text")) return GPUNN__FIRST_SIZE;
+    if (!gpunn__begin_model(&call, model, "size", text) || !gpunn__is_non_null(&call, text, "the text")) return GPUNN__FIRST_SIZE;
     const size_t        length = gpunn__size_name(text);
     const bool          named = length > 0 && text[length] == 0, is_new = named && !gpunn__size_find(model, text, length);
     gpunn__size_formula formula = {model, text, NULL, 0};
     if (strlen(text) >= GPUNN__SIZE_TEXT)
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the text is longer than %d bytes", GPUNN__SIZE_TEXT - 1);
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the text is longer than %d bytes", GPUNN__SIZE_TEXT - 1);
     else if (!is_new && (args.min || args.max || args.multiple))
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".min, .max and .multiple are told where a name is new");
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".min, .max and .multiple are told where a name is new");
     else if (is_new)
         dim = gpunn__new_size(&call, text, &args);
     else if ((dim = gpunn__parse_size(&formula)) == 0)
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s (at byte %d)", formula.fault, (int)(formula.at - text));
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s (at byte %d)", formula.fault, (int)(formula.at - text));
     return dim ? dim : GPUNN__FIRST_SIZE;
 }
 
@@ -270,8 +270,8 @@ GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_
     if (!gpunn__begin_model(&call, model, "input", name)) return NULL;
     if (dtype == GPUNN_DTYPE_DEFAULT) dtype = GPUNN_F32;
     if (gpunn_dtype_size(dtype) == 0 || dtype == GPUNN_F16 || dtype == GPUNN_BF16)
-        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "dtype %s cannot be an input's; use f32, i64, i32, u8 or bool",
-                             gpunn_dtype_name(dtype));
+        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "dtype %s cannot be an input's; use f32, i64, i32, u8 or bool",
+                                gpunn_dtype_name(dtype));
     int rank = gpunn__rank_of(&call, &shape, 1);
     if (rank < 0) return NULL;
     gpunn_tensor *t = gpunn__append(&call, GPUNN__INPUT, dtype, rank, shape.dim);
@@ -293,7 +293,7 @@ static bool gpunn__init_is_sound(const gpunn__call *call, gpunn_init init, int r
         fault = "a is negative; it is the fan-in, 0 to take it from the shape";
     else if (init.kind == GPUNN_INIT_KAIMING_UNIFORM && init.a == 0 && rank < 2)
         fault = "a shape of rank below 2 tells no fan-in; set .a to it";
-    if (fault) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "initial values: %s", fault);
+    if (fault) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "initial values: %s", fault);
     return fault == NULL;
 }
 
@@ -333,12 +333,12 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
     int rank = gpunn__rank_of(&call, &shape, 0);
     if (rank < 0) return NULL;
     if (values == NULL)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "values is NULL; pass as many floats as the shape has elements");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "values is NULL; pass as many floats as the shape has elements");
     gpunn_tensor *t = gpunn__append(&call, GPUNN__CONSTANT, GPUNN_F32, rank, shape.dim);
     size_t        size = 0;
     if (t == NULL) return NULL;
     if ((uint64_t)gpunn__count(t, 1) > SIZE_MAX || !gpunn__mul((size_t)gpunn__count(t, 1), sizeof *t->constant, &size))
-        return gpunn__refuse(&call, GPUNN_ERR_MEMORY, "so many elements do not fit this machine's memory");
+        return gpunn__call_fail(&call, GPUNN_ERR_MEMORY, "so many elements do not fit this machine's memory");
     t->constant = (float *)gpunn__realloc(model->dev, NULL, 0, size);
     if (t->constant == NULL) return gpunn__undo(&call);
     memcpy(t->constant, values, size);
@@ -408,7 +408,7 @@ GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved)
     gpunn__call call;
     if (!gpunn__begin_x(&call, "gpunn_set_saved", NULL, state, false)) return GPUNN_ERR_ARGUMENT;
     if (!state->state) {
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the tensor is no state; use what gpunn_state gave");
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the tensor is no state; use what gpunn_state gave");
         return GPUNN_ERR_ARGUMENT;
     }
     state->saved = saved;
@@ -441,7 +441,7 @@ static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char 
 {
     if (!gpunn__begin_x(call, function, t ? t->name : NULL, t, false)) return false;
     if (t->kind != GPUNN__PARAMETER)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the tensor is no parameter; only these have this setting");
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "the tensor is no parameter; only these have this setting");
     return t->kind == GPUNN__PARAMETER;
 }
 
@@ -499,7 +499,7 @@ GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen)
         if (gpunn__has_statistics(norm->op) && (norm == t || norm->inputs[3] == t)) mean = norm->inputs[3];
     }
     if (mean == NULL) {
-        (void)gpunn__refuse(
+        (void)gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
             "it is neither the result of a norm with running statistics nor a running_mean; use gpunn_find(model, "
             "\"name.running_mean\")");
@@ -515,7 +515,7 @@ GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale)
     gpunn__call call;
     if (!gpunn__begin_setting(&call, parameter, "gpunn_set_lr_scale")) return GPUNN_ERR_ARGUMENT;
     if (!isfinite(scale) || scale < 0) {
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use 0 or a positive number", (double)scale);
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use 0 or a positive number", (double)scale);
         return GPUNN_ERR_ARGUMENT;
     }
     parameter->lr_scale = scale;

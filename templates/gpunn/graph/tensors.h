@@ -18,12 +18,12 @@ GPUNN__PRIVATE const char *const gpunn__abc_names[] = {"a", "b", "c"};
 /* Removes the tensors appended since the call began. Returns NULL. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__undo(const gpunn__call *call);
 
-/* Ends a builder that is made of others: names it in result->made_by and returns result. If result is NULL,
+/* Ends a builder that is made of others: names it in result->built_by and returns result. If result is NULL,
  * because one of them failed, it undoes the call. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__made(const gpunn__call *call, gpunn_tensor *result);
+GPUNN__INTERNAL gpunn_tensor *gpunn__call_finish(const gpunn__call *call, gpunn_tensor *result);
 
 /* Records an error of the call and undoes it. Returns NULL. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...)
+GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_status status, const char *format, ...)
     GPUNN__PRINTF(3, 4);
 
 /* A call on model, without checks. */
@@ -31,7 +31,7 @@ GPUNN__INTERNAL gpunn__call gpunn__call_of(gpunn_model *model, const char *op, c
 
 /* Whether ptr is non-NULL. NULL is recorded as an error only if no error has been recorded yet, since it may
  * come from a call that failed. */
-GPUNN__INTERNAL bool gpunn__given(const gpunn__call *call, const void *ptr, const char *name);
+GPUNN__INTERNAL bool gpunn__is_non_null(const gpunn__call *call, const void *ptr, const char *name);
 
 /* Opens a call on a model; false if it is NULL. */
 GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer);

@@ -37,14 +37,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int
     gpunn_device *dev = a->reader.dev;
     int64_t       count = (int64_t)record->epochs * GPUNN__EPOCH_NOTES, bits;
     record->history = NULL;
-    record->room = 0;
+    record->capacity = 0;
     if (count == 0) return GPUNN_OK;
     bool good = record->best_epoch <= record->epochs &&
                 gpunn__history_note(a, index, count - 1, &bits); /* before allocating memory */
     if (good) {
         record->history = (gpunn__epoch *)gpunn__realloc(dev, NULL, 0, (size_t)record->epochs * sizeof *record->history);
         if (record->history == NULL) return GPUNN_ERR_MEMORY;
-        record->room = record->epochs;
+        record->capacity = record->epochs;
     }
     for (int64_t at = 0; at < count && good; at++) {
         good = gpunn__history_note(a, index, at, &bits);

@@ -76,7 +76,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
                         scalar ? "[]" : gpunn__shape_text(t, model));
     } else {
         item->to = to;
-        item->as = t->narrow ? gpunn__half_of(t->model) : dtype;
+        item->as = t->half_storage ? gpunn__half_of(t->model) : dtype;
     }
 }
 
@@ -117,7 +117,7 @@ static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t
 GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload)
 {
     stage += gpunn__stage_steps(opt);
-    gpunn_status status = upload ? GPUNN_OK : gpunn__fetch_lent(model, false);
+    gpunn_status status = upload ? GPUNN_OK : gpunn__copy_user_weights(model, false);
     if (status == GPUNN_OK) status = gpunn__stage_block(model->dev, model->weights, model->weight_count, &stage, upload);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
         for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++) {
@@ -126,7 +126,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimi
             status = gpunn__stage_block(model->dev, o->states.data[k], o->states.count, &own, upload);
             stage += (size_t)o->state_count * sizeof(float);
         }
-    return status == GPUNN_OK && upload ? gpunn__fetch_lent(model, true) : status;
+    return status == GPUNN_OK && upload ? gpunn__copy_user_weights(model, true) : status;
 }
 
 GPUNN__INTERNAL const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name, const char *rest)

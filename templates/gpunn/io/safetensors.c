@@ -517,7 +517,7 @@ static bool gpunn__is_converted(const gpunn__entry *item)
 }
 
 /* Emits one warning for all converted tensors of a file. The table must be sorted by offset. */
-static void gpunn__tell_conversions(const gpunn__archive *a)
+static void gpunn__log_conversions(const gpunn__archive *a)
 {
     const gpunn__entry *first = NULL;
     char                text[GPUNN__ERROR_SIZE], shown[128];
@@ -549,6 +549,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk
     }
     for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++) status = gpunn__reader_end(&a->shards[i]->reader);
     if (status == GPUNN_OK && a->shard_count == 0) status = gpunn__reader_end(&a->reader);
-    if (status == GPUNN_OK) gpunn__tell_conversions(a);
+    if (status == GPUNN_OK) gpunn__log_conversions(a);
     return status;
 }

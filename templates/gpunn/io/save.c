@@ -148,10 +148,10 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
     for (int k = 0; k < saved->count; k++)
         for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
             gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL, &resume[k].opt.steps[i]);
-    for (int narrow = 0; narrow < 2; narrow++) /* 16-bit weights last, so that the others stay aligned */
+    for (int half_storage = 0; half_storage < 2; half_storage++) /* 16-bit weights last, so that the others stay aligned */
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
-            if (gpunn__is_saved(t) && t->narrow == narrow) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
+            if (gpunn__is_saved(t) && t->half_storage == half_storage) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
     for (int i = 0; i < saved->count; i++) gpunn__emit_states(w, &saved->resume[i].opt);
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
@@ -243,12 +243,12 @@ static gpunn__resume *gpunn__resume_make(gpunn_optimizer *opt, int *count)
     return list;
 }
 
-/* Calls gpunn__counted_settle for all optimizers of a checkpoint, and gpunn__keys_settle for their model. */
-static GPUNN__STATUS gpunn__partners_settle(gpunn_optimizer *opt, bool with_replays)
+/* Calls gpunn__counted_sync for all optimizers of a checkpoint, and gpunn__keys_sync for their model. */
+static GPUNN__STATUS gpunn__partners_sync(gpunn_optimizer *opt, bool with_replays)
 {
-    gpunn_status status = gpunn__keys_settle(opt->model, with_replays);
+    gpunn_status status = gpunn__keys_sync(opt->model, with_replays);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o))
-        status = gpunn__counted_settle(o, with_replays);
+        status = gpunn__counted_sync(o, with_replays);
     return status;
 }
 
@@ -258,7 +258,7 @@ static GPUNN__STATUS gpunn__partners_prepare(gpunn_optimizer *opt)
     gpunn_status status = GPUNN_OK;
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o))
         status = gpunn__optimizer_prepare(o);
-    return status == GPUNN_OK ? gpunn__partners_settle(opt, true) : status;
+    return status == GPUNN_OK ? gpunn__partners_sync(opt, true) : status;
 }
 
 static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_loader *loader, const char *path)
@@ -309,7 +309,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
     if (collected == GPUNN_OK && gpunn_group_rank(opt->group) == 0) status = gpunn__checkpoint_write(opt, loader, path);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) gpunn__states_return(o);
     if (collected != GPUNN_OK || opt->group == NULL) return collected == GPUNN_OK ? status : collected;
-    return gpunn__agree(opt->group, status, NULL, "%s after update %lld", function, (long long)opt->step_count);
+    return gpunn__all_reduce_status(opt->group, status, NULL, "%s after update %lld", function, (long long)opt->step_count);
 }
 
 /* Reads the metadata of all optimizers. Fails if the file has another number of them. */
@@ -319,7 +319,7 @@ static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resu
     const gpunn__entry *note = gpunn__table_find(&a->notes, "", "optimizers");
     int64_t             saved = 1;
     gpunn_status        status = GPUNN_OK;
-    for (int i = 0; i < count; i++) list[i].opt.fit.room = 0;
+    for (int i = 0; i < count; i++) list[i].opt.fit.capacity = 0;
     if (note && !gpunn__slice_integer(&note->text, &saved)) saved = 0;
     if (saved != count && gpunn__is_checkpoint(a))
         return gpunn__fail(dev, GPUNN_ERR_STATE,
@@ -335,7 +335,7 @@ static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resu
 
 /* Checks the step counts in a stage. Averages that the file does not contain start as copies of the
  * weights. */
-static GPUNN__STATUS gpunn__stage_settle(const gpunn__archive *a, const gpunn_optimizer *opt, char *stage)
+static GPUNN__STATUS gpunn__stage_complete(const gpunn__archive *a, const gpunn_optimizer *opt, char *stage)
 {
     const gpunn_model *model = opt->model;
     const float       *weights = (float *)(void *)(stage + gpunn__stage_steps(opt));
@@ -397,7 +397,7 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
                              "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
                              gpunn__tail(path));
     if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
-    if (status == GPUNN_OK) status = gpunn__stage_settle(&archive, opt, stage);
+    if (status == GPUNN_OK) status = gpunn__stage_complete(&archive, opt, stage);
     gpunn__archive_close(&archive);
     if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, list->epoch, list->position, list->batch);
     if (loader && status == GPUNN_OK) {
@@ -410,11 +410,11 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
     }
     if (status == GPUNN_OK) {
         gpunn__resume_apply(opt, list, stage);
-        status = gpunn__partners_settle(opt, false);
+        status = gpunn__partners_sync(opt, false);
     }
     for (int i = 0; list && i < count; i++)
-        if (list[i].opt.fit.room)
-            gpunn__free(dev, list[i].opt.fit.history, (size_t)list[i].opt.fit.room * sizeof *list[i].opt.fit.history);
+        if (list[i].opt.fit.capacity)
+            gpunn__free(dev, list[i].opt.fit.history, (size_t)list[i].opt.fit.capacity * sizeof *list[i].opt.fit.history);
     gpunn__free(dev, list, (size_t)count * sizeof *list);
     gpunn__free(dev, stage, gpunn__stage_bytes(model, opt));
     return status;
@@ -424,6 +424,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
 {
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_load: the optimizer is NULL");
     gpunn_status status = gpunn__checkpoint_read(opt, loader, path);
-    return opt->group ? gpunn__agree(opt->group, status, NULL, "gpunn_checkpoint_load of update %lld", (long long)opt->step_count)
+    return opt->group ? gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_checkpoint_load of update %lld",
+                                                 (long long)opt->step_count)
                       : status;
 }

@@ -187,9 +187,9 @@ static bool gpunn__get_string(gpunn__loading *l, int entry, const char *key, con
 /* Reads one of several words and returns its index in *value. */
 static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, const char *const *words, int count, int *value)
 {
-    char        all[160];
-    gpunn__line line = {all, sizeof all, 0};
-    int         item = gpunn__look(l, entry, key);
+    char               all[160];
+    gpunn__text_buffer line = {all, sizeof all, 0};
+    int                item = gpunn__look(l, entry, key);
     if (item == 0) return true;
     for (int i = 0; i < count; i++) {
         if (l->items.at[item].kind == GPUNN__J_STRING && gpunn__slice_is(&l->items.at[item].text, words[i])) {
@@ -822,7 +822,7 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
     int item = gpunn__look(l, 0, "optimizer"), kind = 0, ignored;
     if (item) {
         char                  one[256];
-        gpunn__line           line = {one, sizeof one, 0};
+        gpunn__text_buffer    line = {one, sizeof one, 0};
         const char           *names[GPUNN_UPDATE_COUNT];
         const gpunn__setting *setting;
         gpunn__put(&line, "one of ");
@@ -835,7 +835,7 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
             !gpunn__need(l, item, "type", one, &ignored) ||
             !gpunn__get_choice(l, item, "type", names, GPUNN_UPDATE_AVERAGE, &kind))
             return false;
-        recipe->given = true;
+        recipe->is_set = true;
         recipe->kind = (gpunn_update_kind)kind;
         setting = gpunn__rules[kind].setting;
         for (int i = 0; setting[i].key; i++) {
@@ -1015,7 +1015,7 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
 {
     if (model == NULL) return NULL;
     const gpunn__recipe *recipe = &model->spec.recipe;
-    if (!recipe->given)
+    if (!recipe->is_set)
         return GPUNN__FAIL_NULL(
             model->dev, GPUNN_ERR_STATE,
             "gpunn_spec_optimizer: the model comes from no spec with an \"optimizer\"; make one with gpunn_sgd");

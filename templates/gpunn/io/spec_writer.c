@@ -49,8 +49,8 @@ static void gpunn__emit_id(gpunn__writer *w, const gpunn_tensor *t)
 
 static void gpunn__emit_number(gpunn__writer *w, const char *separator, float value)
 {
-    char        number[48];
-    gpunn__line line = {number, sizeof number, 0};
+    char               number[48];
+    gpunn__text_buffer line = {number, sizeof number, 0};
     gpunn__put_number(&line, value);
     gpunn__emitf(w, "%s%s", separator, number);
 }
@@ -63,8 +63,8 @@ static void gpunn__emit_float(gpunn__writer *w, const char *separator, const cha
 
 static void gpunn__emit_dim(gpunn__writer *w, const char *separator, const gpunn_model *model, int64_t dim)
 {
-    char        value[GPUNN__SIZE_ROOM + 8];
-    gpunn__line line = {value, sizeof value, 0};
+    char               value[GPUNN__SIZE_BUFFER + 8];
+    gpunn__text_buffer line = {value, sizeof value, 0};
     gpunn__put_dim(&line, model, dim, "\"");
     gpunn__emitf(w, "%s%s", separator, value);
 }
@@ -150,7 +150,7 @@ static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const 
 }
 
 /* An attribute as a number, for comparison with a default; NAN if it is not a single number. */
-static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
+static double gpunn__attribute_number(const gpunn_tensor *t, const gpunn__attribute *a)
 {
     const void *from = (const char *)&t->attr + a->place;
     const int  *ints = (const int *)from;
@@ -158,8 +158,8 @@ static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
     case GPUNN__A_SIZE:
     case GPUNN__A_COUNT:
     case GPUNN__A_ALONG:
-    case GPUNN__A_GIVEN:
-    case GPUNN__A_SAME_RANK: return (double)gpunn__told_size(t, a);
+    case GPUNN__A_EXISTS:
+    case GPUNN__A_SAME_RANK: return (double)gpunn__attribute_size(t, a);
     case GPUNN__A_BOOL: return *(const bool *)from;
     case GPUNN__A_NOT: return !*(const bool *)from;
     case GPUNN__A_LAST: return t->rank - *ints;
@@ -179,17 +179,17 @@ static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
 }
 
 /* Whether an entry may omit this attribute because its builder infers the same value. */
-static bool gpunn__told_is_usual(const gpunn_tensor *t, const gpunn__told *a, const gpunn__argument *key)
+static bool gpunn__attribute_is_default(const gpunn_tensor *t, const gpunn__attribute *a, const gpunn__argument *key)
 {
     if (a->kind == GPUNN__A_AXES) return t->attr.axes == (1u << t->inputs[0]->rank) - 1;
     if (a->kind == GPUNN__A_ROW) return t->attr.ignore_index < 0;
     if (gpunn__op_is(t->op, GPUNN__POOL) && strcmp(a->name, "stride") == 0)
         return memcmp(t->attr.stride, t->attr.kernel, sizeof t->attr.stride) == 0;
-    return gpunn__told_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
+    return gpunn__attribute_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
 }
 
 /* The tensor that a key refers to; NULL if there is none or it belongs to the layer itself. */
-static const gpunn_tensor *gpunn__told_operand(const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
+static const gpunn_tensor *gpunn__attribute_operand(const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
 {
     const int           i = (int)key->otherwise;
     const gpunn_tensor *x = i < t->input_count ? t->inputs[i] : NULL;
@@ -197,7 +197,7 @@ static const gpunn_tensor *gpunn__told_operand(const gpunn_tensor *t, const gpun
 }
 
 /* The scale factor of axis i if it cannot be computed from the sizes; 0 if it can. */
-static float gpunn__told_scale(const gpunn_tensor *t, int i)
+static float gpunn__attribute_scale(const gpunn_tensor *t, int i)
 {
     const int64_t in = t->inputs[0]->dim[2 + i], out = t->dim[2 + i];
     const bool    sized = gpunn__is_sized(in) || gpunn__is_sized(out);
@@ -222,11 +222,11 @@ static void gpunn__emit_factors(gpunn__writer *w, const gpunn_tensor *t, const c
 {
     const int axes = t->rank - 2;
     bool      scaled = false;
-    for (int i = 0; i < axes; i++) scaled = scaled || gpunn__told_scale(t, i) != 0;
+    for (int i = 0; i < axes; i++) scaled = scaled || gpunn__attribute_scale(t, i) != 0;
     for (int i = 0; scaled && i < axes; i++) {
-        char        value[64];
-        gpunn__line line = {value, sizeof value, 0};
-        gpunn__put_float(&line, gpunn__told_scale(t, i), 9);
+        char               value[64];
+        gpunn__text_buffer line = {value, sizeof value, 0};
+        gpunn__put_float(&line, gpunn__attribute_scale(t, i), 9);
         if (i == 0) gpunn__emitf(w, ", \"%s\": [", key);
         gpunn__emitf(w, "%s%s", i ? ", " : "", value);
     }
@@ -295,7 +295,7 @@ static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn
     case GPUNN__K_DTYPE: word = gpunn_dtype_name(t->dtype); break;
     case GPUNN__K_BIAS:
     case GPUNN__K_REFERENCE:
-        x = gpunn__told_operand(t, row, key);
+        x = gpunn__attribute_operand(t, row, key);
         if (x == NULL) break;
         gpunn__emitf(w, ", \"%s\": ", name);
         gpunn__emit_id(w, x);
@@ -311,7 +311,7 @@ static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn
 }
 
 /* The list's element for a key; the list's end if there is none. */
-static const gpunn__told *gpunn__told_as(const gpunn__told *a, const gpunn__argument *key)
+static const gpunn__attribute *gpunn__attribute_as(const gpunn__attribute *a, const gpunn__argument *key)
 {
     while (a->name && (key->kind == GPUNN__K_BIAS || strcmp(key->name, a->name) != 0)) a++;
     return a;
@@ -327,13 +327,13 @@ static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const
             gpunn__emit_float(w, ", ", gpunn__op_infos[t->op].attribute[i], t->attr.value[i]);
     }
     for (const gpunn__argument *key = row ? row->arguments : NULL; key && key->name; key++) {
-        char               value[GPUNN__TEXT_SIZE];
-        gpunn__line        line = {value, sizeof value, 0};
-        const gpunn__told *a = gpunn__told_as(row->told, key);
-        if (a->name == NULL) a = gpunn__told_as(gpunn__shown[row - gpunn__rows], key);
+        char                    value[GPUNN__TEXT_SIZE];
+        gpunn__text_buffer      line = {value, sizeof value, 0};
+        const gpunn__attribute *a = gpunn__attribute_as(row->attributes, key);
+        if (a->name == NULL) a = gpunn__attribute_as(gpunn__shown[row - gpunn__rows], key);
         if (a->name == NULL || key->kind >= GPUNN__K_INIT) {
             gpunn__emit_key(w, t, row, key);
-        } else if (!gpunn__told_is_usual(t, a, key)) {
+        } else if (!gpunn__attribute_is_default(t, a, key)) {
             gpunn__put_attribute(&line, t, a, true);
             gpunn__emitf(w, ", \"%s\": ", key->name);
             gpunn__emit(w, value, line.used);
@@ -453,7 +453,7 @@ static void gpunn__emit_tensors(gpunn__writer *w, const gpunn_model *model)
 
 static void gpunn__recipe_of(const gpunn_optimizer *opt, gpunn__recipe *recipe)
 {
-    recipe->given = true;
+    recipe->is_set = true;
     recipe->kind = opt->rule.kind;
     memcpy(recipe->setting, opt->rule.setting, sizeof recipe->setting);
     recipe->setting[0] = opt->lr;
@@ -571,7 +571,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
         gpunn__emitf(&w, ",\n  \"loss\": ");
         gpunn__emit_id(&w, loss);
     }
-    if (recipe.given) gpunn__emit_recipe(&w, &recipe);
+    if (recipe.is_set) gpunn__emit_recipe(&w, &recipe);
     gpunn__emitf(&w, "\n}\n");
     if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
     gpunn__file_discard(&file);

@@ -24,14 +24,15 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     attr.is_causal = args.is_causal;
     attr.heads_last = args.heads_last && !packed;
     attr.enable_gqa = args.enable_gqa;
-    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, count, &out) || !gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, count, &out) || !gpunn__apply_defaults(&call, &args))
+        return NULL;
     attr.dropout_p = args.dropout_p;
     attr.scale = gpunn__float_setting(args.scale, (float)(1 / sqrt((double)q->dim[q->rank - 1])));
     if (!isfinite(attr.scale))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.scale);
-    attr.site = q->model->random_sites;
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.scale);
+    attr.site = q->model->random_streams;
     gpunn_tensor *y = gpunn__node(&call, &gpunn__operation_scaled_dot_product_attention, &attr, operands, count);
-    if (y && attr.dropout_p > 0) q->model->random_sites++;
+    if (y && attr.dropout_p > 0) q->model->random_streams++;
     return y;
 }
 
@@ -73,16 +74,16 @@ static bool gpunn__rotary_fits(const gpunn__call *call, const gpunn_tensor *x, c
     const int64_t       rows = x->dim[args->heads_last ? 1 : 2];
     char                one[128], other[128];
     if (dims < 2 || dims % 2 || dims > x->dim[3])
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
-                            "%lld features of the %lld of a head turn, in pairs; use an even number of them for .dims",
-                            (long long)dims, (long long)x->dim[3]);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "%lld features of the %lld of a head turn, in pairs; use an even number of them for .dims",
+                               (long long)dims, (long long)x->dim[3]);
     else if (f && (f->rank != 1 || f->dim[0] != dims / 2))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".frequencies is %s, but [%lld], one for each pair of features, is needed",
-                            gpunn__shape_text(f, one), (long long)(dims / 2));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".frequencies is %s, but [%lld], one for each pair of features, is needed",
+                               gpunn__shape_text(f, one), (long long)(dims / 2));
     else if (positions->rank < 1 || positions->rank > 2 || positions->dim[positions->rank - 1] != rows ||
              (positions->rank == 2 && positions->dim[0] != 1 && positions->dim[0] != x->dim[0]))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "positions is %s and x %s; [l] or [n, l] of x's n and l is needed",
-                            gpunn__shape_text(positions, one), gpunn__shape_text(x, other));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "positions is %s and x %s; [l] or [n, l] of x's n and l is needed",
+                               gpunn__shape_text(positions, one), gpunn__shape_text(x, other));
     else
         return true;
     return false;
@@ -96,7 +97,7 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
     if (!gpunn__begin(&call, "rotary_embedding", NULL, names, operands, 2, 1) ||
         !gpunn__are_indices(&call, positions, "positions") ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 4, 4, "[n, heads, l, e] or, with .heads_last, [n, l, heads, e]") ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 3, 3) || !gpunn__settle(&call, &args) ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 3, 3) || !gpunn__apply_defaults(&call, &args) ||
         (args.frequencies && !gpunn__operand(&call, args.frequencies, ".frequencies", true)))
         return NULL;
     const int64_t dims = args.dims ? args.dims : x->dim[3], pairs = dims / 2;
@@ -119,7 +120,7 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
         gpunn_tensor *whole[2] = {turned, gpunn_slice(x, 3, dims, x->dim[3], 1)};
         turned = gpunn_concat(whole, 2, 3);
     }
-    return gpunn__made(&call, turned);
+    return gpunn__call_finish(&call, turned);
 }
 
 /* ---- ---- attention layers: built from other nodes, parameters named as in torch.nn ------------------------------------ */
@@ -149,11 +150,11 @@ static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mas
     gpunn_shape shape = {{to[0], to[1], to[2], to[3]}};
     if (!gpunn__operand(call, mask, name, false)) return NULL;
     if (mask->dtype != GPUNN_BOOL && mask->dtype != GPUNN_F32)
-        return gpunn__refuse(call, GPUNN_ERR_DTYPE, "%s is %s, but must be bool (true: ignored) or f32 (added); gpunn_cast it",
-                             name, gpunn_dtype_name(mask->dtype));
+        return gpunn__call_fail(call, GPUNN_ERR_DTYPE, "%s is %s, but must be bool (true: ignored) or f32 (added); gpunn_cast it",
+                                name, gpunn_dtype_name(mask->dtype));
     if (mask->rank != rank || memcmp(mask->dim, dim, (size_t)rank * sizeof *dim) != 0)
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(mask, given),
-                             gpunn__dims_text(call->model, rank, dim, needed));
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(mask, given),
+                                gpunn__dims_text(call->model, rank, dim, needed));
     bool          choice = mask->dtype == GPUNN_BOOL;
     gpunn_tensor *part = gpunn_reshape(mask, shape);
     if (choice && part) part = gpunn_cast(part, GPUNN_F32);
@@ -261,23 +262,23 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     for (int i = 0; i < 3; i++) {
         (void)gpunn__shape_text(x[i], shapes[i]);
         if (x[i]->rank != 3 || x[i]->dim[2] < 1 || x[i]->dim[2] > INT32_MAX / 3)
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                                 "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed", names[i],
-                                 shapes[i]);
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                    "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed", names[i],
+                                    shapes[i]);
     }
-    if (!gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.head_weights && args.weights == NULL)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "head_weights is not used without .weights; leave it out");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "head_weights is not used without .weights; leave it out");
     const int64_t e = query->dim[2], heads = args.num_heads, n = query->dim[args.batch_first ? 0 : 1];
     const int64_t l = query->dim[args.batch_first ? 1 : 0], s = key->dim[args.batch_first ? 1 : 0];
     if (e % heads != 0)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "num_heads is %d, but must divide the size of query %s", args.num_heads,
-                             shapes[0]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "num_heads is %d, but must divide the size of query %s",
+                                args.num_heads, shapes[0]);
     if (key->dim[0] != value->dim[0] || key->dim[1] != value->dim[1] || key->dim[args.batch_first ? 0 : 1] != n)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "query is %s, key %s and value %s: all need the same n, key and value the same "
-                             "rows",
-                             shapes[0], shapes[1], shapes[2]);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "query is %s, key %s and value %s: all need the same n, key and value the same "
+                                "rows",
+                                shapes[0], shapes[1], shapes[2]);
     const bool same = query == key && key == value, one = key->dim[2] == e && value->dim[2] == e;
     for (int i = 0; i < (one ? 1 : 3); i++) {
         const int64_t rows = one ? 3 * e : e, columns = x[i]->dim[2];
@@ -318,7 +319,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     if (p && !args.head_weights) p = gpunn_mean(p, GPUNN_AXES(1), false);
     if (args.weights && p == NULL) return gpunn__undo(&call);
     if (args.weights) *args.weights = p;
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 /* A transformer layer. Its parts are made in torch.nn's order. */
@@ -375,7 +376,7 @@ static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_te
     return t->args->norm_first ? y : gpunn__transformer_norm(t, y);
 }
 
-/* Makes an encoder layer if memory is NULL, else a decoder layer. args: after gpunn__settle. */
+/* Makes an encoder layer if memory is NULL, else a decoder layer. args: after gpunn__apply_defaults. */
 static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
                                               const gpunn_transformer_args *args)
 {
@@ -385,7 +386,7 @@ static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, g
     x = gpunn__transformer_residual(&t, x, NULL, "self_attn");
     if (memory) x = gpunn__transformer_residual(&t, x, memory, "multihead_attn");
     x = gpunn__transformer_residual(&t, x, NULL, NULL);
-    return gpunn__made(&call, x);
+    return gpunn__call_finish(&call, x);
 }
 
 /* Makes a single layer. */
@@ -393,7 +394,7 @@ static gpunn_tensor *gpunn__transformer_single(const char *op, gpunn_tensor *x, 
                                                gpunn_transformer_args *args)
 {
     gpunn__call call;
-    return gpunn__begin_x(&call, op, name, x, true) && gpunn__settle(&call, args)
+    return gpunn__begin_x(&call, op, name, x, true) && gpunn__apply_defaults(&call, args)
                ? gpunn__transformer_layer(op, x, memory, name, args)
                : NULL;
 }
@@ -403,7 +404,7 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
 {
     char        part[32], text[GPUNN__NAME_SIZE];
     gpunn__call call;
-    if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name) || !gpunn__settle(&call, args))
+    if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name) || !gpunn__apply_defaults(&call, args))
         return NULL;
     const int layers = args->num_layers;
     for (int i = 0; i < layers && x; i++) {
@@ -411,12 +412,12 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
         x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), args);
         int made = call.model->tensor_count - call.mark, limit = call.model->tensor_limit - call.mark;
         if (x && i == 0 && layers > limit / made)
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers, made,
-                                 limit / made);
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                    "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers, made,
+                                    limit / made);
     }
     if (x && args->norm) x = gpunn__plain_norm(x, gpunn__part(text, name, "norm"), args->layer_norm_eps);
-    return gpunn__made(&call, x);
+    return gpunn__call_finish(&call, x);
 }
 
 GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name, gpunn_transformer_args args)

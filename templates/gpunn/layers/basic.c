@@ -8,7 +8,7 @@
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
 
 /* Applies the default of one argument and checks its range. */
-static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a, void *at)
+static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument *a, void *at)
 {
     const char  *range = NULL;
     const double usual = a->otherwise;
@@ -20,10 +20,10 @@ static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a,
         else if (*value == GPUNN_ZERO)
             *value = 0;
         if (*value < low)
-            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to %d or more", a->name, *value, a->field, low);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to %d or more", a->name, *value, a->field, low);
         else if (a->kind == GPUNN__K_CELLS && *value > 0 && *value % 2 == 0)
-            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; use an odd number, or 0 for the whole image", a->name,
-                                *value);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; use an odd number, or 0 for the whole image", a->name,
+                                   *value);
         else
             return true;
         return false;
@@ -42,18 +42,18 @@ static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a,
             range = "a finite number from 0 on";
         else if (a->kind == GPUNN__K_NUMBER ? !isfinite(*value) : *value != *value)
             range = "a finite number";
-        if (range) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %g; use %s", a->name, (double)*value, range);
+        if (range) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %g; use %s", a->name, (double)*value, range);
     } else if (a->kind >= GPUNN__K_REDUCTION && a->kind <= GPUNN__K_PAD_MODE) {
         const gpunn__choice *of = gpunn__choice_of(a->kind);
         const int            value = *(const int *)at;
         if (value < 0 || value >= of->count) range = of->in_c;
-        if (range) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; use %s", a->name, value, range);
+        if (range) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; use %s", a->name, value, range);
     }
     return range == NULL;
 }
 
 /* Whether an argument differs from 0. */
-static bool gpunn__is_given(const gpunn__argument *a, const void *args)
+static bool gpunn__is_nonzero(const gpunn__argument *a, const void *args)
 {
     static const char nothing[sizeof(void *)] = {0};
     const bool        flag = (a->kind >= GPUNN__K_FLAG && a->kind <= GPUNN__K_NO_BIAS) || a->kind == GPUNN__K_ACTIVATION;
@@ -62,7 +62,7 @@ static bool gpunn__is_given(const gpunn__argument *a, const void *args)
     return memcmp((const char *)args + a->member, nothing, flag ? sizeof(bool) : pointer ? sizeof(void *) : sizeof(int)) != 0;
 }
 
-GPUNN__INTERNAL bool gpunn__settle(const gpunn__call *call, void *args)
+GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
 {
     const gpunn__row *row = gpunn__row_called(call->op);
     for (int i = 0; i < GPUNN__ROW_COUNT; i++) {
@@ -71,13 +71,13 @@ GPUNN__INTERNAL bool gpunn__settle(const gpunn__call *call, void *args)
         for (const gpunn__argument *a = other->arguments; a->name; a++) {
             const gpunn__argument *own = row->arguments;
             while (own->name && own->member != a->member) own++;
-            if (own->name || !gpunn__is_given(a, args)) continue;
-            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".%s is for %s, not used here; leave it out", a->field, other->name);
+            if (own->name || !gpunn__is_nonzero(a, args)) continue;
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".%s is for %s, not used here; leave it out", a->field, other->name);
             return false;
         }
     }
     for (const gpunn__argument *a = row->arguments; a->name; a++)
-        if (a->otherwise != GPUNN__NONE && !gpunn__settle_one(call, a, (char *)args + a->member)) return false;
+        if (a->otherwise != GPUNN__NONE && !gpunn__apply_default(call, a, (char *)args + a->member)) return false;
     return true;
 }
 
@@ -98,7 +98,7 @@ GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *na
                         : gpunn__index_find(call->model, GPUNN__BY_LAYER, name)
                             ? "the name is taken by another layer; names are unique in a model"
                             : NULL;
-    if (fault) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s", fault);
+    if (fault) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s", fault);
     return fault == NULL;
 }
 
@@ -143,8 +143,8 @@ GPUNN__INTERNAL bool gpunn__are_indices(const gpunn__call *call, const gpunn_ten
 {
     bool fits = t->dtype == GPUNN_I64 || t->dtype == GPUNN_I32;
     if (!fits)
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "%s is %s, but integers are needed; use i64 or i32", name,
-                            gpunn_dtype_name(t->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "%s is %s, but integers are needed; use i64 or i32", name,
+                               gpunn_dtype_name(t->dtype));
     return fits;
 }
 
@@ -160,8 +160,8 @@ static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *we
         bool        fits = weight->rank == 2 && weight->dim[i] > 0 && weight->dim[i] <= INT32_MAX;
         if (fits && dim[i] == 0) dim[i] = weight->dim[i];
         if (fits && weight->dim[i] == dim[i]) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".weight is %s, but [%s, %s] is needed, where %s is %lld",
-                            gpunn__shape_text(weight, text), rows, columns, what, (long long)dim[i]);
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".weight is %s, but [%s, %s] is needed, where %s is %lld",
+                               gpunn__shape_text(weight, text), rows, columns, what, (long long)dim[i]);
         return false;
     }
     return true;
@@ -174,8 +174,8 @@ static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias
     if (bias == NULL) return true;
     if (!gpunn__operand(call, bias, ".bias", true)) return false;
     if (!no_bias && bias->kind == GPUNN__PARAMETER && bias->rank == 1 && bias->dim[0] == out) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
-                        gpunn__shape_text(bias, text), (long long)out);
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
+                           gpunn__shape_text(bias, text), (long long)out);
     return false;
 }
 
@@ -192,9 +192,9 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
     weight_dim[1] = x->dim[x->rank - 1];
     if (args.weight && !gpunn__shared_weight(&call, args.weight, "out_features", "x's features", weight_dim)) return NULL;
     if (args.weight && args.weight->kind != GPUNN__PARAMETER)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
     args.out_features = (int)weight_dim[0];
-    if (!gpunn__settle(&call, &args) || !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
+    if (!gpunn__apply_defaults(&call, &args) || !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
     return gpunn__affine(&call, &gpunn__operation_linear, &attr, x, args.weight, 2, weight_dim, args.bias, !args.no_bias,
                          weight_dim[0]);
 }
@@ -212,12 +212,13 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     if (args.weight && !gpunn__shared_weight(&call, args.weight, "num_embeddings", "embedding_dim", weight_dim)) return NULL;
     args.num_embeddings = (int)weight_dim[0];
     args.embedding_dim = (int)weight_dim[1];
-    if (!gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__apply_defaults(&call, &args)) return NULL;
     int64_t padding = gpunn__int_setting(args.padding_idx, -1);
     if (args.padding_idx < 0 && args.padding_idx != GPUNN_ZERO) padding += weight_dim[0];
     if (args.padding_idx != 0 && (padding < 0 || padding >= weight_dim[0]))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "padding_idx is %d, but there are %lld rows; use -%lld to %lld",
-                             args.padding_idx, (long long)weight_dim[0], (long long)weight_dim[0], (long long)weight_dim[0] - 1);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "padding_idx is %d, but there are %lld rows; use -%lld to %lld",
+                                args.padding_idx, (long long)weight_dim[0], (long long)weight_dim[0],
+                                (long long)weight_dim[0] - 1);
     gpunn_tensor *operands[] = {tokens, args.weight};
     if (args.weight == NULL) {
         operands[1] = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 2, weight_dim, GPUNN_INIT_NORMAL, 0);
@@ -233,15 +234,15 @@ GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, co
 {
     for (int i = axes; i < 3; i++) {
         if (each[i] == 0) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s[%d] is set, but the window has %d ax%s; leave it out", many, i, axes,
-                            axes == 1 ? "is" : "es");
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s[%d] is set, but the window has %d ax%s; leave it out", many, i, axes,
+                               axes == 1 ? "is" : "es");
         return false;
     }
     for (int i = 0; i < axes; i++) {
         result[i] = each[i] ? gpunn__int_setting(each[i], 0) : gpunn__int_setting(all, otherwise[i]);
         if (result[i] >= lowest) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s, or .%s for each axis, to %d or more", one, result[i],
-                            one, many, lowest);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s, or .%s for each axis, to %d or more", one, result[i],
+                               one, many, lowest);
         return false;
     }
     return true;
@@ -283,23 +284,24 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
     for (int i = 0; i < axes; i++) {
         const int more = attr.output_padding[i];
         if (more && !transposed)
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "output_padding is %d, but only transposed convolutions have one; leave it out", more);
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                    "output_padding is %d, but only transposed convolutions have one; leave it out", more);
         if (more && more >= attr.stride[i] && more >= attr.dilation[i])
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d",
-                                 more, 2 + i, attr.stride[i], attr.dilation[i]);
+            return gpunn__call_fail(
+                &call, GPUNN_ERR_ARGUMENT,
+                "output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d", more, 2 + i,
+                attr.stride[i], attr.dilation[i]);
     }
     const bool uneven = memcmp(ends, attr.padding, sizeof ends) != 0;
     if (uneven && transposed)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "padding_end is not used by transposed convolutions; leave it out and gpunn_slice the result");
-    if (!gpunn__settle(&call, args)) return NULL;
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "padding_end is not used by transposed convolutions; leave it out and gpunn_slice the result");
+    if (!gpunn__apply_defaults(&call, args)) return NULL;
     attr.groups = args->groups;
     if (x->dim[1] % attr.groups != 0 || args->out_channels % attr.groups != 0)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "groups is %d, but the input has %d channels and out_channels is %d; it must divide both",
-                             attr.groups, (int)x->dim[1], args->out_channels);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "groups is %d, but the input has %d channels and out_channels is %d; it must divide both",
+                                attr.groups, (int)x->dim[1], args->out_channels);
     const int64_t out = args->out_channels;
     int64_t       weight_dim[5];
     weight_dim[0] = transposed ? x->dim[1] : out;
@@ -309,8 +311,8 @@ static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_t
     if (args->weight &&
         (args->weight->rank != x->rank || memcmp(args->weight->dim, weight_dim, (size_t)x->rank * sizeof *weight_dim) != 0)) {
         char text[128], needed[128];
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed", gpunn__shape_text(args->weight, text),
-                             gpunn__dims_text(call.model, x->rank, weight_dim, needed));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed", gpunn__shape_text(args->weight, text),
+                                gpunn__dims_text(call.model, x->rank, weight_dim, needed));
     }
     if (!gpunn__shared_bias(&call, args->bias, args->no_bias, out)) return NULL;
     if (uneven && (x = gpunn__pad_sides(x, attr.padding, ends, 0)) == NULL) return gpunn__undo(&call);
@@ -362,7 +364,7 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__op
     gpunn_tensor *y = gpunn_reshape(x, image);
     if (y) y = gpunn__node(call, operation, &flat, &y, 1);
     if (y) y = gpunn_reshape(y, row);
-    return gpunn__made(call, y);
+    return gpunn__call_finish(call, y);
 }
 
 /* Max-pools one axis of x [n, c, ...] with dilation. The cells of each window are placed along an axis of
@@ -409,10 +411,11 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn_
         if (!dilated && !attr->ceil_mode) continue;
         windows[i] = gpunn__windows(padded, attr->kernel[i], attr->stride[i], 0, attr->dilation[i], attr->ceil_mode);
         if (windows[i] < 1)
-            return gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                                 "the window spans %lld along axis %d, but the padded input only %lld (input %s); use a smaller "
-                                 "kernel or more padding",
-                                 (long long)span, 2 + i, (long long)padded, gpunn__shape_text(x, text));
+            return gpunn__call_fail(
+                call, GPUNN_ERR_SHAPE,
+                "the window spans %lld along axis %d, but the padded input only %lld (input %s); use a smaller "
+                "kernel or more padding",
+                (long long)span, 2 + i, (long long)padded, gpunn__shape_text(x, text));
         if (attr->ceil_mode && (windows[i] - 1) * attr->stride[i] >= size + starts[i]) windows[i]--;
         if (dilated && (windows[i] - 1) * attr->stride[i] + span > padded)
             ends[i] = (int)((windows[i] - 1) * attr->stride[i] + span - size - starts[i]);
@@ -420,7 +423,7 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn_
     gpunn_tensor *y = gpunn__pad_sides(x, attr->padding, ends, maximum ? -INFINITY : 0);
     if (dilated) {
         for (int axis = x->rank - 1; axis >= 2 && y; axis--) y = gpunn__dilated_axis(attr, y, axis, windows[axis - 2]);
-        return gpunn__made(call, y);
+        return gpunn__call_finish(call, y);
     }
     attr->count_exclude_pad = false;
     if (y) y = gpunn__pool_result(call, operation, attr, y);
@@ -431,10 +434,10 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn_
         y = share ? gpunn_div(y, share) : NULL;
     }
     for (int i = 0; i < x->rank - 2 && y && attr->ceil_mode; i++) y = gpunn_slice(y, 2 + i, 0, windows[i], 1);
-    return gpunn__made(call, y);
+    return gpunn__call_finish(call, y);
 }
 
-/* Makes a pool whose args have been settled. */
+/* Makes a pool whose args have their defaults. */
 static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__operation *operation, int axes, gpunn_tensor *x,
                                       const gpunn_pool_args *args)
 {
@@ -458,12 +461,12 @@ static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__oper
         const int64_t span = (int64_t)attr.dilation[i] * (attr.kernel[i] - 1) + 1;
         const int     most = attr.padding[i] > ends[i] ? attr.padding[i] : ends[i];
         if (most > span / 2)
-            return gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
-                                 "padding is %d, more than half of the kernel's %lld; use a smaller padding", most,
-                                 (long long)span);
+            return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                                    "padding is %d, more than half of the kernel's %lld; use a smaller padding", most,
+                                    (long long)span);
         if (attr.dilation[i] > 1 && !gpunn__op_is(operation->op, GPUNN__MAX_POOL))
-            return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "dilation is %d, but only max_pool has one; leave it out",
-                                 attr.dilation[i]);
+            return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "dilation is %d, but only max_pool has one; leave it out",
+                                    attr.dilation[i]);
         apart = apart || attr.dilation[i] > 1 || ends[i] != attr.padding[i];
     }
     return apart ? gpunn__pool_of_padded(call, operation, &attr, x, ends) : gpunn__pool_result(call, operation, &attr, x);
@@ -481,7 +484,7 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
     memset(&window, 0, sizeof window);
     if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
     if (!(p > 0 && isfinite(p)))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "norm_type is %g; use a positive number", (double)p);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "norm_type is %g; use a positive number", (double)p);
     window.kernel_size = args->kernel_size, window.stride = args->stride, window.ceil_mode = args->ceil_mode;
     memcpy(window.kernel_shape, args->kernel_shape, sizeof window.kernel_shape);
     memcpy(window.strides, args->strides, sizeof window.strides);
@@ -489,15 +492,15 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
     gpunn_tensor *y = gpunn_pow_scalar(x, p);
     if (y) y = gpunn__pool_node(&call, operation, axes, y, &window);
     if (y) y = gpunn__expr("m = cells * x; (1 if m == 0 else m) ** power if m != 0 else 0", NULL, &y, 1, names, numbers, 2, NULL);
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
-#define GPUNN__X(name, op, axes)                                                                       \
-    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                     \
-    {                                                                                                  \
-        gpunn__call call;                                                                              \
-        if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__settle(&call, &args)) return NULL; \
-        return gpunn__pool_node(&call, &gpunn__operation_##op, axes, x, &args);                        \
+#define GPUNN__X(name, op, axes)                                                                               \
+    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                             \
+    {                                                                                                          \
+        gpunn__call call;                                                                                      \
+        if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__apply_defaults(&call, &args)) return NULL; \
+        return gpunn__pool_node(&call, &gpunn__operation_##op, axes, x, &args);                                \
     }
 GPUNN__X(max_pool1d, max_pool2d, 1)
 GPUNN__X(max_pool2d, max_pool2d, 2)
@@ -531,8 +534,8 @@ static gpunn_tensor *gpunn__adaptive_pool(const char *name, const gpunn__operati
     if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes)) return NULL;
     for (int i = 0; i < axes; i++) {
         if (out[i] < 1)
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the result's size along axis %d is %d; it must be 1 or more", 2 + i,
-                                 out[i]);
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the result's size along axis %d is %d; it must be 1 or more",
+                                    2 + i, out[i]);
         attr.size[i] = out[i];
     }
     return gpunn__pool_result(&call, operation, &attr, x);
@@ -573,7 +576,8 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
     gpunn_tensor    *operands[] = {x, grid};
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_op(&call, "grid_sample", GPUNN_OP_GRID_SAMPLE, operands, 2, 3) || !gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__begin_op(&call, "grid_sample", GPUNN_OP_GRID_SAMPLE, operands, 2, 3) || !gpunn__apply_defaults(&call, &args))
+        return NULL;
     attr.mode = (int)args.mode;
     attr.padding_mode = (int)args.padding_mode;
     attr.align_corners = args.align_corners;
@@ -589,7 +593,7 @@ GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, g
         !gpunn__has_axes(&call, gpunn__meta_of(x), 2) ||
         !gpunn__window_setting(&call, 2, "output_size", "output_shape", args.output_size, args.output_shape, gpunn__zeros, 1,
                                attr.size) ||
-        !gpunn__settle(&call, &args))
+        !gpunn__apply_defaults(&call, &args))
         return NULL;
     attr.scale = args.spatial_scale;
     attr.k = args.sampling_ratio;
@@ -630,9 +634,9 @@ static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr,
     attr->ratio[i] = scale > 0 && !align_corners ? (float)(1 / scale) : 0;
     if (size <= 0) attr->shape.dim[i] = size ? size : gpunn__scaled_size(call->model, in, scale);
     if (size || attr->shape.dim[i]) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                        "scale_factor %g makes no formula of axis %d, which varies; use a multiple of 1/64, or .size", scale,
-                        2 + i);
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "scale_factor %g makes no formula of axis %d, which varies; use a multiple of 1/64, or .size", scale,
+                           2 + i);
     return false;
 }
 
@@ -646,26 +650,26 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
                          "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]") ||
         !gpunn__image_fits(&call, gpunn__meta_of(x)))
         return NULL;
-    if (!gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR && args.mode != GPUNN_INTERPOLATE_CUBIC)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             ".align_corners is used by GPUNN_INTERPOLATE_LINEAR and _CUBIC alone; leave it out");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                ".align_corners is used by GPUNN_INTERPOLATE_LINEAR and _CUBIC alone; leave it out");
     if (args.mode == GPUNN_INTERPOLATE_CUBIC && x->rank != 4)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "x is %s, but GPUNN_INTERPOLATE_CUBIC needs [n, channels, height, width]; gpunn_reshape it",
-                             gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x is %s, but GPUNN_INTERPOLATE_CUBIC needs [n, channels, height, width]; gpunn_reshape it",
+                                gpunn__shape_text(x, text));
     int axes = x->rank - 2;
     for (int i = 0; i < 3; i++) {
         double scale = args.scale_factors[i] != 0 ? args.scale_factors[i] : i < axes ? args.scale_factor : 0;
         if (i >= axes && (args.size[i] != 0 || scale != 0))
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "size[%d] or scale_factors[%d] is set, but x has %d spatial ax%s; leave it out", i, i, axes,
-                                 axes == 1 ? "is" : "es");
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                    "size[%d] or scale_factors[%d] is set, but x has %d spatial ax%s; leave it out", i, i, axes,
+                                    axes == 1 ? "is" : "es");
         if (i >= axes) break;
         const bool sized = gpunn__size_place(call.model, args.size[i]) != 0;
         if (!(scale == 0 || (scale >= 1e-9 && scale <= 1e9)) || (args.size[i] < 0 && !sized) || args.size[i] > INT32_MAX ||
             (scale == 0 && args.size[i] == 0))
-            return gpunn__refuse(
+            return gpunn__call_fail(
                 &call, GPUNN_ERR_ARGUMENT,
                 "size is %lld and scale_factor %g along axis %d; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
                 (long long)args.size[i], scale, 2 + i);
@@ -675,8 +679,8 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
         }
         double size = args.size[i] ? (double)args.size[i] : floor((double)x->dim[2 + i] * scale);
         if (size < 1 || size > (double)INT32_MAX)
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "scale_factor %g makes %g of the %lld along axis %d; use another", scale,
-                                 size, (long long)x->dim[2 + i], 2 + i);
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "scale_factor %g makes %g of the %lld along axis %d; use another",
+                                    scale, size, (long long)x->dim[2 + i], 2 + i);
         attr.size[i] = (int)size;
         attr.ratio[i] = gpunn__resize_ratio(x->dim[2 + i], attr.size[i], args.align_corners, scale);
     }
@@ -735,7 +739,7 @@ static gpunn_tensor *gpunn__norm_of_batch(const gpunn__call *call, gpunn_tensor 
     if (y) y = gpunn_reshape(y, GPUNN_SHAPE(1, y->dim[0], y->dim[1]));
     if (y) y = gpunn__group_norm_node(call, y, x->dim[1], eps, affine);
     if (y) y = gpunn_reshape(y, gpunn_tensor_shape(turned));
-    return gpunn__made(call, gpunn_permute(y, swap));
+    return gpunn__call_finish(call, gpunn_permute(y, swap));
 }
 
 static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_batch_norm_args *args,
@@ -745,14 +749,15 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
     gpunn_attributes attr = gpunn__no_attributes();
     if (!gpunn__begin_layer(&call, op, name, x) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), lowest_rank, highest_rank, layout) ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) || !gpunn__settle(&call, args))
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) || !gpunn__apply_defaults(&call, args))
         return NULL;
     attr.eps = args->eps;
     attr.momentum = args->momentum;
     attr.sync = args->sync;
     if (!args->no_running_stats) return gpunn__statistics_node(&call, &gpunn__operation_batch_norm, &attr, x, !args->no_affine);
     if (args->sync)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".sync needs running statistics; leave out .sync or .no_running_stats");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                ".sync needs running statistics; leave out .sync or .no_running_stats");
     return gpunn__norm_of_batch(&call, x, args->eps, !args->no_affine);
 }
 
@@ -776,7 +781,7 @@ GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpu
     gpunn__call call;
     return gpunn__begin_layer(&call, "group_norm", name, x) &&
                    gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[n, channels, ...]") &&
-                   gpunn__settle(&call, &args)
+                   gpunn__apply_defaults(&call, &args)
                ? gpunn__group_norm_node(&call, x, args.num_groups, args.eps, !args.no_affine)
                : NULL;
 }
@@ -789,12 +794,13 @@ static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, 
     char             text[128];
     bool             one = true;
     if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, gpunn__meta_of(x), rank, rank, layout) ||
-        !gpunn__settle(&call, args))
+        !gpunn__apply_defaults(&call, args))
         return NULL;
     for (int i = 2; i < rank; i++) one = one && x->dim[i] == 1;
     if (one)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s: one value per channel is nothing to normalise; use larger images",
-                             gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x is %s: one value per channel is nothing to normalise; use larger images",
+                                gpunn__shape_text(x, text));
     if (!args->track_running_stats) return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1)) return NULL;
     attr.groups = (int)x->dim[1];
@@ -824,11 +830,11 @@ static gpunn_tensor *gpunn__layer_norm_node(const gpunn__operation *operation, g
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     char             text[128];
-    if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) || !gpunn__settle(&call, args)) return NULL;
+    if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) || !gpunn__apply_defaults(&call, args)) return NULL;
     const int dims = args->dims;
     if (dims > x->rank)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "dims is %d, but x is %s; use a number from 1 to its rank, %d", dims,
-                             gpunn__shape_text(x, text), x->rank);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "dims is %d, but x is %s; use a number from 1 to its rank, %d", dims,
+                                gpunn__shape_text(x, text), x->rank);
     attr.axis = x->rank - dims;
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), attr.axis, x->rank - 1)) return NULL;
     attr.eps = args->eps;
@@ -858,7 +864,7 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     gpunn__call              call;
     if (!gpunn__begin_x(&call, "local_response_norm", NULL, x, true) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 3, GPUNN_MAX_RANK, "[n, channels, ...]") ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1) || !gpunn__settle(&call, &args))
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1) || !gpunn__apply_defaults(&call, &args))
         return NULL;
     const double    numbers[] = {(double)args.k, (double)args.alpha, -(double)args.beta};
     gpunn_pool_args window;
@@ -873,7 +879,7 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     squares = gpunn_avg_pool2d_(gpunn_pad_(squares, around), window);
     gpunn_tensor *operands[] = {x, gpunn_reshape(squares, gpunn_tensor_shape(x))};
     gpunn_tensor *y = operands[1] ? gpunn__expr(GPUNN__LOCAL_RESPONSE, NULL, operands, 2, names, numbers, 3, NULL) : NULL;
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name, gpunn_bilinear_args args)
@@ -884,15 +890,15 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
     const int last = x1->rank - 1;
     if (x1->rank < 1 || x1->rank >= GPUNN_MAX_RANK || x2->rank != x1->rank ||
         memcmp(x1->dim, x2->dim, (size_t)last * sizeof *x1->dim) != 0)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "x1 is %s and x2 %s; 1 to %d axes, all but the last of the same sizes, are needed",
-                             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), GPUNN_MAX_RANK - 1);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x1 is %s and x2 %s; 1 to %d axes, all but the last of the same sizes, are needed",
+                                gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), GPUNN_MAX_RANK - 1);
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x1), last, last) ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x2), last, last))
         return NULL;
     const int64_t out = args.out_features, in[] = {x1->dim[last], x2->dim[last]}, dim[] = {out, in[0], in[1]};
     if (out < 1 || out * in[0] > (int64_t)INT32_MAX / in[1])
-        return gpunn__refuse(
+        return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
             "out_features is %d, with %lld and %lld features; set .out_features to 1 or more, for 2^31 weights at most",
             args.out_features, (long long)in[0], (long long)in[1]);
@@ -910,5 +916,5 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
     const gpunn_matmul_args turned = {0, false, true};
     gpunn_tensor           *y = gpunn_reshape(gpunn_mul(gpunn_reshape(x1, column), gpunn_reshape(x2, row)), flat);
     y = gpunn_matmul_(y, gpunn_reshape(parts[0], GPUNN_SHAPE(out, in[0] * in[1])), turned);
-    return gpunn__made(&call, parts[1] ? gpunn_add(y, parts[1]) : y);
+    return gpunn__call_finish(&call, parts[1] ? gpunn_add(y, parts[1]) : y);
 }

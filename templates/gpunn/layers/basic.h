@@ -7,7 +7,7 @@
  * helpers for all builders. They check their arguments. The rules for shapes are in >>graph/infer. */
 /* Applies the row's defaults to args, turns GPUNN_ZERO into 0 and checks ranges. Fails if an argument belongs
  * to another builder that shares this struct. */
-GPUNN__INTERNAL bool gpunn__settle(const gpunn__call *call, void *args);
+GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args);
 
 /* Resolves an argument field without a row: 0 stands for the default, GPUNN_ZERO for 0. */
 GPUNN__INTERNAL int gpunn__int_setting(int given, int otherwise);

@@ -91,9 +91,9 @@ static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
         while (j < l->count && l->at[j] != l->at[i]) j++;
         if (j == l->count) continue;
         if (l->dim[i] != l->dim[j] || l->dim[i] < 0) {
-            (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                                "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed", l->at[i],
-                                gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
+            (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                   "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed", l->at[i],
+                                   gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
             return false;
         }
         rest.count = 0;
@@ -175,9 +175,10 @@ static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__
     if (batch->count + 2 > GPUNN_MAX_RANK ||
         !gpunn__joined(call->model, rows->count, rows->dim, &dim[batch->count + *transposed]) ||
         !gpunn__joined(call->model, columns->count, columns->dim, &dim[batch->count + !*transposed]))
-        return gpunn__refuse(call, GPUNN_ERR_UNSUPPORTED,
-                             "its product has more than %d axes in common, or joins axes that are the batch; gpunn_reshape them",
-                             GPUNN_MAX_RANK - 2);
+        return gpunn__call_fail(
+            call, GPUNN_ERR_UNSUPPORTED,
+            "its product has more than %d axes in common, or joins axes that are the batch; gpunn_reshape them",
+            GPUNN_MAX_RANK - 2);
     gpunn_tensor *x = gpunn__labels_permute(l, &order[*transposed]);
     return x ? gpunn__reshape_to(x, batch->count + 2, dim) : NULL;
 }
@@ -229,10 +230,10 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     gpunn__labels l[3]; /* the last is that of the result */
     bool          fine = true;
     memset(l, 0, sizeof l);
-    if (!gpunn__given(&call, equation, "equation") || !gpunn__given(&call, tensors, "tensors")) return NULL;
+    if (!gpunn__is_non_null(&call, equation, "equation") || !gpunn__is_non_null(&call, tensors, "tensors")) return NULL;
     if (count < 1 || count > 2)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; one or two are possible: multiply them by twos",
-                             count);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; one or two are possible: multiply them by twos",
+                                count);
     if (!gpunn__begin(&call, "einsum", NULL, NULL, tensors, count, count)) return NULL;
     const char *c = equation;
     int         dots = 0;
@@ -249,8 +250,8 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     for (int i = 0; i < count && fine; i++) {
         char text[128];
         if (l[i].count != tensors[i]->rank)
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "\"%.64s\" has %d letters for tensors[%d], which is %s", equation,
-                                 l[i].count, i, gpunn__shape_text(tensors[i], text));
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "\"%.64s\" has %d letters for tensors[%d], which is %s", equation,
+                                    l[i].count, i, gpunn__shape_text(tensors[i], text));
         memcpy(l[i].dim, tensors[i]->dim, sizeof l[i].dim);
     }
     if (!given && fine) fine = gpunn__labels_dots(&l[2], dots);
@@ -259,7 +260,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     for (int i = 0; i < l[2].count && fine; i++)
         fine = gpunn__label_place(&l[0], l[2].at[i]) >= 0 || gpunn__label_place(&l[1], l[2].at[i]) >= 0;
     if (!fine)
-        return gpunn__refuse(
+        return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
             "\"%.64s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its other axes, and those "
             "of the result, each once, which occur before",
@@ -271,9 +272,9 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
         char one[32], other[32], label[4] = {l[0].at[i]};
         bool dot = gpunn__label_is_dot(l[0].at[i]);
         if (at >= 0 && l[1].dim[at] != l[0].dim[i] && !(dot && (l[0].dim[i] == 1 || l[1].dim[at] == 1)))
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
-                                 dot ? "..." : label, gpunn__dim_text(call.model, l[0].dim[i], one),
-                                 gpunn__dim_text(call.model, l[1].dim[at], other));
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
+                                    dot ? "..." : label, gpunn__dim_text(call.model, l[0].dim[i], one),
+                                    gpunn__dim_text(call.model, l[1].dim[at], other));
     }
     if (!gpunn__labels_squeeze(&l[0], &l[1]) || (count == 2 && !gpunn__labels_squeeze(&l[1], &l[0]))) return gpunn__undo(&call);
     gpunn__labels a = l[0], b = l[1];
@@ -281,7 +282,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     gpunn_tensor *y = !reduced     ? NULL
                       : count == 1 ? gpunn__labels_permute(&a, &l[2])
                                    : gpunn__einsum_product(&call, &a, &b, &l[2]);
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 /* ---- Fourier transforms ---------------------------------------------------------------------------------------------- *
@@ -375,12 +376,12 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
     const int rank = x->rank - pairs;
     if (rank < 1 || *axis < -rank || *axis >= rank || (pairs && x->dim[rank] != 2) || (!pairs && rank == GPUNN_MAX_RANK) ||
         x->dim[*axis + (*axis < 0 ? rank : 0)] < 1 || x->dim[*axis + (*axis < 0 ? rank : 0)] > INT32_MAX / 4)
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                             "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
-                             gpunn__shape_text(x, text), *axis,
-                             pairs ? "the last axis must be 2, of real and imaginary parts" : "1 to 7 axes are possible");
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
+                                gpunn__shape_text(x, text), *axis,
+                                pairs ? "the last axis must be 2, of real and imaginary parts" : "1 to 7 axes are possible");
     if ((int)norm < 0 || norm > GPUNN_FFT_FORWARD)
-        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "norm is %d; use one of gpunn_fft_norm", (int)norm);
+        return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "norm is %d; use one of gpunn_fft_norm", (int)norm);
     if (*axis < 0) *axis += rank;
     memset(others, 0, sizeof *others);
     for (int i = 0; i < rank; i++) {
@@ -389,8 +390,8 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
         order.axis[count++] = i;
     }
     if (!gpunn__joined(call->model, count, others->dim, &rows))
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "the axes of x %s but axis %d hold the batch more than once; reshape it",
-                             gpunn__shape_text(x, text), *axis);
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "the axes of x %s but axis %d hold the batch more than once; reshape it",
+                                gpunn__shape_text(x, text), *axis);
     order.axis[count++] = *axis;
     if (pairs) order.axis[count++] = rank;
     order.axis[count] = GPUNN_END;
@@ -434,7 +435,7 @@ GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm nor
         y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, n, kept, 1, 2, false), GPUNN_SHAPE(n, 2 * kept)));
     else
         y = gpunn_slice(gpunn__fourier_of(&f, y, n, 1), 1, 0, kept, 1);
-    return gpunn__made(&call, gpunn__fourier_end(y, &others, axis, kept, true));
+    return gpunn__call_finish(&call, gpunn__fourier_end(y, &others, axis, kept, true));
 }
 
 GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_fft_norm norm)
@@ -448,12 +449,12 @@ GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_
     const int64_t        rows = y->dim[0], kept = y->dim[1];
     const gpunn__fourier f = {&call, 1, gpunn__fourier_scale(n, norm, GPUNN_FFT_BACKWARD)};
     if (n < 1 || n / 2 + 1 != kept)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "n is %lld and x %s; n / 2 + 1 must be the size of axis %d", (long long)n,
-                             gpunn__shape_text(x, text), axis);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "n is %lld and x %s; n / 2 + 1 must be the size of axis %d", (long long)n,
+                                gpunn__shape_text(x, text), axis);
     if (gpunn__fourier_factor(n) == n) {
         y = gpunn_reshape(y, GPUNN_SHAPE(rows, 2 * kept));
         y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, kept, n, 2, 1, true), GPUNN_SHAPE(2 * kept, n)));
-        return gpunn__made(&call, gpunn__fourier_end(y, &others, axis, n, false));
+        return gpunn__call_finish(&call, gpunn__fourier_end(y, &others, axis, n, false));
     }
     /* Completes all n numbers: those after the middle are conjugates of those
      * before. The first and the middle one are real. */
@@ -466,5 +467,5 @@ GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_
         parts[2] = gpunn_mul(gpunn_slice(y, 1, n / 2, kept, 1), gpunn_constant(call.model, GPUNN_SHAPE(2), real));
     }
     y = gpunn__fourier_of(&f, gpunn_concat(parts, n % 2 == 0 ? 4 : 3, 1), n, 2);
-    return gpunn__made(&call, gpunn__fourier_end(gpunn_slice(y, 2, 0, 1, 1), &others, axis, n, false));
+    return gpunn__call_finish(&call, gpunn__fourier_end(gpunn_slice(y, 2, 0, 1, 1), &others, axis, n, false));
 }

@@ -7,7 +7,7 @@
 #include "layers/shapes.h"
 #include "layers/losses.h"
 
-/* Defines a check of a formula's operands and arguments. args: after gpunn__settle. */
+/* Defines a check of a formula's operands and arguments. args: after gpunn__apply_defaults. */
 #define GPUNN__FITS(name) \
     static bool gpunn__fits_##name(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args)
 
@@ -48,8 +48,8 @@ GPUNN__FITS(CHANNELS)
     const bool batch = ((const gpunn_dice_args *)args)->batch;
     if (!gpunn__fits_SAME(call, in, count, args)) return false;
     if (in[0]->rank < (batch ? 2 : 3))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", in[0]->rank,
-                            batch ? "" : ", and of [n, classes] alone there is only .batch = true");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", in[0]->rank,
+                               batch ? "" : ", and of [n, classes] alone there is only .batch = true");
     return in[0]->rank >= (batch ? 2 : 3);
 }
 
@@ -58,9 +58,9 @@ GPUNN__FITS(TRIPLET)
     const float p = ((const gpunn_margin_args *)args)->p;
     if (!gpunn__fits_SAME(call, in, count, args)) return false;
     if (in[0]->rank < 1)
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
     else if (!(p > 0))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
     return in[0]->rank > 0 && p > 0;
 }
 
@@ -70,9 +70,9 @@ GPUNN__FITS(PAIRS)
     char                one[128], other[128];
     if (!gpunn__fits_SAME(call, in, count - 1, args)) return false;
     if ((x1->rank == 1 && target->rank == 0) || (x1->rank == 2 && target->rank == 1 && target->dim[0] == x1->dim[0])) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                        "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
-                        gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
+                           gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
     return false;
 }
 
@@ -82,8 +82,8 @@ GPUNN__FITS(ALONG)
     char                one[128], other[128];
     const int           axis = gpunn__axis_of(call, x1, ((const gpunn__plain_args *)args)->axis);
     if (axis < 0 || (x1->rank == x2->rank && x1->dim[axis] == x2->dim[axis])) return axis >= 0;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
-                        gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
+                           gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
     return false;
 }
 
@@ -113,7 +113,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
     const int       floats = row->fits == gpunn__fits_CLASSES ? 1 : row->count,
               integer = gpunn__integer_meant(row->name, in, row->count);
     if (integer >= 0) return gpunn__integer_node((gpunn_integer_op)integer, in, row->count, 0);
-    if (!gpunn__begin(&call, row->name, NULL, row->operands, in, row->count, floats) || !gpunn__settle(&call, args) ||
+    if (!gpunn__begin(&call, row->name, NULL, row->operands, in, row->count, floats) || !gpunn__apply_defaults(&call, args) ||
         !row->fits(&call, in, row->count, args))
         return NULL;
     f.call = gpunn__call_of(call.model, "gpunn_expr", NULL);
@@ -131,7 +131,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
             ok = gpunn__expr_add_number(&f, a->name, gpunn__argument_number(a, at));
     }
     gpunn_tensor *y = ok ? gpunn__reduce_loss(gpunn__expr_value(&f), reduction) : NULL;
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 #define GPUNN__LIST1(a) a
@@ -201,5 +201,5 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
     gpunn_tensor *places = gpunn_cast(gpunn_topk_indices(logits, k, 1, true), GPUNN_F32);
     gpunn_tensor *truth = gpunn_cast(gpunn__unsqueeze(labels, 1), GPUNN_F32); /* an axis of 1 in the place of the classes */
     gpunn_tensor *hits = gpunn_sum(gpunn_eq(places, truth), GPUNN_AXES(1), false);
-    return gpunn__made(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
+    return gpunn__call_finish(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
 }

@@ -14,9 +14,9 @@ GPUNN__INTERNAL bool gpunn__shapes_are_equal(const gpunn__call *call, const gpun
 {
     char one[128], other[128];
     if (input->rank == target->rank && memcmp(input->dim, target->dim, sizeof input->dim) == 0) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                        "input %s and target %s differ, and nothing is broadcast here; gpunn_reshape one of them",
-                        gpunn__shape_text(input, one), gpunn__shape_text(target, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "input %s and target %s differ, and nothing is broadcast here; gpunn_reshape one of them",
+                           gpunn__shape_text(input, one), gpunn__shape_text(target, other));
     return false;
 }
 
@@ -43,8 +43,8 @@ GPUNN__INTERNAL bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tens
 {
     if (labels->dtype == GPUNN_I64 || labels->dtype == GPUNN_I32 || labels->dtype == GPUNN_U8)
         return gpunn__classes_fit(call, gpunn__meta_of(logits), gpunn__meta_of(labels));
-    (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
-                        gpunn_dtype_name(labels->dtype));
+    (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
+                           gpunn_dtype_name(labels->dtype));
     return false;
 }
 
@@ -61,8 +61,8 @@ static bool gpunn__class_weight_fits(const gpunn__call *call, const gpunn_tensor
     if (weight == NULL) return true;
     if (!gpunn__operand(call, weight, ".weight", true)) return false;
     if (weight->rank == 1 && weight->dim[0] == logits->dim[1]) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".weight is %s, but one number for each of the %lld classes is needed",
-                        gpunn__shape_text(weight, text), (long long)logits->dim[1]);
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".weight is %s, but one number for each of the %lld classes is needed",
+                           gpunn__shape_text(weight, text), (long long)logits->dim[1]);
     return false;
 }
 
@@ -70,7 +70,7 @@ static gpunn_tensor *gpunn__class_loss_node(const char *name, const gpunn__opera
                                             gpunn_tensor *labels, gpunn_class_loss_args *args)
 {
     gpunn__call call;
-    if (!gpunn__begin_classes(&call, name, logits, labels) || !gpunn__settle(&call, args)) return NULL;
+    if (!gpunn__begin_classes(&call, name, logits, labels) || !gpunn__apply_defaults(&call, args)) return NULL;
     if (!gpunn__class_weight_fits(&call, args->weight, logits)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.reduction = args->reduction;
@@ -108,12 +108,12 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     static const char *const operands[] = {"x", "own", "label", "classes", "weight"}, *const numbers[] = {"margin", "p"};
     gpunn_class_loss_args plain;
     gpunn__call           call;
-    if (!gpunn__begin_classes(&call, "multi_margin_loss", x, labels) || !gpunn__settle(&call, &args)) return NULL;
-    if (x->rank != 2) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
+    if (!gpunn__begin_classes(&call, "multi_margin_loss", x, labels) || !gpunn__apply_defaults(&call, &args)) return NULL;
+    if (x->rank != 2) return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
     if (x->dim[1] > 1 << 24)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible", (long long)x->dim[1]);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible", (long long)x->dim[1]);
     const double values[] = {(double)args.margin, (double)args.p};
-    if (args.p != 1 && args.p != 2) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", values[1]);
+    if (args.p != 1 && args.p != 2) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", values[1]);
     if (!gpunn__class_weight_fits(&call, args.weight, x)) return NULL;
     const int64_t column[] = {labels->dim[0], 1};
     memset(&plain, 0, sizeof plain);
@@ -128,7 +128,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     if (in[0] && args.weight) in[0] = gpunn__expr(GPUNN__MULTI_MARGIN_WEIGHTED, operands, in, 5, NULL, NULL, 0, NULL);
     gpunn_axes    last = {{1, GPUNN_END}};
     gpunn_tensor *loss = gpunn__reduce_loss(in[0] ? gpunn_mean(in[0], last, false) : NULL, args.reduction);
-    return gpunn__made(&call, loss);
+    return gpunn__call_finish(&call, loss);
 }
 
 GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
@@ -140,16 +140,16 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     if (!gpunn__begin_op(&call, "ctc_loss", GPUNN_OP_CTC_LOSS, operands, 4, 1)) return NULL;
     for (int i = 1; i < 4; i++)
         if (operands[i]->dtype != GPUNN_I64 && operands[i]->dtype != GPUNN_I32)
-            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed",
-                                 gpunn__operand_name(GPUNN_OP_CTC_LOSS, i, name), gpunn_dtype_name(operands[i]->dtype));
+            return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed",
+                                    gpunn__operand_name(GPUNN_OP_CTC_LOSS, i, name), gpunn_dtype_name(operands[i]->dtype));
     gpunn__meta      out;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.batch_first = args.batch_first;
     if (!gpunn__infer_node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4, &out)) return NULL;
-    if (!gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.blank >= x->dim[2])
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "blank is %d; use one of the %lld classes", args.blank,
-                             (long long)x->dim[2]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "blank is %d; use one of the %lld classes", args.blank,
+                                (long long)x->dim[2]);
     attr.reduction = args.reduction;
     attr.blank = args.blank;
     attr.zero_infinity = args.zero_infinity;
@@ -173,12 +173,13 @@ GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *c
 {
     const char *fault = gpunn__custom_fault(op);
     gpunn__call call = gpunn__call_of(NULL, "custom", fault ? NULL : op->name);
-    if (fault) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s", fault);
-    if (!gpunn__given(&call, inputs, "inputs") || !gpunn__begin(&call, "custom", op->name, NULL, inputs, op->inputs, 0))
+    if (fault) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s", fault);
+    if (!gpunn__is_non_null(&call, inputs, "inputs") || !gpunn__begin(&call, "custom", op->name, NULL, inputs, op->inputs, 0))
         return NULL;
     for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++)
         if (!isfinite(args.numbers[i]))
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".numbers[%d] is %g; use finite numbers", i, (double)args.numbers[i]);
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".numbers[%d] is %g; use finite numbers", i,
+                                    (double)args.numbers[i]);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.custom = op;
     for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f; /* turns -0 into 0 */

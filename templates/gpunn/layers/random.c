@@ -11,12 +11,13 @@ static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), NULL, x, true)) return NULL;
-    if (!(p >= 0 && p <= 1)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a probability from 0 to 1", (double)p);
+    if (!(p >= 0 && p <= 1))
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a probability from 0 to 1", (double)p);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.dropout_p = p;
-    attr.site = x->model->random_sites;
+    attr.site = x->model->random_streams;
     gpunn_tensor *y = gpunn__node(&call, operation, &attr, &x, 1);
-    if (y) x->model->random_sites++;
+    if (y) x->model->random_streams++;
     return y;
 }
 
@@ -43,7 +44,7 @@ static gpunn_tensor *gpunn__random_in(const gpunn__operation *operation, const c
     if (!gpunn__begin_model(&whole, model, name, NULL) || gpunn__rank_of(&whole, &shape, 2) < 0) return NULL;
     gpunn_tensor *x = gpunn_constant(model, scalar, &zero);
     x = gpunn_expand(x, shape);
-    return gpunn__made(&whole, gpunn__random_node(operation, x, 0));
+    return gpunn__call_finish(&whole, gpunn__random_node(operation, x, 0));
 }
 
 GPUNN_API gpunn_tensor *gpunn_rand(gpunn_model *model, gpunn_shape shape)
@@ -71,10 +72,10 @@ GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper)
     gpunn__call  call;
     if (!gpunn__begin_x(&call, "rrelu", NULL, x, true)) return NULL;
     if (!(lower <= upper && isfinite(lower) && isfinite(upper)))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the slopes go from %g to %g; use two numbers, the smaller one first",
-                             numbers[0], numbers[1]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the slopes go from %g to %g; use two numbers, the smaller one first",
+                                numbers[0], numbers[1]);
     gpunn_tensor *random = gpunn_rand_like(x), *in[] = {x, random, random ? gpunn__mode(call.model) : NULL};
-    return gpunn__made(&call, gpunn__expr(GPUNN__RRELU, names, in, 3, bounds, numbers, 2, NULL));
+    return gpunn__call_finish(&call, gpunn__expr(GPUNN__RRELU, names, in, 3, bounds, numbers, 2, NULL));
 }
 
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init)
@@ -85,11 +86,12 @@ GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_p
     memset(&args, 0, sizeof args);
     args.count = num_parameters;
     args.number = init;
-    if (!gpunn__begin_layer(&call, "prelu", name, x) || !gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__begin_layer(&call, "prelu", name, x) || !gpunn__apply_defaults(&call, &args)) return NULL;
     const int64_t count = args.count;
     if (count != 1 && (x->rank < 2 || x->dim[1] != count))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "num_parameters is %d, but must be 1 or the channels of axis 1 (input %s)",
-                             (int)count, gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "num_parameters is %d, but must be 1 or the channels of axis 1 (input %s)", (int)count,
+                                gpunn__shape_text(x, text));
     gpunn_tensor *weight = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 1, &count, GPUNN_INIT_CONSTANT, args.number);
     if (weight && count > 1 && x->rank > 2) {
         gpunn_shape column = {{count}}; /* [channels, 1, ...], which broadcasts along axis 1 */

@@ -40,7 +40,7 @@ static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int
 static bool gpunn__has_hidden_size(const gpunn__call *call, int hidden_size)
 {
     if (hidden_size >= 1 && hidden_size <= INT32_MAX / 8) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "hidden_size is %d; set .hidden_size to 1 or more", hidden_size);
+    (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "hidden_size is %d; set .hidden_size to 1 or more", hidden_size);
     return false;
 }
 
@@ -62,20 +62,20 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
     if (!gpunn__has_rank(call, gpunn__meta_of(x), 3, 3, args->batch_first ? "[n, length, features]" : "[length, n, features]"))
         return false;
     if (x->dim[axis] < 0 && !gpunn__is_sized(x->dim[axis]))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s is the batch, but should be the length; %s", axis,
-                            gpunn__shape_text(x, text), args->batch_first ? "leave out .batch_first" : "set .batch_first");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of x %s is the batch, but should be the length; %s", axis,
+                               gpunn__shape_text(x, text), args->batch_first ? "leave out .batch_first" : "set .batch_first");
     else if (stray)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".%s; leave it out", stray);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".%s; leave it out", stray);
     else if (layers < 1 || layers > GPUNN_MAX_OPERANDS)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 to %d", layers, GPUNN_MAX_OPERANDS);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 to %d", layers, GPUNN_MAX_OPERANDS);
     else if (!(args->dropout >= 0 && args->dropout <= 1))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "dropout is %g; use a probability from 0 to 1", (double)args->dropout);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "dropout is %g; use a probability from 0 to 1", (double)args->dropout);
     else if (args->proj_size < 0 || (args->proj_size && args->proj_size >= args->hidden_size))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
-                            "proj_size is %d and hidden_size %d; use 1 to hidden_size - 1, or 0 for none", args->proj_size,
-                            args->hidden_size);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "proj_size is %d and hidden_size %d; use 1 to hidden_size - 1, or 0 for none", args->proj_size,
+                               args->hidden_size);
     else if (args->lengths && args->lengths->dtype != GPUNN_I64 && args->lengths->dtype != GPUNN_I32)
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32", gpunn_dtype_name(args->lengths->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32", gpunn_dtype_name(args->lengths->dtype));
     else
         return gpunn__has_hidden_size(call, args->hidden_size) && gpunn__axes_fit(call, gpunn__meta_of(x), axis, axis, true) &&
                gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, 2);
@@ -108,8 +108,8 @@ static bool gpunn__is_weight_hr(const gpunn__call *call, gpunn_tensor *t, const 
     const int64_t dim[] = {args->proj_size, args->hidden_size};
     char          one[128], other[128];
     if (t->rank == 2 && memcmp(t->dim, dim, sizeof dim) == 0) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but weight_hr, [proj_size, hidden_size], %s, is needed", name,
-                        gpunn__shape_text(t, one), gpunn__dims_text(call->model, 2, dim, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but weight_hr, [proj_size, hidden_size], %s, is needed", name,
+                           gpunn__shape_text(t, one), gpunn__dims_text(call->model, 2, dim, other));
     return false;
 }
 
@@ -126,10 +126,10 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         if (!gpunn__operand(call, given[i], i ? ".c_0" : ".h_0", true)) return false;
         state[2] = i == 0 && args->proj_size ? args->proj_size : args->hidden_size;
         if (given[i]->rank == 3 && memcmp(given[i]->dim, state, sizeof state) == 0) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".%s is %s, but [num_layers * directions, n, %s], %s, is needed",
-                            i ? "c_0" : "h_0", gpunn__shape_text(given[i], one),
-                            i == 0 && args->proj_size ? "proj_size" : "hidden_size",
-                            gpunn__dims_text(call->model, 3, state, other));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".%s is %s, but [num_layers * directions, n, %s], %s, is needed",
+                               i ? "c_0" : "h_0", gpunn__shape_text(given[i], one),
+                               i == 0 && args->proj_size ? "proj_size" : "hidden_size",
+                               gpunn__dims_text(call->model, 3, state, other));
         return false;
     }
     for (int i = 0; args->weights && i < layers * directions * parts; i++) {
@@ -137,7 +137,7 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         (void)snprintf(name, sizeof name, ".weights[%d]", i);
         if (!gpunn__operand(call, args->weights[i], name, true)) return false;
         if (!gpunn__is_weight(args->weights[i], 16))
-            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
         else if (i % parts < GPUNN__WEIGHT_HR - 2 * args->no_bias || gpunn__is_weight_hr(call, args->weights[i], name, args))
             continue; /* inference checks the shapes of all others */
         return false;
@@ -275,7 +275,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
     }
     for (int i = 0; i < 2 && y; i++)
         if (wanted[i]) *wanted[i] = state[i][0];
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 /* Turns a state [n, hidden_size] of a cell into that of a layer. Returns false on failure. */
@@ -288,8 +288,8 @@ static bool gpunn__cell_takes(const gpunn__call *call, const gpunn_tensor *x, in
     if (state == NULL) return true;
     if (!gpunn__operand(call, state, name, true)) return false;
     if (state->rank == 2 && memcmp(state->dim, dim, sizeof dim) == 0) return (*result = gpunn__unsqueeze(state, 0)) != NULL;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but [n, hidden_size], %s, is needed", name,
-                        gpunn__shape_text(state, one), gpunn__dims_text(call->model, 2, dim, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but [n, hidden_size], %s, is needed", name,
+                           gpunn__shape_text(state, one), gpunn__dims_text(call->model, 2, dim, other));
     return false;
 }
 
@@ -322,7 +322,7 @@ static gpunn_tensor *gpunn__cell(const gpunn__operation *operation, gpunn_tensor
     gpunn_tensor     *y = gpunn__recurrent(operation, gpunn__unsqueeze(x, 0), name, &step);
     if (y) y = gpunn_reshape(y, shape);
     if (y && c_n) *args->c_n = gpunn_reshape(c_n, shape);
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args)
@@ -350,18 +350,18 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     char             text[128];
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (name == NULL || args.h_0 || args.c_0)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "with .stateful h_0 and c_0 are its own; %s",
-                             name ? "leave them out" : "give the layer a name, for theirs");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "with .stateful h_0 and c_0 are its own; %s",
+                                name ? "leave them out" : "give the layer a name, for theirs");
     if (x->rank != 3 || x->dim[n] < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but .stateful needs three axes and a fixed number of sequences",
-                             gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x is %s, but .stateful needs three axes and a fixed number of sequences",
+                                gpunn__shape_text(x, text));
     const int64_t rows = (int64_t)gpunn__int_setting(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
         (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");
         const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
         state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, x->dim[n], width), zeros);
-        if (state[i] == NULL) return gpunn__made(&call, NULL);
+        if (state[i] == NULL) return gpunn__call_finish(&call, NULL);
     }
     args.h_0 = state[0], args.c_0 = state[1];
     args.h_n = last[0];
@@ -369,7 +369,7 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     gpunn_tensor *y = gpunn__recurrent(operation, x, name, &args);
     for (int i = 0; i < count && y; i++)
         if (gpunn_assign(state[i], *last[i], .in_training = true) == NULL) y = NULL;
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x, const char *name,

@@ -50,7 +50,7 @@ GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "min", NULL, x, false)) return NULL;
-    return gpunn__made(&call, gpunn__reversed(gpunn_max(gpunn__reversed(x), axes, keepdim)));
+    return gpunn__call_finish(&call, gpunn__reversed(gpunn_max(gpunn__reversed(x), axes, keepdim)));
 }
 
 /* x^p for x >= 0, with derivative 0 at 0. */
@@ -75,31 +75,31 @@ GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correcti
         count = size < 0 || count < 0 ? -1 : count * size;
     }
     if (correction && count <= correction)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "correction is %d, but along these axes of %s %s; use correction 0",
-                             correction, gpunn__shape_text(x, text),
-                             count < 0 ? "the number of elements varies" : "are no more elements");
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "correction is %d, but along these axes of %s %s; use correction 0",
+                                correction, gpunn__shape_text(x, text),
+                                count < 0 ? "the number of elements varies" : "are no more elements");
     gpunn_tensor *y = gpunn_mean(gpunn_square(gpunn_sub(x, gpunn_mean(x, axes, true))), axes, keepdim);
     if (correction) y = gpunn_mul_scalar(y, (float)((double)count / (double)(count - correction)));
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "std", NULL, x, true)) return NULL;
-    return gpunn__made(&call, gpunn__power_of(gpunn_var(x, axes, correction, keepdim), 0.5));
+    return gpunn__call_finish(&call, gpunn__power_of(gpunn_var(x, axes, correction, keepdim), 0.5));
 }
 
 GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bool keepdim)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "norm", NULL, x, true)) return NULL;
-    if (!(p > 0)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a number above 0, or INFINITY", (double)p);
+    if (!(p > 0)) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a number above 0, or INFINITY", (double)p);
     gpunn_tensor *y = p == 2 ? gpunn_square(x) : gpunn_abs(x);
-    if (p > FLT_MAX) return gpunn__made(&call, gpunn_max(y, axes, keepdim));
+    if (p > FLT_MAX) return gpunn__call_finish(&call, gpunn_max(y, axes, keepdim));
     if (p != 1 && p != 2) y = gpunn__power_of(y, p);
     y = gpunn_sum(y, axes, keepdim);
-    return gpunn__made(&call, p == 1 ? y : gpunn__power_of(y, 1 / (double)p));
+    return gpunn__call_finish(&call, p == 1 ? y : gpunn__power_of(y, 1 / (double)p));
 }
 
 GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *x2, float p, float eps)
@@ -109,7 +109,7 @@ GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *
     gpunn_tensor            *operands[] = {x1, x2};
     if (!gpunn__begin(&call, "pairwise_distance", NULL, names, operands, 2, 2)) return NULL;
     gpunn_tensor *apart = gpunn_add_scalar(gpunn_sub(x1, x2), eps);
-    return gpunn__made(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
+    return gpunn__call_finish(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
 }
 
 GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p)
@@ -121,11 +121,11 @@ GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p)
     if (!gpunn__begin(&call, "cdist", NULL, names, operands, 2, 2)) return NULL;
     const int d1 = x1->rank - 1, d2 = x2->rank - 1;
     if (d1 < 1 || d2 < 1 || d1 + 2 > GPUNN_MAX_RANK || d2 + 2 > GPUNN_MAX_RANK || x1->dim[d1] != x2->dim[d2])
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "x1 is %s and x2 %s, but [..., m, d] and [..., n, d] of one d and at most 7 axes are needed",
-                             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x1 is %s and x2 %s, but [..., m, d] and [..., n, d] of one d and at most 7 axes are needed",
+                                gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
     gpunn_tensor *apart = gpunn_sub(gpunn__unsqueeze(x1, d1), gpunn__unsqueeze(x2, d2 - 1));
-    return gpunn__made(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
+    return gpunn__call_finish(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
 }
 
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
@@ -135,7 +135,7 @@ GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool k
     gpunn_tensor *top = gpunn_max(x, axes, true);
     if (top) top = gpunn_detach(gpunn_expr("where(abs(x) <= 3.4028235e38, x, 0)", &top, 1));
     gpunn_tensor *y = gpunn_log(gpunn_sum(gpunn_exp(gpunn_sub(x, top)), axes, keepdim));
-    return gpunn__made(&call, y ? gpunn_add(y, gpunn_reshape(top, gpunn_tensor_shape(y))) : NULL);
+    return gpunn__call_finish(&call, y ? gpunn_add(y, gpunn_reshape(top, gpunn_tensor_shape(y))) : NULL);
 }
 
 GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
@@ -149,7 +149,7 @@ GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
         if (size % 2) both[1] = gpunn_slice(y, axis, size - 1, size, 1);
         y = size % 2 ? gpunn_concat(both, 2, axis) : both[0];
     }
-    return gpunn__made(&call, keepdim || y == NULL ? y : gpunn_sum(y, GPUNN_AXES(axis), false));
+    return gpunn__call_finish(&call, keepdim || y == NULL ? y : gpunn_sum(y, GPUNN_AXES(axis), false));
 }
 
 /* Scans along an axis: combines each element with all before it by `both`. */
@@ -164,7 +164,7 @@ static gpunn_tensor *gpunn__running(const char *name, gpunn_tensor *x, int axis,
         parts[1] = both(gpunn_slice(y, axis, step, size, 1), ahead);
         y = gpunn_concat(parts, 2, axis);
     }
-    return gpunn__made(&call, y);
+    return gpunn__call_finish(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis)
@@ -198,7 +198,7 @@ static gpunn_tensor *gpunn__running_places(const char *name, gpunn_tensor *x, in
     place = gpunn__running(name, gpunn__integer_node(GPUNN_INTEGER_WHERE, if_here, 2, 0), axis, gpunn_maximum);
     gpunn_tensor *values = gpunn_gather(x, axis, place);
     if (values && indices) *indices = place;
-    return gpunn__made(&call, values);
+    return gpunn__call_finish(&call, values);
 }
 
 GPUNN_API gpunn_tensor *gpunn_cummax_with_indices(gpunn_tensor *x, int axis, gpunn_tensor **indices)
@@ -231,7 +231,7 @@ GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
     if (!gpunn__begin_x(&call, "argmax", NULL, x, false) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
     if (x->dtype != GPUNN_F32) {
         gpunn_tensor *largest = gpunn_eq(x, gpunn_max(x, GPUNN_AXES(axis), true));
-        return gpunn__made(&call, gpunn_argmax(gpunn_cast(largest, GPUNN_F32), axis, keepdim));
+        return gpunn__call_finish(&call, gpunn_argmax(gpunn_cast(largest, GPUNN_F32), axis, keepdim));
     }
     attr.keepdim = keepdim;
     return gpunn__node(&call, &gpunn__operation_argmax, &attr, &x, 1);
@@ -250,7 +250,7 @@ GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "argmin", NULL, x, false) || gpunn__axis_of(&call, x, axis) < 0) return NULL;
-    return gpunn__made(&call, gpunn_argmax(gpunn__reversed(x), axis, keepdim));
+    return gpunn__call_finish(&call, gpunn_argmax(gpunn__reversed(x), axis, keepdim));
 }
 
 /* Finds an extreme of x along an axis by `arg`, and its index. */
@@ -269,7 +269,7 @@ static gpunn_tensor *gpunn__extreme(const char *name, gpunn_tensor *x, int axis,
         values = gpunn__reshape_to(values, shape.rank - 1, shape.dim);
     }
     if (values && places && indices) *indices = places;
-    return gpunn__made(&call, places ? values : NULL);
+    return gpunn__call_finish(&call, places ? values : NULL);
 }
 
 GPUNN_API gpunn_tensor *gpunn_max_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices)
@@ -298,21 +298,21 @@ GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool larges
     if (!gpunn__begin_x(&call, "topk", NULL, x, true)) return NULL;
     gpunn_tensor *places = gpunn_topk_indices(x, k, axis, largest), *values = gpunn_gather(x, axis, places);
     if (values && indices) *indices = places;
-    return gpunn__made(&call, values);
+    return gpunn__call_finish(&call, values);
 }
 
 GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices)
 {
     gpunn__call call;
     if ((axis = gpunn__begin_along(&call, "sort", x, axis, true)) < 0) return NULL;
-    return gpunn__made(&call, gpunn_topk(x, (int)x->dim[axis], axis, descending, indices));
+    return gpunn__call_finish(&call, gpunn_topk(x, (int)x->dim[axis], axis, descending, indices));
 }
 
 GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending)
 {
     gpunn__call call;
     if ((axis = gpunn__begin_along(&call, "argsort", x, axis, true)) < 0) return NULL;
-    return gpunn__made(&call, gpunn_topk_indices(x, (int)x->dim[axis], axis, descending));
+    return gpunn__call_finish(&call, gpunn_topk_indices(x, (int)x->dim[axis], axis, descending));
 }
 
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
@@ -327,11 +327,11 @@ GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
     char        text[128];
     if (!gpunn__begin_x(&call, "sequence_mask", NULL, lengths, false)) return NULL;
     if (lengths->rank != 1 || (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s; I64 or I32 [n] is needed",
-                             gpunn__shape_text(lengths, text), gpunn_dtype_name(lengths->dtype));
-    if (size == 0) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s; I64 or I32 [n] is needed",
+                                gpunn__shape_text(lengths, text), gpunn_dtype_name(lengths->dtype));
+    if (size == 0) return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
     gpunn_tensor *most = gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), GPUNN_SHAPE(lengths->dim[0], 1));
-    return gpunn__made(&call, gpunn_le(gpunn__ordinals(call.model, size), most));
+    return gpunn__call_finish(&call, gpunn_le(gpunn__ordinals(call.model, size), most));
 }
 
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)

@@ -19,8 +19,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *
     gpunn_attributes         attr = gpunn__no_attributes();
     if (!gpunn__begin(&call, function, NULL, names, operands, count, 2)) return NULL;
     if (gpunn__state_of(state) == NULL)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "what is assigned to is no state; use what gpunn_state or an assignment gave");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "what is assigned to is no state; use what gpunn_state or an assignment gave");
     if (position && (attr.axis = gpunn__axis_of(&call, state, axis)) < 0) return NULL;
     attr.in_training = in_training;
     return gpunn__node(&call, &gpunn__operation_assign, &attr, operands, 3);
@@ -44,16 +44,16 @@ static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logi
 {
     char one[128], other[128];
     if (logits->rank != 2 || logits->dim[1] < 1)
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "logits is %s, but [n, classes] is needed; gpunn_reshape it",
-                            gpunn__shape_text(logits, one));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "logits is %s, but [n, classes] is needed; gpunn_reshape it",
+                               gpunn__shape_text(logits, one));
     else if (draw && (draw->rank != 1 || draw->dim[0] != logits->dim[0]))
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "draw is %s and logits %s; one number a row, [n], is needed",
-                            gpunn__shape_text(draw, one), gpunn__shape_text(logits, other));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "draw is %s and logits %s; one number a row, [n], is needed",
+                               gpunn__shape_text(draw, one), gpunn__shape_text(logits, other));
     else if (!(args->temperature >= 0 && isfinite(args->temperature)) || args->top_k < 0 ||
              !(args->top_p > 0 && args->top_p <= 1))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
-                            "temperature is %g, top_k %d and top_p %g; 0 or more, 0 or more, and above 0 to 1 are possible",
-                            (double)args->temperature, args->top_k, (double)args->top_p);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "temperature is %g, top_k %d and top_p %g; 0 or more, 0 or more, and above 0 to 1 are possible",
+                               (double)args->temperature, args->top_k, (double)args->top_p);
     else
         return true;
     return false;
@@ -70,7 +70,7 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
     if (!gpunn__begin(&call, "sample", NULL, names, in, args.temperature == 0 && draw == NULL ? 1 : 2, 2) ||
         !gpunn__sample_fits(&call, logits, draw, &args))
         return NULL;
-    if (args.temperature == 0) return gpunn__made(&call, gpunn_argmax(logits, 1, false));
+    if (args.temperature == 0) return gpunn__call_finish(&call, gpunn_argmax(logits, 1, false));
     attr.temperature = args.temperature;
     attr.top_p = args.top_p;
     const bool few = args.top_k > 0 && args.top_k < logits->dim[1];
@@ -78,5 +78,5 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
     gpunn_tensor *drawn = gpunn__node(&call, &gpunn__operation_sample, &attr, in, 2);
     if (!few || drawn == NULL) return drawn;
     const int64_t column[2] = {logits->dim[0], 1};
-    return gpunn__made(&call, gpunn__reshape_to(gpunn_gather(places, 1, gpunn__reshape_to(drawn, 2, column)), 1, column));
+    return gpunn__call_finish(&call, gpunn__reshape_to(gpunn_gather(places, 1, gpunn__reshape_to(drawn, 2, column)), 1, column));
 }

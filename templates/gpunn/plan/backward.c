@@ -19,26 +19,26 @@ static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, i
     return contributes;
 }
 
-/* The last place before `before` where a step adds to the gradient of root, or where a group
+/* The last place before `before` where a step adds to the gradient of root, or where a fused group
  * overwrites it while reading it. -1: none. */
 static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
 {
     for (int place = before - 1; place > b->tensors[root].place; place--) {
         const gpunn_tensor *t = b->model->tensors[b->order[place]];
-        if (b->tensors[t->id].group >= 0) {
-            const gpunn__group *group = &b->groups[b->tensors[t->id].group];
-            for (int i = 0; i < group->kernel->external_count; i++) {
-                const gpunn_tensor *external = gpunn__member(b, group, i);
-                if (b->plan->tensors[external->id].gradient_root == root && gpunn__group_passes(b, group, external)) return place;
+        if (b->tensors[t->id].fused >= 0) {
+            const gpunn__fused *fused = &b->fused[b->tensors[t->id].fused];
+            for (int i = 0; i < fused->kernel->external_count; i++) {
+                const gpunn_tensor *external = gpunn__member(b, fused, i);
+                if (b->plan->tensors[external->id].gradient_root == root && gpunn__fused_passes(b, fused, external)) return place;
             }
         }
-        if (b->tensors[t->id].group >= 0 || !b->tensors[t->id].feeds_loss || !b->tensors[t->id].wants ||
+        if (b->tensors[t->id].fused >= 0 || !b->tensors[t->id].feeds_loss || !b->tensors[t->id].wants ||
             gpunn__is_alias(b->plan, t))
             continue;
         if (gpunn__contributes(b, t, root)) return place;
     }
-    int  own = b->tensors[root].group;
-    bool changes = own >= 0 && gpunn__gradient_operand(b, &b->groups[own], root, true) != NULL;
+    int  own = b->tensors[root].fused;
+    bool changes = own >= 0 && gpunn__gradient_operand(b, &b->fused[own], root, true) != NULL;
     return changes ? b->tensors[root].place : -1;
 }
 
@@ -140,12 +140,12 @@ static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step,
 {
     if (gpunn__op_is(step->op, GPUNN__ROW_NORM)) return step->half.data == NULL ? 0 : -1;
     if (step->op != GPUNN_OP_GROUP) return -1;
-    const gpunn__group *group = &b->groups[b->tensors[gpunn__node_of(b, step)->id].group];
+    const gpunn__fused *fused = &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused];
     for (int i = 0; i < step->input_count; i++) {
-        const gpunn_kernel_operand *operand = &group->kernel->program[step->group.direction].operands[i];
+        const gpunn_kernel_operand *operand = &fused->kernel->program[step->group.direction].operands[i];
         if (operand->role == GPUNN_KERNEL_GRADIENT && step->grad_in[i].data && step->group.half[i] == NULL &&
             operand->half == (unsigned char)gpunn__half_of(b->model) &&
-            b->plan->tensors[gpunn__member(b, group, operand->index)->id].gradient_root == root)
+            b->plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root == root)
             return i;
     }
     return -1;
@@ -229,28 +229,28 @@ static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, i
     return gpunn__use_slot(b, &step->grad_out.data, slot, at);
 }
 
-/* ---- the steps of a group, forward and backward ---------------------------------------------------------------------- */
+/* ---- the steps of a fused group, forward and backward ---------------------------------------------------------------- */
 
 /* Binds the gradient of a node, which its readers have written. */
-static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, gpunn_step *step, int i, int at)
+static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__fused *fused, gpunn_step *step, int i, int at)
 {
     gpunn__plan                *plan = b->plan;
-    const gpunn_kernel_operand *operand = &group->kernel->program[step->group.direction].operands[i];
-    const gpunn_tensor         *t = gpunn__member(b, group, operand->index);
+    const gpunn_kernel_operand *operand = &fused->kernel->program[step->group.direction].operands[i];
+    const gpunn_tensor         *t = gpunn__member(b, fused, operand->index);
     int                         root = plan->tensors[t->id].gradient_root, slot = plan->tensors[root].gradient_slot;
     gpunn__describe(plan, &step->in[i], t);
     step->in[i].dtype = plan->tensors[root].storage;
     if (operand->written) b->tensors[root].writer = -1;
-    if (slot < 0) return operand->written ? gpunn__refuse_group(b, group) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
+    if (slot < 0) return operand->written ? gpunn__reject_fused(b, fused) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
 
-/* The batch size that the group's kernel is called with. */
-static int64_t gpunn__group_batch(const gpunn__builder *b, const gpunn__group *group)
+/* The batch size that the fused group's kernel is called with. */
+static int64_t gpunn__fused_batch(const gpunn__builder *b, const gpunn__fused *fused)
 {
-    const gpunn_kernel *kernel = group->kernel;
+    const gpunn_kernel *kernel = fused->kernel;
     if (kernel->each == 0) return b->plan->batch;
-    return gpunn__count(gpunn__member(b, group, kernel->measured), b->plan->batch) / kernel->each;
+    return gpunn__count(gpunn__member(b, fused, kernel->measured), b->plan->batch) / kernel->each;
 }
 
 static gpunn_dtype gpunn__kept_dtype(const gpunn__plan *plan, const gpunn_kernel_kept *kept)
@@ -258,10 +258,10 @@ static gpunn_dtype gpunn__kept_dtype(const gpunn__plan *plan, const gpunn_kernel
     return plan->half || gpunn_dtype_size(kept->dtype) != 2 ? kept->dtype : GPUNN_F32;
 }
 
-static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_step *step, int i, int at)
+static bool gpunn__fused_operand(gpunn__builder *b, gpunn__fused *fused, gpunn_step *step, int i, int at)
 {
     gpunn__plan                *plan = b->plan;
-    const gpunn_kernel         *kernel = group->kernel;
+    const gpunn_kernel         *kernel = fused->kernel;
     const gpunn_kernel_program *program = &kernel->program[step->group.direction];
     const gpunn_kernel_operand *operand = &program->operands[i];
     gpunn_value                *value = &step->in[i];
@@ -269,18 +269,18 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
         const gpunn_kernel_kept *kept = &kernel->kept[operand->index];
         value->dtype = gpunn__kept_dtype(plan, kept);
         value->rank = 1;
-        value->count = value->dim[0] = kept->fixed + kept->batch * gpunn__group_batch(b, group);
-        if (operand->read) return gpunn__use_slot(b, &value->data, group->slot + operand->index, at);
-        return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, group->slot + operand->index);
+        value->count = value->dim[0] = kept->fixed + kept->batch * gpunn__fused_batch(b, fused);
+        if (operand->read) return gpunn__use_slot(b, &value->data, fused->slot + operand->index, at);
+        return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, fused->slot + operand->index);
     }
-    const gpunn_tensor *t = gpunn__member(b, group, operand->index);
-    bool                relays = gpunn__group_relayouts(b, group, t);
+    const gpunn_tensor *t = gpunn__member(b, fused, operand->index);
+    bool                relays = gpunn__fused_relayouts(b, fused, t);
     if (operand->role == GPUNN_KERNEL_VALUE) {
         int root = plan->tensors[t->id].root;
         if (relays) {
             gpunn__describe(plan, value, t);
             value->dtype = plan->tensors[root].storage;
-            value->channels_last = gpunn__group_wants_channels_last(b, group);
+            value->channels_last = gpunn__fused_wants_channels_last(b, fused);
             return gpunn__use_slot(b, &value->data, b->tensors[t->id].transposed, at);
         }
         if (!operand->written || b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__read_value(b, value, t, at);
@@ -292,18 +292,18 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
             return true;
         return (b->tensors[root].cast = gpunn__write_half(b, step, i, value, at)) >= 0;
     }
-    if (operand->index < 0) return gpunn__read_gradient(b, group, step, i, at);
-    if (!gpunn__group_passes(b, group, t)) return true;
+    if (operand->index < 0) return gpunn__read_gradient(b, fused, step, i, at);
+    if (!gpunn__fused_passes(b, fused, t)) return true;
     gpunn__describe(plan, &step->grad_in[i], t);
     if (relays) {
         step->grad_in[i].dtype = plan->tensors[plan->tensors[t->id].gradient_root].storage;
-        step->grad_in[i].channels_last = gpunn__group_wants_channels_last(b, group);
+        step->grad_in[i].channels_last = gpunn__fused_wants_channels_last(b, fused);
         int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
         return slot >= 0 && gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, slot) &&
-               gpunn__relayout_back(b, t, slot, gpunn__group_wants_channels_last(b, group));
+               gpunn__relayout_back(b, t, slot, gpunn__fused_wants_channels_last(b, fused));
     }
     if (operand->shares >= 0) {
-        const gpunn_tensor *node = gpunn__member(b, group, program->operands[operand->shares].index);
+        const gpunn_tensor *node = gpunn__member(b, fused, program->operands[operand->shares].index);
         int                 root = plan->tensors[t->id].gradient_root;
         if (gpunn__shares_memory(b, node, t, NULL)) {
             plan->tensors[root].gradient_slot = plan->tensors[plan->tensors[node->id].gradient_root].gradient_slot;
@@ -315,37 +315,37 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
     return gpunn__write_gradient(b, step, t, i, at);
 }
 
-/* Appends copies of the images that the group cannot read as they are stored. */
-static bool gpunn__group_copies(gpunn__builder *b, const gpunn__group *group)
+/* Appends copies of the images that the fused group cannot read as they are stored. */
+static bool gpunn__fused_copies(gpunn__builder *b, const gpunn__fused *fused)
 {
-    for (int k = 0; k < group->kernel->node_count; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+    for (int k = 0; k < fused->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         for (int i = 0; i < t->input_count; i++)
-            if (t->inputs[i] && gpunn__group_relayouts(b, group, t->inputs[i]) &&
-                !gpunn__relayout_operand(b, t, i, gpunn__group_wants_channels_last(b, group)))
+            if (t->inputs[i] && gpunn__fused_relayouts(b, fused, t->inputs[i]) &&
+                !gpunn__relayout_operand(b, t, i, gpunn__fused_wants_channels_last(b, fused)))
                 return false;
     }
     return true;
 }
 
-GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
+GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backward)
 {
-    gpunn__group               *group = &b->groups[index];
-    const gpunn_kernel         *kernel = group->kernel;
-    const gpunn_kernel_program *program = gpunn__program(b, group, backward);
+    gpunn__fused               *fused = &b->fused[index];
+    const gpunn_kernel         *kernel = fused->kernel;
+    const gpunn_kernel_program *program = gpunn__program(b, fused, backward);
     const gpunn_kernel_cuda    *cuda = b->model->kernels->cuda;
-    if (!backward && !gpunn__group_copies(b, group)) return false;
+    if (!backward && !gpunn__fused_copies(b, fused)) return false;
     int         at = b->plan->step_count, sites = 0;
-    gpunn_step *step = gpunn__new_step(b, gpunn__member(b, group, -kernel->node_count), backward, program->operand_count);
+    gpunn_step *step = gpunn__new_step(b, gpunn__member(b, fused, -kernel->node_count), backward, program->operand_count);
     if (step == NULL) return false;
     gpunn__set_operation(step, &gpunn__operation_group);
     step->name = kernel->name;
     step->group.kernel = kernel;
     step->group.direction = (int)(program - kernel->program);
     step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction] : NULL;
-    step->group.batch = gpunn__group_batch(b, group);
+    step->group.batch = gpunn__fused_batch(b, fused);
     for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->group.sites[sites++] = t->attr.site;
     }
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
@@ -353,10 +353,10 @@ GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backwa
         size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
         int                      slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->group.batch) * width, at);
         if (slot < 0) return false;
-        if (k == 0) group->slot = slot;
+        if (k == 0) fused->slot = slot;
     }
     for (int i = 0; i < program->operand_count; i++)
-        if (!gpunn__group_operand(b, group, step, i, at)) return false;
+        if (!gpunn__fused_operand(b, fused, step, i, at)) return false;
     return true;
 }
 
@@ -376,9 +376,9 @@ static bool gpunn__recomputes(const gpunn__builder *b)
 static int gpunn__maker(const gpunn__builder *b, const gpunn_tensor *t)
 {
     int id = b->plan->tensors[t->id].root;
-    if (b->tensors[id].group >= 0) {
-        const gpunn__group *group = &b->groups[b->tensors[id].group];
-        return group->tensors[group->kernel->node_count - 1];
+    if (b->tensors[id].fused >= 0) {
+        const gpunn__fused *fused = &b->fused[b->tensors[id].fused];
+        return fused->tensors[fused->kernel->node_count - 1];
     }
     while (b->tensors[id].next >= 0) id = b->tensors[id].next;
     return id;
@@ -387,13 +387,13 @@ static int gpunn__maker(const gpunn__builder *b, const gpunn_tensor *t)
 /* Iterates over the nodes of a step from the last to the first: returns the one before `id`, or -1. */
 static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
 {
-    if (b->tensors[maker].group < 0) {
+    if (b->tensors[maker].fused < 0) {
         int before = b->tensors[maker].head;
         if (before == id) return -1;
         while (b->tensors[before].next != id) before = b->tensors[before].next;
         return before;
     }
-    const int *nodes = b->groups[b->tensors[maker].group].tensors;
+    const int *nodes = b->fused[b->tensors[maker].fused].tensors;
     int        k = 0;
     while (nodes[k] != id) k++;
     return k > 0 ? nodes[k - 1] : -1;
@@ -403,12 +403,12 @@ static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
  * sees. It must not communicate with other ranks, since their plans may differ. */
 static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
 {
-    const int group = b->tensors[maker].group;
-    bool      can = group < 0 || !b->groups[group].kernel->loss;
+    const int fused = b->tensors[maker].fused;
+    bool      can = fused < 0 || !b->fused[fused].kernel->loss;
     for (int id = maker; id >= 0 && can; id = gpunn__member_before(b, maker, id)) {
         const gpunn_tensor *t = b->model->tensors[id];
         can = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN && !gpunn__is_visible(b->plan, t) &&
-              !gpunn__reads_state(b, t) && !(group >= 0 && t->op == GPUNN_OP_BATCH_NORM) && !gpunn__meets_ranks(b->plan, t);
+              !gpunn__reads_state(b, t) && !(fused >= 0 && t->op == GPUNN_OP_BATCH_NORM) && !gpunn__communicates(b->plan, t);
     }
     return can;
 }
@@ -427,7 +427,7 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
         const gpunn_tensor *t = b->model->tensors[id];
         if (!b->tensors[id].feeds_loss || !b->tensors[id].wants || t->kind != GPUNN__VALUE) continue;
         if (b->pass > 0 && gpunn__op_is(t->op, GPUNN__RECURRENT)) b->tensors[id].again = b->model->parts + 1;
-        const bool grouped = b->tensors[id].group >= 0;
+        const bool grouped = b->tensors[id].fused >= 0;
         for (int i = 0; i < t->input_count; i++)
             if (t->inputs[i] && (grouped || gpunn__op_reads_input(t->op, i))) gpunn__mark_again(b, gpunn__source(t, i));
         if (grouped || gpunn__op_reads_output(t->op) || gpunn__op_is(t->op, GPUNN__SAVES)) gpunn__mark_again(b, t);
@@ -454,7 +454,7 @@ static bool gpunn__repeat_part(gpunn__builder *b, int part)
         const int id = b->order[place];
         if (b->tensors[id].again != part) continue;
         b->tensors[id].again = 0;
-        made = b->tensors[id].group >= 0 ? gpunn__group_step(b, b->tensors[id].group, false)
+        made = b->tensors[id].fused >= 0 ? gpunn__fused_step(b, b->tensors[id].fused, false)
                                          : gpunn__forward_step(b, b->model->tensors[id]);
         if (made && gpunn__is_visible(b->plan, b->model->tensors[id])) /* a recurrent layer */
             b->plan->slots[b->plan->tensors[id].value_slot].last = INT32_MAX;
@@ -467,7 +467,7 @@ static bool gpunn__repeat_part(gpunn__builder *b, int part)
  * operands as the step wants them. */
 static bool gpunn__repeat_for(gpunn__builder *b, int maker)
 {
-    const int group = b->tensors[maker].group;
+    const int fused = b->tensors[maker].fused;
     for (int id = maker; id >= 0 && gpunn__recomputes(b); id = gpunn__member_before(b, maker, id)) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = -1; i < t->input_count; i++) {
@@ -475,9 +475,9 @@ static bool gpunn__repeat_for(gpunn__builder *b, int maker)
             const int           part = read ? b->tensors[gpunn__maker(b, read)].again : 0;
             if (part && !gpunn__repeat_part(b, part)) return false;
         }
-        if (group < 0 && !gpunn__copy_operands(b, t)) return false;
+        if (fused < 0 && !gpunn__copy_operands(b, t)) return false;
     }
-    return group < 0 || !gpunn__recomputes(b) || gpunn__group_copies(b, &b->groups[group]);
+    return fused < 0 || !gpunn__recomputes(b) || gpunn__fused_copies(b, &b->fused[fused]);
 }
 
 /* ---- backward steps -------------------------------------------------------------------------------------------------- */
@@ -605,7 +605,7 @@ static void gpunn__mark_feeding(gpunn__builder *b, int first, int count)
     for (int id = b->plan->tensor_count - 1; id >= 0; id--) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->tensors[id].feeds_loss && i < t->input_count; i++)
-            if (t->inputs[i] && gpunn__has_slope(t, i)) b->tensors[t->inputs[i]->id].feeds_loss = true;
+            if (t->inputs[i] && gpunn__has_derivative(t, i)) b->tensors[t->inputs[i]->id].feeds_loss = true;
     }
 }
 
@@ -636,10 +636,10 @@ GPUNN__INTERNAL void gpunn__mark_activated(gpunn__builder *b)
     }
 }
 
-static bool gpunn__group_backward(gpunn__builder *b, int index)
+static bool gpunn__fused_backward(gpunn__builder *b, int index)
 {
-    const gpunn__group *group = &b->groups[index];
-    return group->kernel->loss || !gpunn__group_has_backward(b, group) || gpunn__group_step(b, index, true);
+    const gpunn__fused *fused = &b->fused[index];
+    return fused->kernel->loss || !gpunn__fused_has_backward(b, fused) || gpunn__fused_step(b, index, true);
 }
 
 /* Appends the step that writes the gradient given by the program to the output's gradient, or adds it. */
@@ -649,7 +649,7 @@ static bool gpunn__seed_step(gpunn__builder *b, int output)
     const gpunn_tensor *t = plan->outputs[output];
     const int at = plan->step_count, slot = gpunn__new_slot(b, (size_t)gpunn__count(t, plan->batch) * sizeof(float), at);
     if (slot < 0) return false;
-    plan->slots[slot].lent = &plan->seed[output];
+    plan->slots[slot].user_memory = &plan->seed[output];
     if (!gpunn__relayout_back(b, t, slot, false)) return false;
     gpunn_step *step = &plan->steps[at];
     step->grad_out.dtype = step->out.dtype = GPUNN_F32;
@@ -699,8 +699,8 @@ GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b)
         }
         bool own = b->tensors[t->id].feeds_loss && b->tensors[t->id].wants && t->kind == GPUNN__VALUE &&
                    !b->tensors[t->id].activates && !b->tensors[t->id].normed && b->plan->tensors[t->id].part != 2;
-        if ((own || b->tensors[t->id].group >= 0) && !gpunn__repeat_for(b, t->id)) return false;
-        if (b->tensors[t->id].group >= 0 ? !gpunn__group_backward(b, b->tensors[t->id].group)
+        if ((own || b->tensors[t->id].fused >= 0) && !gpunn__repeat_for(b, t->id)) return false;
+        if (b->tensors[t->id].fused >= 0 ? !gpunn__fused_backward(b, b->tensors[t->id].fused)
             : gpunn__ends_norm(b, t)     ? own && !gpunn__norm_backward_step(b, t)
                                          : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
             return false;

@@ -9,8 +9,8 @@
 /* The node that a step is made for, found by its attributes. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step);
 
-/* Appends the forward or backward step of a group. */
-GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backward);
+/* Appends the forward or backward step of a fused group. */
+GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backward);
 
 /* Marks the tensors that have gradients (`wants`) and those that the loss depends on. */
 GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b);

@@ -32,13 +32,13 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
     int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(t->dtype), at);
     if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
     plan->slots[slot].last = INT32_MAX;
-    plan->slots[slot].lent = &t->lent[gradient];
+    plan->slots[slot].user_memory = &t->user_memory[gradient];
     return true;
 }
 
 /* Makes values or gradients that are bound to user-owned memory end up there. The step that computes them
  * writes there directly if it stores them in the same form. Otherwise a copy follows at the end. */
-static bool gpunn__lend(gpunn__builder *b, bool gradient)
+static bool gpunn__place_in_user_memory(gpunn__builder *b, bool gradient)
 {
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
@@ -46,11 +46,11 @@ static bool gpunn__lend(gpunn__builder *b, bool gradient)
         const int           root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
         const int           slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
         const bool          written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
-        if (!b->needed[id] || t->lent[gradient].data == NULL || !written) continue;
+        if (!b->needed[id] || t->user_memory[gradient].data == NULL || !written) continue;
         gpunn__slot *own = slot >= 0 ? gpunn__slot_of(plan, slot) : NULL;
-        if (own && own->lent == NULL && plan->tensors[root].storage == t->dtype &&
+        if (own && own->user_memory == NULL && plan->tensors[root].storage == t->dtype &&
             !(plan->tensors[root].channels_last && gpunn__has_layouts(t)))
-            own->lent = &t->lent[gradient];
+            own->user_memory = &t->user_memory[gradient];
         else if (!gpunn__copy_step(b, t, gradient ? slot : -1))
             return false;
     }
@@ -66,7 +66,7 @@ static bool gpunn__forward_steps(gpunn__builder *b)
         const gpunn_tensor *t = b->model->tensors[id];
         bool own = b->needed[id] && t->kind == GPUNN__VALUE && plan->tensors[id].root == id && b->tensors[id].next < 0;
         if (b->needed[id] && t->op == GPUNN_OP_ASSIGN && !gpunn__is_late(b, t) && !gpunn__assign_step(b, t)) return false;
-        if (b->tensors[id].group >= 0 ? !gpunn__group_step(b, b->tensors[id].group, false) : own && !gpunn__forward_step(b, t))
+        if (b->tensors[id].fused >= 0 ? !gpunn__fused_step(b, b->tensors[id].fused, false) : own && !gpunn__forward_step(b, t))
             return false;
     }
     for (int id = 0; id < plan->tensor_count; id++) {
@@ -74,7 +74,7 @@ static bool gpunn__forward_steps(gpunn__builder *b)
         if (visible && plan->tensors[plan->tensors[id].root].value_slot >= 0)
             gpunn__slot_of(plan, plan->tensors[plan->tensors[id].root].value_slot)->last = INT32_MAX;
     }
-    if (!gpunn__lend(b, false)) return false;
+    if (!gpunn__place_in_user_memory(b, false)) return false;
     plan->forward_count = plan->step_count;
     return true;
 }
@@ -87,7 +87,7 @@ static bool gpunn__forward_steps(gpunn__builder *b)
 static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
 {
     gpunn__slot *target = gpunn__slot_of(plan, onto), *slot = &plan->slots[from];
-    if (slot->parent != from || slot->lent || target == slot || slot->first != at || target->last != at ||
+    if (slot->parent != from || slot->user_memory || target == slot || slot->first != at || target->last != at ||
         target->bytes != slot->bytes)
         return;
     slot->parent = target->parent;
@@ -129,7 +129,7 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
     int   *order = (int *)gpunn__realloc(dev, NULL, 0, bytes ? bytes : 1);
     if (order == NULL) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < plan->slot_count; i++) {
-        if (plan->slots[i].parent != i || plan->slots[i].bytes == 0 || plan->slots[i].lent) continue;
+        if (plan->slots[i].parent != i || plan->slots[i].bytes == 0 || plan->slots[i].user_memory) continue;
         int at = count++;
         for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--) order[at] = order[at - 1];
         order[at] = i;
@@ -174,16 +174,16 @@ static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **sa
     return gpunn__use_slot(b, saved, b->plan->bindings[i].index, at);
 }
 
-/* Rejects a group whose kernel the backend cannot run here and logs why.
+/* Rejects a fused group whose kernel the backend cannot run here and logs why.
  * Its nodes are then planned as single ops. */
-static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *step)
+static GPUNN__STATUS gpunn__reject_unsupported(gpunn__builder *b, const gpunn_step *step)
 {
     gpunn_device *dev = b->model->dev;
     char          text[GPUNN__ERROR_SIZE];
     (void)snprintf(text, sizeof text, "%s of %s_kernels.h is not used with a batch of %lld: %s", step->name,
                    b->model->kernels->name, (long long)b->plan->batch, dev->backend->error(dev->context));
     if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
-    (void)gpunn__refuse_group(b, &b->groups[b->tensors[gpunn__node_of(b, step)->id].group]);
+    (void)gpunn__reject_fused(b, &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused]);
     return GPUNN_ERR_UNSUPPORTED;
 }
 
@@ -249,7 +249,7 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
             if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at)) return GPUNN_ERR_MEMORY;
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
-        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP) return gpunn__decline_group(b, step);
+        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP) return gpunn__reject_unsupported(b, step);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
         if (!step->backward && step->saved_bytes) {
             int saved_slot = gpunn__new_slot(b, step->saved_bytes, at);
@@ -311,25 +311,26 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
 
 static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
 {
-    gpunn__room  room = {base, 0};
+    gpunn__arena arena = {base, 0};
     const size_t n = (size_t)plan->tensor_count, passes = (size_t)plan->pass_count;
-    plan->outputs = (gpunn_tensor **)gpunn__room_take(&room, (size_t)(plan->output_count) * sizeof *plan->outputs);
-    plan->seed = (gpunn__lent *)gpunn__room_take(&room, (size_t)(plan->seeded ? plan->output_count : 0) * sizeof *plan->seed);
-    plan->tensors = (gpunn__planned *)gpunn__room_take(&room, n * sizeof *plan->tensors);
-    plan->inputs = (int *)gpunn__room_take(&room, n * sizeof(int));
-    plan->reached = (int *)gpunn__room_take(&room, passes * n * sizeof(int));
-    plan->first_write = (bool **)gpunn__room_take(&room, passes * n * sizeof *plan->first_write);
-    plan->was_reached = (bool *)gpunn__room_take(&room, passes * n * sizeof *plan->was_reached);
-    plan->passes = (gpunn__backpass *)gpunn__room_take(&room, passes * sizeof *plan->passes);
+    plan->outputs = (gpunn_tensor **)gpunn__arena_take(&arena, (size_t)(plan->output_count) * sizeof *plan->outputs);
+    plan->seed = (gpunn__user_memory *)gpunn__arena_take(&arena,
+                                                         (size_t)(plan->seeded ? plan->output_count : 0) * sizeof *plan->seed);
+    plan->tensors = (gpunn__plan_tensor *)gpunn__arena_take(&arena, n * sizeof *plan->tensors);
+    plan->inputs = (int *)gpunn__arena_take(&arena, n * sizeof(int));
+    plan->reached = (int *)gpunn__arena_take(&arena, passes * n * sizeof(int));
+    plan->first_write = (bool **)gpunn__arena_take(&arena, passes * n * sizeof *plan->first_write);
+    plan->was_reached = (bool *)gpunn__arena_take(&arena, passes * n * sizeof *plan->was_reached);
+    plan->passes = (gpunn__backpass *)gpunn__arena_take(&arena, passes * sizeof *plan->passes);
     for (size_t i = 0; i < passes && passes > 1; i++) {
-        int *gradients = (int *)gpunn__room_take(&room, n * sizeof *gradients);
+        int *gradients = (int *)gpunn__arena_take(&arena, n * sizeof *gradients);
         if (base) plan->passes[i].gradients = gradients;
     }
-    plan->sizes = (int64_t *)gpunn__room_take(&room, (size_t)(plan->size_count) * sizeof *plan->sizes);
-    return room.bytes;
+    plan->sizes = (int64_t *)gpunn__arena_take(&arena, (size_t)(plan->size_count) * sizeof *plan->sizes);
+    return arena.bytes;
 }
 
-/* The most ids that groups can need: every node, its operands, and the pattern being tried. */
+/* The most ids that fused groups can need: every node, its operands, and the pattern being tried. */
 static int gpunn__most_ids(const gpunn_model *model)
 {
     int most = model->tensor_count + 2 * GPUNN__LEFT_OUT;
@@ -339,14 +340,14 @@ static int gpunn__most_ids(const gpunn_model *model)
 
 static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
 {
-    gpunn__room room = {base, 0};
-    b->needed = (bool *)gpunn__room_take(&room, (size_t)(n) * sizeof(bool));
-    b->scratch = (bool *)gpunn__room_take(&room, (size_t)(n) * sizeof(bool));
-    b->tensors = (gpunn__draft *)gpunn__room_take(&room, (size_t)(n) * sizeof *b->tensors);
-    b->order = (int *)gpunn__room_take(&room, (size_t)(n) * sizeof(int));
-    b->groups = (gpunn__group *)gpunn__room_take(&room, (size_t)(n + 1) * sizeof *b->groups);
-    b->ids = (int *)gpunn__room_take(&room, (size_t)(b->model->kernels ? gpunn__most_ids(b->model) : 0) * sizeof(int));
-    return room.bytes;
+    gpunn__arena arena = {base, 0};
+    b->needed = (bool *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(bool));
+    b->scratch = (bool *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(bool));
+    b->tensors = (gpunn__builder_tensor *)gpunn__arena_take(&arena, (size_t)(n) * sizeof *b->tensors);
+    b->order = (int *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(int));
+    b->fused = (gpunn__fused *)gpunn__arena_take(&arena, (size_t)(n + 1) * sizeof *b->fused);
+    b->ids = (int *)gpunn__arena_take(&arena, (size_t)(b->model->kernels ? gpunn__most_ids(b->model) : 0) * sizeof(int));
+    return arena.bytes;
 }
 
 /* ---- sizes of a plan ---- */
@@ -407,7 +408,7 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
     const gpunn__meta expected = gpunn__sized_meta(b, t);
     gpunn__meta       in[GPUNN_MAX_OPERANDS], out;
     char              what[256], one[128], other[128];
-    (void)gpunn__with_sizes(b->model, t->made_by ? t->made_by : gpunn_op_name(t->op), what);
+    (void)gpunn__with_sizes(b->model, t->built_by ? t->built_by : gpunn_op_name(t->op), what);
     const gpunn__call call = gpunn__call_of(b->model, what, t->layer);
     for (int i = 0; i < t->input_count; i++) in[i] = gpunn__sized_meta(b, t->inputs[i]);
     if (!gpunn__infer(&call, t->op, attr, in, t->input_count, &out)) return dev->error.status;
@@ -418,7 +419,7 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
 }
 
 /* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
-static GPUNN__STATUS gpunn__settle_sizes(gpunn__builder *b)
+static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
     int          count = 0;
@@ -455,7 +456,7 @@ static void gpunn__drop_expanded(gpunn__builder *b)
         for (int k = id + 1; k < b->plan->tensor_count; k++)
             for (int i = 0; b->needed[k] && i < b->model->tensors[k]->input_count; i++)
                 read = read || (b->model->tensors[k]->inputs[i] == t &&
-                                (b->tensors[k].group >= 0 || gpunn__source(b->model->tensors[k], i) == t));
+                                (b->tensors[k].fused >= 0 || gpunn__source(b->model->tensors[k], i) == t));
         b->needed[id] = b->needed[id] && read;
     }
 }
@@ -471,13 +472,13 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__mark_operands(model, b->needed);
     if (plan->training) gpunn__mark_kept(model, b->needed, b->scratch);
     gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
-    gpunn_status status = plan->size_count ? gpunn__settle_sizes(b) : GPUNN_OK;
+    gpunn_status status = plan->size_count ? gpunn__resolve_sizes(b) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
         copies += model->precision == GPUNN_PRECISION_F32 ? 0 : 2 + model->tensors[id]->input_count;
-        copies += (model->tensors[id]->lent[0].data != NULL) + (model->tensors[id]->lent[1].data != NULL);
+        copies += (model->tensors[id]->user_memory[0].data != NULL) + (model->tensors[id]->user_memory[1].data != NULL);
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
         values += model->tensors[id]->kind == GPUNN__VALUE;
         if (gpunn__count(model->tensors[id], plan->batch) < 0)
@@ -493,14 +494,14 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
-    gpunn__find_narrow(model);
-    const gpunn_status narrow = gpunn__check_narrow(b);
-    if (narrow != GPUNN_OK) return narrow;
+    gpunn__find_half_storage(model);
+    const gpunn_status half_storage = gpunn__check_half_storage(b);
+    if (half_storage != GPUNN_OK) return half_storage;
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
     const bool gradients = plan->training && !plan->forward_only;
     if (gradients) gpunn__mark_gradients(b);
-    if (plan->pass_count == 1) gpunn__mark_groups(b);
+    if (plan->pass_count == 1) gpunn__mark_fused(b);
     gpunn__drop_expanded(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
     gpunn__mark_chains(b);
@@ -513,7 +514,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < plan->pass_count; i++) {
         gpunn__begin_pass(b, i);
-        if (gradients && (!gpunn__backward_steps(b) || !gpunn__lend(b, true))) return GPUNN_ERR_MEMORY;
+        if (gradients && (!gpunn__backward_steps(b) || !gpunn__place_in_user_memory(b, true))) return GPUNN_ERR_MEMORY;
         if (i == 0 && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
         gpunn__end_pass(b);
     }
@@ -522,9 +523,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
 }
 
-/* Tries once to make a plan. Returns NULL on failure, or with *again set if a group was rejected. Frees
+/* Tries once to make a plan. Returns NULL on failure, or with *again set if a fused group was rejected. Frees
  * everything it made in both cases. */
-static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, int *refused, bool *again)
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, int *rejected, bool *again)
 {
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
@@ -545,7 +546,7 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
     builder.model = model;
     builder.plan = plan;
     builder.request = request;
-    builder.refused = refused;
+    builder.rejected = rejected;
     size_t scratch_bytes = gpunn__builder_tables(&builder, model->tensor_count, NULL);
     plan->table_bytes = gpunn__plan_tables(plan, NULL);
     char        *tables = (char *)gpunn__calloc(dev, plan->table_bytes), *scratch = (char *)gpunn__calloc(dev, scratch_bytes);
@@ -574,11 +575,11 @@ GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__r
 {
     size_t bytes = (size_t)model->tensor_count * sizeof(int);
     if (request->training && !gpunn__may_train(model, "a training step")) return NULL;
-    int         *refused = (int *)gpunn__calloc(model->dev, bytes);
-    bool         again = refused != NULL;
+    int         *rejected = (int *)gpunn__calloc(model->dev, bytes);
+    bool         again = rejected != NULL;
     gpunn__plan *plan = NULL;
-    while (again) plan = gpunn__plan_try(model, request, batch, refused, &again);
-    gpunn__free(model->dev, refused, bytes);
+    while (again) plan = gpunn__plan_try(model, request, batch, rejected, &again);
+    gpunn__free(model->dev, rejected, bytes);
     return plan;
 }
 
@@ -593,14 +594,14 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
     gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count};
     if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
-    gpunn__find_narrow(model);
+    gpunn__find_half_storage(model);
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
             if (pass != gpunn__weight_range(t)) continue;
             if (apply) t->offset = at.weight_count;
             at.weight_count += gpunn__aligned(gpunn__floats_of(t));
-            if (pass != GPUNN__NARROW_RANGE) at.wide_count = at.weight_count;
+            if (pass != GPUNN__HALF_RANGE) at.wide_count = at.weight_count;
             if (t->kind == GPUNN__PARAMETER) at.gradient_count = at.weight_count;
         }
     return at;
@@ -608,23 +609,23 @@ GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 
 GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t)
 {
-    return t->lent[0].data ? (float *)t->lent[0].data : t->model->weights + t->offset;
+    return t->user_memory[0].data ? (float *)t->user_memory[0].data : t->model->weights + t->offset;
 }
 
-static bool gpunn__is_lent_weight(const gpunn_tensor *t)
+static bool gpunn__is_user_owned_weight(const gpunn_tensor *t)
 {
-    return t->lent[0].data && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
+    return t->user_memory[0].data && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_user_weights(gpunn_model *model, bool back)
 {
     gpunn_device *dev = model->dev;
-    for (int id = 0; id < model->tensor_count && model->lent_weights; id++) {
+    for (int id = 0; id < model->tensor_count && model->user_weights; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        if (!gpunn__is_lent_weight(t)) continue;
-        float       *ours = model->weights + t->offset, *lent = (float *)t->lent[0].data;
-        gpunn_status status = dev->backend->convert(dev->context, back ? lent : ours, GPUNN_F32, back ? ours : lent, GPUNN_F32,
-                                                    gpunn__count(t, 1));
+        if (!gpunn__is_user_owned_weight(t)) continue;
+        float       *ours = model->weights + t->offset, *user_memory = (float *)t->user_memory[0].data;
+        gpunn_status status = dev->backend->convert(dev->context, back ? user_memory : ours, GPUNN_F32, back ? ours : user_memory,
+                                                    GPUNN_F32, gpunn__count(t, 1));
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "copying bound weights", status);
     }
     return GPUNN_OK;
@@ -638,10 +639,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__round_weights(gpunn_model *model)
     gpunn_status         status = GPUNN_OK;
     if (model->half_stale)
         status = backend->convert(dev->context, model->half, dtype, model->weights, GPUNN_F32, model->wide_count);
-    for (int id = 0; id < model->tensor_count && model->lent_weights && status == GPUNN_OK; id++) {
+    for (int id = 0; id < model->tensor_count && model->user_weights && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        if (gpunn__is_lent_weight(t))
-            status = backend->convert(dev->context, (char *)model->half + t->offset * 2, dtype, t->lent[0].data, GPUNN_F32,
+        if (gpunn__is_user_owned_weight(t))
+            status = backend->convert(dev->context, (char *)model->half + t->offset * 2, dtype, t->user_memory[0].data, GPUNN_F32,
                                       gpunn__count(t, 1));
     }
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, "rounding weights to 16 bits", status);
@@ -658,7 +659,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to
 GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count)
 {
     const size_t bytes = gpunn_dtype_size(gpunn__kept_as(t));
-    if (t->narrow) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
+    if (t->half_storage) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
     return gpunn__upload_weights(t->model, (char *)to + (size_t)at * bytes, values, (size_t)count * bytes);
 }
 
@@ -754,8 +755,8 @@ GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model)
 
 /* ---- counts of runs replayed by the program -------------------------------------------------------------------------- */
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
-                                                   bool with_replays)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_sync(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
+                                                 bool with_replays)
 {
     const size_t bytes = (size_t)count * sizeof *counts;
     gpunn_count *list = (gpunn_count *)gpunn__calloc(dev, bytes);
@@ -781,12 +782,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_cou
     return gpunn__backend_fail(dev, "counting steps", status);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_replays)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_sync(gpunn_model *model, bool with_replays)
 {
     gpunn_run_state *state = &model->state;
     uint64_t         keys[GPUNN_RUN_COUNTS] = {state->seed, state->step, state->draw};
     if (state->counts == NULL) return GPUNN_OK;
-    gpunn_status status = gpunn__counts_settle(model->dev, state->counts, keys, GPUNN_RUN_COUNTS, with_replays);
+    gpunn_status status = gpunn__counts_sync(model->dev, state->counts, keys, GPUNN_RUN_COUNTS, with_replays);
     state->step = keys[GPUNN_COUNT_STEP];
     state->draw = keys[GPUNN_COUNT_DRAW];
     return status;
@@ -828,7 +829,7 @@ static GPUNN__STATUS gpunn__commit_half(gpunn_model *model)
 GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index)
 {
     const gpunn__slot *slot = gpunn__slot_of(plan, index);
-    return slot->lent ? slot->lent->data : (char *)model->arena + slot->offset;
+    return slot->user_memory ? slot->user_memory->data : (char *)model->arena + slot->offset;
 }
 
 /* Allocates memory for what a bound plan's training runs change in place, and uploads the list of it. */
@@ -868,12 +869,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
             return dev->error.status;
     }
     for (int i = 0; i < plan->slot_count; i++) {
-        const gpunn__lent *lent = plan->slots[i].lent;
-        if (lent && lent->data && lent->bytes < plan->slots[i].bytes)
+        const gpunn__user_memory *user_memory = plan->slots[i].user_memory;
+        if (user_memory && user_memory->data && user_memory->bytes < plan->slots[i].bytes)
             return gpunn__fail(
                 dev, GPUNN_ERR_SHAPE,
                 "the run writes %zu bytes to memory of %zu that a value or gradient is bound to; bind it to as many",
-                plan->slots[i].bytes, lent->bytes);
+                plan->slots[i].bytes, user_memory->bytes);
     }
     plan->signature = model->generation;
     for (int i = 0; i < plan->binding_count; i++) {
@@ -894,6 +895,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
     status = gpunn__plan_keep(dev, plan);
     if (status != GPUNN_OK) return status;
     plan->generation = model->generation;
-    plan->lending = model->lending;
+    plan->user_memory_version = model->user_memory_version;
     return GPUNN_OK;
 }

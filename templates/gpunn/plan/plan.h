@@ -28,7 +28,7 @@ GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t);
 
 /* Copies bound weights from user-owned memory to their place in the model's weights, or back. Used by
  * operations on all weights at once. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_user_weights(gpunn_model *model, bool back);
 
 /* Updates the 16-bit copies of weights that have changed. Weights in user-owned memory are always converted,
  * since the program may change them unnoticed. */
@@ -39,7 +39,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to
 
 enum { GPUNN__STAGING = 1 << 18 }; /* floats in one transfer to the device */
 
-/* Uploads elements [at, at + count) of a weight stored at `to`. Overwrites `values` if the weight is narrow. */
+/* Uploads elements [at, at + count) of a weight stored at `to`. Overwrites `values` if the weight has 16-bit storage. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count);
 
 /* Writes the initial values of a parameter or buffer to its memory `to`. staging: GPUNN__STAGING floats. */
@@ -57,15 +57,15 @@ GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model);
 
 /* Makes the device's counts equal to host[count]. With with_replays, first adds to host
  * what the device counted in replayed runs. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
-                                                   bool with_replays);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_sync(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
+                                                 bool with_replays);
 
 /* Allocates zeroed counts if there are none and the program can
  * capture runs, which needs a stream of its own. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_count **counts, int count);
 
-/* Applies gpunn__counts_settle to the counters that key a model's random numbers. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_replays);
+/* Applies gpunn__counts_sync to the counters that key a model's random numbers. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_sync(gpunn_model *model, bool with_replays);
 
 /* Address of a slot: in user-owned memory or in the arena. */
 GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index);

@@ -15,7 +15,7 @@ GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request)
     return request->inputs_only ? GPUNN__NO_PARAMETERS : request->opt ? request->opt->scope : 0;
 }
 
-GPUNN__INTERNAL gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
+GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
 {
     gpunn__request request;
     memset(&request, 0, sizeof request);
@@ -41,7 +41,7 @@ GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
     slot->first = slot->last = first;
     slot->offset = 0;
     slot->parent = plan->slot_count;
-    slot->lent = NULL;
+    slot->user_memory = NULL;
     return plan->slot_count++;
 }
 
@@ -145,7 +145,7 @@ GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model)
 
 GPUNN__INTERNAL const char *gpunn__called(const gpunn_tensor *t)
 {
-    return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
+    return t->name ? t->name : t->layer ? t->layer : t->built_by ? t->built_by : gpunn_op_name(t->op);
 }
 
 /* ---- which tensors are needed ---------------------------------------------------------------------------------------- */
@@ -221,7 +221,7 @@ static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
     return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) && t->attr.dropout_p > 0;
 }
 
-GPUNN__INTERNAL bool gpunn__meets_ranks(const gpunn__plan *plan, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__communicates(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     return t->attr.sync && t->model->ranks.size > 1 && plan->training && !gpunn__evaluates(plan, t);
 }
@@ -235,7 +235,7 @@ GPUNN__INTERNAL bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tenso
 
 GPUNN__INTERNAL bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    return t->keep || t->retain_grad || t->lent[0].data || gpunn__is_output(plan, t);
+    return t->keep || t->retain_grad || t->user_memory[0].data || gpunn__is_output(plan, t);
 }
 
 GPUNN__INTERNAL bool gpunn__reads_state(const gpunn__builder *b, const gpunn_tensor *t)
@@ -252,7 +252,7 @@ static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
     if (gpunn__reads_state(b, t)) return false;
     if (t->op == GPUNN_OP_BATCH_NORM)
         return b->plan->training && !gpunn__evaluates(b->plan, t) && b->model->dev->info.merged_norm &&
-               b->tensors[t->id].group < 0;
+               b->tensors[t->id].fused < 0;
     return gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->op == GPUNN_OP_LINEAR;
 }
 
@@ -277,7 +277,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         int           operand = 0, then = 0;
         while (operand < t->input_count && t->inputs[operand] != end) operand++;
         if (!b->needed[id] || operand == t->input_count) continue;
-        if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id || b->tensors[id].group >= 0)
+        if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id || b->tensors[id].fused >= 0)
             return NULL; /* it already belongs to another step */
         if (gpunn__has_statistics(t->op) && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
@@ -310,7 +310,7 @@ GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b)
         plan->tensors[id].gradient_root = plan->tensors[id].root = alias ? plan->tensors[t->inputs[0]->id].root : id;
         b->tensors[id].head = id;
         b->tensors[id].next = b->tensors[id].cast = b->tensors[id].transposed = b->tensors[id].filter = b->tensors[id].gathered =
-            b->tensors[id].more = b->tensors[id].group = -1;
+            b->tensors[id].more = b->tensors[id].fused = -1;
         plan->tensors[id].beside = b->tensors[id].writer = plan->tensors[id].value_slot = plan->tensors[id].gradient_slot = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->tensors[t->inputs[i]->id].uses++;
@@ -350,7 +350,7 @@ GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model)
 }
 
 /* Whether node t can read operand i, a weight, in 16 bits. */
-static bool gpunn__takes_narrow(const gpunn_tensor *t, int i)
+static bool gpunn__takes_half_storage(const gpunn_tensor *t, int i)
 {
     const gpunn_backend_info *info = &t->model->dev->info;
     const bool                everywhere = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING;
@@ -358,7 +358,7 @@ static bool gpunn__takes_narrow(const gpunn_tensor *t, int i)
                       (everywhere && (info->half || info->type == GPUNN_DEVICE_CPU)));
 }
 
-GPUNN__INTERNAL void gpunn__find_narrow(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model)
 {
     if (!model->inference || gpunn__precision_of(model) < GPUNN_PRECISION_BF16) return;
     for (int pass = 0; pass < 2; pass++)
@@ -366,22 +366,22 @@ GPUNN__INTERNAL void gpunn__find_narrow(gpunn_model *model)
             for (int i = 0; i < model->tensors[id]->input_count; i++) {
                 gpunn_tensor *weight = model->tensors[id]->inputs[i];
                 if (weight && weight->kind == GPUNN__PARAMETER && weight->id >= model->laid_out && !weight->bound &&
-                    gpunn__takes_narrow(model->tensors[id], i) == (pass == 0))
-                    weight->narrow = pass == 0;
+                    gpunn__takes_half_storage(model->tensors[id], i) == (pass == 0))
+                    weight->half_storage = pass == 0;
             }
 }
 
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
 {
-    return t->narrow ? gpunn__half_of(t->model) : t->dtype;
+    return t->half_storage ? gpunn__half_of(t->model) : t->dtype;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
-            if (t->inputs[i] && t->inputs[i]->narrow && !gpunn__takes_narrow(t, i))
+            if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
                     "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build all of the model, on the "
@@ -422,7 +422,7 @@ static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__kept_as(t);
     if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(t->model);
     if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
-    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->narrow) return gpunn__half_of(t->model);
+    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->half_storage) return gpunn__half_of(t->model);
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
@@ -484,7 +484,7 @@ GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, c
     return input && plan->tensors[input->id].part != 2 ? input : NULL;
 }
 
-GPUNN__INTERNAL bool gpunn__has_slope(const gpunn_tensor *t, int i)
+GPUNN__INTERNAL bool gpunn__has_derivative(const gpunn_tensor *t, int i)
 {
     const gpunn_custom_op *custom = t->attr.custom;
     return t->op == GPUNN_OP_CUSTOM ? custom->backward && !(custom->no_gradient >> i & 1) : gpunn__op_has_gradient(t->op, i);
@@ -493,81 +493,81 @@ GPUNN__INTERNAL bool gpunn__has_slope(const gpunn_tensor *t, int i)
 GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
 {
     const gpunn_tensor *input = gpunn__operand_of(b->plan, node, operand);
-    return input && b->tensors[input->id].wants && gpunn__has_slope(node, operand);
+    return input && b->tensors[input->id].wants && gpunn__has_derivative(node, operand);
 }
 
-/* ---- groups ---------------------------------------------------------------------------------------------------------- *
- * A group is a set of nodes computed by one fused kernel of gpunn_use_kernels. Groups are chosen before nodes
+/* ---- fused groups ---------------------------------------------------------------------------------------------------- *
+ * A fused group is a set of nodes computed by one fused kernel of gpunn_use_kernels. Groups are chosen before nodes
  * are merged and memory is planned. Nodes of kernels that do not fit this plan are planned as single ops. */
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number)
+GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__fused *fused, int number)
 {
-    return b->model->tensors[group->tensors[number < 0 ? -number - 1 : group->kernel->node_count + number]];
+    return b->model->tensors[fused->tensors[number < 0 ? -number - 1 : fused->kernel->node_count + number]];
 }
 
-GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__group *group, bool backward)
+GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__fused *fused, bool backward)
 {
     int direction = backward ? GPUNN_KERNEL_BACKWARD : b->plan->training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION;
-    return &group->kernel->program[direction];
+    return &fused->kernel->program[direction];
 }
 
 /* The program of the kernel that computes gradients. A loss's kernel does so in its forward program. */
-static const gpunn_kernel_program *gpunn__gradient_program(const gpunn__builder *b, const gpunn__group *group)
+static const gpunn_kernel_program *gpunn__gradient_program(const gpunn__builder *b, const gpunn__fused *fused)
 {
-    return gpunn__program(b, group, !group->kernel->loss);
+    return gpunn__program(b, fused, !fused->kernel->loss);
 }
 
-GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__group *group, int root,
+GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__fused *fused, int root,
                                                                     bool changes)
 {
-    const gpunn_kernel_program *program = gpunn__gradient_program(b, group);
+    const gpunn_kernel_program *program = gpunn__gradient_program(b, fused);
     for (int i = 0; i < program->operand_count; i++) {
         const gpunn_kernel_operand *operand = &program->operands[i];
         if (operand->role == GPUNN_KERNEL_GRADIENT && operand->index < 0 && (!changes || operand->written) &&
-            b->plan->tensors[gpunn__member(b, group, operand->index)->id].gradient_root == root)
+            b->plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root == root)
             return operand;
     }
     return NULL;
 }
 
-static bool gpunn__group_writes(const gpunn__builder *b, const gpunn__group *group, int root)
+static bool gpunn__fused_writes(const gpunn__builder *b, const gpunn__fused *fused, int root)
 {
-    const gpunn_kernel_program *program = gpunn__program(b, group, false);
+    const gpunn_kernel_program *program = gpunn__program(b, fused, false);
     bool                        writes = false;
     for (int i = 0; i < program->operand_count; i++) {
         const gpunn_kernel_operand *operand = &program->operands[i];
         writes = writes || (operand->role == GPUNN_KERNEL_VALUE && operand->written &&
-                            b->plan->tensors[gpunn__member(b, group, operand->index)->id].root == root);
+                            b->plan->tensors[gpunn__member(b, fused, operand->index)->id].root == root);
     }
     return writes;
 }
 
-GPUNN__INTERNAL bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *external)
+GPUNN__INTERNAL bool gpunn__fused_passes(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *external)
 {
     bool passes = false;
-    for (int k = 0; k < group->kernel->node_count; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+    for (int k = 0; k < fused->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         for (int i = 0; b->tensors[t->id].feeds_loss && i < t->input_count; i++)
             passes = passes || (t->inputs[i] == external && gpunn__passes_gradient(b, t, i));
     }
     return passes;
 }
 
-GPUNN__INTERNAL bool gpunn__group_has_backward(const gpunn__builder *b, const gpunn__group *group)
+GPUNN__INTERNAL bool gpunn__fused_has_backward(const gpunn__builder *b, const gpunn__fused *fused)
 {
     bool has = false;
-    for (int i = 0; i < group->kernel->external_count; i++)
-        has = has || gpunn__group_passes(b, group, gpunn__member(b, group, i));
+    for (int i = 0; i < fused->kernel->external_count; i++)
+        has = has || gpunn__fused_passes(b, fused, gpunn__member(b, fused, i));
     return has && b->plan->training;
 }
 
-/* Whether a node outside group `index` reads node t. For gradients only
+/* Whether a node outside fused group `index` reads node t. For gradients only
  * readers count that pass a gradient to t. */
 static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_tensor *t, bool gradient)
 {
     for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
         const gpunn_tensor *reader = b->model->tensors[id];
-        if (!b->needed[id] || b->tensors[id].group == index || (gradient && !(b->tensors[id].feeds_loss && b->tensors[id].wants)))
+        if (!b->needed[id] || b->tensors[id].fused == index || (gradient && !(b->tensors[id].feeds_loss && b->tensors[id].wants)))
             continue;
         for (int i = 0; i < reader->input_count; i++)
             if (reader->inputs[i] == t && (!gradient || gpunn__passes_gradient(b, reader, i))) return true;
@@ -575,32 +575,32 @@ static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_
     return false;
 }
 
-GPUNN__INTERNAL bool gpunn__group_wants_channels_last(const gpunn__builder *b, const gpunn__group *group)
+GPUNN__INTERNAL bool gpunn__fused_wants_channels_last(const gpunn__builder *b, const gpunn__fused *fused)
 {
-    const gpunn_kernel *kernel = group->kernel;
+    const gpunn_kernel *kernel = fused->kernel;
     if (kernel->layout != GPUNN_KERNEL_ANY) return kernel->layout == GPUNN_KERNEL_CHANNELS_LAST;
     for (int i = 0; i < kernel->node_count + kernel->external_count; i++)
-        if (gpunn__has_layouts(b->model->tensors[group->tensors[i]]))
-            return b->plan->tensors[b->plan->tensors[group->tensors[i]].root].channels_last;
+        if (gpunn__has_layouts(b->model->tensors[fused->tensors[i]]))
+            return b->plan->tensors[b->plan->tensors[fused->tensors[i]].root].channels_last;
     return false;
 }
 
-GPUNN__INTERNAL bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__fused_relayouts(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *t)
 {
     return gpunn__has_layouts(t) &&
-           b->plan->tensors[b->plan->tensors[t->id].root].channels_last != gpunn__group_wants_channels_last(b, group);
+           b->plan->tensors[b->plan->tensors[t->id].root].channels_last != gpunn__fused_wants_channels_last(b, fused);
 }
 
-/* Whether the kernel can take all images of the group: its nodes as they are stored, its externals as they
+/* Whether the kernel can take all images of the fused group: its nodes as they are stored, its externals as they
  * are or as a copy. In training the loss's kernel cannot use copies. It writes gradients in the forward pass,
  * where no step could copy them back. */
-static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group *group)
+static bool gpunn__fused_layout_fits(const gpunn__builder *b, const gpunn__fused *fused)
 {
-    const gpunn_kernel *kernel = group->kernel;
+    const gpunn_kernel *kernel = fused->kernel;
     for (int i = 0; i < kernel->node_count + kernel->external_count; i++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[i]];
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[i]];
         bool                movable = i >= kernel->node_count && t->dtype == GPUNN_F32 && !(kernel->loss && b->plan->training);
-        if (gpunn__group_relayouts(b, group, t) && !movable) return false;
+        if (gpunn__fused_relayouts(b, fused, t) && !movable) return false;
     }
     return true;
 }
@@ -613,25 +613,25 @@ static bool gpunn__lacks_variance(const gpunn__builder *b, const gpunn_tensor *t
            gpunn__count(t, b->plan->batch) == gpunn__dim(t->model, t->dim[1], 1);
 }
 
-static bool gpunn__group_values_fit(const gpunn__builder *b, int index)
+static bool gpunn__fused_values_fit(const gpunn__builder *b, int index)
 {
-    const gpunn__group *group = &b->groups[index];
-    for (int k = 0; k < group->kernel->node_count; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+    const gpunn__fused *fused = &b->fused[index];
+    for (int k = 0; k < fused->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         int                 root = b->plan->tensors[t->id].root;
         bool                seen = gpunn__is_visible(b->plan, t) || gpunn__read_outside(b, index, t, false);
-        if (seen && b->tensors[root].group == index && !gpunn__group_writes(b, group, root)) return false;
+        if (seen && b->tensors[root].fused == index && !gpunn__fused_writes(b, fused, root)) return false;
         if (gpunn__lacks_variance(b, t)) return false;
     }
     return true;
 }
 
-/* Whether nodes of the group contribute to this gradient. It then never exists as a whole in memory. */
-static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__group *group, int root)
+/* Whether nodes of the fused group contribute to this gradient. It then never exists as a whole in memory. */
+static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__fused *fused, int root)
 {
     bool adds = false;
-    for (int k = 0; k < group->kernel->node_count; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+    for (int k = 0; k < fused->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         for (int i = 0; b->tensors[t->id].feeds_loss && i < t->input_count; i++)
             adds = adds || (gpunn__passes_gradient(b, t, i) && b->plan->tensors[t->inputs[i]->id].gradient_root == root &&
                             b->plan->tensors[t->id].gradient_root != root);
@@ -639,23 +639,23 @@ static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__group *grou
     return adds;
 }
 
-static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
+static bool gpunn__fused_gradients_fit(const gpunn__builder *b, int index)
 {
-    const gpunn__group         *group = &b->groups[index];
-    const gpunn_kernel         *kernel = group->kernel;
+    const gpunn__fused         *fused = &b->fused[index];
+    const gpunn_kernel         *kernel = fused->kernel;
     const gpunn__plan          *plan = b->plan;
-    const gpunn_kernel_program *program = gpunn__gradient_program(b, group);
-    if (!gpunn__group_has_backward(b, group)) return !kernel->loss;
+    const gpunn_kernel_program *program = gpunn__gradient_program(b, fused);
+    if (!gpunn__fused_has_backward(b, fused)) return !kernel->loss;
     if (program->operands == NULL) return false;
-    int last = plan->tensors[group->tensors[kernel->node_count - 1]].root;
+    int last = plan->tensors[fused->tensors[kernel->node_count - 1]].root;
     if (kernel->loss && (plan->seeded || last != plan->tensors[plan->outputs[0]->id].root)) return false;
     for (int k = 0; k < kernel->node_count; k++) { /* the kernel reads all gradients that come from outside, and no others */
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         int                 root = plan->tensors[t->id].gradient_root;
         bool                comes = gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
-        if (comes && gpunn__gradient_operand(b, group, root, false) == NULL) return false;
+        if (comes && gpunn__gradient_operand(b, fused, root, false) == NULL) return false;
         if (b->tensors[root].retained &&
-            (!comes || gpunn__gradient_operand(b, group, root, true) || gpunn__adds_inside(b, group, root)))
+            (!comes || gpunn__gradient_operand(b, fused, root, true) || gpunn__adds_inside(b, fused, root)))
             return false;
     }
     for (int i = 0; i < program->operand_count; i++) {
@@ -663,27 +663,27 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
         if (operand->role != GPUNN_KERNEL_GRADIENT || operand->index >= 0) continue;
         bool comes = false;
         for (int k = 0; k < kernel->node_count; k++) {
-            const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
-            if (plan->tensors[t->id].gradient_root == plan->tensors[gpunn__member(b, group, operand->index)->id].gradient_root)
+            const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
+            if (plan->tensors[t->id].gradient_root == plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root)
                 comes = comes || gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
         }
         if (!comes) return false;
     }
     for (int i = 0; i < kernel->external_count; i++) { /* each wanted gradient is written, and to memory of its own */
-        const gpunn_tensor *external = gpunn__member(b, group, i);
+        const gpunn_tensor *external = gpunn__member(b, fused, i);
         bool                written = false;
-        if (!gpunn__group_passes(b, group, external)) continue;
+        if (!gpunn__fused_passes(b, fused, external)) continue;
         for (int k = 0; k < program->operand_count; k++)
             written = written || (program->operands[k].role == GPUNN_KERNEL_GRADIENT && program->operands[k].index == i);
         if (!written) return false;
         for (int k = 0; k < i; k++)
-            if (plan->tensors[gpunn__member(b, group, k)->id].gradient_root == plan->tensors[external->id].gradient_root)
+            if (plan->tensors[gpunn__member(b, fused, k)->id].gradient_root == plan->tensors[external->id].gradient_root)
                 return false;
     }
     return true;
 }
 
-/* Whether the group is a batch norm with a sum and relu after it. The backend does this
+/* Whether the fused group is a batch norm with a sum and relu after it. The backend does this
  * in one merged step, with fewer launches. */
 static bool gpunn__is_norm_step(const gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
@@ -710,32 +710,32 @@ static bool gpunn__precision_fits(const gpunn__builder *b, const gpunn_kernel *k
     return fits;
 }
 
-/* Tries to give a group of tensors to a kernel. Returns false if a node is taken already or
+/* Tries to give a fused group of tensors to a kernel. Returns false if a node is taken already or
  * the kernel cannot compute it in this plan. */
 static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
-    int           index = b->group_count, last = tensors[kernel->node_count - 1];
-    gpunn__group *group = &b->groups[index];
-    group->kernel = kernel;
-    group->tensors = tensors;
-    group->slot = -1;
-    bool refused = b->refused[last] && kernel->node_count >= b->refused[last];
-    refused = refused || (b->model->dev->info.type == GPUNN_DEVICE_CPU && gpunn__program(b, group, false)->cpu == NULL);
-    if (gpunn__program(b, group, false)->operands == NULL || refused || gpunn__is_norm_step(b, kernel, tensors) ||
+    int           index = b->fused_count, last = tensors[kernel->node_count - 1];
+    gpunn__fused *fused = &b->fused[index];
+    fused->kernel = kernel;
+    fused->tensors = tensors;
+    fused->slot = -1;
+    bool rejected = b->rejected[last] && kernel->node_count >= b->rejected[last];
+    rejected = rejected || (b->model->dev->info.type == GPUNN_DEVICE_CPU && gpunn__program(b, fused, false)->cpu == NULL);
+    if (gpunn__program(b, fused, false)->operands == NULL || rejected || gpunn__is_norm_step(b, kernel, tensors) ||
         !gpunn__precision_fits(b, kernel, tensors))
         return false;
     for (int k = 0; k < kernel->node_count; k++)
-        if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
+        if (!b->needed[tensors[k]] || b->tensors[tensors[k]].fused >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
             gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]) ||
-            gpunn__meets_ranks(b->plan, b->model->tensors[tensors[k]]))
+            gpunn__communicates(b->plan, b->model->tensors[tensors[k]]))
             return false;
     for (int i = 0; i < kernel->external_count; i++)
-        if (gpunn__member(b, group, i)->narrow) return false;
-    for (int k = 0; k < kernel->node_count; k++) b->tensors[tensors[k]].group = index;
-    bool fits = gpunn__group_layout_fits(b, group) && gpunn__group_values_fit(b, index) &&
-                (!b->plan->training || gpunn__group_gradients_fit(b, index));
-    for (int k = 0; k < kernel->node_count && !fits; k++) b->tensors[tensors[k]].group = -1;
-    b->group_count += fits;
+        if (gpunn__member(b, fused, i)->half_storage) return false;
+    for (int k = 0; k < kernel->node_count; k++) b->tensors[tensors[k]].fused = index;
+    bool fits = gpunn__fused_layout_fits(b, fused) && gpunn__fused_values_fit(b, index) &&
+                (!b->plan->training || gpunn__fused_gradients_fit(b, index));
+    for (int k = 0; k < kernel->node_count && !fits; k++) b->tensors[tensors[k]].fused = -1;
+    b->fused_count += fits;
     return fits;
 }
 
@@ -785,7 +785,7 @@ GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_k
     return true;
 }
 
-GPUNN__INTERNAL void gpunn__mark_groups(gpunn__builder *b)
+GPUNN__INTERNAL void gpunn__mark_fused(gpunn__builder *b)
 {
     const gpunn_model      *model = b->model;
     const gpunn_kernel_set *set = model->kernels;
@@ -801,39 +801,39 @@ GPUNN__INTERNAL void gpunn__mark_groups(gpunn__builder *b)
         const gpunn_kernel *kernel = &set->kernels[i];
         for (int id = 0; id < b->plan->tensor_count; id++) {
             int *tensors = b->ids + b->id_count;
-            if (!b->needed[id] || b->tensors[id].group >= 0 || !gpunn__find_pattern(model, kernel, model->tensors[id], tensors))
+            if (!b->needed[id] || b->tensors[id].fused >= 0 || !gpunn__find_pattern(model, kernel, model->tensors[id], tensors))
                 continue;
             if (gpunn__claim(b, kernel, tensors)) b->id_count += kernel->node_count + kernel->external_count;
         }
     }
 }
 
-GPUNN__INTERNAL bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
+GPUNN__INTERNAL bool gpunn__reject_fused(gpunn__builder *b, const gpunn__fused *fused)
 {
-    b->refused[group->tensors[group->kernel->node_count - 1]] = group->kernel->node_count;
+    b->rejected[fused->tensors[fused->kernel->node_count - 1]] = fused->kernel->node_count;
     b->again = true;
     return false;
 }
 
 /* ---- order ---- */
 
-/* Places a node, with its group, after its operands. Returns false if groups wait for
+/* Places a node, with its fused group, after its operands. Returns false if fused groups wait for
  * each other; one of them is then rejected. */
 static bool gpunn__put_in_order(gpunn__builder *b, int id)
 {
     enum { OPEN = -1, BEGUN = -2 };
-    int                 index = b->tensors[id].group;
-    const gpunn__group *group = index >= 0 ? &b->groups[index] : NULL;
-    const int          *nodes = group ? group->tensors : &id;
-    int                 count = group ? group->kernel->node_count : 1;
+    int                 index = b->tensors[id].fused;
+    const gpunn__fused *fused = index >= 0 ? &b->fused[index] : NULL;
+    const int          *nodes = fused ? fused->tensors : &id;
+    int                 count = fused ? fused->kernel->node_count : 1;
     if (b->tensors[id].place != OPEN) return b->tensors[id].place != BEGUN;
     for (int k = 0; k < count; k++) b->tensors[nodes[k]].place = BEGUN;
     for (int k = 0; k < count; k++) {
         const gpunn_tensor *t = b->model->tensors[nodes[k]];
         for (int i = 0; i < t->input_count; i++) {
-            bool inside = t->inputs[i] == NULL || (index >= 0 && b->tensors[t->inputs[i]->id].group == index);
+            bool inside = t->inputs[i] == NULL || (index >= 0 && b->tensors[t->inputs[i]->id].fused == index);
             if (inside || gpunn__put_in_order(b, t->inputs[i]->id)) continue;
-            return group && !b->again ? gpunn__refuse_group(b, group) : false;
+            return fused && !b->again ? gpunn__reject_fused(b, fused) : false;
         }
     }
     for (int k = 0; k < count; k++) b->tensors[nodes[k]].place = b->place_count;
@@ -861,7 +861,7 @@ GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count)
 
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t)
 {
-    if (t->narrow) return GPUNN__NARROW_RANGE;
+    if (t->half_storage) return GPUNN__HALF_RANGE;
     if (t->kind == GPUNN__PARAMETER) return t->rank >= 2 ? 0 : 1;
     return t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT ? 2 : -1;
 }
@@ -869,21 +869,22 @@ GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t)
 GPUNN__INTERNAL int64_t gpunn__floats_of(const gpunn_tensor *t)
 {
     const int64_t count = gpunn__count(t, 1);
-    return t->narrow ? (count + 1) / 2 : count;
+    return t->half_storage ? (count + 1) / 2 : count;
 }
 
-GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__is_user_owned(const gpunn_tensor *t)
 {
-    return t->lent[0].data || t->lent[1].data;
+    return t->user_memory[0].data || t->user_memory[1].data;
 }
 
 /* Whether parameter z has the shape of y and lies directly behind it
  * in memory, or will when both are laid out. */
 static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, const gpunn_tensor *z)
 {
-    if (gpunn__is_lent(y) || gpunn__is_lent(z)) return false;
+    if (gpunn__is_user_owned(y) || gpunn__is_user_owned(z)) return false;
     if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) || y->id >= z->id ||
-        y->narrow != z->narrow || gpunn__count(y, 1) % (y->narrow ? 2 * GPUNN__WEIGHT_ALIGN : GPUNN__WEIGHT_ALIGN) != 0)
+        y->half_storage != z->half_storage ||
+        gpunn__count(y, 1) % (y->half_storage ? 2 * GPUNN__WEIGHT_ALIGN : GPUNN__WEIGHT_ALIGN) != 0)
         return false;
     if (y->id < model->laid_out) return z->id < model->laid_out && z->offset == y->offset + gpunn__floats_of(y);
     for (int id = y->id + 1; id < z->id; id++)
@@ -896,8 +897,8 @@ static const gpunn_tensor *gpunn__part_of(const gpunn__builder *b, const gpunn_t
 {
     const gpunn_tensor *heads = t->inputs[i], *part = heads && heads->op == GPUNN_OP_RESHAPE ? heads->inputs[0] : NULL;
     if (part == NULL || part->op != GPUNN_OP_LINEAR || heads->rank != 4 || !gpunn__is_alias(b->plan, heads) ||
-        b->tensors[heads->id].uses != 1 || b->tensors[part->id].uses != 1 || b->tensors[heads->id].group >= 0 ||
-        b->tensors[part->id].group >= 0 || gpunn__is_visible(b->plan, heads) || gpunn__is_visible(b->plan, part) ||
+        b->tensors[heads->id].uses != 1 || b->tensors[part->id].uses != 1 || b->tensors[heads->id].fused >= 0 ||
+        b->tensors[part->id].fused >= 0 || gpunn__is_visible(b->plan, heads) || gpunn__is_visible(b->plan, part) ||
         !gpunn__same_shape(heads, t->inputs[0]))
         return NULL;
     for (int k = 1; k < 3; k++)
@@ -992,8 +993,8 @@ GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tenso
     step->name = t->layer ? t->layer : t->name ? t->name : "";
     step->attr = plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
     step->state = &b->model->state;
-    if (gpunn__meets_ranks(plan, t)) step->ranks = &b->model->ranks;
-    plan->meets_ranks = plan->meets_ranks || step->ranks;
+    if (gpunn__communicates(plan, t)) step->ranks = &b->model->ranks;
+    plan->communicates = plan->communicates || step->ranks;
     plan->step_count++;
     return step;
 }
@@ -1275,7 +1276,7 @@ GPUNN__INTERNAL bool gpunn__assign_step(gpunn__builder *b, const gpunn_tensor *t
 
 GPUNN__INTERNAL bool gpunn__is_late(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    return b->needed[t->id] && t->op == GPUNN_OP_ASSIGN && b->tensors[t->id].uses == 0 && t->lent[0].data == NULL;
+    return b->needed[t->id] && t->op == GPUNN_OP_ASSIGN && b->tensors[t->id].uses == 0 && t->user_memory[0].data == NULL;
 }
 
 GPUNN__INTERNAL bool gpunn__late_steps(gpunn__builder *b)

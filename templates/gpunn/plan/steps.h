@@ -7,11 +7,11 @@
  * once; runs reuse it. Every value, gradient, saved value and workspace is a slot with a lifetime in steps.
  * Slots whose lifetimes do not overlap share memory in the arena. */
 typedef struct gpunn__slot {
-    size_t             bytes;
-    int                first, last; /* first step that writes it, last step that reads it; INT_MAX: the program reads it */
-    size_t             offset;      /* bytes from the start of the arena */
-    int                parent;      /* index of the slot whose memory it shares, or its own index */
-    const gpunn__lent *lent;        /* user-owned memory that holds it; NULL: it lies in the arena */
+    size_t                    bytes;
+    int                       first, last; /* first step that writes it, last step that reads it; INT_MAX: the program reads it */
+    size_t                    offset;      /* bytes from the start of the arena */
+    int                       parent;      /* index of the slot whose memory it shares, or its own index */
+    const gpunn__user_memory *user_memory; /* user-owned memory that holds it; NULL: it lies in the arena */
 } gpunn__slot;
 
 typedef enum gpunn__place { GPUNN__IN_SLOT, GPUNN__IN_TENSOR, GPUNN__IN_HALF, GPUNN__IN_GRADIENT, GPUNN__IN_ONE } gpunn__place;
@@ -42,10 +42,10 @@ typedef struct gpunn__request {
 GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request);
 
 /* A request with everything else at its default. */
-GPUNN__INTERNAL gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim);
+GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim);
 
-typedef struct gpunn__planned { /* a tensor within a plan */
-    int               root;     /* id of the tensor that owns its memory: itself, or another through reshapes and merged steps */
+typedef struct gpunn__plan_tensor { /* a tensor within a plan */
+    int               root; /* id of the tensor that owns its memory: itself, or another through reshapes and merged steps */
     int               gradient_root;             /* the same for gradients, which follow reshapes only */
     int               value_slot, gradient_slot; /* valid at the root; -1: none */
     int               beside;        /* with a part: the tensor behind it in memory (that of k, then of v); -1: none */
@@ -55,7 +55,7 @@ typedef struct gpunn__planned { /* a tensor within a plan */
                                         described as all three; 2: k's or v's, which are neither steps nor operands; 0:
                                         anything else */
     gpunn_attributes *attr;          /* attributes with this plan's sizes, in plan->sized; NULL: use the node's own */
-} gpunn__planned;
+} gpunn__plan_tensor;
 
 /* The backward steps of one loss. The first pass also holds the forward steps;
  * later passes continue from what it left. */
@@ -68,101 +68,101 @@ typedef struct gpunn__backpass {
 } gpunn__backpass;
 
 struct gpunn__plan {
-    gpunn__plan      *next;
-    gpunn_tensor    **outputs; /* outputs requested; in training the losses, unless seeded or forward_only */
-    int               output_count;
-    bool              training, evaluates, seeded, forward_only;
-    bool              meets_ranks; /* some step communicates with other ranks */
-    gpunn__backpass  *passes;      /* one per loss, or a single one */
-    int               pass_count;
-    int               passed;                   /* the pass that ran last; -1: the first pass failed */
-    uint64_t          written, weights_version; /* the model's counters after the first pass */
-    gpunn__lent      *seed;                     /* seeded: output gradients that start the backward pass */
-    void             *seed_memory;              /* device copy of seeds that came from the host; NULL: there are none */
-    size_t            seed_bytes;
-    uint64_t          scope;         /* of the optimizer, if only its parameters get gradients; 0: all parameters */
-    int64_t           batch, *sizes; /* sizes: by place in model->sizes */
-    int               size_count;
-    uint64_t          generation; /* model->generation at the last binding; 0: never bound */
-    uint64_t          lending;    /* model->lending at the last binding */
-    uint64_t          signature;  /* hash of all bound pointers */
-    gpunn_step       *steps;      /* forward, then backward, then late assignments */
-    int               forward_count, step_count, step_capacity;
-    gpunn__slot      *slots;
-    int               slot_count, slot_capacity;
-    gpunn__binding   *bindings;
-    int               binding_count, binding_capacity;
-    gpunn__planned   *tensors; /* indexed by tensor id */
-    int               tensor_count;
-    bool              half, channels_last; /* products read 16-bit values; convolutions read channels-last values: see
+    gpunn__plan        *next;
+    gpunn_tensor      **outputs; /* outputs requested; in training the losses, unless seeded or forward_only */
+    int                 output_count;
+    bool                training, evaluates, seeded, forward_only;
+    bool                communicates; /* some step communicates with other ranks */
+    gpunn__backpass    *passes;       /* one per loss, or a single one */
+    int                 pass_count;
+    int                 passed;                   /* the pass that ran last; -1: the first pass failed */
+    uint64_t            written, weights_version; /* the model's counters after the first pass */
+    gpunn__user_memory *seed;                     /* seeded: output gradients that start the backward pass */
+    void               *seed_memory;              /* device copy of seeds that came from the host; NULL: there are none */
+    size_t              seed_bytes;
+    uint64_t            scope;         /* of the optimizer, if only its parameters get gradients; 0: all parameters */
+    int64_t             batch, *sizes; /* sizes: by place in model->sizes */
+    int                 size_count;
+    uint64_t            generation;          /* model->generation at the last binding; 0: never bound */
+    uint64_t            user_memory_version; /* model->user_memory_version at the last binding */
+    uint64_t            signature;           /* hash of all bound pointers */
+    gpunn_step         *steps;               /* forward, then backward, then late assignments */
+    int                 forward_count, step_count, step_capacity;
+    gpunn__slot        *slots;
+    int                 slot_count, slot_capacity;
+    gpunn__binding     *bindings;
+    int                 binding_count, binding_capacity;
+    gpunn__plan_tensor *tensors; /* indexed by tensor id */
+    int                 tensor_count;
+    bool                half, channels_last; /* products read 16-bit values; convolutions read channels-last values: see
                                               gpunn__mark_storage */
-    int              *inputs;              /* ids of the inputs it reads */
-    int               input_count;
-    int              *reached;     /* ids of the parameters whose gradients it writes */
-    bool            **first_write; /* per reached parameter: accumulate flag of the first step that writes its gradient */
-    bool             *was_reached; /* per reached parameter: grad_reached before the last run */
-    int               reached_count;
-    size_t            arena_bytes, cache_bytes;
-    gpunn_attributes  attr[3]; /* of steps without a node: permute from channels last, to channels last, identity */
-    gpunn_attributes *sized;   /* of nodes whose attributes contain variable sizes */
-    int               sized_count;
-    size_t            table_bytes; /* size of the block at outputs, which also holds all tables by id */
-    gpunn_kept       *kept;        /* what training steps change in place besides weights, to be restored; NULL: not bound yet */
-    int               kept_count;
-    float            *kept_memory; /* device memory: the copies, then the list itself */
-    size_t            kept_bytes;
+    int                *inputs;              /* ids of the inputs it reads */
+    int                 input_count;
+    int                *reached;     /* ids of the parameters whose gradients it writes */
+    bool              **first_write; /* per reached parameter: accumulate flag of the first step that writes its gradient */
+    bool               *was_reached; /* per reached parameter: grad_reached before the last run */
+    int                 reached_count;
+    size_t              arena_bytes, cache_bytes;
+    gpunn_attributes    attr[3]; /* of steps without a node: permute from channels last, to channels last, identity */
+    gpunn_attributes   *sized;   /* of nodes whose attributes contain variable sizes */
+    int                 sized_count;
+    size_t              table_bytes; /* size of the block at outputs, which also holds all tables by id */
+    gpunn_kept         *kept; /* what training steps change in place besides weights, to be restored; NULL: not bound yet */
+    int                 kept_count;
+    float              *kept_memory; /* device memory: the copies, then the list itself */
+    size_t              kept_bytes;
 };
 
-typedef struct gpunn__group { /* nodes computed by one fused kernel */
+typedef struct gpunn__fused { /* nodes computed by one fused kernel */
     const gpunn_kernel *kernel;
     const int          *tensors; /* ids: nodes, then externals */
     int                 slot;    /* of the first value kept for its backward step; the others follow */
-} gpunn__group;
+} gpunn__fused;
 
-typedef struct gpunn__draft { /* a tensor while a plan is made */
-    bool wants;               /* it needs a gradient: requested for it or for one of its operands */
-    bool feeds_loss;          /* the loss depends on it */
-    bool retained;            /* by gradient root: the program reads the gradient */
-    bool activates;           /* relu or gelu_tanh whose derivative is applied by the backward step of the linear that reads
+typedef struct gpunn__builder_tensor { /* a tensor while a plan is made */
+    bool wants;                        /* it needs a gradient: requested for it or for one of its operands */
+    bool feeds_loss;                   /* the loss depends on it */
+    bool retained;                     /* by gradient root: the program reads the gradient */
+    bool activates;  /* relu or gelu_tanh whose derivative is applied by the backward step of the linear that reads
                                  it */
-    bool normed;              /* its derivative is applied by the backward step of the batch norm that it is merged into */
-    int  uses;                /* number of operands, over all needed nodes, that read it */
-    int  head;                /* by the last node of a merged chain: id of the layer that computes it; other nodes: their own
+    bool normed;     /* its derivative is applied by the backward step of the batch norm that it is merged into */
+    int  uses;       /* number of operands, over all needed nodes, that read it */
+    int  head;       /* by the last node of a merged chain: id of the layer that computes it; other nodes: their own
                                  id */
-    int  next;                /* by a node of a chain: id of the next node; -1: none */
-    int  writes;              /* by gradient root: contributions so far in the backward pass */
-    int  writer;              /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
-    int  cast;                /* by root: slot of the 16-bit copy of an F32 value; -1: none yet */
-    int  transposed;          /* by operand: slot of its copy in the other channel order; -1: none yet */
-    int  filter;              /* by weight: slot of the filters with channels last; -1: none */
-    int  more;                /* by gradient root: slot of a second part of the gradient, still to be added; -1: none */
-    int  gathered;            /* by weight: slot of the filter gradient, which the last step copies to the parameter's
+    int  next;       /* by a node of a chain: id of the next node; -1: none */
+    int  writes;     /* by gradient root: contributions so far in the backward pass */
+    int  writer;     /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
+    int  cast;       /* by root: slot of the 16-bit copy of an F32 value; -1: none yet */
+    int  transposed; /* by operand: slot of its copy in the other channel order; -1: none yet */
+    int  filter;     /* by weight: slot of the filters with channels last; -1: none */
+    int  more;       /* by gradient root: slot of a second part of the gradient, still to be added; -1: none */
+    int  gathered;   /* by weight: slot of the filter gradient, which the last step copies to the parameter's
                                  gradient; -1: none */
-    int  place;               /* position in execution order; the nodes of a group share one */
-    int  group;               /* by node: index in groups; -1: none */
-    int  version;             /* by state: 1 + id of the assignment whose value it holds; 0: the value from before the run */
-    int  again;               /* by node with a step: the checkpoint segment that recomputes its values; 0: none, or already
+    int  place;      /* position in execution order; the nodes of a fused group share one */
+    int  fused;      /* by node: index in b->fused; -1: none */
+    int  version;    /* by state: 1 + id of the assignment whose value it holds; 0: the value from before the run */
+    int  again;      /* by node with a step: the checkpoint segment that recomputes its values; 0: none, or already
                                  recomputed */
-} gpunn__draft;
+} gpunn__builder_tensor;
 
 typedef struct gpunn__builder { /* exists while a plan is made */
-    gpunn_model          *model;
-    gpunn__plan          *plan;
-    const gpunn__request *request;
-    gpunn__draft         *tensors; /* by tensor id, like the next three */
-    bool                 *needed;  /* computed in this plan */
-    bool                 *scratch;
-    int                  *refused; /* by last node: groups with this many nodes or more are rejected; survives a restart of
+    gpunn_model           *model;
+    gpunn__plan           *plan;
+    const gpunn__request  *request;
+    gpunn__builder_tensor *tensors; /* by tensor id, like the next three */
+    bool                  *needed;  /* computed in this plan */
+    bool                  *scratch;
+    int          *rejected; /* by last node: fused groups with this many nodes or more are rejected; survives a restart of
                                       planning */
-    int                  *order;   /* node by place; for a group its last node */
-    int                   place_count;
-    gpunn__group         *groups;
-    int                   group_count;
-    int                  *ids; /* of the tensors of matched groups */
-    int                   id_count;
-    bool                  again;   /* a group was rejected, so planning must restart */
-    bool                  repeats; /* the steps being added recompute earlier ones */
-    int                   pass;    /* the pass being planned */
+    int          *order;    /* node by place; for a fused group its last node */
+    int           place_count;
+    gpunn__fused *fused;
+    int           fused_count;
+    int          *ids; /* of the tensors of matched fused groups */
+    int           id_count;
+    bool          again;   /* a fused group was rejected, so planning must restart */
+    bool          repeats; /* the steps being added recompute earlier ones */
+    int           pass;    /* the pass being planned */
 } gpunn__builder;
 
 /* Appends a slot that lives in step `first`. Returns its index, or -1 if out of memory. */
@@ -207,7 +207,7 @@ GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t);
 GPUNN__INTERNAL bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t);
 
 /* Whether a node communicates with other ranks in this plan. */
-GPUNN__INTERNAL bool gpunn__meets_ranks(const gpunn__plan *plan, const gpunn_tensor *t);
+GPUNN__INTERNAL bool gpunn__communicates(const gpunn__plan *plan, const gpunn_tensor *t);
 
 GPUNN__INTERNAL bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t);
 
@@ -218,7 +218,7 @@ GPUNN__INTERNAL bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tens
  * the order, so it is not merged or grouped. */
 GPUNN__INTERNAL bool gpunn__reads_state(const gpunn__builder *b, const gpunn_tensor *t);
 
-/* Sets the roots of reshapes and other aliases, counts uses, and resets the draft of every tensor. */
+/* Sets the roots of reshapes and other aliases, counts uses, and resets the gpunn__builder_tensor of each. */
 GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b);
 
 /* Merges nodes that can be computed by the step of the layer before them into chains. */
@@ -227,16 +227,16 @@ GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b);
 /* The model's 16-bit dtype: F16 with precision F16, else BF16. */
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 
-/* Sets `narrow` on weights that are stored in 16 bits only. These are the weights of an inference-only model
+/* Sets `half_storage` on weights that are stored in 16 bits only. These are the weights of an inference-only model
  * of precision BF16 or F16 that only products and embeddings read. Considers weights that have no memory yet. */
-GPUNN__INTERNAL void gpunn__find_narrow(gpunn_model *model);
+GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model);
 
 /* The dtype of a weight in memory. */
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
 
-/* Fails if an op of this plan cannot read a narrow weight. This happens
+/* Fails if an op of this plan cannot read a weight in 16-bit storage. This happens
  * after ops are added or the device changes. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b);
 
 /* Chooses each tensor's dtype and channel order in memory. */
 GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
@@ -245,33 +245,33 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
 GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i);
 
 /* Whether the op of node t has a gradient with respect to operand i, provided that it is F32. */
-GPUNN__INTERNAL bool gpunn__has_slope(const gpunn_tensor *t, int i);
+GPUNN__INTERNAL bool gpunn__has_derivative(const gpunn_tensor *t, int i);
 
 /* Whether a node's backward step computes the gradient of this operand in this plan. */
 GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand);
 
-/* A tensor of a group by its number in the kernel: -1, -2, ... are nodes, 0, 1, ... externals. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number);
+/* A tensor of a fused group by its number in the kernel: -1, -2, ... are nodes, 0, 1, ... externals. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__fused *fused, int number);
 
 /* The kernel's program for the plan's mode and this direction. */
-GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__group *group, bool backward);
+GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__fused *fused, bool backward);
 
-/* The kernel operand through which a group reads the gradient with root `root`, or NULL. With `changes` only
+/* The kernel operand through which a fused group reads the gradient with root `root`, or NULL. With `changes` only
  * an operand that the kernel also writes counts. */
-GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__group *group, int root,
+GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__fused *fused, int root,
                                                                     bool changes);
 
-/* Whether a training plan needs the gradient of an external from the group. */
-GPUNN__INTERNAL bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *external);
+/* Whether a training plan needs the gradient of an external from the fused group. */
+GPUNN__INTERNAL bool gpunn__fused_passes(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *external);
 
-/* Whether a training plan needs the gradient of any external from the group. */
-GPUNN__INTERNAL bool gpunn__group_has_backward(const gpunn__builder *b, const gpunn__group *group);
+/* Whether a training plan needs the gradient of any external from the fused group. */
+GPUNN__INTERNAL bool gpunn__fused_has_backward(const gpunn__builder *b, const gpunn__fused *fused);
 
-/* Whether the group reads its images with channels last. */
-GPUNN__INTERNAL bool gpunn__group_wants_channels_last(const gpunn__builder *b, const gpunn__group *group);
+/* Whether the fused group reads its images with channels last. */
+GPUNN__INTERNAL bool gpunn__fused_wants_channels_last(const gpunn__builder *b, const gpunn__fused *fused);
 
-/* Whether t is an image in another channel order than the group's, so that the group needs a copy. */
-GPUNN__INTERNAL bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t);
+/* Whether t is an image in another channel order than the fused group's, so that the fused group needs a copy. */
+GPUNN__INTERNAL bool gpunn__fused_relayouts(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *t);
 
 enum { GPUNN__LEFT_OUT = 127 }; /* an omitted operand; also the most tensors that a pattern can number */
 
@@ -281,13 +281,13 @@ GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_k
                                          int *assigned);
 
 /* Assigns nodes to the generated kernels that fit this plan. */
-GPUNN__INTERNAL void gpunn__mark_groups(gpunn__builder *b);
+GPUNN__INTERNAL void gpunn__mark_fused(gpunn__builder *b);
 
-/* Rejects the group and requests a restart of planning without it. Returns false. */
-GPUNN__INTERNAL bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group);
+/* Rejects the fused group and requests a restart of planning without it. Returns false. */
+GPUNN__INTERNAL bool gpunn__reject_fused(gpunn__builder *b, const gpunn__fused *fused);
 
-/* Orders the nodes so that each, or its whole group, runs after its
- * operands. Returns false if a group was rejected. */
+/* Orders the nodes so that each, or its whole fused group, runs after its
+ * operands. Returns false if a fused group was rejected. */
 GPUNN__INTERNAL bool gpunn__mark_order(gpunn__builder *b);
 
 enum {
@@ -298,8 +298,8 @@ enum {
 GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count);
 
 /* The range of a weight in the model's memory: parameters that decay, other parameters, buffers and
- * constants, narrow weights. -1: t is no weight. */
-enum { GPUNN__NARROW_RANGE = 3, GPUNN__WEIGHT_RANGES };
+ * constants, weights in 16-bit storage. -1: t is no weight. */
+enum { GPUNN__HALF_RANGE = 3, GPUNN__WEIGHT_RANGES };
 /* Which of these ranges holds t. */
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t);
 
@@ -307,7 +307,7 @@ GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t);
 GPUNN__INTERNAL int64_t gpunn__floats_of(const gpunn_tensor *t);
 
 /* Whether the value or the gradient lies in user-owned memory. */
-GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t);
+GPUNN__INTERNAL bool gpunn__is_user_owned(const gpunn_tensor *t);
 
 /* Finds attention whose q, k and v can come from one product. */
 GPUNN__INTERNAL void gpunn__mark_parts(gpunn__builder *b);
@@ -357,7 +357,7 @@ GPUNN__INTERNAL bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tens
 GPUNN__INTERNAL bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t);
 
 /* Makes a slot for a 16-bit copy of `value` that the step writes too: of a norm's result or gradient, or of
- * operand i of a group. -1: out of memory. */
+ * operand i of a fused group. -1: out of memory. */
 GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value, int at);
 
 /* Whether t is stored in F32 and some product reads it in 16 bits. */

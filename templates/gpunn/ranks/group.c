@@ -10,7 +10,7 @@
 #include "ranks/store.h"
 #include "ranks/tcp.h"
 
-static gpunn_status gpunn__gpus_meet(gpunn_group *group);
+static gpunn_status gpunn__gpus_connect(gpunn_group *group);
 
 #define GPUNN__WHOLE_ENGINE \
     "an engine of the program's is rank, size, all_reduce, all_gather and broadcast; give all of them, or none"
@@ -76,7 +76,7 @@ static void gpunn__group_free(gpunn_group *group)
 #ifdef GPUNN_MPI
     if (group->args.all_reduce == gpunn__mpi_all_reduce) gpunn__mpi_close((gpunn__mpi *)group->args.user, leaves);
 #endif
-    gpunn__free(dev, group->votes, group->votes ? size * sizeof *group->votes : 0);
+    gpunn__free(dev, group->statuses, group->statuses ? size * sizeof *group->statuses : 0);
     gpunn__free(dev, group->piece, group->piece ? GPUNN__GROUP_PIECE : 0);
     gpunn__free(dev, group->counts, group->counts ? size * sizeof *group->counts : 0);
     gpunn__free(dev, group->bf16, group->bf16 ? gpunn__bf16_bytes(group) : 0);
@@ -98,9 +98,9 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
     dev->groups++;
     gpunn_status status = gpunn__engine_open(group);
     if (status == GPUNN_OK) {
-        group->votes = (gpunn__vote *)gpunn__calloc(dev, (size_t)group->args.size * sizeof *group->votes);
+        group->statuses = (gpunn__rank_status *)gpunn__calloc(dev, (size_t)group->args.size * sizeof *group->statuses);
         group->counts = (int64_t *)gpunn__calloc(dev, (size_t)group->args.size * sizeof *group->counts);
-        status = group->votes && group->counts ? gpunn__gpus_meet(group) : GPUNN_ERR_MEMORY;
+        status = group->statuses && group->counts ? gpunn__gpus_connect(group) : GPUNN_ERR_MEMORY;
     }
     if (status == GPUNN_OK) return group;
     gpunn__group_free(group);
@@ -173,7 +173,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__ex
     }
     if (status == GPUNN_OK) return GPUNN_OK;
     group->broken = status;
-    group->told = true; /* the others can no longer be told */
+    group->reported = true; /* the others can no longer be told */
     return gpunn__fail(group->dev, status, "the group has failed: %s", engine->error ? engine->error(engine->user) : names[kind]);
 }
 
@@ -199,7 +199,7 @@ GPUNN__INTERNAL bool gpunn__has_piece(gpunn_group *group)
 GPUNN__INTERNAL GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device *dev, gpunn_status copied)
 {
     if (copied != GPUNN_OK) copied = gpunn__backend_fail(dev, "a group's exchange", copied);
-    return group->copies ? gpunn__agree(group, copied, NULL, "the end of an exchange") : copied;
+    return group->copies ? gpunn__all_reduce_status(group, copied, NULL, "the end of an exchange") : copied;
 }
 
 /* Copies device memory to host memory. If that fails or failed before, piece becomes zeros, so that no other
@@ -236,7 +236,7 @@ static GPUNN__STATUS gpunn__sum_bf16(gpunn_group *group, float *values, int64_t 
     const bool   whole = group->args.all_reduce_bf16 != NULL;
     uint16_t    *sums = group->bf16, *own = whole ? sums : sums + group->args.rank * count;
     const size_t bytes = (size_t)count * sizeof *sums;
-    gpunn__bf16_narrow(own, values, count);
+    gpunn__bf16_round(own, values, count);
     const gpunn_status status = gpunn__exchange_host(group, whole ? GPUNN__ALL_REDUCE_BF16 : GPUNN__ALL_GATHER, sums, bytes, 0);
     if (status != GPUNN_OK) return status;
     if (!whole) gpunn__bf16_add(sums, sums, group->args.size, (size_t)count);
@@ -346,7 +346,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn
 }
 
 /* Broadcasts a sentence from rank `root`. */
-static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said, char text[GPUNN__ERROR_SIZE])
+static GPUNN__STATUS gpunn__broadcast_text(gpunn_group *group, int root, const char *said, char text[GPUNN__ERROR_SIZE])
 {
     memset(text, 0, GPUNN__ERROR_SIZE);
     if (group->args.rank == root) (void)snprintf(text, GPUNN__ERROR_SIZE, "%s", said);
@@ -355,78 +355,79 @@ static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said,
     return status;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
+GPUNN__INTERNAL gpunn_status gpunn__all_reduce_status(gpunn_group *group, gpunn_status status, float *loss, const char *format,
+                                                      ...)
 {
-    char          what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
-    const int     rank = group->args.rank, size = group->args.size;
-    gpunn_device *dev = group->dev;
-    gpunn__vote  *votes = group->votes;
-    double        sum = 0;
-    va_list       list;
+    char                what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
+    const int           rank = group->args.rank, size = group->args.size;
+    gpunn_device       *dev = group->dev;
+    gpunn__rank_status *statuses = group->statuses;
+    double              sum = 0;
+    va_list             list;
     va_start(list, format);
     (void)vsnprintf(what, sizeof what, format, list);
     va_end(list);
-    votes[rank].status = (int32_t)status;
-    votes[rank].loss = loss ? *loss : 0;
-    votes[rank].what = gpunn__hash(what);
-    gpunn_status spoken = gpunn__exchange_host(group, GPUNN__ALL_GATHER, votes, sizeof *votes, 0);
-    group->agreed++;
+    statuses[rank].status = (int32_t)status;
+    statuses[rank].loss = loss ? *loss : 0;
+    statuses[rank].what = gpunn__hash(what);
+    gpunn_status spoken = gpunn__exchange_host(group, GPUNN__ALL_GATHER, statuses, sizeof *statuses, 0);
+    group->reductions++;
     if (spoken != GPUNN_OK) return spoken;
-    group->told = true;
+    group->reported = true;
     for (int r = 0; r < size; r++) {
-        if (votes[r].status == GPUNN_OK) continue;
-        const gpunn_status theirs = (gpunn_status)votes[r].status;
-        spoken = gpunn__hear(group, r, gpunn_error(dev), other);
-        if (group->joined && (votes[r].what == gpunn__hash(GPUNN__LATE) || theirs == GPUNN_ERR_DEVICE)) group->broken = theirs;
+        if (statuses[r].status == GPUNN_OK) continue;
+        const gpunn_status theirs = (gpunn_status)statuses[r].status;
+        spoken = gpunn__broadcast_text(group, r, gpunn_error(dev), other);
+        if (group->joined && (statuses[r].what == gpunn__hash(GPUNN__LATE) || theirs == GPUNN_ERR_DEVICE)) group->broken = theirs;
         if (spoken != GPUNN_OK || status != GPUNN_OK) return status == GPUNN_OK ? spoken : status;
         return gpunn__fail(dev, theirs, "rank %d: %s", r, other);
     }
     for (int r = 1; r < size; r++) {
-        if (votes[r].what == votes[0].what) continue;
-        spoken = gpunn__hear(group, 0, what, first);
-        if (spoken == GPUNN_OK) spoken = gpunn__hear(group, r, what, other);
+        if (statuses[r].what == statuses[0].what) continue;
+        spoken = gpunn__broadcast_text(group, 0, what, first);
+        if (spoken == GPUNN_OK) spoken = gpunn__broadcast_text(group, r, what, other);
         if (spoken != GPUNN_OK) return spoken;
         return gpunn__fail(dev, GPUNN_ERR_STATE, "the ranks do not do the same: rank 0 has %s; rank %d has %s", first, r, other);
     }
-    group->told = false;
-    for (int r = 0; r < size; r++) sum += (double)votes[r].loss;
+    group->reported = false;
+    for (int r = 0; r < size; r++) sum += (double)statuses[r].loss;
     if (loss) *loss = (float)(sum / size);
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL bool gpunn__has_told(const gpunn_group *group, int64_t agreed)
+GPUNN__INTERNAL bool gpunn__has_reported(const gpunn_group *group, int64_t reductions)
 {
-    return group->agreed != agreed && group->told;
+    return group->reductions != reductions && group->reported;
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes)
 {
     gpunn_group       *group = (gpunn_group *)user;
-    const gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "%zu bytes of a layer's sums", bytes);
+    const gpunn_status status = gpunn__all_reduce_status(group, GPUNN_OK, NULL, "%zu bytes of a layer's sums", bytes);
     return status == GPUNN_OK ? gpunn__exchange_host(group, GPUNN__ALL_GATHER, parts, bytes, 0) : status;
 }
 
 /* ---- machines and their GPUs ----------------------------------------------------------------------------------------- */
 
-typedef struct gpunn__seat { /* where a rank runs */
-    uint64_t identity;       /* of its GPU */
-    int64_t  can;            /* whether it can exchange between GPUs: a status */
+typedef struct gpunn__hardware { /* where a rank runs */
+    uint64_t identity;           /* of its GPU */
+    int64_t  can;                /* whether it can exchange between GPUs: a status */
     int64_t  copies;
     uint64_t processors; /* equal for ranks on the same processors */
     uint64_t rounding;   /* equal for ranks whose updates have the same bits */
-} gpunn__seat;
+} gpunn__hardware;
 
-static gpunn__seat gpunn__own_seat(const gpunn_device *dev, gpunn_status can)
+static gpunn__hardware gpunn__own_hardware(const gpunn_device *dev, gpunn_status can)
 {
-    const bool  copies = dev->backend != gpunn__cpu_backend();
-    const char *vectors = copies ? NULL : strrchr(dev->info.name, ',');
-    char        machine[128], set[1024], words[1280];
-    gpunn__seat seat = {dev->info.identity, can, copies, 0, vectors ? gpunn__hash(vectors) : 0};
+    const bool      copies = dev->backend != gpunn__cpu_backend();
+    const char     *vectors = copies ? NULL : strrchr(dev->info.name, ',');
+    char            machine[128], set[1024], words[1280];
+    gpunn__hardware hardware = {dev->info.identity, can, copies, 0, vectors ? gpunn__hash(vectors) : 0};
     gpunn__machine(machine, sizeof machine);
     (void)gpunn__processors(set);
     (void)snprintf(words, sizeof words, "%s %s", machine, set);
-    seat.processors = gpunn__hash(words);
-    return seat;
+    hardware.processors = gpunn__hash(words);
+    return hardware;
 }
 
 /* Reduces the threads of a CPU device to its share of the processors, unless the program or OMP_NUM_THREADS
@@ -435,7 +436,7 @@ static void gpunn__share_processors(gpunn_device *dev, int ranks)
 {
     char      set[1024], text[128];
     const int all = gpunn__processors(set), own = all > ranks ? all / ranks : 1;
-    if (dev->backend->limit == NULL || dev->args.threads || gpunn__threads_said() || own >= dev->info.threads) return;
+    if (dev->backend->limit == NULL || dev->args.threads || gpunn__omp_threads() || own >= dev->info.threads) return;
     for (gpunn_model *model = dev->models; model; model = model->next) gpunn__invalidate(model);
     dev->backend->limit(dev->context, own);
     dev->backend->info(dev->context, &dev->info);
@@ -443,19 +444,19 @@ static void gpunn__share_processors(gpunn_device *dev, int ranks)
     if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
 }
 
-/* Compares the ranks' seats. *all: all can exchange between GPUs, each on its own. Two ranks on one GPU
+/* Compares the ranks' hardware. *all: all can exchange between GPUs, each on its own. Two ranks on one GPU
  * without .share_gpu are an error. */
-static GPUNN__STATUS gpunn__seats_compare(gpunn_group *group, gpunn__seat *seats, bool *all)
+static GPUNN__STATUS gpunn__hardware_compare(gpunn_group *group, gpunn__hardware *hardware, bool *all)
 {
-    gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, seats, sizeof *seats, 0);
+    gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, hardware, sizeof *hardware, 0);
     int          sharing = 0;
     for (int r = 0; r < group->args.size && status == GPUNN_OK; r++) {
-        *all = *all && seats[r].can == GPUNN_OK;
-        group->copies = group->copies || seats[r].copies;
-        group->unlike = group->unlike || seats[r].rounding != seats[0].rounding;
-        sharing += seats[r].processors == seats[group->args.rank].processors;
+        *all = *all && hardware[r].can == GPUNN_OK;
+        group->copies = group->copies || hardware[r].copies;
+        group->unlike = group->unlike || hardware[r].rounding != hardware[0].rounding;
+        sharing += hardware[r].processors == hardware[group->args.rank].processors;
         for (int other = 0; other < r; other++) {
-            if (seats[r].identity == 0 || seats[r].identity != seats[other].identity) continue;
+            if (hardware[r].identity == 0 || hardware[r].identity != hardware[other].identity) continue;
             *all = false;
             if (!group->args.share_gpu)
                 return gpunn__fail(group->dev, GPUNN_ERR_STATE,
@@ -468,7 +469,7 @@ static GPUNN__STATUS gpunn__seats_compare(gpunn_group *group, gpunn__seat *seats
     return status;
 }
 
-static void gpunn__tell_host(const gpunn_group *group, gpunn_status can)
+static void gpunn__log_host(const gpunn_group *group, gpunn_status can)
 {
     const gpunn_device *dev = group->dev;
     char                text[GPUNN__ERROR_SIZE];
@@ -485,7 +486,7 @@ static GPUNN__STATUS gpunn__gpus_join(gpunn_group *group)
     char                 id[GPUNN_RANKS_ID] = {0};
     gpunn_status         status = group->args.rank == 0 ? backend->ranks_id(dev->context, id) : GPUNN_OK;
     if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_group_open", status);
-    status = gpunn__agree(group, status, NULL, "NCCL's beginning");
+    status = gpunn__all_reduce_status(group, status, NULL, "NCCL's beginning");
     if (status == GPUNN_OK) status = gpunn__exchange_host(group, GPUNN__BROADCAST, id, sizeof id, 0);
     if (status != GPUNN_OK) return status;
     status = backend->ranks_join(dev->context, id, group->args.rank, group->args.size, group->args.timeout);
@@ -495,11 +496,11 @@ static GPUNN__STATUS gpunn__gpus_join(gpunn_group *group)
         group->joined_bf16 = gpunn__device_alloc(dev, (size_t)gpunn__joined_count(group) * sizeof(uint16_t));
         if (group->joined_bf16 == NULL) status = dev->error.status;
     }
-    return gpunn__agree(group, status, NULL, "NCCL");
+    return gpunn__all_reduce_status(group, status, NULL, "NCCL");
 }
 
 /* Joins the GPUs of the ranks for direct exchange, if they can and the group's type allows it. */
-static gpunn_status gpunn__gpus_meet(gpunn_group *group)
+static gpunn_status gpunn__gpus_connect(gpunn_group *group)
 {
     gpunn_device        *dev = group->dev;
     const gpunn_backend *backend = dev->backend;
@@ -513,21 +514,22 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
         group->bf16 = (uint16_t *)gpunn__realloc(dev, NULL, 0, gpunn__bf16_bytes(group));
         if (group->bf16 == NULL) status = GPUNN_ERR_MEMORY;
     }
-    status = gpunn__agree(group, status, NULL, "a group of type %d, buckets of %zu bytes%s%s", (int)group->args.type,
-                          group->args.bucket_bytes, group->args.shard ? ", shares of states" : "",
-                          group->args.bf16_gradients ? ", gradients as BF16" : "");
-    gpunn__seat *seats = (gpunn__seat *)gpunn__calloc(dev, (size_t)size * sizeof *seats);
-    status = gpunn__agree(group, status == GPUNN_OK && seats == NULL ? GPUNN_ERR_MEMORY : status, NULL, "machines");
+    status = gpunn__all_reduce_status(group, status, NULL, "a group of type %d, buckets of %zu bytes%s%s", (int)group->args.type,
+                                      group->args.bucket_bytes, group->args.shard ? ", shares of states" : "",
+                                      group->args.bf16_gradients ? ", gradients as BF16" : "");
+    gpunn__hardware *hardware = (gpunn__hardware *)gpunn__calloc(dev, (size_t)size * sizeof *hardware);
+    status = gpunn__all_reduce_status(group, status == GPUNN_OK && hardware == NULL ? GPUNN_ERR_MEMORY : status, NULL,
+                                      "machines");
     if (status == GPUNN_OK) {
-        seats[group->args.rank] = gpunn__own_seat(dev, can);
-        status = gpunn__seats_compare(group, seats, &all);
+        hardware[group->args.rank] = gpunn__own_hardware(dev, can);
+        status = gpunn__hardware_compare(group, hardware, &all);
     }
-    gpunn__free(dev, seats, seats ? (size_t)size * sizeof *seats : 0);
+    gpunn__free(dev, hardware, hardware ? (size_t)size * sizeof *hardware : 0);
     if (status != GPUNN_OK) return status;
     if (all) return gpunn__gpus_join(group);
-    if (tells) gpunn__tell_host(group, can);
+    if (tells) gpunn__log_host(group, can);
     if (!must && group->copies && size > 1)
-        return gpunn__agree(group, gpunn__has_piece(group) ? GPUNN_OK : GPUNN_ERR_MEMORY, NULL, "copies");
+        return gpunn__all_reduce_status(group, gpunn__has_piece(group) ? GPUNN_OK : GPUNN_ERR_MEMORY, NULL, "copies");
     if (!must) return GPUNN_OK;
     if (can == GPUNN_OK) can = GPUNN_ERR_UNSUPPORTED;
     return gpunn__fail(dev, can, "gpunn_group_open: %s",

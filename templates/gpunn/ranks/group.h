@@ -37,8 +37,8 @@ GPUNN__INTERNAL bool gpunn__has_piece(gpunn_group *group);
 /* All-reduce of statuses. All ranks begin every common call with it: each contributes its status and, by
  * `format`, what it is about to do. It fails on all ranks if one has failed or if they differ. loss (may be
  * NULL) becomes the mean over all ranks. */
-GPUNN__INTERNAL gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
-    GPUNN__PRINTF(4, 5);
+GPUNN__INTERNAL gpunn_status gpunn__all_reduce_status(gpunn_group *group, gpunn_status status, float *loss, const char *format,
+                                                      ...) GPUNN__PRINTF(4, 5);
 /* What a rank says if its run fails after the all-reduce of statuses for that run, when GPUs communicate
  * themselves. The others wait for its part, learn of the failure in the all-reduce for their next run, and
  * the group ends. */
@@ -62,8 +62,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpun
 GPUNN__INTERNAL GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
                                                        int64_t place, int64_t each);
 
-/* Whether all ranks know the outcome of a call that began when group->agreed was `agreed`. */
-GPUNN__INTERNAL bool gpunn__has_told(const gpunn_group *group, int64_t agreed);
+/* Whether all ranks know the outcome of a call that began when group->reductions was `reductions`. */
+GPUNN__INTERNAL bool gpunn__has_reported(const gpunn_group *group, int64_t reductions);
 
 /* gather of gpunn_ranks. It begins with an all-reduce of statuses, so a rank that has failed on its way here
  * ends the wait of all. */

@@ -23,19 +23,20 @@ static gpunn_status gpunn__mpi_fail(gpunn__mpi *mpi, const char *what, int code)
     return GPUNN_ERR_DEVICE;
 }
 
-static void gpunn__mpi_tell(gpunn__mpi *mpi)
+static void gpunn__mpi_announce(gpunn__mpi *mpi)
 {
-    mpi->told = mpi->call;
+    mpi->announced = mpi->call;
     for (int rank = 0; rank < mpi->size; rank++) {
         MPI_Request sent;
-        if (rank == mpi->rank || MPI_Isend(&mpi->told, 1, MPI_INT64_T, rank, GPUNN__MPI_WAITING, mpi->comm, &sent) != MPI_SUCCESS)
+        if (rank == mpi->rank ||
+            MPI_Isend(&mpi->announced, 1, MPI_INT64_T, rank, GPUNN__MPI_WAITING, mpi->comm, &sent) != MPI_SUCCESS)
             continue;
         (void)MPI_Request_free(&sent); /* so small that it is already sent */
     }
 }
 
 /* Receives the notices of waiting ranks. Whether one of them waits in this call. */
-static bool gpunn__mpi_hears(gpunn__mpi *mpi)
+static bool gpunn__mpi_receive_notices(gpunn__mpi *mpi)
 {
     MPI_Status status;
     int        there = 0;
@@ -53,7 +54,7 @@ static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
 {
     char more[32];
     int  missing = 0, first = -1;
-    (void)gpunn__mpi_hears(mpi);
+    (void)gpunn__mpi_receive_notices(mpi);
     for (int rank = mpi->size - 1; rank >= 0; rank--)
         if (rank != mpi->rank && mpi->waits[rank] < mpi->call) {
             first = rank;
@@ -78,7 +79,8 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
     mpi->call++;
     while (code == MPI_SUCCESS && (code = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done) {
         const double waited = MPI_Wtime() - began;
-        if (mpi->told < mpi->call && (waited > mpi->timeout / 10 || gpunn__mpi_hears(mpi))) gpunn__mpi_tell(mpi);
+        if (mpi->announced < mpi->call && (waited > mpi->timeout / 10 || gpunn__mpi_receive_notices(mpi)))
+            gpunn__mpi_announce(mpi);
         if (waited > mpi->timeout) return gpunn__mpi_missing(mpi, what);
 #ifdef _WIN32
         (void)SwitchToThread();
@@ -89,8 +91,8 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
     return code == MPI_SUCCESS ? GPUNN_OK : gpunn__mpi_fail(mpi, what, code);
 }
 
-/* Floats in mpi->heard: equally many from each rank. */
-static int64_t gpunn__mpi_heard_count(const gpunn__mpi *mpi)
+/* Floats in mpi->received: equally many from each rank. */
+static int64_t gpunn__mpi_received_count(const gpunn__mpi *mpi)
 {
     return 8 * GPUNN__MPI_PIECE + mpi->size;
 }
@@ -120,11 +122,12 @@ GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, in
 static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const int64_t *counts)
 {
     gpunn__mpi   *mpi = (gpunn__mpi *)user;
-    const int64_t most = gpunn__mpi_heard_count(mpi) / mpi->size, all = gpunn__sum_counts(counts, mpi->size);
+    const int64_t most = gpunn__mpi_received_count(mpi) / mpi->size, all = gpunn__sum_counts(counts, mpi->size);
     const int64_t own = gpunn__sum_counts(counts, mpi->rank);
     int64_t       longest = 0;
-    int *const said = mpi->counts, *const from = said + mpi->size, *const heard = from + mpi->size, *const to = heard + mpi->size;
-    gpunn_status status = GPUNN_OK;
+    int *const said = mpi->counts, *const from = said + mpi->size, *const received = from + mpi->size,
+               *const to = received + mpi->size;
+    gpunn_status      status = GPUNN_OK;
     if (all > GPUNN__MPI_MOST) return gpunn__mpi_all_reduce(user, values, all);
     for (int rank = 0; rank < mpi->size; rank++) longest = counts[rank] > longest ? counts[rank] : longest;
     for (int64_t at = 0, begin = 0; at < longest && status == GPUNN_OK; at += most, begin = 0) {
@@ -134,15 +137,16 @@ static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const i
             const int64_t count = gpunn__part_from(counts[rank], at, most);
             said[rank] = rank == mpi->rank ? 0 : (int)count;
             from[rank] = (int)(count > 0 ? begin + at : 0);
-            heard[rank] = rank == mpi->rank ? 0 : (int)mine;
+            received[rank] = rank == mpi->rank ? 0 : (int)mine;
             to[rank] = (int)(rank * most);
         }
-        const int code = MPI_Ialltoallv(values, said, from, MPI_FLOAT, mpi->heard, heard, to, MPI_FLOAT, mpi->comm, &request);
+        const int code = MPI_Ialltoallv(values, said, from, MPI_FLOAT, mpi->received, received, to, MPI_FLOAT, mpi->comm,
+                                        &request);
         status = gpunn__mpi_wait(mpi, "reduce_scatter", code, &request);
         for (int rank = 0; rank < mpi->size && status == GPUNN_OK; rank++) {
             float *GPUNN__RESTRICT       sums = values + own + at;
-            const float *GPUNN__RESTRICT part = mpi->heard + rank * most;
-            for (int64_t i = 0; i < heard[rank]; i++) sums[i] += part[i];
+            const float *GPUNN__RESTRICT part = mpi->received + rank * most;
+            for (int64_t i = 0; i < received[rank]; i++) sums[i] += part[i];
         }
     }
     return status;
@@ -155,13 +159,13 @@ static gpunn_status gpunn__mpi_all_reduce_bf16(void *user, uint16_t *values, int
     MPI_Request  request;
     const int    each = (int)((count + mpi->size - 1) / mpi->size);
     const size_t all = (size_t)each * (size_t)mpi->size, bytes = (size_t)count * sizeof *values;
-    uint16_t    *sent = mpi->bf16, *heard = sent + all;
+    uint16_t    *sent = mpi->bf16, *received = sent + all;
     memcpy(sent, values, bytes);
     memset(sent + count, 0, all * sizeof *sent - bytes);
-    int          code = MPI_Ialltoall(sent, 2 * each, MPI_BYTE, heard, 2 * each, MPI_BYTE, mpi->comm, &request);
+    int          code = MPI_Ialltoall(sent, 2 * each, MPI_BYTE, received, 2 * each, MPI_BYTE, mpi->comm, &request);
     gpunn_status status = gpunn__mpi_wait(mpi, "all_reduce_bf16", code, &request);
     if (status != GPUNN_OK) return status;
-    gpunn__bf16_add(sent + (size_t)mpi->rank * (size_t)each, heard, mpi->size, (size_t)each);
+    gpunn__bf16_add(sent + (size_t)mpi->rank * (size_t)each, received, mpi->size, (size_t)each);
     code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, sent, 2 * each, MPI_BYTE, mpi->comm, &request);
     status = gpunn__mpi_wait(mpi, "all_reduce_bf16", code, &request);
     if (status == GPUNN_OK) memcpy(values, sent, bytes);
@@ -206,7 +210,7 @@ GPUNN__INTERNAL void gpunn__mpi_close(gpunn__mpi *mpi, bool ends)
     if (ends && mpi->begun) (void)MPI_Finalize();
     gpunn__free(mpi->dev, mpi->waits, mpi->waits ? (size_t)mpi->size * sizeof *mpi->waits : 0);
     gpunn__free(mpi->dev, mpi->counts, mpi->counts ? 4 * (size_t)mpi->size * sizeof *mpi->counts : 0);
-    gpunn__free(mpi->dev, mpi->heard, mpi->heard ? (size_t)gpunn__mpi_heard_count(mpi) * sizeof *mpi->heard : 0);
+    gpunn__free(mpi->dev, mpi->received, mpi->received ? (size_t)gpunn__mpi_received_count(mpi) * sizeof *mpi->received : 0);
     gpunn__free(mpi->dev, mpi->bf16, mpi->bf16 ? gpunn__mpi_bf16_bytes(mpi) : 0);
     gpunn__free(mpi->dev, mpi, sizeof *mpi);
 }
@@ -242,8 +246,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
         if (mpi->bf16 == NULL) status = GPUNN_ERR_MEMORY;
     }
     if (status == GPUNN_OK && group->args.shard) {
-        mpi->heard = (float *)gpunn__realloc(mpi->dev, NULL, 0, (size_t)gpunn__mpi_heard_count(mpi) * sizeof *mpi->heard);
-        if (mpi->heard == NULL) status = GPUNN_ERR_MEMORY;
+        mpi->received = (float *)gpunn__realloc(mpi->dev, NULL, 0,
+                                                (size_t)gpunn__mpi_received_count(mpi) * sizeof *mpi->received);
+        if (mpi->received == NULL) status = GPUNN_ERR_MEMORY;
     }
     if (status != GPUNN_OK) {
         gpunn__mpi_close(mpi, false);

@@ -12,11 +12,11 @@ typedef struct gpunn__mpi {
     double   timeout;
     /* call: number of this call; told: number of the last call in which the others were told that this rank
      * waits */
-    int64_t       call, told;
-    int64_t      *waits;  /* [size]: the same of each rank, as far as received */
-    int          *counts; /* [4][size] */
-    float        *heard;  /* buffer for received floats, with .shard; NULL: without */
-    uint16_t     *bf16;   /* with .bf16_gradients; NULL: without */
+    int64_t       call, announced;
+    int64_t      *waits;    /* [size]: the same of each rank, as far as received */
+    int          *counts;   /* [4][size] */
+    float        *received; /* buffer for received floats, with .shard; NULL: without */
+    uint16_t     *bf16;     /* with .bf16_gradients; NULL: without */
     gpunn_device *dev;
     char          text[256];
 } gpunn__mpi;

@@ -21,7 +21,7 @@ static bool gpunn__store_put(const gpunn__store *store, const char *mode, const 
     return fclose(file) == 0 && good;
 }
 
-static gpunn_status gpunn__store_say(gpunn__store *store, const void *memory, size_t bytes)
+static gpunn_status gpunn__store_write(gpunn__store *store, const void *memory, size_t bytes)
 {
     store->call++;
     /* the file is closed in between, so other machines never see the end before the rest */
@@ -63,43 +63,43 @@ static void gpunn__pause(void) /* a tenth of a millisecond */
 #endif
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__say_late(char text[256], int rank, double seconds)
+GPUNN__INTERNAL gpunn_status gpunn__fail_timeout(char text[256], int rank, double seconds)
 {
     (void)snprintf(text, 256, "rank %d has not come within %g seconds: look for what it does, or why it ended", rank, seconds);
     return GPUNN_ERR_DEVICE;
 }
 
-static gpunn_status gpunn__store_hear_part(gpunn__store *store, int rank, size_t place, void *memory, size_t bytes, size_t all)
+static gpunn_status gpunn__store_read_part(gpunn__store *store, int rank, size_t place, void *memory, size_t bytes, size_t all)
 {
     const double began = gpunn__seconds();
     while (!gpunn__store_try(store, rank, place, memory, bytes, all)) {
         const double waited = gpunn__seconds() - began;
-        if (waited > store->timeout) return gpunn__say_late(store->text, rank, store->timeout);
+        if (waited > store->timeout) return gpunn__fail_timeout(store->text, rank, store->timeout);
         if (waited > 1e-3) gpunn__pause();
     }
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__store_hear(gpunn__store *store, int rank, void *memory, size_t bytes)
+static gpunn_status gpunn__store_read(gpunn__store *store, int rank, void *memory, size_t bytes)
 {
-    return gpunn__store_hear_part(store, rank, 0, memory, bytes, bytes);
+    return gpunn__store_read_part(store, rank, 0, memory, bytes, bytes);
 }
 
 static gpunn_status gpunn__store_all_gather(void *user, void *parts, size_t bytes)
 {
     gpunn__store *store = (gpunn__store *)user;
-    gpunn_status  status = gpunn__store_say(store, (char *)parts + (size_t)store->rank * bytes, bytes);
+    gpunn_status  status = gpunn__store_write(store, (char *)parts + (size_t)store->rank * bytes, bytes);
     for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++)
-        if (rank != store->rank) status = gpunn__store_hear(store, rank, (char *)parts + (size_t)rank * bytes, bytes);
+        if (rank != store->rank) status = gpunn__store_read(store, rank, (char *)parts + (size_t)rank * bytes, bytes);
     return status;
 }
 
 static gpunn_status gpunn__store_broadcast(void *user, void *memory, size_t bytes, int root)
 {
     gpunn__store *store = (gpunn__store *)user;
-    gpunn_status  status = gpunn__store_say(store, memory, store->rank == root ? bytes : 0);
+    gpunn_status  status = gpunn__store_write(store, memory, store->rank == root ? bytes : 0);
     for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++)
-        if (rank != store->rank) status = gpunn__store_hear(store, rank, memory, rank == root ? bytes : 0);
+        if (rank != store->rank) status = gpunn__store_read(store, rank, memory, rank == root ? bytes : 0);
     return status;
 }
 
@@ -109,9 +109,9 @@ static gpunn_status gpunn__store_add(gpunn__store *store, float *values, int64_t
     const float *part = (const float *)store->piece;
     const size_t place = (size_t)from * sizeof *values, bytes = (size_t)(to - from) * sizeof *values,
                  all = (size_t)count * sizeof *values;
-    gpunn_status status = gpunn__store_say(store, values, all);
+    gpunn_status status = gpunn__store_write(store, values, all);
     for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++) {
-        status = gpunn__store_hear_part(store, rank, place, store->piece, bytes, all);
+        status = gpunn__store_read_part(store, rank, place, store->piece, bytes, all);
         for (int64_t i = from; i < to && status == GPUNN_OK; i++) values[i] = rank ? values[i] + part[i - from] : part[i - from];
     }
     return status;
@@ -149,9 +149,9 @@ static const char *gpunn__store_error(void *user)
 GPUNN__INTERNAL void gpunn__store_close(gpunn__store *store, bool leaves)
 {
     char         path[1024];
-    gpunn_status status = leaves ? gpunn__store_say(store, NULL, 0) : GPUNN_ERR_DEVICE;
+    gpunn_status status = leaves ? gpunn__store_write(store, NULL, 0) : GPUNN_ERR_DEVICE;
     for (int rank = 1; rank < store->size && status == GPUNN_OK && store->rank == 0; rank++)
-        status = gpunn__store_hear(store, rank, NULL, 0);
+        status = gpunn__store_read(store, rank, NULL, 0);
     for (int i = 0; i < 2 * store->size && status == GPUNN_OK && store->rank == 0; i++) {
         (void)snprintf(path, sizeof path, "%.1000s/%d.%d", store->folder, i / 2, i % 2);
         (void)remove(path);

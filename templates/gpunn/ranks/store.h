@@ -18,7 +18,7 @@ typedef struct gpunn__store {
 } gpunn__store;
 
 /* Writes "rank R has not come within S seconds ..." to text. Returns GPUNN_ERR_DEVICE. */
-GPUNN__INTERNAL gpunn_status gpunn__say_late(char text[256], int rank, double seconds);
+GPUNN__INTERNAL gpunn_status gpunn__fail_timeout(char text[256], int rank, double seconds);
 
 /* gpunn_group_args.all_reduce; also identifies this engine. */
 GPUNN__INTERNAL gpunn_status gpunn__store_all_reduce(void *user, float *values, int64_t count);

@@ -19,9 +19,9 @@ typedef struct gpunn__hello { /* first message in both directions */
 } gpunn__hello;
 
 /* Waits until the socket is ready for `what`. False: not before `until`, or failed, with errno. */
-static bool gpunn__tcp_ready(int line, short what, double until)
+static bool gpunn__tcp_ready(int fd, short what, double until)
 {
-    struct pollfd wanted = {line, what, 0};
+    struct pollfd wanted = {fd, what, 0};
     double        left;
     do {
         left = until - gpunn__seconds();
@@ -35,15 +35,15 @@ static bool gpunn__tcp_ready(int line, short what, double until)
 
 /* Transfers all bytes. what: POLLIN receives, POLLOUT sends. Both together send until something arrives;
  * errno is then EINTR. False: failed, with errno. */
-static bool gpunn__tcp_move(int line, void *memory, size_t bytes, short what, double until)
+static bool gpunn__tcp_move(int fd, void *memory, size_t bytes, short what, double until)
 {
     for (size_t at = 0; at < bytes;) {
         char *rest = (char *)memory + at;
-        if (!gpunn__tcp_ready(line, what, until)) return false;
-        const bool spoken = what == (POLLOUT | POLLIN) && gpunn__tcp_ready(line, POLLIN, 0);
+        if (!gpunn__tcp_ready(fd, what, until)) return false;
+        const bool spoken = what == (POLLOUT | POLLIN) && gpunn__tcp_ready(fd, POLLIN, 0);
         if (spoken) errno = EINTR;
         if (spoken) return false;
-        const ssize_t moved = what == POLLIN ? recv(line, rest, bytes - at, 0) : send(line, rest, bytes - at, GPUNN__NO_SIGNAL);
+        const ssize_t moved = what == POLLIN ? recv(fd, rest, bytes - at, 0) : send(fd, rest, bytes - at, GPUNN__NO_SIGNAL);
         if (moved > 0) at += (size_t)moved;
         if (moved == 0) errno = ECONNRESET;
         if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) return false;
@@ -61,9 +61,9 @@ static gpunn_status gpunn__tcp_left(gpunn__tcp *tcp, int rank, const char *why)
     return GPUNN_ERR_DEVICE;
 }
 
-static gpunn_status gpunn__tcp_told(gpunn__tcp *tcp, int32_t notice)
+static gpunn_status gpunn__tcp_notice(gpunn__tcp *tcp, int32_t notice)
 {
-    if (notice >= 0) return gpunn__say_late(tcp->text, notice, tcp->timeout);
+    if (notice >= 0) return gpunn__fail_timeout(tcp->text, notice, tcp->timeout);
     return gpunn__tcp_left(tcp, GPUNN__TCP_LEFT - notice, "rank 0 no longer hears it");
 }
 
@@ -71,48 +71,49 @@ static gpunn_status gpunn__tcp_told(gpunn__tcp *tcp, int32_t notice)
 static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
 {
     int32_t notice = GPUNN__TCP_WELL;
-    if (errno == EINTR && gpunn__tcp_move(tcp->lines[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
-        return gpunn__tcp_told(tcp, notice); /* arrived while this rank was sending */
+    if (errno == EINTR && gpunn__tcp_move(tcp->sockets[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
+        return gpunn__tcp_notice(tcp, notice); /* arrived while this rank was sending */
     const bool         late = errno == ETIMEDOUT;
-    const gpunn_status status = late ? gpunn__say_late(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout)
+    const gpunn_status status = late ? gpunn__fail_timeout(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout)
                                      : gpunn__tcp_left(tcp, rank, strerror(errno));
     notice = late ? rank : GPUNN__TCP_LEFT - rank;
     for (int other = 1; other < tcp->size && tcp->rank == 0; other++)
-        if (other != rank && tcp->lines[other] >= 0) (void)gpunn__tcp_move(tcp->lines[other], &notice, sizeof notice, POLLOUT, 0);
+        if (other != rank && tcp->sockets[other] >= 0)
+            (void)gpunn__tcp_move(tcp->sockets[other], &notice, sizeof notice, POLLOUT, 0);
     return status;
 }
 
-static gpunn_status gpunn__tcp_talk(gpunn__tcp *tcp, int rank, void *memory, size_t bytes, bool sends)
+static gpunn_status gpunn__tcp_transfer(gpunn__tcp *tcp, int rank, void *memory, size_t bytes, bool sends)
 {
     const double until = gpunn__seconds() + tcp->timeout * (rank ? 1 : 2);
     /* rank 0 answers; it does so earlier only if it misses a rank */
     const short what = !sends ? POLLIN : rank ? POLLOUT : POLLOUT | POLLIN;
-    return gpunn__tcp_move(tcp->lines[rank], memory, bytes, what, until) ? GPUNN_OK : gpunn__tcp_lost(tcp, rank);
+    return gpunn__tcp_move(tcp->sockets[rank], memory, bytes, what, until) ? GPUNN_OK : gpunn__tcp_lost(tcp, rank);
 }
 
 /* Receives a notice and a message from rank 0. */
-static gpunn_status gpunn__tcp_hear(gpunn__tcp *tcp, void *memory, size_t bytes)
+static gpunn_status gpunn__tcp_receive(gpunn__tcp *tcp, void *memory, size_t bytes)
 {
     int32_t      notice = GPUNN__TCP_WELL;
-    gpunn_status status = gpunn__tcp_talk(tcp, 0, &notice, sizeof notice, false);
-    if (status == GPUNN_OK && notice != GPUNN__TCP_WELL) return gpunn__tcp_told(tcp, notice);
-    return status == GPUNN_OK ? gpunn__tcp_talk(tcp, 0, memory, bytes, false) : status;
+    gpunn_status status = gpunn__tcp_transfer(tcp, 0, &notice, sizeof notice, false);
+    if (status == GPUNN_OK && notice != GPUNN__TCP_WELL) return gpunn__tcp_notice(tcp, notice);
+    return status == GPUNN_OK ? gpunn__tcp_transfer(tcp, 0, memory, bytes, false) : status;
 }
 
 /* Rank 0 sends to one rank. */
-static gpunn_status gpunn__tcp_tell_one(gpunn__tcp *tcp, int rank, void *memory, size_t bytes)
+static gpunn_status gpunn__tcp_send_one(gpunn__tcp *tcp, int rank, void *memory, size_t bytes)
 {
     int32_t            well = GPUNN__TCP_WELL;
-    const gpunn_status status = gpunn__tcp_talk(tcp, rank, &well, sizeof well, true);
-    return status == GPUNN_OK ? gpunn__tcp_talk(tcp, rank, memory, bytes, true) : status;
+    const gpunn_status status = gpunn__tcp_transfer(tcp, rank, &well, sizeof well, true);
+    return status == GPUNN_OK ? gpunn__tcp_transfer(tcp, rank, memory, bytes, true) : status;
 }
 
 /* Rank 0 sends to all ranks but one. */
-static gpunn_status gpunn__tcp_tell(gpunn__tcp *tcp, void *memory, size_t bytes, int but)
+static gpunn_status gpunn__tcp_send_all(gpunn__tcp *tcp, void *memory, size_t bytes, int but)
 {
     gpunn_status status = GPUNN_OK;
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++)
-        if (rank != but) status = gpunn__tcp_tell_one(tcp, rank, memory, bytes);
+        if (rank != but) status = gpunn__tcp_send_one(tcp, rank, memory, bytes);
     return status;
 }
 
@@ -121,21 +122,21 @@ static gpunn_status gpunn__tcp_all_gather(void *user, void *parts, size_t bytes)
     gpunn__tcp  *tcp = (gpunn__tcp *)user;
     gpunn_status status = GPUNN_OK;
     if (tcp->rank > 0) {
-        status = gpunn__tcp_talk(tcp, 0, (char *)parts + (size_t)tcp->rank * bytes, bytes, true);
-        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, parts, (size_t)tcp->size * bytes) : status;
+        status = gpunn__tcp_transfer(tcp, 0, (char *)parts + (size_t)tcp->rank * bytes, bytes, true);
+        return status == GPUNN_OK ? gpunn__tcp_receive(tcp, parts, (size_t)tcp->size * bytes) : status;
     }
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++)
-        status = gpunn__tcp_talk(tcp, rank, (char *)parts + (size_t)rank * bytes, bytes, false);
-    return status == GPUNN_OK ? gpunn__tcp_tell(tcp, parts, (size_t)tcp->size * bytes, 0) : status;
+        status = gpunn__tcp_transfer(tcp, rank, (char *)parts + (size_t)rank * bytes, bytes, false);
+    return status == GPUNN_OK ? gpunn__tcp_send_all(tcp, parts, (size_t)tcp->size * bytes, 0) : status;
 }
 
 static gpunn_status gpunn__tcp_broadcast(void *user, void *memory, size_t bytes, int root)
 {
     gpunn__tcp *tcp = (gpunn__tcp *)user;
     if (tcp->rank > 0)
-        return tcp->rank == root ? gpunn__tcp_talk(tcp, 0, memory, bytes, true) : gpunn__tcp_hear(tcp, memory, bytes);
-    gpunn_status status = root ? gpunn__tcp_talk(tcp, root, memory, bytes, false) : GPUNN_OK;
-    return status == GPUNN_OK ? gpunn__tcp_tell(tcp, memory, bytes, root) : status;
+        return tcp->rank == root ? gpunn__tcp_transfer(tcp, 0, memory, bytes, true) : gpunn__tcp_receive(tcp, memory, bytes);
+    gpunn_status status = root ? gpunn__tcp_transfer(tcp, root, memory, bytes, false) : GPUNN_OK;
+    return status == GPUNN_OK ? gpunn__tcp_send_all(tcp, memory, bytes, root) : status;
 }
 
 /* Sums the values that follow `at` others: each rank receives its part or, if counts is NULL, all. */
@@ -146,17 +147,17 @@ static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, int64_t count
     int64_t      from, to;
     gpunn_status status = GPUNN_OK;
     if (tcp->rank > 0) {
-        status = gpunn__tcp_talk(tcp, 0, values, bytes, true);
+        status = gpunn__tcp_transfer(tcp, 0, values, bytes, true);
         gpunn__part_within(counts, tcp->rank, at, count, &from, &to);
-        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, values + from, (size_t)(to - from) * sizeof *values) : status;
+        return status == GPUNN_OK ? gpunn__tcp_receive(tcp, values + from, (size_t)(to - from) * sizeof *values) : status;
     }
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++) {
-        status = gpunn__tcp_talk(tcp, rank, tcp->piece, bytes, false);
+        status = gpunn__tcp_transfer(tcp, rank, tcp->piece, bytes, false);
         for (int64_t i = 0; i < count && status == GPUNN_OK; i++) values[i] += part[i];
     }
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++) {
         gpunn__part_within(counts, rank, at, count, &from, &to);
-        status = gpunn__tcp_tell_one(tcp, rank, values + from, (size_t)(to - from) * sizeof *values);
+        status = gpunn__tcp_send_one(tcp, rank, values + from, (size_t)(to - from) * sizeof *values);
     }
     return status;
 }
@@ -168,15 +169,15 @@ static gpunn_status gpunn__tcp_add_bf16(gpunn__tcp *tcp, uint16_t *values, size_
     const size_t bytes = count * sizeof *values;
     gpunn_status status = GPUNN_OK;
     if (tcp->rank > 0) {
-        status = gpunn__tcp_talk(tcp, 0, values, bytes, true);
-        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, values, bytes) : status;
+        status = gpunn__tcp_transfer(tcp, 0, values, bytes, true);
+        return status == GPUNN_OK ? gpunn__tcp_receive(tcp, values, bytes) : status;
     }
     memcpy(parts, values, bytes);
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++)
-        status = gpunn__tcp_talk(tcp, rank, parts + (size_t)rank * count, bytes, false);
+        status = gpunn__tcp_transfer(tcp, rank, parts + (size_t)rank * count, bytes, false);
     if (status != GPUNN_OK) return status;
     gpunn__bf16_add(values, parts, tcp->size, count);
-    return gpunn__tcp_tell(tcp, values, bytes, 0);
+    return gpunn__tcp_send_all(tcp, values, bytes, 0);
 }
 
 static gpunn_status gpunn__tcp_all_reduce_bf16(void *user, uint16_t *values, int64_t count)
@@ -217,39 +218,39 @@ static const char *gpunn__tcp_error(void *user)
 GPUNN__INTERNAL void gpunn__tcp_close(gpunn__tcp *tcp)
 {
     const size_t size = (size_t)tcp->size;
-    for (size_t i = 0; i < size && tcp->lines; i++)
-        if (tcp->lines[i] >= 0) (void)close(tcp->lines[i]);
-    gpunn__free(tcp->dev, tcp->lines, tcp->lines ? size * sizeof *tcp->lines : 0);
+    for (size_t i = 0; i < size && tcp->sockets; i++)
+        if (tcp->sockets[i] >= 0) (void)close(tcp->sockets[i]);
+    gpunn__free(tcp->dev, tcp->sockets, tcp->sockets ? size * sizeof *tcp->sockets : 0);
     gpunn__free(tcp->dev, tcp->piece, tcp->piece ? GPUNN__GROUP_PIECE : 0);
     gpunn__free(tcp->dev, tcp, sizeof *tcp);
 }
 
-static void gpunn__tcp_set(int line)
+static void gpunn__tcp_set(int fd)
 {
     const int one = 1, none = 0;
-    (void)fcntl(line, F_SETFL, O_NONBLOCK);
-    (void)fcntl(line, F_SETFD, FD_CLOEXEC);
-    (void)setsockopt(line, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    (void)setsockopt(line, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    (void)setsockopt(line, IPPROTO_IPV6, IPV6_V6ONLY, &none, sizeof none);
+    (void)fcntl(fd, F_SETFL, O_NONBLOCK);
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &none, sizeof none);
 #ifdef SO_NOSIGPIPE
-    (void)setsockopt(line, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
+    (void)setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
 #endif
 }
 
 /* A socket that listens at the address or is connecting to it; -1: failed, with errno. */
 static int gpunn__tcp_socket(const struct addrinfo *address, bool listens)
 {
-    const int line = socket(address->ai_family, address->ai_socktype, address->ai_protocol);
-    bool      good = line >= 0;
-    if (good) gpunn__tcp_set(line);
+    const int fd = socket(address->ai_family, address->ai_socktype, address->ai_protocol);
+    bool      good = fd >= 0;
+    if (good) gpunn__tcp_set(fd);
     if (listens)
-        good = good && bind(line, address->ai_addr, address->ai_addrlen) == 0 && listen(line, SOMAXCONN) == 0;
+        good = good && bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
     else
-        good = good && (connect(line, address->ai_addr, address->ai_addrlen) == 0 || errno == EINPROGRESS);
-    if (good) return line;
+        good = good && (connect(fd, address->ai_addr, address->ai_addrlen) == 0 || errno == EINPROGRESS);
+    if (good) return fd;
     const int error = errno;
-    if (line >= 0) (void)close(line);
+    if (fd >= 0) (void)close(fd);
     errno = error;
     return -1;
 }
@@ -268,14 +269,14 @@ static struct addrinfo *gpunn__tcp_find(const char *host, const char *port, int 
 static int gpunn__tcp_listen(const char *port)
 {
     static const int families[] = {AF_INET6, AF_INET};
-    int              line = -1;
-    for (int i = 0; i < 2 && line < 0; i++) {
+    int              fd = -1;
+    for (int i = 0; i < 2 && fd < 0; i++) {
         struct addrinfo *own = gpunn__tcp_find(NULL, port, families[i]);
         if (own == NULL) continue;
-        line = gpunn__tcp_socket(own, true);
+        fd = gpunn__tcp_socket(own, true);
         freeaddrinfo(own);
     }
-    return line;
+    return fd;
 }
 
 static gpunn__hello gpunn__tcp_hello(const gpunn__tcp *tcp)
@@ -299,16 +300,16 @@ static bool gpunn__tcp_starved(gpunn__tcp *tcp)
 static bool gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
-    const int    line = accept(listener, NULL, NULL);
-    if (line < 0) return !gpunn__tcp_starved(tcp);
-    gpunn__tcp_set(line);
+    const int    fd = accept(listener, NULL, NULL);
+    if (fd < 0) return !gpunn__tcp_starved(tcp);
+    gpunn__tcp_set(fd);
     const double until = gpunn__seconds() + 1;
-    if (gpunn__tcp_move(line, &theirs, sizeof theirs, POLLIN, until) && memcmp(theirs.magic, own.magic, sizeof own.magic) == 0 &&
-        theirs.size == own.size && theirs.rank > 0 && theirs.rank < own.size && tcp->lines[theirs.rank] < 0 &&
-        gpunn__tcp_move(line, &own, sizeof own, POLLOUT, until))
-        tcp->lines[theirs.rank] = line;
+    if (gpunn__tcp_move(fd, &theirs, sizeof theirs, POLLIN, until) && memcmp(theirs.magic, own.magic, sizeof own.magic) == 0 &&
+        theirs.size == own.size && theirs.rank > 0 && theirs.rank < own.size && tcp->sockets[theirs.rank] < 0 &&
+        gpunn__tcp_move(fd, &own, sizeof own, POLLOUT, until))
+        tcp->sockets[theirs.rank] = fd;
     else
-        (void)close(line);
+        (void)close(fd);
     return true;
 }
 
@@ -321,7 +322,7 @@ static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double u
                            port, strerror(errno));
     gpunn_status status = GPUNN_OK;
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK;)
-        if (tcp->lines[rank] >= 0)
+        if (tcp->sockets[rank] >= 0)
             rank++;
         else if (!gpunn__tcp_ready(listener, POLLIN, until))
             status = gpunn__tcp_lost(tcp, rank);
@@ -336,15 +337,15 @@ static bool gpunn__tcp_try(gpunn__tcp *tcp, const struct addrinfo *address, doub
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
     const double soon = gpunn__seconds() + 5;
-    const int    line = gpunn__tcp_socket(address, false);
-    if (line < 0) return false;
-    if (gpunn__tcp_ready(line, POLLOUT, soon < until ? soon : until) && gpunn__tcp_move(line, &own, sizeof own, POLLOUT, until) &&
-        gpunn__tcp_move(line, &theirs, sizeof theirs, POLLIN, until) && theirs.rank == 0 && theirs.size == own.size &&
+    const int    fd = gpunn__tcp_socket(address, false);
+    if (fd < 0) return false;
+    if (gpunn__tcp_ready(fd, POLLOUT, soon < until ? soon : until) && gpunn__tcp_move(fd, &own, sizeof own, POLLOUT, until) &&
+        gpunn__tcp_move(fd, &theirs, sizeof theirs, POLLIN, until) && theirs.rank == 0 && theirs.size == own.size &&
         memcmp(theirs.magic, own.magic, sizeof own.magic) == 0)
-        tcp->lines[0] = line;
+        tcp->sockets[0] = fd;
     else
-        (void)close(line);
-    return tcp->lines[0] >= 0;
+        (void)close(fd);
+    return tcp->sockets[0] >= 0;
 }
 
 static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const char *port, double until)
@@ -352,9 +353,9 @@ static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const c
     do {
         errno = 0;
         struct addrinfo *found = gpunn__tcp_find(host, port, AF_UNSPEC);
-        for (const struct addrinfo *a = found; a && tcp->lines[0] < 0; a = a->ai_next) (void)gpunn__tcp_try(tcp, a, until);
+        for (const struct addrinfo *a = found; a && tcp->sockets[0] < 0; a = a->ai_next) (void)gpunn__tcp_try(tcp, a, until);
         if (found) freeaddrinfo(found);
-        if (tcp->lines[0] >= 0) return GPUNN_OK;
+        if (tcp->sockets[0] >= 0) return GPUNN_OK;
         if (gpunn__tcp_starved(tcp)) return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: %s", tcp->text);
         (void)poll(NULL, 0, 20);
     } while (gpunn__seconds() < until);
@@ -385,10 +386,10 @@ static GPUNN__STATUS gpunn__tcp_begin(gpunn__tcp *tcp, const char *store)
     if (!gpunn__tcp_parse(store, host, port))
         return gpunn__fail(tcp->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: '%.100s' is not tcp://HOST:PORT with a port to 65535",
                            store);
-    tcp->lines = (int *)gpunn__realloc(tcp->dev, NULL, 0, (size_t)tcp->size * sizeof *tcp->lines);
+    tcp->sockets = (int *)gpunn__realloc(tcp->dev, NULL, 0, (size_t)tcp->size * sizeof *tcp->sockets);
     tcp->piece = (char *)gpunn__realloc(tcp->dev, NULL, 0, GPUNN__GROUP_PIECE);
-    for (int i = 0; i < tcp->size && tcp->lines; i++) tcp->lines[i] = -1;
-    if (tcp->lines == NULL || tcp->piece == NULL) return GPUNN_ERR_MEMORY;
+    for (int i = 0; i < tcp->size && tcp->sockets; i++) tcp->sockets[i] = -1;
+    if (tcp->sockets == NULL || tcp->piece == NULL) return GPUNN_ERR_MEMORY;
     return tcp->rank ? gpunn__tcp_reach(tcp, host, port, until) : gpunn__tcp_wait(tcp, port, until);
 }
 

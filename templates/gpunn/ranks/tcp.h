@@ -13,8 +13,8 @@
 typedef struct gpunn__tcp {
     int           rank, size;
     double        timeout;
-    int          *lines; /* [size] sockets, or -1. Rank 0: to all others; others: [0] to rank 0 */
-    char         *piece; /* [GPUNN__GROUP_PIECE] */
+    int          *sockets; /* [size] sockets, or -1. Rank 0: to all others; others: [0] to rank 0 */
+    char         *piece;   /* [GPUNN__GROUP_PIECE] */
     gpunn_device *dev;
     char          text[256];
 } gpunn__tcp;

@@ -13,14 +13,14 @@
 
 /* Whether the memory is large enough, aligned and reachable for t or its gradient. *held: its shape, which
  * bytes determine if it is not known yet. */
-static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes, bool gradient,
-                                       int64_t *held)
+static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes,
+                                              bool gradient, int64_t *held)
 {
     gpunn_device      *dev = t->model->dev;
     const gpunn_dtype  dtype = gradient ? GPUNN_F32 : t->dtype;
     const size_t       alignment = dev->info.alignment ? (size_t)dev->info.alignment : gpunn_dtype_size(dtype);
-    const bool         told = held[0] != 0 || (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
-    const gpunn_status fits = told ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
+    const bool         known = held[0] != 0 || (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
+    const gpunn_status fits = known ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
     if (fits != GPUNN_OK) return fits;
     if ((uintptr_t)memory % alignment != 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not at a multiple of %zu bytes", caller,
@@ -32,27 +32,27 @@ static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller
 }
 
 /* Makes user-owned memory an input's memory, or removes it. */
-static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent, const int64_t *held)
+static void gpunn__set_input_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory, const int64_t *held)
 {
-    if (t->lent[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
-    t->data = lent->data;
-    t->capacity = lent->bytes;
+    if (t->user_memory[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
+    t->data = user_memory->data;
+    t->capacity = user_memory->bytes;
     t->batch = 0;
-    if (lent->data) gpunn__hold(t, held);
+    if (user_memory->data) gpunn__hold(t, held);
 }
 
 /* Binds a parameter or buffer. Its values are copied only when it returns to the model's own memory. */
-static GPUNN__STATUS gpunn__lend_weight(gpunn_tensor *t, const gpunn__lent *lent)
+static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory)
 {
     gpunn_model *model = t->model;
     if (t->id >= model->laid_out) {
         t->bound = true;
-        t->narrow = false;
+        t->half_storage = false;
     }
     gpunn_status status = gpunn__commit(model);
-    if (status == GPUNN_OK && lent->data == NULL) status = gpunn__fetch_lent(model, false);
+    if (status == GPUNN_OK && user_memory->data == NULL) status = gpunn__copy_user_weights(model, false);
     if (status != GPUNN_OK) return status;
-    model->lent_weights += (lent->data != NULL) - (t->lent[0].data != NULL);
+    model->user_weights += (user_memory->data != NULL) - (t->user_memory[0].data != NULL);
     GPUNN__WEIGHTS_CHANGED(model);
     return GPUNN_OK;
 }
@@ -63,31 +63,32 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
                                         const int64_t *shape)
 {
     if (t == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
-    gpunn_model *model = t->model;
-    gpunn__lent *own = &t->lent[gradient], lent;
-    gpunn_status status = GPUNN_OK;
-    int64_t      held[GPUNN_MAX_RANK] = {0};
+    gpunn_model        *model = t->model;
+    gpunn__user_memory *own = &t->user_memory[gradient], user_memory;
+    gpunn_status        status = GPUNN_OK;
+    int64_t             held[GPUNN_MAX_RANK] = {0};
     if (shape) memcpy(held, shape, (size_t)t->rank * sizeof *held);
-    lent.data = memory;
-    lent.bytes = memory ? bytes : 0;
+    user_memory.data = memory;
+    user_memory.bytes = memory ? bytes : 0;
     if (memory == NULL && own->data == NULL) return GPUNN_OK;
     if (t->kind == GPUNN__CONSTANT)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE, "%s '%s': it is a constant; make it an input or a parameter", caller,
                            gpunn__called(t));
-    if (!gradient && t->narrow && t->id < model->laid_out)
+    if (!gradient && t->half_storage && t->id < model->laid_out)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s '%s': .inference = true keeps it in %s; bind it before weights are written, loaded or run", caller,
                            gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
-    if (memory) status = gpunn__check_lent(t, caller, memory, bytes, gradient, held);
+    if (memory) status = gpunn__check_user_memory(t, caller, memory, bytes, gradient, held);
     if (status != GPUNN_OK) return status;
     if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL) return model->dev->error.status;
-    if (!gradient && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER)) status = gpunn__lend_weight(t, &lent);
+    if (!gradient && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER))
+        status = gpunn__set_weight_memory(t, &user_memory);
     if (status != GPUNN_OK) return status;
     if ((own->data == NULL) != (memory == NULL)) gpunn__invalidate(model);
-    if (!gradient && t->kind == GPUNN__INPUT) gpunn__lend_input(t, &lent, held);
+    if (!gradient && t->kind == GPUNN__INPUT) gpunn__set_input_memory(t, &user_memory, held);
     if (gradient) t->grad_reached = false;
-    *own = lent;
-    model->lending++;
+    *own = user_memory;
+    model->user_memory_version++;
     model->written_gradients++;
     if (!gradient) gpunn__dlpack_release(model->dev, t);
     return GPUNN_OK;
@@ -170,7 +171,7 @@ static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_sessio
             return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                                "%s: the state '%s' is newer than the session; create sessions when the model has all its states",
                                caller, gpunn__called(t));
-        if (model->own == NULL && t->lent[0].data)
+        if (model->own == NULL && t->user_memory[0].data)
             return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                                "%s: the state '%s' is bound to memory of the program; unbind it before", caller,
                                gpunn__called(t));
@@ -222,7 +223,7 @@ static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradien
     if (t == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
     const void *memory = gpunn__memory_of(t, gradient, &bytes);
     if (memory == NULL) return NULL;
-    if (t->lent[gradient].data) return t->lent[gradient].data;
+    if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
     if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
     return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
                             "%s '%s': the run stores it as %s%s; gpunn_bind it to memory of yours, or gpunn_read it", caller,

@@ -13,8 +13,8 @@ typedef struct gpunn__inspection {
 } gpunn__inspection;
 
 /* Reports statistics of a float value in device memory to on_layer. Other dtypes are skipped. */
-static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
-                                 const void *data, gpunn_dtype dtype, int64_t count)
+static GPUNN__STATUS gpunn__report_value(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
+                                         const void *data, gpunn_dtype dtype, int64_t count)
 {
     gpunn_device          *dev = in->model->dev;
     gpunn_value_sums       parts[GPUNN_SUM_PARTS];
@@ -47,7 +47,7 @@ static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const ch
 }
 
 /* Reports the inputs, parameters and buffers that the loss depends on. */
-static GPUNN__STATUS gpunn__tell_sources(gpunn__inspection *in, const gpunn_tensor *loss)
+static GPUNN__STATUS gpunn__report_sources(gpunn__inspection *in, const gpunn_tensor *loss)
 {
     gpunn_model *model = in->model;
     gpunn_status status = GPUNN_OK;
@@ -59,31 +59,31 @@ static GPUNN__STATUS gpunn__tell_sources(gpunn__inspection *in, const gpunn_tens
     for (int id = 0; id < in->plan->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (!needed[id] || t->kind == GPUNN__VALUE || t->kind == GPUNN__CONSTANT) continue;
-        status = gpunn__tell(in,
-                             t->kind == GPUNN__INPUT       ? "input"
-                             : t->kind == GPUNN__PARAMETER ? "parameter"
-                                                           : "buffer",
-                             t->name, NULL, t->kind == GPUNN__INPUT ? t->data : (const void *)gpunn__weights(t), t->dtype,
-                             gpunn__count(t, in->plan->batch));
+        status = gpunn__report_value(in,
+                                     t->kind == GPUNN__INPUT       ? "input"
+                                     : t->kind == GPUNN__PARAMETER ? "parameter"
+                                                                   : "buffer",
+                                     t->name, NULL, t->kind == GPUNN__INPUT ? t->data : (const void *)gpunn__weights(t), t->dtype,
+                                     gpunn__count(t, in->plan->batch));
     }
     gpunn__free(model->dev, needed, bytes);
     return status;
 }
 
 /* Reports the result or the gradients that a step has just computed. */
-static GPUNN__STATUS gpunn__tell_step(gpunn__inspection *in, const gpunn_step *step)
+static GPUNN__STATUS gpunn__report_step(gpunn__inspection *in, const gpunn_step *step)
 {
     const char         *op = gpunn_op_name(step->op);
     const gpunn_tensor *node = NULL;
     gpunn_status        status = GPUNN_OK;
-    if (!step->backward) return gpunn__tell(in, op, step->name, NULL, step->out.data, step->out.dtype, step->out.count);
+    if (!step->backward) return gpunn__report_value(in, op, step->name, NULL, step->out.data, step->out.dtype, step->out.count);
     for (int id = 0; id < in->plan->tensor_count && node == NULL; id++)
         if (&in->model->tensors[id]->attr == step->attr || in->plan->tensors[id].attr == step->attr)
             node = in->model->tensors[id];
     for (int i = 0; i < step->input_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *target = node && i < node->input_count ? node->inputs[i] : NULL;
-        status = gpunn__tell(in, op, step->name, target && target->name ? target->name : "", step->grad_in[i].data,
-                             step->grad_in[i].dtype, step->grad_in[i].count);
+        status = gpunn__report_value(in, op, step->name, target && target->name ? target->name : "", step->grad_in[i].data,
+                                     step->grad_in[i].dtype, step->grad_in[i].count);
     }
     return status;
 }
@@ -95,12 +95,12 @@ static GPUNN__STATUS gpunn__inspect_steps(gpunn__inspection *in, const gpunn_ten
     in->model->last = NULL;
     if (status == GPUNN_OK && in->plan->half) status = gpunn__round_weights(in->model);
     if (status == GPUNN_OK && !in->args->forward_only) status = gpunn_zero_grad(in->model);
-    if (status == GPUNN_OK) status = gpunn__settle_writes(in->model, in->plan, &in->plan->passes[0]);
-    if (status == GPUNN_OK) status = gpunn__tell_sources(in, loss);
+    if (status == GPUNN_OK) status = gpunn__resolve_writes(in->model, in->plan, &in->plan->passes[0]);
+    if (status == GPUNN_OK) status = gpunn__report_sources(in, loss);
     for (int i = 0; i < in->plan->step_count && status == GPUNN_OK && !in->ended; i++) {
         status = gpunn__run_steps(dev, in->plan, i, i + 1);
         const bool repeated = i >= in->plan->forward_count && !in->plan->steps[i].backward;
-        if (status == GPUNN_OK && !repeated) status = gpunn__tell_step(in, &in->plan->steps[i]);
+        if (status == GPUNN_OK && !repeated) status = gpunn__report_step(in, &in->plan->steps[i]);
     }
     return status;
 }
@@ -153,7 +153,7 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, "gpunn_inspect", (int)args.mode);
     const gpunn_kernel_set *kernels = model->kernels;
-    gpunn__request          request = gpunn__ask(&loss, 1, args.forward_only ? GPUNN__TRAIN_FORWARD : GPUNN__TRAIN);
+    gpunn__request          request = gpunn__request_of(&loss, 1, args.forward_only ? GPUNN__TRAIN_FORWARD : GPUNN__TRAIN);
     request.evaluates = args.mode == GPUNN_MODE_EVALUATION;
     const int64_t batch = gpunn__batch_for(model, &request);
     if (batch == 0) return dev->error.status;
@@ -254,7 +254,7 @@ GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const g
     for (int i = 0; i < plan->input_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->inputs[i]];
         size_t              bytes = (size_t)gpunn__count(t, plan->batch) * gpunn_dtype_size(t->dtype);
-        f.inputs += t->lent[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
+        f.inputs += t->user_memory[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
     }
     f.together = f.weights + f.gradients + f.inputs + f.arena + f.cache;
     return f;
@@ -312,7 +312,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     for (int i = 0; i < count; i++)
         if (outputs[i]->model != model)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
-    gpunn__request request = gpunn__ask(outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE);
+    gpunn__request request = gpunn__request_of(outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE);
     gpunn__take_largest(model);
     gpunn_status status = gpunn__summarize(model, &request, batch, &args);
     gpunn__take_found(model);

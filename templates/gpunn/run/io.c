@@ -142,11 +142,11 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
         return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
     }
     gpunn_dtype  stored = gpunn__stored_as(t, gradient);
-    size_t       narrow = stored == t->dtype ? bytes : bytes / 2;
-    char        *at = (char *)host + (bytes - narrow); /* 16-bit values land at the end and are widened from the front */
-    gpunn_status status = dev->backend->download(dev->context, at, memory, narrow);
+    size_t       stored_bytes = stored == t->dtype ? bytes : bytes / 2;
+    char        *at = (char *)host + (bytes - stored_bytes); /* 16-bit values land at the end and are widened from the front */
+    gpunn_status status = dev->backend->download(dev->context, at, memory, stored_bytes);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
-    if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(narrow / 2), (float *)host);
+    if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(stored_bytes / 2), (float *)host);
     return gpunn__stored_channels_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
 }
 
@@ -213,10 +213,10 @@ GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held)
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held)
 {
     gpunn_device *dev = t->model->dev;
-    if (t->capacity < bytes && t->lent[0].data)
+    if (t->capacity < bytes && t->user_memory[0].data)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
                            "%s '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to more, or unbind it",
                            caller, t->name, bytes, t->capacity);
@@ -236,7 +236,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *cal
 static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, const void *host, size_t bytes, const int64_t *held)
 {
     gpunn_device *dev = t->model->dev;
-    gpunn_status  status = gpunn__input_room(t, caller, bytes, held);
+    gpunn_status  status = gpunn__reserve_input(t, caller, bytes, held);
     if (status != GPUNN_OK) return status;
     status = dev->backend->upload(dev->context, t->data, host, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
@@ -281,7 +281,7 @@ GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
     return status;
 }
 
-static GPUNN__STATUS gpunn__write_narrow(const gpunn_tensor *t, const float *host)
+static GPUNN__STATUS gpunn__write_half_storage(const gpunn_tensor *t, const float *host)
 {
     gpunn_device *dev = t->model->dev;
     float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
@@ -319,6 +319,6 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
     if (status != GPUNN_OK) return status;
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
-    return t->narrow ? gpunn__write_narrow(t, (const float *)host)
-                     : gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+    return t->half_storage ? gpunn__write_half_storage(t, (const float *)host)
+                           : gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
 }

@@ -21,6 +21,6 @@ GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held);
 
 /* Makes an input's memory large enough for new contents, and records
  * their shape. Fails if it is bound to less. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held);
 
 #endif /* GPUNN__RUN_IO_H */

@@ -7,10 +7,10 @@
 
 /* ==== >>run/recompute ============================================================================================== *
  * Implements gpunn_recompute_within. The values that a loss is computed from, in execution order, are cut
- * into stretches of about equal bytes. Each cut is where few bytes of live values cross it; values that cross
- * are held. Some stretches, counted from the first, become checkpoint segments (>>plan/backward), because
+ * into segments of about equal bytes. Each cut is where few bytes of live values cross it; values that cross
+ * are held. The first few become checkpoint segments, which are recomputed (>>plan/backward), because
  * their values wait longest for the backward pass. */
-typedef struct gpunn__stretches {
+typedef struct gpunn__segments {
     gpunn_model *model;
     size_t      *bytes;         /* of each tensor's value; 0: it is no value, or shares its operand's memory */
     size_t      *crossing;      /* after each tensor: bytes of earlier values that later tensors read */
@@ -19,23 +19,23 @@ typedef struct gpunn__stretches {
     size_t       whole;         /* sum of bytes */
     size_t       budget, least; /* least: the fewest bytes that any choice needed */
     int64_t      batch;
-} gpunn__stretches;
+} gpunn__segments;
 
-enum { GPUNN__STRETCHES = 64 };
+enum { GPUNN__MAX_SEGMENTS = 64 };
 
-static size_t gpunn__stretches_tables(gpunn__stretches *s, char *base)
+static size_t gpunn__segments_tables(gpunn__segments *s, char *base)
 {
-    gpunn__room  room = {base, 0};
+    gpunn__arena arena = {base, 0};
     const size_t n = (size_t)s->model->tensor_count;
-    s->bytes = (size_t *)gpunn__room_take(&room, n * sizeof *s->bytes);
-    s->crossing = (size_t *)gpunn__room_take(&room, n * sizeof *s->crossing);
-    s->last = (int *)gpunn__room_take(&room, n * sizeof *s->last);
-    s->part = (int *)gpunn__room_take(&room, n * sizeof *s->part);
-    return room.bytes;
+    s->bytes = (size_t *)gpunn__arena_take(&arena, n * sizeof *s->bytes);
+    s->crossing = (size_t *)gpunn__arena_take(&arena, n * sizeof *s->crossing);
+    s->last = (int *)gpunn__arena_take(&arena, n * sizeof *s->last);
+    s->part = (int *)gpunn__arena_take(&arena, n * sizeof *s->part);
+    return arena.bytes;
 }
 
 /* Fills the tables: readers, bytes, and bytes crossing each place. */
-static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *loss)
+static void gpunn__segments_measure(gpunn__segments *s, const gpunn_tensor *loss)
 {
     const gpunn_model *model = s->model;
     for (int id = 0; id < model->tensor_count; id++) s->part[id] = model->tensors[id]->part;
@@ -57,9 +57,9 @@ static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *lo
     }
 }
 
-/* Chooses the ends of `count` stretches. Each cut lies where the fewest bytes cross, at most a
- * quarter of a stretch from its ideal place. */
-static void gpunn__stretches_cut(const gpunn__stretches *s, int count, int cut[GPUNN__STRETCHES])
+/* Chooses the ends of `count` segments. Each cut lies where the fewest bytes cross, at most a
+ * quarter of a segment from its ideal place. */
+static void gpunn__segments_cut(const gpunn__segments *s, int count, int cut[GPUNN__MAX_SEGMENTS])
 {
     double before = 0;
     for (int k = 0; k < count; k++) cut[k] = -1;
@@ -72,26 +72,26 @@ static void gpunn__stretches_cut(const gpunn__stretches *s, int count, int cut[G
     }
 }
 
-/* Makes the first `again` of `count` stretches the model's checkpoint segments. */
-static void gpunn__stretches_mark(const gpunn__stretches *s, int count, int again)
+/* Makes the first `again` of `count` segments the model's checkpoint segments. */
+static void gpunn__segments_mark(const gpunn__segments *s, int count, int again)
 {
     gpunn_model *model = s->model;
-    int          cut[GPUNN__STRETCHES], stretch = 1;
-    gpunn__stretches_cut(s, count, cut);
+    int          cut[GPUNN__MAX_SEGMENTS], segment = 1;
+    gpunn__segments_cut(s, count, cut);
     model->parts = again;
     for (int id = 0; id < model->tensor_count; id++) {
-        int end = -1; /* last id of this stretch */
-        for (int k = stretch; k < count && end < 0; k++) end = cut[k];
-        model->tensors[id]->part = s->bytes[id] && stretch <= again && s->last[id] <= end ? stretch : 0;
-        while (stretch < count && cut[stretch] <= id) stretch++;
+        int end = -1; /* last id of this segment */
+        for (int k = segment; k < count && end < 0; k++) end = cut[k];
+        model->tensors[id]->part = s->bytes[id] && segment <= again && s->last[id] <= end ? segment : 0;
+        while (segment < count && cut[segment] <= id) segment++;
     }
 }
 
 /* Whether a training step fits in the budget with these segments. Returns
  * false on failure too, which *status reports. */
-static bool gpunn__stretches_fit(gpunn__stretches *s, const gpunn__request *request, int count, int again, gpunn_status *status)
+static bool gpunn__segments_fit(gpunn__segments *s, const gpunn__request *request, int count, int again, gpunn_status *status)
 {
-    gpunn__stretches_mark(s, count, again);
+    gpunn__segments_mark(s, count, again);
     gpunn__plan *plan = gpunn__plan_make(s->model, request, s->batch);
     if (plan == NULL) {
         *status = s->model->dev->error.status;
@@ -103,20 +103,20 @@ static bool gpunn__stretches_fit(gpunn__stretches *s, const gpunn__request *requ
     return needed <= s->budget;
 }
 
-/* Tries increasing numbers of stretches. For each number it finds the fewest that must be recomputed. */
-static GPUNN__STATUS gpunn__stretches_choose(gpunn__stretches *s, const gpunn__request *request)
+/* Tries increasing numbers of segments. For each number it finds the fewest that must be recomputed. */
+static GPUNN__STATUS gpunn__segments_choose(gpunn__segments *s, const gpunn__request *request)
 {
     gpunn_status status = GPUNN_OK;
     int          best_count = 1, best = 0;
-    bool         found = gpunn__stretches_fit(s, request, 1, 0, &status);
+    bool         found = gpunn__segments_fit(s, request, 1, 0, &status);
     const bool   all = found;
-    for (int count = 2; count <= GPUNN__STRETCHES && !all && status == GPUNN_OK; count += (count + 1) / 2) {
+    for (int count = 2; count <= GPUNN__MAX_SEGMENTS && !all && status == GPUNN_OK; count += (count + 1) / 2) {
         int few = 1,
             many = found ? (best * count - 1) / best_count : count - 1; /* less than the best fraction, or all but the last */
-        if (many < few || !gpunn__stretches_fit(s, request, count, many, &status)) continue;
+        if (many < few || !gpunn__segments_fit(s, request, count, many, &status)) continue;
         while (few < many && status == GPUNN_OK) {
             const int middle = (few + many) / 2;
-            if (gpunn__stretches_fit(s, request, count, middle, &status))
+            if (gpunn__segments_fit(s, request, count, middle, &status))
                 many = middle;
             else
                 few = middle + 1;
@@ -124,7 +124,7 @@ static GPUNN__STATUS gpunn__stretches_choose(gpunn__stretches *s, const gpunn__r
         found = true, best_count = count, best = many;
     }
     if (status != GPUNN_OK) return status;
-    gpunn__stretches_mark(s, best_count, best);
+    gpunn__segments_mark(s, best_count, best);
     if (found) return GPUNN_OK;
     return gpunn__fail(
         s->model->dev, GPUNN_ERR_MEMORY,
@@ -143,17 +143,17 @@ GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_
     if (batch_size < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_recompute_within: the batch is %lld; give 1 or more",
                            (long long)batch_size);
-    gpunn__stretches s;
+    gpunn__segments s;
     memset(&s, 0, sizeof s);
     s.model = model, s.batch = batch_size, s.budget = bytes, s.least = SIZE_MAX;
-    const size_t size = gpunn__stretches_tables(&s, NULL);
+    const size_t size = gpunn__segments_tables(&s, NULL);
     char        *tables = (char *)gpunn__calloc(dev, size);
     if (tables == NULL) return GPUNN_ERR_MEMORY;
-    (void)gpunn__stretches_tables(&s, tables);
-    const gpunn__request request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    (void)gpunn__segments_tables(&s, tables);
+    const gpunn__request request = gpunn__request_of(&loss, 1, GPUNN__TRAIN);
     gpunn__take_largest(model);
-    gpunn__stretches_measure(&s, loss);
-    status = gpunn__stretches_choose(&s, &request);
+    gpunn__segments_measure(&s, loss);
+    status = gpunn__segments_choose(&s, &request);
     gpunn__take_found(model);
     if (status == GPUNN_OK) gpunn__invalidate(model);
     for (int id = 0; id < model->tensor_count && status != GPUNN_OK; id++) model->tensors[id]->part = s.part[id];

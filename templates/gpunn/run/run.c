@@ -34,11 +34,11 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
         (void)gpunn__fail(
             model->dev, GPUNN_ERR_SHAPE,
             "input '%s' has %lld along axis %d, so that '%s' is %lld, but input '%s' tells %lld; write the same into all",
-            t->name, (long long)t->held[axis], axis, size->name, (long long)(value * size->multiple), size->teller,
+            t->name, (long long)t->held[axis], axis, size->name, (long long)(value * size->multiple), size->found_by,
             (long long)(size->found * size->multiple));
     else {
         size->found = value;
-        size->teller = t->name;
+        size->found_by = t->name;
         return true;
     }
     return false;
@@ -220,9 +220,9 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
         plan->next = model->plans;
         model->plans = plan;
     }
-    if (!gpunn__is_bound(model, plan) || plan->lending != model->lending)
+    if (!gpunn__is_bound(model, plan) || plan->user_memory_version != model->user_memory_version)
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
-    if (model->lent_weights) model->state.weights_version++;
+    if (model->user_weights) model->state.weights_version++;
     if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
     model->batch = batch;
     model->last = plan;
@@ -307,26 +307,31 @@ static void gpunn__count_back(gpunn_model *model, const gpunn_run *run, const gp
     model->state.draw = before->draw;
 }
 
-GPUNN__INTERNAL gpunn_group *gpunn__met_by(const gpunn_model *model)
+GPUNN__INTERNAL gpunn_group *gpunn__communicating_group(const gpunn_model *model)
 {
-    bool meets = false;
-    for (int id = 0; id < model->tensor_count && model->ranks.size > 1 && !meets; id++) meets = model->tensors[id]->attr.sync;
-    return meets ? (gpunn_group *)model->ranks.user : NULL;
+    bool communicates = false;
+    for (int id = 0; id < model->tensor_count && model->ranks.size > 1 && !communicates; id++)
+        communicates = model->tensors[id]->attr.sync;
+    return communicates ? (gpunn_group *)model->ranks.user : NULL;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status)
+GPUNN__INTERNAL gpunn_status gpunn__report_to_ranks(gpunn_group *group, int64_t reductions, gpunn_status status)
 {
-    if (group == NULL || status == GPUNN_OK || gpunn__has_told(group, agreed)) return status;
-    if (!group->joined || group->agreed == agreed) return gpunn__agree(group, status, NULL, "a run that fails");
-    return status == GPUNN_ERR_NUMERIC ? status : gpunn__agree(group, status, NULL, GPUNN__LATE); /* all GPUs see such a value */
+    if (group == NULL || status == GPUNN_OK || gpunn__has_reported(group, reductions)) return status;
+    if (!group->joined || group->reductions == reductions)
+        return gpunn__all_reduce_status(group, status, NULL, "a run that fails");
+    return status == GPUNN_ERR_NUMERIC
+               ? status
+               : gpunn__all_reduce_status(group, status, NULL, GPUNN__LATE); /* all GPUs see such a value */
 }
 
 /* Ranks agree before a run whose devices exchange directly, since they cannot report a failure during the
  * run. A step of an optimizer has agreed already. */
-static GPUNN__STATUS gpunn__before_meeting(gpunn_model *model, const gpunn__plan *plan, const char *caller)
+static GPUNN__STATUS gpunn__before_communication(gpunn_model *model, const gpunn__plan *plan, const char *caller)
 {
-    if (!plan->meets_ranks || !model->ranks.joined) return GPUNN_OK;
-    return gpunn__agree((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s", caller);
+    if (!plan->communicates || !model->ranks.joined) return GPUNN_OK;
+    return gpunn__all_reduce_status((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s",
+                                    caller);
 }
 
 /* Copies everything that runs of a training plan change in place to the kept copies, or back. */
@@ -360,11 +365,11 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
 {
     gpunn_model *model = outputs[0]->model;
     if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return model->dev->error.status;
-    gpunn__request request = gpunn__ask(outputs, count, aim);
+    gpunn__request request = gpunn__request_of(outputs, count, aim);
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
     gpunn_device  *dev = model->dev;
     if (plan == NULL) return dev->error.status;
-    gpunn_status status = gpunn__before_meeting(model, plan, caller);
+    gpunn_status status = gpunn__before_communication(model, plan, caller);
     if (status != GPUNN_OK) return status;
     const gpunn_run_state before = model->state;
     gpunn__count_step(model, plan->training);
@@ -385,9 +390,9 @@ static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, con
     if (outputs == NULL || count < 1 || outputs[0] == NULL)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
                            "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error", caller);
-    gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__met_by(outputs[0]->model) : NULL;
-    const int64_t agreed = group ? group->agreed : 0;
-    return gpunn__tell_ranks(group, agreed, gpunn__forward_run(outputs, count, caller, aim));
+    gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__communicating_group(outputs[0]->model) : NULL;
+    const int64_t reductions = group ? group->reductions : 0;
+    return gpunn__report_to_ranks(group, reductions, gpunn__forward_run(outputs, count, caller, aim));
 }
 
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
@@ -449,7 +454,7 @@ static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_ba
                : "it depends on none of them, or only through ops without a gradient, as comparisons are";
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_device *dev = model->dev;
     for (int i = pass->reached_begin; i < pass->reached_end; i++) *plan->first_write[i] = false;
@@ -495,7 +500,7 @@ static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, con
 {
     if (opt && opt->parts == 0 && opt->scope == 0) model->doubtful = false;
     for (int i = pass->reached_begin; i < pass->reached_end; i++)
-        model->doubtful = model->doubtful || model->tensors[plan->reached[i]]->lent[1].data;
+        model->doubtful = model->doubtful || model->tensors[plan->reached[i]]->user_memory[1].data;
 }
 
 /* Runs the forward and backward pass of one training step, or a later pass of it. With opt (prepared)
@@ -518,8 +523,8 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
     gpunn__begin_doubts(model, plan, pass, opt);
     model->written_gradients++;
-    gpunn_status status = gpunn__settle_writes(model, plan, pass);
-    if (status == GPUNN_OK && opt == NULL) status = gpunn__before_meeting(model, plan, "gpunn_backward");
+    gpunn_status status = gpunn__resolve_writes(model, plan, pass);
+    if (status == GPUNN_OK && opt == NULL) status = gpunn__before_communication(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
     const gpunn_run_state before = model->state;
     if (number == 0) gpunn__count_step(model, !plan->evaluates);
@@ -586,7 +591,7 @@ static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *reques
     else if (plan == NULL || plan->pass_count == 1 || plan->generation != model->generation)
         fault = "what it left has been overwritten by another run";
     else if (plan->written != model->written || plan->weights_version != model->state.weights_version ||
-             plan->lending != model->lending)
+             plan->user_memory_version != model->user_memory_version)
         fault = "an input, a parameter or a state has changed since";
     else if (plan->passed < 0)
         fault = "it has failed";
@@ -615,7 +620,7 @@ static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backwa
     if (status != GPUNN_OK) return status;
     gpunn_model   *model = loss->model;
     gpunn_device  *dev = model->dev;
-    gpunn__request request = gpunn__ask(losses, count, GPUNN__TRAIN);
+    gpunn__request request = gpunn__request_of(losses, count, GPUNN__TRAIN);
     request.opt = args->optimizer;
     request.inputs_only = args->inputs_only;
     request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
@@ -628,9 +633,9 @@ static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backwa
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
                                                bool updates)
 {
-    gpunn_group  *group = loss && args->mode == GPUNN_MODE_TRAINING ? gpunn__met_by(loss->model) : NULL;
-    const int64_t agreed = group ? group->agreed : 0;
-    return gpunn__tell_ranks(group, agreed, gpunn__gradients_run(loss, args, opt, updates));
+    gpunn_group  *group = loss && args->mode == GPUNN_MODE_TRAINING ? gpunn__communicating_group(loss->model) : NULL;
+    const int64_t reductions = group ? group->reductions : 0;
+    return gpunn__report_to_ranks(group, reductions, gpunn__gradients_run(loss, args, opt, updates));
 }
 
 GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args)
@@ -654,7 +659,7 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
     return loss ? gpunn__put_back(loss->model, status) : status;
 }
 
-static size_t gpunn__whole_lines(size_t bytes)
+static size_t gpunn__whole_cache_lines(size_t bytes)
 {
     return (bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
 }
@@ -667,7 +672,7 @@ static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const ch
     const gpunn_backend *backend = dev->backend;
     size_t               whole = 0, used = 0;
     for (int i = 0; i < plan->output_count; i++)
-        whole += gpunn__whole_lines((size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float));
+        whole += gpunn__whole_cache_lines((size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float));
     for (int i = 0; i < plan->output_count; i++) {
         const size_t bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
         const bool   near = backend->on_device == NULL || backend->on_device(dev->context, gradients[i]);
@@ -682,7 +687,7 @@ static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const ch
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
         plan->seed[i].data = own;
         plan->seed[i].bytes = bytes;
-        used += gpunn__whole_lines(bytes);
+        used += gpunn__whole_cache_lines(bytes);
     }
     return gpunn__plan_bind(model, plan);
 }
@@ -702,7 +707,7 @@ static GPUNN__STATUS gpunn__backward_from(gpunn_tensor *const *outputs, const vo
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the gradient of output %d, '%s', is NULL; leave the output out",
                                caller, i, gpunn__called(outputs[i]));
     }
-    gpunn__request request = gpunn__ask(outputs, count, GPUNN__TRAIN_FROM);
+    gpunn__request request = gpunn__request_of(outputs, count, GPUNN__TRAIN_FROM);
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
     if (plan == NULL) return dev->error.status;
     status = gpunn__seed(model, plan, caller, gradients);
@@ -718,9 +723,9 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
                            "%s: no outputs or gradients, or the first output is NULL; a builder failed before: see gpunn_error",
                            caller);
-    gpunn_group  *group = gpunn__met_by(outputs[0]->model);
-    const int64_t agreed = group ? group->agreed : 0;
-    gpunn_status  status = gpunn__tell_ranks(group, agreed, gpunn__backward_from(outputs, gradients, count, caller));
+    gpunn_group  *group = gpunn__communicating_group(outputs[0]->model);
+    const int64_t reductions = group ? group->reductions : 0;
+    gpunn_status  status = gpunn__report_to_ranks(group, reductions, gpunn__backward_from(outputs, gradients, count, caller));
     return gpunn__put_back(outputs[0]->model, status);
 }
 

@@ -22,11 +22,11 @@ GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step);
 GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to);
 
 /* The group that the model's training runs communicate with, or NULL. */
-GPUNN__INTERNAL gpunn_group *gpunn__met_by(const gpunn_model *model);
+GPUNN__INTERNAL gpunn_group *gpunn__communicating_group(const gpunn_model *model);
 
-/* Reports a failure to the other ranks, unless they know it already. agreed: group->agreed when the call
+/* Reports a failure to the other ranks, unless they know it already. reductions: group->reductions when the call
  * began. Returns the status common to the ranks. */
-GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status);
+GPUNN__INTERNAL gpunn_status gpunn__report_to_ranks(gpunn_group *group, int64_t reductions, gpunn_status status);
 
 /* Ends a call whose run may have changed running statistics and states. After a
  * failure it restores them. Returns status. */
@@ -47,7 +47,7 @@ GPUNN__INTERNAL bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_te
 
 /* Sets the accumulate flags: whether the first write to each gradient is = or +=. If one step writes several
  * gradients and only some were written before, the others are set to 0 and accumulate too. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass);
 
 /* Fails unless the loss is a single computed F32 number. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss);

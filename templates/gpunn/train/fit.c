@@ -50,7 +50,7 @@ static void gpunn__mean_count(gpunn__mean *mean, const float *values, int sample
 }
 
 /* Reads the results of batches that wait on the device and adds them. */
-static GPUNN__STATUS gpunn__mean_settle(gpunn__mean *mean)
+static GPUNN__STATUS gpunn__mean_flush(gpunn__mean *mean)
 {
     float         values[GPUNN__MEASURES * GPUNN__LOGGED];
     gpunn_device *dev = mean->measure[0]->model->dev;
@@ -82,12 +82,12 @@ static GPUNN__STATUS gpunn__mean_join(gpunn__mean *mean, gpunn_group *group, gpu
     typedef struct part {
         double sum[GPUNN__MEASURES], samples;
     } part;
-    if (group == NULL || (status != GPUNN_OK && group->told)) return status;
+    if (group == NULL || (status != GPUNN_OK && group->reported)) return status;
     gpunn_device *dev = group->dev;
     const int     size = gpunn_group_size(group);
     part         *parts = (part *)gpunn__calloc(dev, (size_t)size * sizeof *parts);
     if (parts == NULL) status = GPUNN_ERR_MEMORY;
-    status = gpunn__agree(group, status, NULL, "the end of an epoch with %d means", mean->count);
+    status = gpunn__all_reduce_status(group, status, NULL, "the end of an epoch with %d means", mean->count);
     if (status == GPUNN_OK) {
         part *own = parts + gpunn_group_rank(group);
         memcpy(own->sum, mean->sum, sizeof own->sum);
@@ -126,13 +126,13 @@ static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, int samples)
     for (int i = 0; i < mean->count && status == GPUNN_OK; i++) status = gpunn__mean_log(mean, i);
     mean->waiting_samples[mean->waiting] = samples;
     mean->waiting += status == GPUNN_OK;
-    return status == GPUNN_OK && mean->waiting == GPUNN__LOGGED ? gpunn__mean_settle(mean) : status;
+    return status == GPUNN_OK && mean->waiting == GPUNN__LOGGED ? gpunn__mean_flush(mean) : status;
 }
 
 /* Reads remaining results after the last batch and frees the log. */
 static GPUNN__STATUS gpunn__mean_end(gpunn__mean *mean)
 {
-    gpunn_status status = gpunn__mean_settle(mean);
+    gpunn_status status = gpunn__mean_flush(mean);
     if (mean->log) gpunn__device_free(mean->measure[0]->model->dev, mean->log, gpunn__mean_bytes(mean));
     mean->log = NULL;
     return status;
@@ -191,7 +191,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     if (status != GPUNN_OK) return status;
     gpunn__mean mean;
     gpunn__mean_begin(&mean, loss, metric, NULL);
-    if (loader->args.group) loader->args.group->told = false;
+    if (loader->args.group) loader->args.group->reported = false;
     status = gpunn__mean_join(&mean, loader->args.group, gpunn__mean_evaluate(&mean, loader));
     float means[2], others[GPUNN_MAX_METRICS];
     gpunn__mean_get(&mean, metric != NULL, &means[0], &means[1], others);
@@ -364,13 +364,13 @@ static GPUNN__STATUS gpunn__classes_join(gpunn__classes *c, gpunn_group *group, 
     gpunn_device *dev = c->logits->model->dev;
     const size_t  bytes = (size_t)(c->classes * c->classes) * sizeof *c->confusion,
                  all = (size_t)gpunn_group_size(group) * sizeof(int64_t);
-    if (status != GPUNN_OK && group->told) return status;
+    if (status != GPUNN_OK && group->reported) return status;
     int64_t *sum = status == GPUNN_OK ? (int64_t *)gpunn__calloc(dev, bytes) : NULL;
     int64_t *part = sum ? (int64_t *)gpunn__realloc(dev, NULL, 0, bytes) : NULL;
     int64_t *counts = part ? (int64_t *)gpunn__calloc(dev, all) : NULL;
     if (status == GPUNN_OK && counts == NULL) status = GPUNN_ERR_MEMORY;
-    status = gpunn__agree(group, status, NULL, "gpunn_evaluate_classes of %lld classes%s", (long long)c->classes,
-                          c->probability ? " with their areas" : "");
+    status = gpunn__all_reduce_status(group, status, NULL, "gpunn_evaluate_classes of %lld classes%s", (long long)c->classes,
+                                      c->probability ? " with their areas" : "");
     for (int root = 0; root < gpunn_group_size(group) && status == GPUNN_OK; root++) {
         memcpy(part, c->confusion, bytes);
         status = gpunn__exchange_host(group, GPUNN__BROADCAST, part, bytes, root);
@@ -422,7 +422,7 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
     gpunn_class_scores found;
     memset(&found, 0, sizeof found);
     found.auc = NAN;
-    if (loader->args.group) loader->args.group->told = false;
+    if (loader->args.group) loader->args.group->reported = false;
     if (status == GPUNN_OK) status = gpunn__classes_run(&c, loader);
     if (loader->args.group) status = gpunn__classes_join(&c, loader->args.group, status);
     if (status == GPUNN_OK && args.auc) status = gpunn__classes_areas(&c, &found.auc);
@@ -601,7 +601,7 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn_progress       *p = &fit->progress;
     gpunn__mean           mean;
     gpunn_status          status = GPUNN_OK;
-    double                settled = 0;
+    double                reported = 0;
     gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
     mean.skips = fit->opt->skips;
     if (args->train->position == args->train->batches)
@@ -616,10 +616,10 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
             status = gpunn_train_step(fit->opt, args->loss, .accumulate = p->batch < p->batches ? args->accumulate : 1);
         if (status == GPUNN_OK) status = gpunn__mean_add(&mean, gpunn_loader_batch_size(args->train));
         bool due = p->batch == p->batches || (args->schedule_per_batch && fit->opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) ||
-                   (args->on_progress && gpunn__seconds() - settled > 0.05);
+                   (args->on_progress && gpunn__seconds() - reported > 0.05);
         if (status == GPUNN_OK && due) {
-            status = gpunn__mean_settle(&mean);
-            settled = gpunn__seconds();
+            status = gpunn__mean_flush(&mean);
+            reported = gpunn__seconds();
         }
         if (status == GPUNN_OK && args->schedule_per_batch && fit->opt->parts == 0)
             status = gpunn_schedule_step(fit->opt, mean.last_loss);
@@ -723,13 +723,13 @@ static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
     if (args->epochs > INT32_MAX / 2 - record->epochs)
         return gpunn__fail(fit->dev, GPUNN_ERR_ARGUMENT, "gpunn_fit: %d epochs after %d are too many", args->epochs,
                            record->epochs);
-    if (record->epochs + args->epochs > record->room) {
-        int           room = record->epochs + args->epochs;
-        gpunn__epoch *grown = (gpunn__epoch *)gpunn__realloc(fit->dev, record->history, (size_t)record->room * sizeof *grown,
-                                                             (size_t)room * sizeof *grown);
+    if (record->epochs + args->epochs > record->capacity) {
+        int           capacity = record->epochs + args->epochs;
+        gpunn__epoch *grown = (gpunn__epoch *)gpunn__realloc(fit->dev, record->history, (size_t)record->capacity * sizeof *grown,
+                                                             (size_t)capacity * sizeof *grown);
         if (grown == NULL) return GPUNN_ERR_MEMORY;
         record->history = grown;
-        record->room = room;
+        record->capacity = capacity;
     }
     return args->epochs > 0 ? gpunn__fit_files(fit) : GPUNN_OK; /* an invalid path fails before training */
 }
@@ -764,8 +764,8 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     if (args.epochs == GPUNN_ZERO) args.epochs = 0;
     gpunn_status status = gpunn__fit_check(opt, &args);
     if (opt->group)
-        status = gpunn__agree(opt->group, status, NULL, "gpunn_fit of %d epochs of %lld batches", args.epochs,
-                              (long long)gpunn_loader_batches(args.train));
+        status = gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_fit of %d epochs of %lld batches", args.epochs,
+                                          (long long)gpunn_loader_batches(args.train));
     if (status != GPUNN_OK) return status;
     gpunn__fit fit;
     memset(&fit, 0, sizeof fit);
@@ -787,8 +787,8 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
         status = gpunn__fit_batches(&fit);
         if (status == GPUNN_OK) status = gpunn__fit_epoch_end(&fit);
     }
-    if (opt->group && (status == GPUNN_OK || !opt->group->told))
-        status = gpunn__agree(opt->group, status, NULL, "the end of gpunn_fit");
+    if (opt->group && (status == GPUNN_OK || !opt->group->reported))
+        status = gpunn__all_reduce_status(opt->group, status, NULL, "the end of gpunn_fit");
     return status;
 }
 

@@ -524,7 +524,7 @@ static GPUNN__STATUS gpunn__write_pixels(const gpunn__loader_field *field, const
     int64_t           held[GPUNN_MAX_RANK];
     memcpy(held, input->dim, sizeof held);
     held[0] = n;
-    gpunn_status status = gpunn__input_room(input, caller, bytes * sizeof(float), held);
+    gpunn_status status = gpunn__reserve_input(input, caller, bytes * sizeof(float), held);
     if (status != GPUNN_OK) return status;
     uint8_t *pixels = (uint8_t *)gpunn__device_alloc(dev, bytes);
     if (pixels == NULL) return dev->error.status;
@@ -900,9 +900,9 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     gpunn__group_join(args.group);
     gpunn_status status = gpunn__loader_setup(loader);
     if (args.group)
-        status = gpunn__agree(args.group, status, NULL, "gpunn_loader_create of %lld samples, batches of %d, seed %llu%s",
-                              (long long)args.count, loader->args.batch_size, (unsigned long long)loader->args.seed,
-                              args.shuffle ? ", shuffled" : "");
+        status = gpunn__all_reduce_status(
+            args.group, status, NULL, "gpunn_loader_create of %lld samples, batches of %d, seed %llu%s", (long long)args.count,
+            loader->args.batch_size, (unsigned long long)loader->args.seed, args.shuffle ? ", shuffled" : "");
     if (status != GPUNN_OK) {
         gpunn_loader_destroy(loader);
         return NULL;

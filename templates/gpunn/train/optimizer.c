@@ -32,7 +32,7 @@ GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setti
 }
 
 /* Derives fields from settings, whenever these are new. */
-static void gpunn__optimizer_settle(gpunn_optimizer *opt)
+static void gpunn__optimizer_update_fields(gpunn_optimizer *opt)
 {
     const gpunn_update_kind kind = opt->rule.kind;
     for (int k = 0; k < GPUNN__AVERAGE; k++) opt->uses[k] = gpunn__has_state(kind, opt->rule.setting, k);
@@ -83,8 +83,8 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
 }
 
 /* Resolves one setting of a group, which must be below `high`. *number is -1 if it is left out (0). */
-static GPUNN__STATUS gpunn__group_number(const gpunn_optimizer *opt, int index, const char *key, float given, float high,
-                                         float *number)
+static GPUNN__STATUS gpunn__param_group_number(const gpunn_optimizer *opt, int index, const char *key, float given, float high,
+                                               float *number)
 {
     char name[48];
     *number = given == 0 ? -1 : gpunn__default(given, 0);
@@ -92,8 +92,8 @@ static GPUNN__STATUS gpunn__group_number(const gpunn_optimizer *opt, int index, 
     return given == 0 || gpunn__check_range(opt->model->dev, opt->name, name, *number, 0, high) ? GPUNN_OK : GPUNN_ERR_ARGUMENT;
 }
 
-static GPUNN__STATUS gpunn__group_make(gpunn_optimizer *opt, const gpunn_optimizer_group *given, int index,
-                                       gpunn__settings_group *group)
+static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_optimizer_group *given, int index,
+                                             gpunn__param_group *group)
 {
     const gpunn__setting *row = gpunn__rules[opt->rule.kind].setting;
     gpunn_device         *dev = opt->model->dev;
@@ -106,15 +106,15 @@ static GPUNN__STATUS gpunn__group_make(gpunn_optimizer *opt, const gpunn_optimiz
     if (given->parameters == NULL && given->prefix == NULL)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sprefix is NULL, and so is parameters; say which it is of", where);
     for (int i = 0; i < GPUNN_SETTINGS; i++) group->setting[i] = -1;
-    gpunn_status status = gpunn__group_number(opt, index, "clip_norm", given->clip_norm, INFINITY, &group->clip_norm);
+    gpunn_status status = gpunn__param_group_number(opt, index, "clip_norm", given->clip_norm, INFINITY, &group->clip_norm);
     if (status == GPUNN_OK)
-        status = gpunn__group_number(opt, index, "clip_value", given->clip_value, INFINITY, &group->clip_value);
+        status = gpunn__param_group_number(opt, index, "clip_value", given->clip_value, INFINITY, &group->clip_value);
     for (int i = 0; i < (int)(sizeof own / sizeof *own) && status == GPUNN_OK; i++) {
         const int at = gpunn__setting_at(opt->rule.kind, own[i].key);
         if (at < 0 && own[i].given != 0)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s%s is given, but this optimizer has none; leave it out", where,
                                own[i].key);
-        if (at >= 0) status = gpunn__group_number(opt, index, own[i].key, own[i].given, row[at].high, &group->setting[at]);
+        if (at >= 0) status = gpunn__param_group_number(opt, index, own[i].key, own[i].given, row[at].high, &group->setting[at]);
     }
     if (status != GPUNN_OK) return status;
     status = gpunn__choose(opt->model, where, given->parameters, given->parameter_count, given->prefix, &group->chosen);
@@ -137,11 +137,11 @@ static GPUNN__STATUS gpunn__optimizer_select(gpunn_optimizer *opt, const gpunn__
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sgroup_count is %d and groups is %s; give both or neither", where,
                            s->group_count, s->groups ? "there" : "NULL");
     if (status != GPUNN_OK || s->group_count == 0) return status;
-    opt->groups = (gpunn__settings_group *)gpunn__calloc(dev, (size_t)s->group_count * sizeof *opt->groups);
-    if (opt->groups == NULL) return GPUNN_ERR_MEMORY;
-    opt->group_count = s->group_count;
+    opt->param_groups = (gpunn__param_group *)gpunn__calloc(dev, (size_t)s->group_count * sizeof *opt->param_groups);
+    if (opt->param_groups == NULL) return GPUNN_ERR_MEMORY;
+    opt->param_group_count = s->group_count;
     for (int i = 0; i < s->group_count && status == GPUNN_OK; i++)
-        status = gpunn__group_make(opt, &s->groups[i], i, &opt->groups[i]);
+        status = gpunn__param_group_make(opt, &s->groups[i], i, &opt->param_groups[i]);
     return status;
 }
 
@@ -155,8 +155,8 @@ static void gpunn__optimizer_free(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
     gpunn__chosen_free(dev, &opt->chosen);
-    for (int i = 0; i < opt->group_count; i++) gpunn__chosen_free(dev, &opt->groups[i].chosen);
-    gpunn__free(dev, opt->groups, (size_t)opt->group_count * sizeof *opt->groups);
+    for (int i = 0; i < opt->param_group_count; i++) gpunn__chosen_free(dev, &opt->param_groups[i].chosen);
+    gpunn__free(dev, opt->param_groups, (size_t)opt->param_group_count * sizeof *opt->param_groups);
     gpunn__free(dev, opt, sizeof *opt);
 }
 
@@ -183,7 +183,7 @@ GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpu
     opt->name = rule->function;
     opt->rule.kind = kind;
     memcpy(opt->rule.setting, setting, sizeof opt->rule.setting);
-    gpunn__optimizer_settle(opt);
+    gpunn__optimizer_update_fields(opt);
     opt->lr = setting[0];
     opt->plateau_scale = 1;
     opt->kept_scale[0] = 65536;
@@ -250,7 +250,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gp
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL bool gpunn__states_meet(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to)
+GPUNN__INTERNAL bool gpunn__states_overlap(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to)
 {
     *from = states->begin > place ? states->begin - place : 0;
     *to = states->begin + states->count < place + count ? states->begin + states->count - place : count;
@@ -264,7 +264,7 @@ GPUNN__INTERNAL float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_
 
 /* Most updates in a step: one for each parameter and each average. Each end of a share can
  * split one update of both kinds, which adds 4. */
-static size_t gpunn__updates_room(size_t parameters)
+static size_t gpunn__updates_capacity(size_t parameters)
 {
     return 2 * parameters + 4;
 }
@@ -298,8 +298,8 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
     gpunn__free(dev, opt->places, count * sizeof *opt->places);
-    gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
-    gpunn__free(dev, opt->updates, gpunn__updates_room(count) * sizeof *opt->updates);
+    gpunn__free(dev, opt->param_group_of, count * sizeof *opt->param_group_of);
+    gpunn__free(dev, opt->updates, gpunn__updates_capacity(count) * sizeof *opt->updates);
     gpunn__device_free(dev, opt->counts, (1 + count) * sizeof *opt->counts);
     gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
 }
@@ -309,7 +309,7 @@ GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
     gpunn__optimizer_release(opt);
     opt->parameters = NULL;
     opt->steps = opt->places = NULL;
-    opt->group_of = NULL;
+    opt->param_group_of = NULL;
     opt->updates = NULL;
     opt->counts = NULL;
     opt->refused = NULL;
@@ -343,7 +343,7 @@ static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
     }
 }
 
-GPUNN__INTERNAL void gpunn__settle_ranks(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__update_ranks(gpunn_model *model)
 {
     const gpunn_optimizer *opt = model->optimizers;
     while (opt && opt->group == NULL) opt = opt->next;
@@ -351,9 +351,9 @@ GPUNN__INTERNAL void gpunn__settle_ranks(gpunn_model *model)
     if (model->ranks.user == group) return;
     gpunn_ranks ranks = {gpunn_group_rank(group), gpunn_group_size(group), gpunn__in_ranks(group, model->dev), gpunn__gather_sums,
                          group};
-    const bool  met = gpunn__met_by(model) != NULL;
+    const bool  communicated = gpunn__communicating_group(model) != NULL;
     model->ranks = ranks;
-    if (met || gpunn__met_by(model)) gpunn__invalidate(model);
+    if (communicated || gpunn__communicating_group(model)) gpunn__invalidate(model);
 }
 
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
@@ -366,12 +366,12 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     *link = opt->next;
     if (opt->model->swapped == opt) opt->model->swapped = NULL;
     gpunn__forget_runs(opt, opt->group);
-    gpunn__settle_ranks(model);
+    gpunn__update_ranks(model);
     gpunn__group_leave(opt->group);
     gpunn__drop_plans(model, opt->scope);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
-    gpunn__free(dev, opt->fit.history, (size_t)opt->fit.room * sizeof *opt->fit.history);
+    gpunn__free(dev, opt->fit.history, (size_t)opt->fit.capacity * sizeof *opt->fit.history);
     gpunn__optimizer_free(opt);
     gpunn__model_release(model);
 }
@@ -404,7 +404,7 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const 
         const gpunn_tensor *t = opt->parameters[i];
         const float        *source = i < known ? old + opt->places[i] : k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
         int64_t             from, to;
-        if (!gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to)) continue;
+        if (!gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to)) continue;
         float *place = gpunn__state_at(opt, k, opt->places[i] + from);
         if (source)
             status = backend->convert(dev->context, place, GPUNN_F32, source + from, GPUNN_F32, to - from);
@@ -425,7 +425,7 @@ GPUNN__INTERNAL bool gpunn__scales_loss(const gpunn_optimizer *opt)
     return opt->model->precision == GPUNN_PRECISION_F16 && opt->model->dev->info.half;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_device)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_sync(gpunn_optimizer *opt, bool of_device)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -449,11 +449,11 @@ static GPUNN__STATUS gpunn__scale_prepare(gpunn_optimizer *opt)
     if (!(counts || gpunn__scales_loss(opt)) || opt->loss_scale) return GPUNN_OK;
     opt->loss_scale = (float *)gpunn__device_alloc(dev, sizeof opt->kept_scale);
     if (opt->loss_scale == NULL) return dev->error.status;
-    return gpunn__scale_settle(opt, false);
+    return gpunn__scale_sync(opt, false);
 }
 
-/* Applies gpunn__counts_settle to the count of updates and that of each parameter. */
-static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays)
+/* Applies gpunn__counts_sync to the count of updates and that of each parameter. */
+static GPUNN__STATUS gpunn__steps_sync(gpunn_optimizer *opt, bool with_replays)
 {
     const int    count = 1 + opt->parameter_count;
     const size_t bytes = (size_t)count * sizeof(uint64_t);
@@ -462,7 +462,7 @@ static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays
     if (host == NULL) return GPUNN_ERR_MEMORY;
     host[0] = (uint64_t)opt->step_count;
     for (int i = 1; i < count; i++) host[i] = (uint64_t)opt->steps[i - 1];
-    gpunn_status status = gpunn__counts_settle(opt->model->dev, opt->counts, host, count, with_replays);
+    gpunn_status status = gpunn__counts_sync(opt->model->dev, opt->counts, host, count, with_replays);
     if (opt->states.data[GPUNN__AVERAGE]) opt->averaged += (int64_t)host[0] - opt->step_count;
     opt->step_count = (int64_t)host[0];
     for (int i = 1; i < count; i++) opt->steps[i - 1] = (int64_t)host[i];
@@ -471,7 +471,7 @@ static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays
 }
 
 /* Subtracts from the host's counts the updates that a device has refused since. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_settle(gpunn_optimizer *opt)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_sync(gpunn_optimizer *opt)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -505,11 +505,11 @@ static GPUNN__STATUS gpunn__refused_prepare(gpunn_optimizer *opt)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_sync(gpunn_optimizer *opt, bool with_replays)
 {
-    gpunn_status status = gpunn__scale_settle(opt, with_replays);
-    if (status == GPUNN_OK) status = gpunn__refused_settle(opt);
-    return status == GPUNN_OK ? gpunn__steps_settle(opt, with_replays) : status;
+    gpunn_status status = gpunn__scale_sync(opt, with_replays);
+    if (status == GPUNN_OK) status = gpunn__refused_sync(opt);
+    return status == GPUNN_OK ? gpunn__steps_sync(opt, with_replays) : status;
 }
 
 /* Allocates the loss scale and the counts on the device, where they are used. */
@@ -524,7 +524,7 @@ static GPUNN__STATUS gpunn__counted_prepare(gpunn_optimizer *opt)
 static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    gpunn_status  status = gpunn__counted_settle(opt, true);
+    gpunn_status  status = gpunn__counted_sync(opt, true);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__device_free(dev, opt->counts, (1 + (size_t)opt->parameter_count) * sizeof *opt->counts);
     gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
@@ -534,11 +534,11 @@ static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
     return status;
 }
 
-static int gpunn__group_of(const gpunn_optimizer *opt, const gpunn_tensor *t)
+static int gpunn__param_group_of(const gpunn_optimizer *opt, const gpunn_tensor *t)
 {
     int i = 0;
-    while (i < opt->group_count && !gpunn__is_among(&opt->groups[i].chosen, t)) i++;
-    return i < opt->group_count ? i : -1;
+    while (i < opt->param_group_count && !gpunn__is_among(&opt->param_groups[i].chosen, t)) i++;
+    return i < opt->param_group_count ? i : -1;
 }
 
 /* Extends the optimizer by `fresh` parameters of new layers. */
@@ -554,23 +554,23 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)all * sizeof *grown.parameters);
     grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.steps);
     grown.places = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.places);
-    grown.group_of = (int *)gpunn__calloc(dev, (size_t)all * sizeof *grown.group_of);
-    grown.updates = (gpunn_update *)gpunn__calloc(dev, gpunn__updates_room((size_t)all) * sizeof *grown.updates);
+    grown.param_group_of = (int *)gpunn__calloc(dev, (size_t)all * sizeof *grown.param_group_of);
+    grown.updates = (gpunn_update *)gpunn__calloc(dev, gpunn__updates_capacity((size_t)all) * sizeof *grown.updates);
     memset(&grown.states, 0, sizeof grown.states);
-    if (grown.parameters && grown.steps && grown.places && grown.group_of && grown.updates) {
+    if (grown.parameters && grown.steps && grown.places && grown.param_group_of && grown.updates) {
         int count = known;
         if (known) {
             memcpy(grown.parameters, opt->parameters, (size_t)known * sizeof *grown.parameters);
             memcpy(grown.steps, opt->steps, (size_t)known * sizeof *grown.steps);
             memcpy(grown.places, opt->places, (size_t)known * sizeof *grown.places);
-            memcpy(grown.group_of, opt->group_of, (size_t)known * sizeof *grown.group_of);
+            memcpy(grown.param_group_of, opt->param_group_of, (size_t)known * sizeof *grown.param_group_of);
         }
         for (int id = opt->considered; id < model->tensor_count; id++)
             if (gpunn__is_chosen(opt, model->tensors[id])) grown.parameters[count++] = model->tensors[id];
         qsort(grown.parameters + known, (size_t)fresh, sizeof *grown.parameters, gpunn__by_offset);
         for (int i = known; i < all; i++) {
             grown.places[i] = grown.state_count;
-            grown.group_of[i] = gpunn__group_of(opt, grown.parameters[i]);
+            grown.param_group_of[i] = gpunn__param_group_of(opt, grown.parameters[i]);
             grown.state_count += gpunn__aligned(gpunn__count(grown.parameters[i], 1));
         }
     } else
@@ -639,7 +639,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         gpunn__device_free(dev, *average, bytes);
         *average = NULL;
     } else if (!opt->uses[GPUNN__AVERAGE]) {
-        status = gpunn__counted_settle(opt, true);
+        status = gpunn__counted_sync(opt, true);
         if (status == GPUNN_OK && opt->state_count > 0) { /* later than the first step */
             *average = (float *)gpunn__device_alloc(dev, bytes);
             status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
@@ -670,10 +670,10 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
     gpunn_status status = model->swapped == opt ? GPUNN_OK : gpunn__optimizer_prepare(opt);
     float       *piece = status == GPUNN_OK ? (float *)gpunn__device_alloc(dev, PIECE * sizeof *piece) : NULL;
     if (status == GPUNN_OK && piece == NULL) status = dev->error.status;
-    if (opt->shares) status = gpunn__agree(opt->group, status, NULL, "%s", function);
+    if (opt->shares) status = gpunn__all_reduce_status(opt->group, status, NULL, "%s", function);
     for (int i = 0; i < opt->parameter_count && piece; i++) {
         int64_t at, end;
-        if (!gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(opt->parameters[i], 1), &at, &end)) continue;
+        if (!gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(opt->parameters[i], 1), &at, &end)) continue;
         for (int64_t n; at < end && status == GPUNN_OK; at += n) {
             float *weights = gpunn__weights(opt->parameters[i]) + at;
             float *averages = gpunn__state_at(opt, GPUNN__AVERAGE, opt->places[i] + at);
@@ -795,7 +795,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "gpunn_model_to: the model's sessions stay where they are; move it before one is used");
     for (int id = 0; id < model->tensor_count; id++)
-        if (gpunn__is_lent(model->tensors[id]))
+        if (gpunn__is_user_owned(model->tensors[id]))
             return gpunn__fail(dev, GPUNN_ERR_STATE,
                                "gpunn_model_to: '%s' is bound to memory of the device that the model leaves; unbind it before",
                                gpunn__called(model->tensors[id]));
@@ -803,7 +803,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
         gpunn_status kept = gpunn__counted_keep(opt);
         if (kept != GPUNN_OK) return kept;
     }
-    gpunn_status status = gpunn__keys_settle(model, true);
+    gpunn_status status = gpunn__keys_sync(model, true);
     if (status != GPUNN_OK) return status;
     int            count = gpunn__list_blocks(model, NULL, false);
     size_t         bytes = (size_t)count * sizeof(gpunn__moving) + PIECE;
@@ -819,7 +819,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
         dev->models = model;
         model->dev = dev;
         model->ranks.joined = gpunn__in_ranks((gpunn_group *)model->ranks.user, dev);
-        gpunn__tell_precision(model);
+        gpunn__log_precision(model);
     }
     for (int i = 0; i < count; i++)
         gpunn__device_free(moved ? from : dev, moved ? list[i].memory : list[i].moved, list[i].capacity);

@@ -40,7 +40,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gp
 
 /* Finds the part [from, to) of the `count` floats at `place` that these
  * states hold. Returns whether it is non-empty. */
-GPUNN__INTERNAL bool gpunn__states_meet(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to);
+GPUNN__INTERNAL bool gpunn__states_overlap(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to);
 
 /* Address of state k at a place. NULL: the optimizer does not use it. */
 GPUNN__INTERNAL float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_t place);
@@ -59,18 +59,18 @@ GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt);
 GPUNN__INTERNAL void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group *leaves);
 
 /* Sets the model's ranks to those of its first optimizer with a group. */
-GPUNN__INTERNAL void gpunn__settle_ranks(gpunn_model *model);
+GPUNN__INTERNAL void gpunn__update_ranks(gpunn_model *model);
 
 /* Whether training uses a loss scale: with precision F16 on a device with 16-bit compute. */
 GPUNN__INTERNAL bool gpunn__scales_loss(const gpunn_optimizer *opt);
 
 /* Copies loss scale and skip count between the device and kept_scale:
  * from the device with of_device, else to it. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_device);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_sync(gpunn_optimizer *opt, bool of_device);
 
 /* Synchronizes the loss scale and the counts of steps. With with_replays
  * the device's values count, else the host's. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_sync(gpunn_optimizer *opt, bool with_replays);
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* in >>train/ranks */
 

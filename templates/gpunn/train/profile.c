@@ -112,9 +112,9 @@ static GPUNN__STATUS gpunn__profile_run(const gpunn__profile *p)
     const gpunn_profile_args *args = p->args;
     if (args->loss == NULL) return gpunn_forward(args->outputs, p->output_count);
     if (args->optimizer) return gpunn_train_step(args->optimizer, args->loss);
-    const int64_t      agreed = p->group ? p->group->agreed : 0;
+    const int64_t      reductions = p->group ? p->group->reductions : 0;
     const gpunn_status status = gpunn_zero_grad(p->model);
-    return status == GPUNN_OK ? gpunn_backward(args->loss) : gpunn__tell_ranks(p->group, agreed, status);
+    return status == GPUNN_OK ? gpunn_backward(args->loss) : gpunn__report_to_ranks(p->group, reductions, status);
 }
 
 /* Runs once and adds the times. Where the backend does not time the
@@ -168,7 +168,7 @@ static GPUNN__STATUS gpunn__profile_peak(const gpunn__profile *p, bool product, 
 /* Writes a label such as "conv1 conv2d backward [8, 16, 32, 32]". */
 static void gpunn__profile_label(const gpunn__profile *p, int i, char *text, size_t size)
 {
-    gpunn__line line = {text, size, 0};
+    gpunn__text_buffer line = {text, size, 0};
     *text = 0;
     if (i == p->step_count) {
         gpunn__put(&line, "%s", p->args->optimizer->name);
@@ -296,18 +296,18 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
                            first->model != model ? "tensor" : "optimizer");
     if (p.dev->backend->time == NULL)
         return gpunn__fail(p.dev, GPUNN_ERR_UNSUPPORTED, "gpunn_profile: this device's backend cannot time steps; use the CPU's");
-    if (args.loss) p.group = args.optimizer ? args.optimizer->group : gpunn__met_by(model);
+    if (args.loss) p.group = args.optimizer ? args.optimizer->group : gpunn__communicating_group(model);
     gpunn_status status = gpunn__profile_run(&p);
     if (status != GPUNN_OK) return status;
-    const int64_t agreed = p.group ? p.group->agreed : 0;
+    const int64_t reductions = p.group ? p.group->reductions : 0;
     status = gpunn_synchronize(p.dev);
-    if (status != GPUNN_OK) return gpunn__tell_ranks(p.group, agreed, status);
+    if (status != GPUNN_OK) return gpunn__report_to_ranks(p.group, reductions, status);
     p.plan = model->last;
     p.step_count = p.plan->step_count;
     const size_t bytes = 2 * (size_t)(p.step_count + 1) * sizeof *p.seconds;
     p.seconds = (double *)gpunn__calloc(p.dev, bytes);
     if (p.seconds == NULL)
-        return gpunn__tell_ranks(p.group, agreed, GPUNN_ERR_MEMORY); /* the other ranks are starting the
+        return gpunn__report_to_ranks(p.group, reductions, GPUNN_ERR_MEMORY); /* the other ranks are starting the
                                                                                            next run */
     status = gpunn__profile_all(&p, args.runs ? args.runs : 10);
     gpunn__free(p.dev, p.seconds, bytes);

@@ -20,10 +20,10 @@ static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__
     if (*id == model->tensor_count) return NULL;
     const gpunn_tensor *first = model->tensors[(*id)++];
     int64_t             end = first->offset + gpunn__count(first, 1);
-    for (; *id < model->tensor_count && !gpunn__is_lent(first); ++*id) {
+    for (; *id < model->tensor_count && !gpunn__is_user_owned(first); ++*id) {
         const gpunn_tensor *t = model->tensors[*id];
         if (t->kind != kind) continue;
-        if (t->offset != gpunn__aligned(end) || gpunn__is_lent(t)) break;
+        if (t->offset != gpunn__aligned(end) || gpunn__is_user_owned(t)) break;
         end = t->offset + gpunn__count(t, 1);
     }
     *count = end - first->offset;
@@ -103,7 +103,7 @@ static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
                                        own.count);
         if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_distribute", status);
     }
-    status = gpunn__agree(opt->group, status, NULL, "shares of %lld floats", (long long)gpunn__share_of(opt));
+    status = gpunn__all_reduce_status(opt->group, status, NULL, "shares of %lld floats", (long long)gpunn__share_of(opt));
     gpunn__states_free(dev, status == GPUNN_OK ? &opt->states : &own);
     if (status != GPUNN_OK) return status;
     opt->states = own;
@@ -160,13 +160,13 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool e
     float        *aside = joined && !here ? (float *)gpunn__device_alloc(dev, GPUNN__GROUP_PIECE) : NULL;
     if (joined && !here && aside == NULL) status = dev->error.status;
     if (!joined && status == GPUNN_OK && !gpunn__has_piece(opt->group)) status = GPUNN_ERR_MEMORY;
-    status = gpunn__agree(opt->group, status, NULL, "%s of %s's states", caller, opt->name);
+    status = gpunn__all_reduce_status(opt->group, status, NULL, "%s of %s's states", caller, opt->name);
     for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++)
         for (int root = 0; opt->uses[k] && root < gpunn_group_size(opt->group); root++) {
             const gpunn_status done = gpunn__state_collect(opt, k, root, all.data[k], aside);
             if (part == GPUNN_OK) part = done;
         }
-    if (status == GPUNN_OK) status = gpunn__agree(opt->group, part, NULL, "%s of all states", caller);
+    if (status == GPUNN_OK) status = gpunn__all_reduce_status(opt->group, part, NULL, "%s of all states", caller);
     gpunn__device_free(dev, aside, GPUNN__GROUP_PIECE);
     if (status != GPUNN_OK)
         gpunn__states_free(dev, &all);
@@ -233,8 +233,8 @@ static long long gpunn__common_number(const gpunn_optimizer *opt)
 }
 
 /* Checks by an all-reduce of statuses that all ranks are about to make
- * the same update. loss: see gpunn__agree. */
-static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
+ * the same update. loss: see gpunn__all_reduce_status. */
+static GPUNN__STATUS gpunn__all_reduce_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
 {
     int      count = 0;
     uint32_t which = 0;
@@ -244,10 +244,11 @@ static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status s
         which = which * 31 + (uint32_t)t->id;
         count++;
     }
-    return gpunn__agree(opt->group, status, loss,
-                        "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
-                        gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
-                        (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
+    return gpunn__all_reduce_status(
+        opt->group, status, loss,
+        "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
+        gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm, (double)opt->clip_value,
+        opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
 }
 
 /* The number of steps after which no step changes gradients in these floats. */
@@ -355,7 +356,7 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
     run->refused = updates ? opt->refused : NULL;
     run->update = opt->step_count + 1;
     if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
-    gpunn_status status = gpunn__agree_on_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
+    gpunn_status status = gpunn__all_reduce_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
     if (status == GPUNN_OK) gpunn__exchanges_put(opt->group, run);
     return status;
 }
@@ -370,7 +371,7 @@ static uint64_t *gpunn__doubt_of(const gpunn_optimizer *opt)
 {
     if (opt->refused == NULL || opt->counts || opt->group) return NULL;
     for (int i = 0; i < opt->parameter_count; i++)
-        if (opt->parameters[i]->lent[1].data) return NULL;
+        if (opt->parameters[i]->user_memory[1].data) return NULL;
     return (uint64_t *)(opt->refused + 1 + opt->parameter_count);
 }
 
@@ -421,7 +422,7 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
     gpunn_group *group = opt->group;
     const bool   copies = group->copies && !gpunn__in_ranks(group, opt->model->dev);
     if (opt->shares || copies || group->unlike)
-        status = gpunn__agree(group, status, NULL, "the end of update %lld", gpunn__common_number(opt) - 1);
+        status = gpunn__all_reduce_status(group, status, NULL, "the end of update %lld", gpunn__common_number(opt) - 1);
     if (status != GPUNN_OK) return status;
     return opt->shares ? gpunn__spread_shares(opt) : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
 }
@@ -436,22 +437,22 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int 
     if (opt->model->doubtful && (opt->model->dev->backend->execute == NULL || (opt->group && !joined)))
         status = gpunn__check_gradients(opt);
     if (opt->shares && !joined)
-        status = gpunn__agree(opt->group, status, NULL, "the gradients of update %lld", gpunn__common_number(opt));
+        status = gpunn__all_reduce_status(opt->group, status, NULL, "the gradients of update %lld", gpunn__common_number(opt));
     if (status != GPUNN_OK) return status;
     status = gpunn__update_alone(opt, count, clips);
     return opt->group ? gpunn__spread_update(opt, status) : status;
 }
 
 /* Continues a training step after this rank's gradients, or after its failure. */
-static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, int64_t agreed,
+static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, int64_t reductions,
                                            gpunn_status status)
 {
     gpunn_device *dev = opt->model->dev;
     float         value = 0;
     size_t        bytes;
-    if (status != GPUNN_OK && gpunn__has_told(opt->group, agreed)) return status;
+    if (status != GPUNN_OK && gpunn__has_reported(opt->group, reductions)) return status;
     if (status == GPUNN_OK) status = gpunn__read_loss(loss, &value);
-    status = gpunn__agree_on_update(opt, status, &value);
+    status = gpunn__all_reduce_update(opt, status, &value);
     if (status != GPUNN_OK) return status;
     status = dev->backend->upload(dev->context, gpunn__memory_of(loss, false, &bytes), &value, sizeof value);
     status = gpunn__copies_end(opt->group, dev, status);
@@ -465,10 +466,10 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
 {
     static const char function[] = "gpunn_train_step";
     gpunn_device     *dev = opt->model->dev;
-    const int64_t     agreed = opt->group->agreed;
+    const int64_t     reductions = opt->group->reductions;
     if (status == GPUNN_OK) status = gpunn__earlier_runs(dev, function);
     if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
-    status = gpunn__tell_ranks(opt->group, agreed, status);
+    status = gpunn__report_to_ranks(opt->group, reductions, status);
     if (status != GPUNN_ERR_NUMERIC) return status;
     gpunn_run run; /* clears this rank's own note */
     memset(&run, 0, sizeof run);
@@ -495,12 +496,12 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
     const bool    first = opt->model->dev->error.status == GPUNN_OK;
     gpunn_status  status = gpunn__optimizer_prepare(opt);
     const bool    updates = opt->parts + 1 >= args.accumulate;
-    const int64_t agreed = opt->group ? opt->group->agreed : 0;
+    const int64_t reductions = opt->group ? opt->group->reductions : 0;
     if (gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__train_joined(opt, loss, &backward, updates, status);
     else {
         if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
-        if (opt->group) status = gpunn__train_together(opt, loss, updates, agreed, status);
+        if (opt->group) status = gpunn__train_together(opt, loss, updates, reductions, status);
     }
     status = gpunn__put_back(opt->model, status);
     if (status == GPUNN_ERR_NUMERIC)
@@ -517,7 +518,7 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     const bool   ends = opt->parts > 0, first = opt->model->dev->error.status == GPUNN_OK;
     if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__earlier_runs(opt->model->dev, "gpunn_optimizer_step");
-    if (opt->group) status = gpunn__agree_on_update(opt, status, NULL);
+    if (opt->group) status = gpunn__all_reduce_update(opt, status, NULL);
     if (status == GPUNN_OK) status = gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends, false);
     return status == GPUNN_ERR_NUMERIC && opt->skips ? gpunn__skip_step(opt, first) : status;
 }
@@ -543,12 +544,12 @@ static GPUNN__STATUS gpunn__compare_settings(const gpunn_optimizer *opt, const f
         length += snprintf(text + length, sizeof text - (size_t)length, ", %s %.9g", gpunn__rules[opt->rule.kind].setting[i].key,
                            (double)setting[i]);
     for (int i = 0; i < opt->parameter_count; i++) {
-        if (opt->group_of[i] != group) continue;
+        if (opt->param_group_of[i] != group) continue;
         which = which * 31 + (uint32_t)opt->parameters[i]->id;
         count++;
     }
-    return gpunn__agree(opt->group, GPUNN_OK, NULL, "settings of %d parameters (%08x), clip norm %g and value %g%s", count,
-                        (unsigned)which, (double)clip_norm, (double)clip_value, text);
+    return gpunn__all_reduce_status(opt->group, GPUNN_OK, NULL, "settings of %d parameters (%08x), clip norm %g and value %g%s",
+                                    count, (unsigned)which, (double)clip_norm, (double)clip_value, text);
 }
 
 /* Fails if the ranks have different tensors, optimizers or counts. The message names the first difference. */
@@ -563,23 +564,26 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
             "gpunn_distribute: %s has a trust ratio, for which a rank needs whole parameters; open the group without "
             ".shard",
             opt->name);
-    status = gpunn__agree(group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
-                          (int)model->precision, (unsigned long long)(model->state.seed - model->salt), model->tensor_count);
+    status = gpunn__all_reduce_status(group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
+                                      (int)model->precision, (unsigned long long)(model->state.seed - model->salt),
+                                      model->tensor_count);
     for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         gpunn__node_text(t, text, sizeof text);
         gpunn__treatment_text(t, treatment, sizeof treatment);
-        status = gpunn__agree(group, status, NULL, "'%.60s' %.60s%s, %.100s", gpunn__called(t), gpunn__shape_text(t, shape),
-                              treatment, t->kind == GPUNN__VALUE ? text : gpunn_dtype_name(t->dtype));
+        status = gpunn__all_reduce_status(group, status, NULL, "'%.60s' %.60s%s, %.100s", gpunn__called(t),
+                                          gpunn__shape_text(t, shape), treatment,
+                                          t->kind == GPUNN__VALUE ? text : gpunn_dtype_name(t->dtype));
     }
     if (status == GPUNN_OK)
-        status = gpunn__agree(group, status, NULL,
-                              "%s of %d parameters, groups of settings %d, average %g, after %lld updates and %d epochs%s",
-                              opt->name, opt->parameter_count, opt->group_count, (double)opt->average_decay,
-                              (long long)opt->step_count, opt->fit.epochs, gpunn__scales_loss(opt) ? ", a loss scale" : "");
+        status = gpunn__all_reduce_status(
+            group, status, NULL, "%s of %d parameters, groups of settings %d, average %g, after %lld updates and %d epochs%s",
+            opt->name, opt->parameter_count, opt->param_group_count, (double)opt->average_decay, (long long)opt->step_count,
+            opt->fit.epochs, gpunn__scales_loss(opt) ? ", a loss scale" : "");
     if (status == GPUNN_OK) status = gpunn__compare_settings(opt, opt->rule.setting, opt->clip_norm, opt->clip_value, -1);
-    for (int i = 0; i < opt->group_count && status == GPUNN_OK; i++)
-        status = gpunn__compare_settings(opt, opt->groups[i].setting, opt->groups[i].clip_norm, opt->groups[i].clip_value, i);
+    for (int i = 0; i < opt->param_group_count && status == GPUNN_OK; i++)
+        status = gpunn__compare_settings(opt, opt->param_groups[i].setting, opt->param_groups[i].clip_norm,
+                                         opt->param_groups[i].clip_value, i);
     return status;
 }
 
@@ -610,7 +614,7 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
         model->salt = salt;
     }
     opt->group = done ? group : before;
-    gpunn__settle_ranks(model);
+    gpunn__update_ranks(model);
     gpunn__group_leave(done ? before : group);
     return status;
 }
@@ -682,7 +686,7 @@ GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)
 
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped)
 {
-    const bool known = opt && gpunn__scale_settle(opt, true) == GPUNN_OK;
+    const bool known = opt && gpunn__scale_sync(opt, true) == GPUNN_OK;
     if (skipped) *skipped = known ? (int64_t)opt->kept_scale[2] : 0;
     return known && gpunn__scales_loss(opt) ? opt->kept_scale[0] : 1;
 }

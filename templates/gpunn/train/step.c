@@ -16,12 +16,12 @@ GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *con
 {
     const gpunn_tensor *t = list[i], *first = list[range->first];
     int64_t             padded = gpunn__aligned(range->end);
-    if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_lent(t) || gpunn__is_lent(first)) return false;
+    if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_user_owned(t) || gpunn__is_user_owned(first)) return false;
     if (opt == NULL) return true;
     if (gpunn__rules[opt->rule.kind].move) return false;
     bool same_decay = t->decay == first->decay || opt->rule.setting[opt->decay] == 0;
     return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
-           opt->group_of[i] == opt->group_of[range->first] && (opt->keeps_zeros || range->end == padded);
+           opt->param_group_of[i] == opt->param_group_of[range->first] && (opt->keeps_zeros || range->end == padded);
 }
 
 GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, int count, const gpunn_optimizer *opt)
@@ -103,8 +103,8 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
 
 GPUNN__INTERNAL bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i, int64_t end)
 {
-    return opt->parameters[i]->offset == gpunn__aligned(end) && !gpunn__is_lent(opt->parameters[i]) &&
-           !gpunn__is_lent(opt->parameters[i - 1]);
+    return opt->parameters[i]->offset == gpunn__aligned(end) && !gpunn__is_user_owned(opt->parameters[i]) &&
+           !gpunn__is_user_owned(opt->parameters[i - 1]);
 }
 
 /* The number of the next update. On a CPU it excludes skipped updates; a GPU subtracts them by itself. */
@@ -132,10 +132,10 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
  * optimizer. clips: sets the clipping limits too. */
 static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
 {
-    const gpunn_tensor          *t = opt->parameters[first];
-    const int                    group = opt->group_of[first];
-    const gpunn__settings_group *own = group < 0 ? NULL : &opt->groups[group];
-    float                        lr = own && own->setting[0] >= 0 ? own->setting[0] : opt->lr;
+    const gpunn_tensor       *t = opt->parameters[first];
+    const int                 group = opt->param_group_of[first];
+    const gpunn__param_group *own = group < 0 ? NULL : &opt->param_groups[group];
+    float                     lr = own && own->setting[0] >= 0 ? own->setting[0] : opt->lr;
     for (int i = 1; own && i < GPUNN_SETTINGS; i++)
         if (own->setting[i] >= 0) update->setting[i] = own->setting[i];
     update->setting[0] = (float)(gpunn__scheduled_lr(opt, lr) * (double)t->lr_scale);
@@ -151,7 +151,7 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
 static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *update, int64_t place, int *count)
 {
     int64_t from, to, at = 0;
-    if (!gpunn__states_meet(&opt->states, place, update->count, &from, &to)) from = to = update->count;
+    if (!gpunn__states_overlap(&opt->states, place, update->count, &from, &to)) from = to = update->count;
     const int64_t ends[] = {from, to, update->count};
     for (int i = 0; i < 3; at = ends[i++]) {
         gpunn_update *part = &opt->updates[*count];
@@ -204,14 +204,14 @@ GPUNN__INTERNAL int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bo
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first)
 {
-    gpunn_status status = gpunn__scale_settle(opt, true);
+    gpunn_status status = gpunn__scale_sync(opt, true);
     if (status != GPUNN_OK) return status;
     if (first) gpunn_clear_error(opt->model->dev);
     opt->kept_scale[2]++;
     for (int i = 0; i < opt->parameter_count; i++) opt->steps[i]++;
     opt->step_count++;
     opt->averaged += opt->states.data[GPUNN__AVERAGE] != NULL;
-    return gpunn__scale_settle(opt, false);
+    return gpunn__scale_sync(opt, false);
 }
 
 /* run: the run that contained the updates; NULL: none. */
@@ -240,7 +240,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int c
 GPUNN__INTERNAL GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
 {
     static const char function[] = "gpunn_train_step";
-    for (int group = 0; group <= opt->group_count; group++) {
+    for (int group = 0; group <= opt->param_group_count; group++) {
         double       sum = 0, norm = 0;
         float        limit = 0;
         gpunn_status status = GPUNN_OK;
@@ -265,14 +265,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
 {
     static const char function[] = "gpunn_train_step";
     gpunn_model      *model = opt->model;
-    bool              lent = false;
+    bool              user_owned = false;
     char              text[256];
     for (int i = 0; i < opt->parameter_count; i++) {
         const gpunn_tensor *t = opt->parameters[i];
         int64_t             from, to;
         double              sum = 0;
-        lent = lent || t->lent[1].data;
-        if (!gpunn__has_gradient(t) || !gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to))
+        user_owned = user_owned || t->user_memory[1].data;
+        if (!gpunn__has_gradient(t) || !gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to))
             continue;
         gpunn_status status = gpunn__add_squares(model->dev, function, gpunn__gradient_of(t) + from, to - from, &sum);
         const char  *fault = gpunn__not_finite(&sum, sizeof sum);
@@ -281,6 +281,6 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
         gpunn__gradient_text(t, text, sizeof text);
         return gpunn__fail(model->dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text, fault, (unsigned long long)model->state.step);
     }
-    if (opt->scope == 0 && !lent) model->doubtful = false;
+    if (opt->scope == 0 && !user_owned) model->doubtful = false;
     return GPUNN_OK;
 }

@@ -41,8 +41,8 @@ typedef struct gpunn__cuda {
     cudaStream_t         own, copy_stream;   /* own: also the stream on which runs are captured */
     cudaStream_t         side;               /* for kernels that run beside a run's steps: checks (>>run/run) */
     cudaEvent_t          side_from, side_to; /* what they wait for; what waits for them */
-    gpunn__check        *checks;             /* [check_room], of the run that is being launched */
-    int                  check_room;
+    gpunn__check        *checks;             /* [check_capacity], of the run that is being launched */
+    int                  check_capacity;
     int                  multiprocessors, capability; /* capability: 10 * major + minor */
     int                  architecture;         /* that the kernels were compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
     int                  integrated, pageable; /* no memory of its own; uses the host's page tables for host memory */

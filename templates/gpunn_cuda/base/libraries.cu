@@ -17,11 +17,11 @@ GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const ch
 
 #ifndef _WIN32
 /* Keeps what the loader says of a file that is there. A bare name that it finds nowhere begins its sentence. */
-static void gpunn__module_refuse(gpunn__module *module, const char *path)
+static void gpunn__module_fail(gpunn__module *module, const char *path)
 {
     const char *why = dlerror();
     if (why && (strchr(path, '/') || strncmp(why, path, strlen(path)) != 0))
-        (void)snprintf(module->refused, sizeof module->refused, "%s", why);
+        (void)snprintf(module->failure, sizeof module->failure, "%s", why);
 }
 
 /* cuDNN 9 aborts when it is asked for anything while its file for graphs does not load. */
@@ -34,7 +34,7 @@ static void gpunn__module_need_graphs(gpunn__module *module)
     const char *slash = strrchr(info.dli_fname, '/');
     (void)snprintf(file, sizeof file, "%.*slibcudnn_graph.so.9", slash ? (int)(slash + 1 - info.dli_fname) : 0, info.dli_fname);
     if (dlopen(access(file, F_OK) == 0 ? file : "libcudnn_graph.so.9", RTLD_LAZY | RTLD_LOCAL)) return;
-    gpunn__module_refuse(module, info.dli_fname);
+    gpunn__module_fail(module, info.dli_fname);
     (void)dlclose(module->handle);
     module->handle = NULL;
 }
@@ -48,7 +48,7 @@ static bool gpunn__module_load(gpunn__module *module, const char *path)
 #else
     module->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (module->handle == NULL)
-        gpunn__module_refuse(module, path);
+        gpunn__module_fail(module, path);
     else if (strstr(path, "libcudnn.so.9"))
         gpunn__module_need_graphs(module);
 #endif
@@ -112,7 +112,7 @@ static bool gpunn__module_beside_python(gpunn__module *module, const char *file)
 
 GPUNN__INTERNAL bool gpunn__module_find(gpunn__module *module, const char *file, const char *variable)
 {
-    module->refused[0] = 0;
+    module->failure[0] = 0;
     if (gpunn__module_load(module, file)) return true;
 #ifdef _WIN32
     return gpunn__module_seek(module, getenv(variable), "", file) ||
@@ -191,9 +191,9 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
                        module->path, title, gpunn__version_text(module->version, has), needs, title, major);
         return false;
     }
-    if (module->refused[0]) {
+    if (module->failure[0]) {
         (void)snprintf(text, text_size, "%s %d does not load: %s; install it anew, or set %s to the folder of another", title,
-                       major, module->refused, variable);
+                       major, module->failure, variable);
         return false;
     }
     for (int other = major + 1; other >= major - 1; other -= 2) {

@@ -52,7 +52,7 @@ typedef struct gpunn__module {
     void  *handle; /* NULL: not open */
     char   path[512];
     size_t version;      /* as reported by the library */
-    char   refused[320]; /* why a file that exists does not load */
+    char   failure[320]; /* why a file that exists does not load */
 } gpunn__module;
 
 struct gpunn__libraries {

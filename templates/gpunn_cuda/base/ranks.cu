@@ -40,8 +40,8 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     int           version = 0;
     memset(&module, 0, sizeof module);
     if (!gpunn__module_find(&module, GPUNN__NCCL_FILE, "GPUNN_NCCL_PATH")) {
-        if (module.refused[0])
-            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew", module.refused);
+        if (module.failure[0])
+            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew", module.failure);
         else
             (void)snprintf(nccl->text, sizeof nccl->text,
                            "NCCL is missing: " GPUNN__NCCL_FILE " was not found in " GPUNN__PLACES

@@ -125,10 +125,10 @@ enum { GPUNN__RNN_TAG = 0x726E6E };
 typedef struct gpunn__dnn_rnn { /* all fields must be set and there is no padding: a key of the cache */
     int64_t tag, op, relu, precision, training, length, batch, in, hidden, directions, bias;
 } gpunn__dnn_rnn;
-typedef struct gpunn__dnn_rnn_room {
+typedef struct gpunn__dnn_rnn_sizes {
     size_t  weights, workspace, reserve; /* bytes; reserve: kept from the forward pass of training to the backward pass */
     int64_t part[2][4]; /* offsets of weight_ih, weight_hh, bias_ih and bias_hh in the weights, per direction, in floats */
-} gpunn__dnn_rnn_room;
+} gpunn__dnn_rnn_sizes;
 /* Forward: x, h_0, c_0, weights -> y, h_n, c_n, reserve. Backward: these and dy, dh_n, dc_n -> dx, dh_0,
  * dc_0; dweights are accumulated. x [length, batch, in], y [length, batch, directions, hidden], states
  * [directions, batch, hidden]. NULL means a zero state or an output that is not needed; dx and reserve are
@@ -140,7 +140,7 @@ typedef struct gpunn__dnn_rnn_data {
     void        *reserve, *workspace;
 } gpunn__dnn_rnn_data;
 /* Like gpunn__dnn_prepare and gpunn__dnn_run. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes);
 GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
 
 /* Whether cuDNN can be used. */

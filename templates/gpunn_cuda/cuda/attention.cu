@@ -349,7 +349,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, con
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, NULL, a, gpunn__dnn_attention_graph, choice));
     if (choice->count == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this attention: %s", choice->refusal);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this attention: %s", choice->reason);
     *workspace_bytes = 0;
     for (int i = 0; i < choice->count; i++)
         if ((size_t)choice->plans[i].workspace > *workspace_bytes) *workspace_bytes = (size_t)choice->plans[i].workspace;
@@ -515,8 +515,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel
         const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
         gpunn__attention_sum        s = {t, own, -3.402823466e38f, 0};
         gpunn__line_visit(line, s);
-        const float            top = gpunn__team_reduce(s.top, gpunn__larger(), t.a.team);
-        const float            sum = gpunn__team_reduce(s.sum * expf(s.top - top), gpunn__add(), t.a.team);
+        const float            top = gpunn__lanes_reduce(s.top, gpunn__larger(), t.a.lanes);
+        const float            sum = gpunn__lanes_reduce(s.sum * expf(s.top - top), gpunn__add(), t.a.lanes);
         gpunn__attention_weigh weigh = {t, own, top, sum == 0 ? 0 : 1 / sum};
         gpunn__line_visit(line, weigh);
         if (t.sums && line.index < t.a.lines && line.thread == 0) t.sums[line.index] = make_float2(top, weigh.factor);
@@ -557,7 +557,7 @@ struct gpunn__attention_dot {
 };
 
 /* Second backward pass over a line: writes the weights and ds = p (dp - sum) scale. */
-struct gpunn__attention_slope {
+struct gpunn__attention_ds_visit {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
     float2                       sums;
@@ -588,8 +588,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_bac
         const float2                sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
         gpunn__attention_dot        dot = {t, own, sums, 0};
         gpunn__line_visit(line, dot);
-        gpunn__attention_slope slope = {t, own, sums, gpunn__team_reduce(dot.sum, gpunn__add(), t.a.team)};
-        gpunn__line_visit(line, slope);
+        gpunn__attention_ds_visit dx_visit = {t, own, sums, gpunn__lanes_reduce(dot.sum, gpunn__add(), t.a.lanes)};
+        gpunn__line_visit(line, dx_visit);
     }
 }
 
@@ -627,10 +627,10 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
 }
 
 /* Workspace for the scores of every head. */
-static gpunn__heads gpunn__attention_room(gpunn__room *room, const gpunn__attention_shape *c, gpunn_dtype dtype)
+static gpunn__heads gpunn__attention_head_scores(gpunn__arena *arena, const gpunn__attention_shape *c, gpunn_dtype dtype)
 {
     const int64_t samples = c->heads * c->l * c->s;
-    gpunn__heads  h = {(char *)gpunn__room_take(room, gpunn__bytes(dtype, c->n * samples)), dtype, samples, c->l * c->s, c->s};
+    gpunn__heads  h = {(char *)gpunn__arena_take(arena, gpunn__bytes(dtype, c->n * samples)), dtype, samples, c->l * c->s, c->s};
     return h;
 }
 
@@ -642,7 +642,7 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     t.a.lines = c->n * c->heads * c->l;
     t.a.n = c->s;
     t.a.inner = 1;
-    t.a.team = gpunn__team_of(cuda, t.a.lines, t.a.n, 1);
+    t.a.lanes = gpunn__lanes_of(cuda, t.a.lines, t.a.n, 1);
     t.heads = c->heads;
     t.l = c->l;
     t.mask = mask->data;
@@ -809,15 +809,15 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
         key->bias[3] = (c.s + 15) / 16 * 16;
     }
     const int64_t bias = key->bias[0] * key->bias[1] * key->bias[2] * key->bias[3];
-    gpunn__room   room = {(char *)step->workspace, 0};
-    data->sums = gpunn__room_take(&room, step->backward || !step->training ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) : 0);
+    gpunn__arena  arena = {(char *)step->workspace, 0};
+    data->sums = gpunn__arena_take(&arena, step->backward || !step->training ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) : 0);
     data->lse = step->training ? step->saved : data->sums;
-    data->bias = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, bias));
-    data->lengths = (int *)gpunn__room_take(&room, key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
+    data->bias = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, bias));
+    data->lengths = (int *)gpunn__arena_take(&arena, key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
     const gpunn_status status = gpunn__attention_plan(cuda, key, bytes);
-    data->dq_sums = gpunn__room_take(&room, key->adds ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l * c.e) : 0);
-    data->workspace = gpunn__room_take(&room, 0);
-    *bytes += room.bytes;
+    data->dq_sums = gpunn__arena_take(&arena, key->adds ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l * c.e) : 0);
+    data->workspace = gpunn__arena_take(&arena, 0);
+    *bytes += arena.bytes;
     *fused = status == GPUNN_OK;
     if (status != GPUNN_ERR_UNSUPPORTED) return status;
     gpunn__dnn_slower(cuda, step, GPUNN__DNN_ATTENTION, cuda->text);
@@ -838,14 +838,14 @@ static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
     GPUNN__TRY(gpunn__attention_check(cuda, &c));
     gpunn__heads part[3];
-    gpunn__room  room = {(char *)step->workspace, 0};
+    gpunn__arena arena = {(char *)step->workspace, 0};
     for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
     const gpunn__heads y = gpunn__attention_heads(&c, &step->out, 3);
-    const gpunn__heads scores = gpunn__attention_room(&room, &c, GPUNN_F32);
+    const gpunn__heads scores = gpunn__attention_head_scores(&arena, &c, GPUNN_F32);
     const bool         same = part[0].dtype == GPUNN_F32;
-    const gpunn__heads weights = same ? scores : gpunn__attention_room(&room, &c, part[0].dtype);
+    const gpunn__heads weights = same ? scores : gpunn__attention_head_scores(&arena, &c, part[0].dtype);
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = room.bytes;
+        step->workspace_bytes = arena.bytes;
         if (step->training) step->saved_bytes = (size_t)(c.n * c.heads * c.l) * sizeof(float2);
     }
     GPUNN__TRY(
@@ -889,15 +889,15 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
     GPUNN__TRY(gpunn__attention_check(cuda, &c));
     gpunn__heads part[3];
-    gpunn__room  room = {(char *)step->workspace, 0};
+    gpunn__arena arena = {(char *)step->workspace, 0};
     for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
     const bool         same = part[0].dtype == GPUNN_F32;
     const gpunn__heads dy = gpunn__attention_heads(&c, &step->grad_out, 3), dq = gpunn__attention_heads(&c, &step->grad_in[0], 0);
-    const gpunn__heads scores = gpunn__attention_room(&room, &c, GPUNN_F32);
-    const gpunn__heads dp = gpunn__attention_room(&room, &c, GPUNN_F32);
-    const gpunn__heads weights = same ? scores : gpunn__attention_room(&room, &c, part[0].dtype);
-    const gpunn__heads ds = same ? dp : gpunn__attention_room(&room, &c, part[0].dtype);
-    if (action == GPUNN__PREPARE) step->workspace_bytes = room.bytes;
+    const gpunn__heads scores = gpunn__attention_head_scores(&arena, &c, GPUNN_F32);
+    const gpunn__heads dp = gpunn__attention_head_scores(&arena, &c, GPUNN_F32);
+    const gpunn__heads weights = same ? scores : gpunn__attention_head_scores(&arena, &c, part[0].dtype);
+    const gpunn__heads ds = same ? dp : gpunn__attention_head_scores(&arena, &c, part[0].dtype);
+    if (action == GPUNN__PREPARE) step->workspace_bytes = arena.bytes;
     GPUNN__TRY(
         gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true, &scores, false, false, action));
     GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.ev, &dy, false, &part[2], true, &dp, false, false, action));
@@ -913,8 +913,8 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
     if (dq.data) /* first, since all three may belong to one packed value */
         GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.e, c.s, &ds, false, &part[1], false, &dq, false,
                                             step->accumulate[0], action));
-    GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], room.bytes, action));
-    return gpunn__attention_shared(cuda, step, &c, 2, &weights, &dy, room.bytes, action);
+    GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], arena.bytes, action));
+    return gpunn__attention_shared(cuda, step, &c, 2, &weights, &dy, arena.bytes, action);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)

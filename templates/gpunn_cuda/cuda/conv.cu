@@ -28,14 +28,15 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t s
 GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t descriptor = NULL;
-    if (GPUNN__DNN(builder, cudnnBackendCreateDescriptor, type, &descriptor)) builder->made[builder->count++] = descriptor;
+    if (GPUNN__DNN(builder, cudnnBackendCreateDescriptor, type, &descriptor)) builder->descriptors[builder->count++] = descriptor;
     return descriptor;
 }
 
 /* Destroys all descriptors but the first `count`. */
 static void gpunn__dnn_release(gpunn__dnn_builder *builder, int count)
 {
-    while (builder->count > count) (void)builder->cuda->libraries->cudnnBackendDestroyDescriptor(builder->made[--builder->count]);
+    while (builder->count > count)
+        (void)builder->cuda->libraries->cudnnBackendDestroyDescriptor(builder->descriptors[--builder->count]);
 }
 
 GPUNN__INTERNAL void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
@@ -249,7 +250,7 @@ static bool gpunn__dnn_suits(gpunn__dnn_builder *builder, cudnnBackendDescriptor
     return suits;
 }
 
-GPUNN__INTERNAL void gpunn__dnn_forgive(gpunn__dnn_builder *builder)
+GPUNN__INTERNAL void gpunn__dnn_clear_unsupported(gpunn__dnn_builder *builder)
 {
     if (builder->status == GPUNN_ERR_UNSUPPORTED) builder->status = GPUNN_OK;
 }
@@ -273,7 +274,7 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
 #if CUDNN_VERSION >= 90200
     int64_t needed = 0;
     (void)gpunn__dnn_get(builder, config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &needed);
-    gpunn__dnn_forgive(builder);
+    gpunn__dnn_clear_unsupported(builder);
     gpunn__dnn_limit(builder, needed);
 #endif
     gpunn__dnn_plan plan = {gpunn__dnn_make(builder, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), 0};
@@ -293,7 +294,7 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
         builder->count = before;
     }
     gpunn__dnn_release(builder, before);
-    gpunn__dnn_forgive(builder);
+    gpunn__dnn_clear_unsupported(builder);
 }
 
 GPUNN__INTERNAL void gpunn__dnn_forget(gpunn__cuda *cuda, void *value)
@@ -329,15 +330,15 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__c
         for (int64_t i = 0; i < count && choice->count < wanted; i++)
             if (gpunn__dnn_suits(&builder, configs[i], rounds[r].any_order)) gpunn__dnn_add(&builder, configs[i], choice);
         gpunn__dnn_release(&builder, before);
-        gpunn__dnn_forgive(&builder);
+        gpunn__dnn_clear_unsupported(&builder);
     }
     gpunn__dnn_release(&builder, 0);
-    gpunn__dnn_forgive(&builder);
+    gpunn__dnn_clear_unsupported(&builder);
     if (builder.status != GPUNN_OK) {
         gpunn__dnn_forget(cuda, choice);
         return gpunn__dnn_fail(cuda, builder.status, builder.text);
     }
-    (void)snprintf(choice->refusal, sizeof choice->refusal, "%s",
+    (void)snprintf(choice->reason, sizeof choice->reason, "%s",
                    *builder.text ? builder.text : "it knows none of this shape, dtype and exactness on this GPU");
     choice->searched = true;
     return GPUNN_OK;
@@ -356,7 +357,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, conv, NULL, gpunn__dnn_graph, choice));
     if (choice->count == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this graph: %s", choice->refusal);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this graph: %s", choice->reason);
     *workspace_bytes = 0;
     for (int i = 0; i < choice->count; i++)
         if ((size_t)choice->plans[i].workspace > *workspace_bytes) *workspace_bytes = (size_t)choice->plans[i].workspace;
@@ -787,15 +788,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 
 /* Depthwise convolution without cuDNN. FILTER needs channels second. */
 static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                          gpunn__room *room, gpunn__action action)
+                                          gpunn__arena *arena, gpunn__action action)
 {
     const bool    filter = conv->kind == GPUNN__CONV_FILTER, data = conv->kind == GPUNN__CONV_DATA;
     const bool    last = conv->channels_last && !filter;
     const int64_t weights = conv->k * conv->kd * conv->kh * conv->kw, blocks = (int64_t)cuda->multiprocessors * 8;
     const int64_t wanted = (blocks + weights - 1) / weights, images = (conv->n + wanted - 1) / wanted;
     const int64_t parts = (conv->n + images - 1) / images;
-    float *const  partial = (float *)gpunn__room_take(room, filter ? gpunn__bytes(GPUNN_F32, parts * weights) : 0);
-    void *const   sums = gpunn__room_take(room, filter ? gpunn__cuda_channel_sums_workspace(cuda, parts, weights, 1) : 0);
+    float *const  partial = (float *)gpunn__arena_take(arena, filter ? gpunn__bytes(GPUNN_F32, parts * weights) : 0);
+    void *const   sums = gpunn__arena_take(arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, parts, weights, 1) : 0);
     if (action == GPUNN__PREPARE) return GPUNN_OK;
 
     gpunn__depthwise d;
@@ -823,7 +824,7 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
  *    FILTER   w = y columns^T, which are then summed over the images
  * Where windows are single adjacent cells, the columns are x itself. */
 static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                        gpunn__room *room, gpunn__action action)
+                                        gpunn__arena *arena, gpunn__action action)
 {
     const bool    data = conv->kind == GPUNN__CONV_DATA, filter = conv->kind == GPUNN__CONV_FILTER;
     const int64_t cells = conv->kd * conv->kh * conv->kw, strides = conv->stride[0] * conv->stride[1] * conv->stride[2];
@@ -838,9 +839,9 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     const size_t      weights_bytes = filter ? gpunn__bytes(GPUNN_F32, weights) : 0;
     const size_t      images_most = cuda->args.workspace_limit / (columns_bytes + weights_bytes + 1);
     const int64_t     chunk = images_most < 1 ? 1 : images_most < (size_t)conv->n ? (int64_t)images_most : conv->n;
-    void *const       columns = gpunn__room_take(room, (size_t)chunk * columns_bytes);
-    void *const       partial = gpunn__room_take(room, (size_t)chunk * weights_bytes);
-    void *const       sums = gpunn__room_take(room, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
+    void *const       columns = gpunn__arena_take(arena, (size_t)chunk * columns_bytes);
+    void *const       partial = gpunn__arena_take(arena, (size_t)chunk * weights_bytes);
+    void *const       sums = gpunn__arena_take(arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
 
     gpunn__product p;
     memset(&p, 0, sizeof p);
@@ -891,7 +892,7 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
 /* A convolution without cuDNN, for channels second or last. Tensors with channels last, filters included, are
  * converted to channels second, and results back. */
 static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                        gpunn__room *room, gpunn__action action)
+                                        gpunn__arena *arena, gpunn__action action)
 {
     const bool relays_x = conv->channels_last && gpunn__has_place(&v->x),
                relays_y = conv->channels_last && gpunn__has_place(&v->y);
@@ -899,20 +900,20 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
     /* with one channel per filter both layouts are the same memory */
     const bool other_w = v->w.channels_last && !depthwise;
     const bool relays_w = other_w || (filter && v->w.dtype != GPUNN_F32);
-    if (depthwise && !filter) return gpunn__conv_depthwise(cuda, conv, v, room, action);
+    if (depthwise && !filter) return gpunn__conv_depthwise(cuda, conv, v, arena, action);
     gpunn__conv_values second = *v;
     if (filter) second.w.dtype = GPUNN_F32;
     second.w.channels_last = false;
-    if (relays_w) second.w.data = gpunn__room_take(room, gpunn__bytes(second.w.dtype, v->w.count));
-    if (relays_x) second.x.data = gpunn__room_take(room, gpunn__bytes(v->x.dtype, v->x.count));
-    if (relays_y) second.y.data = gpunn__room_take(room, gpunn__bytes(v->y.dtype, v->y.count));
+    if (relays_w) second.w.data = gpunn__arena_take(arena, gpunn__bytes(second.w.dtype, v->w.count));
+    if (relays_x) second.x.data = gpunn__arena_take(arena, gpunn__bytes(v->x.dtype, v->x.count));
+    if (relays_y) second.y.data = gpunn__arena_take(arena, gpunn__bytes(v->y.dtype, v->y.count));
     second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && relays_x) &&
                         !(conv->kind == GPUNN__CONV_FORWARD && relays_y);
     if (run && relays_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__relayout(cuda, &second.x, false, &v->x, false));
     if (run && relays_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__relayout(cuda, &second.y, false, &v->y, false));
     if (run && relays_w && !filter) GPUNN__TRY(gpunn__relayout(cuda, &second.w, false, &v->w, false));
-    GPUNN__TRY(depthwise ? gpunn__conv_depthwise(cuda, conv, &second, room, action)
-                         : gpunn__conv_lowered(cuda, conv, &second, room, action));
+    GPUNN__TRY(depthwise ? gpunn__conv_depthwise(cuda, conv, &second, arena, action)
+                         : gpunn__conv_lowered(cuda, conv, &second, arena, action));
     if (run && relays_w && filter && !other_w)
         return gpunn__cuda_copy(cuda, v->w.data, v->w.dtype, second.w.data, GPUNN_F32, v->w.count, false);
     if (run && relays_w && filter) return gpunn__relayout(cuda, &v->w, true, &second.w, false);
@@ -925,7 +926,7 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
  * without accumulating and, if channels are last, needs channels-last filters too. Whatever differs is staged
  * in the workspace. Whether a gradient accumulates may change from run to run. */
 static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v, const void *bias,
-                                     const void *residual, size_t bytes, gpunn__room *room, gpunn__action action)
+                                     const void *residual, size_t bytes, gpunn__arena *arena, gpunn__action action)
 {
     const gpunn__conv_kind kind = (gpunn__conv_kind)conv->kind;
     const bool             filter = kind == GPUNN__CONV_FILTER;
@@ -933,10 +934,10 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
     gpunn_value *const     result = gpunn__conv_result(v, kind);
     gpunn_value            aside = *result, w = v->w;
     aside.dtype = w.dtype = (gpunn_dtype)conv->dtype;
-    void *const workspace = gpunn__room_take(room, bytes);
-    if (relays_w && !filter) w.data = gpunn__room_take(room, gpunn__bytes(w.dtype, w.count));
+    void *const workspace = gpunn__arena_take(arena, bytes);
+    if (relays_w && !filter) w.data = gpunn__arena_take(arena, gpunn__bytes(w.dtype, w.count));
     if (v->gradient && !(filter && v->w.channels_last))
-        aside.data = gpunn__room_take(room, gpunn__bytes(aside.dtype, aside.count));
+        aside.data = gpunn__arena_take(arena, gpunn__bytes(aside.dtype, aside.count));
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const bool direct = result->dtype == aside.dtype && !v->accumulate && !(filter && relays_w);
     if (direct) aside.data = result->data;
@@ -980,7 +981,7 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     gpunn__convolution     conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values     v = gpunn__conv_values_of(step, kind);
     gpunn_value *const     y = gpunn__conv_result(&v, kind);
-    gpunn__room            room = {(char *)step->workspace, 0};
+    gpunn__arena           arena = {(char *)step->workspace, 0};
     size_t                 bytes = 0;
     const gpunn_dtype      dtype = step->in[0].dtype;
     bool whole = !step->fused.norm && y->dtype == dtype && (residual->data == NULL || residual->dtype == dtype), fits = false;
@@ -999,17 +1000,17 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     if (!fits) gpunn__conv_slower(cuda, step, &conv);
     const bool  round = conv.bias && bias->dtype != dtype;
     const void *rounded = bias->data;
-    if (round) rounded = gpunn__room_take(&room, gpunn__bytes(dtype, conv.k));
+    if (round) rounded = gpunn__arena_take(&arena, gpunn__bytes(dtype, conv.k));
     if (fits && y->dtype != dtype) {
-        y->data = gpunn__room_take(&room, gpunn__bytes(dtype, y->count));
+        y->data = gpunn__arena_take(&arena, gpunn__bytes(dtype, y->count));
         y->dtype = dtype;
     }
     if (round && action != GPUNN__PREPARE)
         GPUNN__TRY(gpunn__cuda_copy(cuda, (void *)rounded, dtype, bias->data, bias->dtype, conv.k, false));
-    GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, rounded, residual->data, bytes, &room, action)
-                    : gpunn__conv_without(cuda, &conv, &v, &room, action));
+    GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, rounded, residual->data, bytes, &arena, action)
+                    : gpunn__conv_without(cuda, &conv, &v, &arena, action));
     if (action != GPUNN__PREPARE) return whole ? GPUNN_OK : gpunn__finish_all(cuda, step, y->data, y->dtype);
-    step->workspace_bytes = room.bytes;
+    step->workspace_bytes = arena.bytes;
     return GPUNN_OK;
 }
 
@@ -1018,7 +1019,7 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
 {
     const gpunn__convolution conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values       v = gpunn__conv_values_of(step, kind);
-    gpunn__room              room = {(char *)step->workspace, 0};
+    gpunn__arena             arena = {(char *)step->workspace, 0};
     size_t                   bytes = 0;
     bool                     fits;
     if (gpunn__conv_result(&v, kind)->data == NULL) return GPUNN_OK;
@@ -1026,9 +1027,9 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
                                      gpunn__conv_result(&v, kind)));
     GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
     if (!fits) gpunn__conv_slower(cuda, step, &conv);
-    GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &room, action)
-                    : gpunn__conv_without(cuda, &conv, &v, &room, action));
-    if (action == GPUNN__PREPARE && step->workspace_bytes < room.bytes) step->workspace_bytes = room.bytes;
+    GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &arena, action)
+                    : gpunn__conv_without(cuda, &conv, &v, &arena, action));
+    if (action == GPUNN__PREPARE && step->workspace_bytes < arena.bytes) step->workspace_bytes = arena.bytes;
     return GPUNN_OK;
 }
 

@@ -10,12 +10,12 @@
 #if GPUNN__CUDNN
 
 enum {
-    GPUNN__DNN_MADE = 256,     /* most descriptors of one builder */
-    GPUNN__DNN_CONFIGS = 96,   /* most engine configurations of one heuristic */
-    GPUNN__DNN_NOTES = 32,     /* most numerical notes of one engine */
-    GPUNN__DNN_CANDIDATES = 8, /* most plans that a benchmark compares */
-    GPUNN__DNN_WARM = 1,       /* warm-up runs of a plan before it is timed */
-    GPUNN__DNN_TIMED = 4,      /* timed runs of a plan */
+    GPUNN__DNN_DESCRIPTORS = 256, /* most descriptors of one builder */
+    GPUNN__DNN_CONFIGS = 96,      /* most engine configurations of one heuristic */
+    GPUNN__DNN_NOTES = 32,        /* most numerical notes of one engine */
+    GPUNN__DNN_CANDIDATES = 8,    /* most plans that a benchmark compares */
+    GPUNN__DNN_WARM = 1,          /* warm-up runs of a plan before it is timed */
+    GPUNN__DNN_TIMED = 4,         /* timed runs of a plan */
 };
 
 typedef struct gpunn__dnn_plan {
@@ -29,7 +29,7 @@ typedef struct gpunn__dnn_choice {
     /* 0: no plan; above 1: the next run outside a capture compares them */
     int             count;
     gpunn__dnn_plan plans[GPUNN__DNN_CANDIDATES]; /* a run executes the first */
-    char            refusal[256];                 /* why there is no plan */
+    char            reason[256];                  /* why there is no plan */
 } gpunn__dnn_choice;
 
 /* Builds cuDNN descriptors and owns those in `made`. After a failure, which status and text describe, it
@@ -41,7 +41,7 @@ typedef struct gpunn__dnn_builder {
     gpunn_status                status;
     char                        text[256];
     int                         count;
-    cudnnBackendDescriptor_t    made[GPUNN__DNN_MADE];
+    cudnnBackendDescriptor_t    descriptors[GPUNN__DNN_DESCRIPTORS];
 } gpunn__dnn_builder;
 
 /* Converts a cuDNN status to a gpunn status. On failure, text receives the call's name, cuDNN's name of the
@@ -79,7 +79,7 @@ GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builde
                                                                const cudnnBackendDescriptor_t *operations);
 
 /* Clears GPUNN_ERR_UNSUPPORTED, so that the next candidate can be tried. text keeps the reason. */
-GPUNN__INTERNAL void gpunn__dnn_forgive(gpunn__dnn_builder *builder);
+GPUNN__INTERNAL void gpunn__dnn_clear_unsupported(gpunn__dnn_builder *builder);
 
 /* Destroys the plans of a gpunn__dnn_choice. */
 GPUNN__INTERNAL void gpunn__dnn_forget(gpunn__cuda *cuda, void *value);

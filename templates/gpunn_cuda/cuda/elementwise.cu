@@ -147,11 +147,11 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
 {
     const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
     /* gradients of broadcast operands at the result's size: grad_out, or computed */
-    gpunn_value full[3] = {};
-    bool        sums[3] = {}; /* whether full[i] is then summed to the operand's shape */
-    gpunn__room room = {(char *)step->workspace, 0};
-    size_t      workspace = 0;
-    unsigned    computed = 0;
+    gpunn_value  full[3] = {};
+    bool         sums[3] = {}; /* whether full[i] is then summed to the operand's shape */
+    gpunn__arena arena = {(char *)step->workspace, 0};
+    size_t       workspace = 0;
+    unsigned     computed = 0;
     for (int i = 0; i < step->input_count; i++) {
         if (step->grad_in[i].data == NULL) continue;
         sums[i] = step->in[i].count != step->out.count;
@@ -160,17 +160,17 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
         full[i] = step->grad_out;
         if (computed >> i & 1) {
             full[i].dtype = GPUNN_F32;
-            full[i].data = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, full[i].count));
+            full[i].data = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, full[i].count));
         }
         size_t bytes = gpunn__cuda_sum_to_workspace(cuda, &full[i], &step->grad_in[i]);
         if (bytes > workspace) workspace = bytes;
     }
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = room.bytes + workspace;
+        step->workspace_bytes = arena.bytes + workspace;
         return GPUNN_OK;
     }
 
-    void *const    sum_workspace = gpunn__room_take(&room, workspace);
+    void *const    sum_workspace = gpunn__arena_take(&arena, workspace);
     gpunn__map_job job = {};
     job.count = step->out.count;
     memcpy(job.attr, step->attr->value, sizeof job.attr);

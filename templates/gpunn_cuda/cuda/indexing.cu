@@ -41,9 +41,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(co
         gpunn__line         line = gpunn__along_line(a, first);
         gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
         gpunn__line_visit(line, visit);
-        float   best = gpunn__team_reduce(visit.best, gpunn__larger(), a.team);
+        float   best = gpunn__lanes_reduce(visit.best, gpunn__larger(), a.lanes);
         bool    mine = visit.best == best || (visit.best != visit.best && best != best);
-        int64_t at = gpunn__team_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.team);
+        int64_t at = gpunn__lanes_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.lanes);
         if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
     }
 }

@@ -22,16 +22,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
 {
     GPUNN__FOLLOW();
-    gpunn__class_loss_slope(l);
+    gpunn__class_loss_dx(l);
 }
 
 /* Blocks and threads of the forward kernel. It uses a single block where that is fast, since a single block
  * needs no second launch. */
 static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
 {
-    int64_t wanted = (a->lines * a->team + 31) / 32 * 32;
+    int64_t wanted = (a->lines * a->lanes + 31) / 32 * 32;
     *threads = GPUNN__THREADS;
-    if (a->team > 32 || wanted > 4 * 1024) return gpunn__along_blocks(cuda, a);
+    if (a->lanes > 32 || wanted > 4 * 1024) return gpunn__along_blocks(cuda, a);
     *threads = wanted < 1024 ? (unsigned)wanted : 1024;
     return 1;
 }
@@ -43,7 +43,7 @@ GPUNN__INTERNAL gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, 
     gpunn__class_loss  l;
     memset(&l, 0, sizeof l);
     l.along = gpunn__along_axis(cuda, step, in[0].rank > 1 ? 1 : 0);
-    if (!softmax && !step->backward) l.along.team = 1; /* reads one element of each line */
+    if (!softmax && !step->backward) l.along.lanes = 1; /* reads one element of each line */
     l.softmax = softmax;
     l.reduction = step->attr->reduction;
     l.labels = in[1].data;
@@ -202,8 +202,8 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
     float        *row = c.back + 2 * sample * c.row, *terms = c.terms + sample * c.row, most = 0;
     int          *next = c.next + sample * c.row;
     double        offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share_of(c, sample) : 0;
-    const float   slope = gpunn__load(c.gradient, c.gradient_type, c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
-    const float   scale = (float)(share * (double)slope);
+    const float   gradient = gpunn__load(c.gradient, c.gradient_type, c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
+    const float   scale = (float)(share * (double)gradient);
     for (int64_t i = threadIdx.x; i < c.times * c.count && !c.accumulate; i += blockDim.x)
         gpunn__store(c.out, c.out_type, i / c.count * c.time_stride + sample * c.sample_stride + i % c.count, 0);
     for (int64_t s = threadIdx.x; s < n && share != 0; s += blockDim.x) {

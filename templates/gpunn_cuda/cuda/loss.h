@@ -84,8 +84,8 @@ __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &
         if (l.smoothing > 0) {
             gpunn__smooth_visit visit = {l, line.stride, top, 0, 0};
             gpunn__line_visit(line, visit);
-            float sum = gpunn__team_reduce(visit.sum, gpunn__add(), line.team);
-            all = gpunn__team_reduce(visit.weights, gpunn__add(), line.team);
+            float sum = gpunn__lanes_reduce(visit.sum, gpunn__add(), line.lanes);
+            all = gpunn__lanes_reduce(visit.weights, gpunn__add(), line.lanes);
             smooth = l.smoothing / (float)line.n * (sum + all * spread);
         }
         if (line.index >= l.along.lines || line.thread != 0) continue;
@@ -115,7 +115,7 @@ __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &
 }
 
 /* Writes the gradient of a line. a, b, d and top are those of the formulas above. */
-struct gpunn__class_loss_slope_visit {
+struct gpunn__class_loss_dx_visit {
     const gpunn__class_loss &l;
     int64_t                  stride, label;
     float                    top, a, b, d;
@@ -140,13 +140,13 @@ struct gpunn__class_loss_slope_visit {
 };
 
 /* The backward pass. */
-__device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss &l)
+__device__ __forceinline__ void gpunn__class_loss_dx(const gpunn__class_loss &l)
 {
     float2 whole = *l.saved;
     for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
         gpunn__line line = gpunn__along_line(l.along, first);
         if (line.index >= l.along.lines) continue;
-        gpunn__class_loss_slope_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};
+        gpunn__class_loss_dx_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};
         if (visit.label >= 0) {
             int64_t at = l.reduction == GPUNN_REDUCE_NONE ? line.index : 0;
             float   scale = gpunn__load(l.along.gradient, l.along.gradient_type, at) / whole.x;

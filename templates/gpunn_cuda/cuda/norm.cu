@@ -214,14 +214,14 @@ __device__ __forceinline__ float2 gpunn__norm_sum(const gpunn__norm &b, float2 v
 
 /* Moments of values minus a number near them, which keeps rounding errors small. */
 typedef struct gpunn__moments {
-    float count, mean, square; /* square: sum of (value - mean)^2 */
+    float count, mean_or_sum, squares_or_products; /* mean and sum of (value - mean)^2; backward: sums of g and of g h */
 } gpunn__moments;
 
 __device__ __forceinline__ void gpunn__moments_join(gpunn__moments *a, float count, float mean, float square)
 {
-    float delta = mean - a->mean, total = a->count + count, share = __fdividef(count, total);
-    a->mean += delta * share;
-    a->square += square + delta * delta * a->count * share;
+    float delta = mean - a->mean_or_sum, total = a->count + count, share = __fdividef(count, total);
+    a->mean_or_sum += delta * share;
+    a->squares_or_products += square + delta * delta * a->count * share;
     a->count = total;
 }
 
@@ -304,10 +304,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
             own = gpunn__norm_moments(b, place, near_by);
         else if (place.first)
             for (int i = place.row; i < b.parts; i += b.rows)
-                gpunn__moments_join(&own, partial[i].count, partial[i].mean, partial[i].square);
-        float2 sum = gpunn__norm_sum(b, make_float2(own.count, own.count * own.mean));
-        float  center = sum.y / sum.x, delta = own.mean - center;
-        float  square = gpunn__norm_sum(b, make_float2(own.square + own.count * delta * delta, 0)).x;
+                gpunn__moments_join(&own, partial[i].count, partial[i].mean_or_sum, partial[i].squares_or_products);
+        float2 sum = gpunn__norm_sum(b, make_float2(own.count, own.count * own.mean_or_sum));
+        float  center = sum.y / sum.x, delta = own.mean_or_sum - center;
+        float  square = gpunn__norm_sum(b, make_float2(own.squares_or_products + own.count * delta * delta, 0)).x;
         if (!(b.phase & GPUNN__NORM_APPLY)) {
             if (place.leads) partial[place.part] = {sum.x, center, square};
             return;
@@ -657,19 +657,19 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(
             const float2 pair = ((const float2 *)b.partial)[slot];
             const float  rows = (float)(min((part + 1) * b.part_rows, b.n) - part * b.part_rows);
             if (b.g)
-                all.mean += pair.x, all.square += pair.y;
+                all.mean_or_sum += pair.x, all.squares_or_products += pair.y;
             else
                 gpunn__moments_join(&all, rows, pair.x, pair.y);
         } else {
             const gpunn__moments other = ((const gpunn__moments *)b.partial)[slot];
-            gpunn__moments_join(&all, other.count, other.mean, other.square);
+            gpunn__moments_join(&all, other.count, other.mean_or_sum, other.squares_or_products);
         }
     }
     if (b.g) {
-        gpunn__norm_note_gradients(b, c, make_float2(all.mean, all.square));
+        gpunn__norm_note_gradients(b, c, make_float2(all.mean_or_sum, all.squares_or_products));
         all.count = (float)b.n * (float)b.inner;
     } else
-        all.mean += gpunn__norm_near(b, c);
+        all.mean_or_sum += gpunn__norm_near(b, c);
     own[c] = all;
 }
 
@@ -685,19 +685,20 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (int rank = 1; rank < size; rank++) {
         const gpunn__moments other = ranks[rank * b.channels + c];
         if (b.g)
-            all.count += other.count, all.mean += other.mean, all.square += other.square;
+            all.count += other.count, all.mean_or_sum += other.mean_or_sum, all.squares_or_products += other.squares_or_products;
         else
-            gpunn__moments_join(&all, other.count, other.mean, other.square);
+            gpunn__moments_join(&all, other.count, other.mean_or_sum, other.squares_or_products);
     }
     if (b.g) {
         const float share = (float)b.n * (float)b.inner / all.count;
         for (int part = 0; part < b.parts; part++)
             ((float2 *)b.partial)[gpunn__norm_slot(b, c, part)] = part ? make_float2(0, 0)
-                                                                       : make_float2(all.mean * share, all.square * share);
+                                                                       : make_float2(all.mean_or_sum * share,
+                                                                                     all.squares_or_products * share);
     } else {
-        gpunn__norm_note(b, c, (double)all.count, 0, all.mean, all.square);
-        mean[c] = all.mean;
-        variance[c] = all.square / all.count;
+        gpunn__norm_note(b, c, (double)all.count, 0, all.mean_or_sum, all.squares_or_products);
+        mean[c] = all.mean_or_sum;
+        variance[c] = all.squares_or_products / all.count;
     }
 }
 
@@ -755,18 +756,18 @@ static gpunn_status gpunn__norm_launch(gpunn__cuda *cuda, const gpunn__norm &b, 
 }
 
 /* Bytes for `count` moments per channel. */
-static size_t gpunn__norm_room(const gpunn__norm *b, int count)
+static size_t gpunn__norm_bytes(const gpunn__norm *b, int count)
 {
     return (size_t)b->channels * (size_t)count * sizeof(gpunn__moments);
 }
 
 /* Replaces the sums of the parts by those over all ranks, so that b then applies them. In the forward pass, b
  * then normalizes by a given mean and variance. */
-static gpunn_status gpunn__norm_meet(gpunn__cuda *cuda, const gpunn_ranks *ranks, gpunn__norm *b)
+static gpunn_status gpunn__norm_combine_ranks(gpunn__cuda *cuda, const gpunn_ranks *ranks, gpunn__norm *b)
 {
     const unsigned  blocks = (unsigned)((b->channels + GPUNN__THREADS - 1) / GPUNN__THREADS);
     const int64_t   count = (int64_t)(sizeof(gpunn__moments) / sizeof(float)) * b->channels;
-    float          *mean = (float *)((char *)b->partial + gpunn__norm_room(b, b->parts)), *variance = mean + b->channels;
+    float          *mean = (float *)((char *)b->partial + gpunn__norm_bytes(b, b->parts)), *variance = mean + b->channels;
     gpunn__moments *all = (gpunn__moments *)mean + b->channels;
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_own_kernel, blocks, GPUNN__THREADS, *b, all + ranks->rank * b->channels));
     GPUNN__TRY(ranks->joined ? gpunn__ranks_gather(cuda, ranks, (float *)all, count)
@@ -793,8 +794,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "more than 2^31 channels, or 2^33 values in one; split the input into smaller ones");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
-        if (step->training && (b.parts > 1 || step->ranks)) step->workspace_bytes = gpunn__norm_room(&b, b.parts);
-        if (step->ranks) step->workspace_bytes += gpunn__norm_room(&b, 1 + step->ranks->size);
+        if (step->training && (b.parts > 1 || step->ranks)) step->workspace_bytes = gpunn__norm_bytes(&b, b.parts);
+        if (step->ranks) step->workspace_bytes += gpunn__norm_bytes(&b, 1 + step->ranks->size);
         return GPUNN_OK;
     }
     b.training = step->training && !step->evaluates;
@@ -831,7 +832,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
         b.phase = GPUNN__NORM_SUM;
         GPUNN__TRY(gpunn__norm_launch(cuda, b, blocks));
     }
-    if (step->ranks) GPUNN__TRY(gpunn__norm_meet(cuda, step->ranks, &b));
+    if (step->ranks) GPUNN__TRY(gpunn__norm_combine_ranks(cuda, step->ranks, &b));
     b.phase = b.phase ? GPUNN__NORM_APPLY : GPUNN__NORM_SUM | GPUNN__NORM_APPLY;
     return gpunn__norm_launch(cuda, b, blocks);
 }
@@ -902,7 +903,7 @@ template <bool CENTERED> struct gpunn__row_moments { /* not CENTERED: moments ab
         if (CENTERED)
             gpunn__moments_join(&own, N, mean, square);
         else
-            own.square += square;
+            own.squares_or_products += square;
     }
 };
 
@@ -939,12 +940,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
         gpunn__line                  line = gpunn__along_line(a, first);
         gpunn__row_moments<CENTERED> visit = {a, {0, 0, 0}};
         gpunn__line_visit(line, visit);
-        float n = (float)a.n, mean = 0, square = visit.own.square;
+        float n = (float)a.n, mean = 0, square = visit.own.squares_or_products;
         if (CENTERED) {
-            mean = gpunn__team_reduce(visit.own.mean * (visit.own.count / n), gpunn__add(), a.team);
-            square += visit.own.count * (visit.own.mean - mean) * (visit.own.mean - mean);
+            mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n), gpunn__add(), a.lanes);
+            square += visit.own.count * (visit.own.mean_or_sum - mean) * (visit.own.mean_or_sum - mean);
         }
-        gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__team_reduce(square, gpunn__add(), a.team) / n + b.eps)};
+        gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps)};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
             /* one value equals its mean: no gradient */
@@ -956,7 +957,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
 
 /* Loads N elements of h and k. */
 template <int N>
-__device__ __forceinline__ void gpunn__row_slopes(const gpunn__row_norm &b, int64_t i, int64_t c, float mean, float *h, float *k)
+__device__ __forceinline__ void gpunn__row_gradients(const gpunn__row_norm &b, int64_t i, int64_t c, float mean, float *h,
+                                                     float *k)
 {
     gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, h);
     gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, k);
@@ -969,14 +971,14 @@ __device__ __forceinline__ void gpunn__row_slopes(const gpunn__row_norm &b, int6
     for (int j = 0; j < N; j++) k[j] *= weight[j];
 }
 
-struct gpunn__row_slope_sums { /* sums of k and k h */
+struct gpunn__row_gradient_sums { /* sums of k and k h */
     const gpunn__row_norm &b;
     float                  mean, sum, product;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float h[N], k[N];
-        gpunn__row_slopes<N>(b, i, c, mean, h, k);
+        gpunn__row_gradients<N>(b, i, c, mean, h, k);
 #pragma unroll
         for (int j = 0; j < N; j++) h[j] *= k[j];
         sum += gpunn__pack_reduce<N>(k, gpunn__add());
@@ -984,14 +986,14 @@ struct gpunn__row_slope_sums { /* sums of k and k h */
     }
 };
 
-struct gpunn__row_slope_apply {
+struct gpunn__row_dx_apply {
     const gpunn__row_norm &b;
     float                  mean, rstd, shift, slope;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float h[N], k[N];
-        gpunn__row_slopes<N>(b, i, c, mean, h, k);
+        gpunn__row_gradients<N>(b, i, c, mean, h, k);
 #pragma unroll
         for (int j = 0; j < N; j++) k[j] = (k[j] - shift - h[j] * slope) * rstd;
         gpunn__row_store<N>(b, i, k);
@@ -1002,20 +1004,20 @@ __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
 {
     const gpunn__along &a = b.along;
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line           line = gpunn__along_line(a, first);
-        bool                  there = line.index < a.lines;
-        float                 n = (float)a.n, mean = b.mean && there ? b.mean[line.index] : 0;
-        float                 rstd = there ? b.rstd[line.index] : 0;
-        gpunn__row_slope_sums sums = {b, mean, 0, 0};
+        gpunn__line              line = gpunn__along_line(a, first);
+        bool                     there = line.index < a.lines;
+        float                    n = (float)a.n, mean = b.mean && there ? b.mean[line.index] : 0;
+        float                    rstd = there ? b.rstd[line.index] : 0;
+        gpunn__row_gradient_sums sums = {b, mean, 0, 0};
         gpunn__line_visit(line, sums);
-        float                  shift = b.mean ? gpunn__team_reduce(sums.sum, gpunn__add(), a.team) / n : 0;
-        float                  slope = gpunn__team_reduce(sums.product, gpunn__add(), a.team) / n * rstd * rstd;
-        gpunn__row_slope_apply apply = {b, mean, rstd, shift, slope};
+        float               shift = b.mean ? gpunn__lanes_reduce(sums.sum, gpunn__add(), a.lanes) / n : 0;
+        float               slope = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
+        gpunn__row_dx_apply apply = {b, mean, rstd, shift, slope};
         gpunn__line_visit(line, apply);
     }
 }
 
-/* Adds up both sums over the lines of a unit. Its first `team` threads write them: to partial, or for chunk
+/* Adds up both sums over the lines of a unit. Its first `lanes` threads write them: to partial, or for chunk
  * -1 to the gradients. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b, int64_t chunk,
@@ -1025,7 +1027,7 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
     int              thread = threadIdx.x & (r.span - 1);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        for (int distance = r.span / 2; distance >= r.team; distance /= 2) {
+        for (int distance = r.span / 2; distance >= r.lanes; distance /= 2) {
             __syncthreads();
 #pragma unroll
             for (int j = 0; j < N; j++) part[j][threadIdx.x] = sum[k][j];
@@ -1034,7 +1036,7 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
             for (int j = 0; j < N; j++)
                 if (thread < distance) sum[k][j] += part[j][threadIdx.x + distance];
         }
-        if (!there || thread >= r.team || !b.sums[k]) continue;
+        if (!there || thread >= r.lanes || !b.sums[k]) continue;
         if (chunk < 0)
             gpunn__line_store<N>(b.sums[k], GPUNN_F32, column, 1, sum[k], b.add[k]);
         else
@@ -1042,7 +1044,7 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
     }
 }
 
-/* A unit's threads: `team` across the columns, span / team down the lines. With several chunks a unit is a
+/* A unit's threads: `lanes` across the columns, span / lanes down the lines. With several chunks a unit is a
  * whole block. */
 template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
 {
@@ -1051,14 +1053,14 @@ template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const g
     int64_t             units = r.chunks * r.tiles;
     for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
         int64_t unit = first + threadIdx.x / r.span, chunk = gpunn__quotient(unit, r.tiles), tile = unit - chunk * r.tiles;
-        int64_t column = (tile * r.team + (thread & (r.team - 1))) * N;
+        int64_t column = (tile * r.lanes + (thread & (r.lanes - 1))) * N;
         bool    there = unit < units && column < r.columns;
         float   sum[2][N];
 #pragma unroll
         for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
         if (there) {
             int64_t end = min((chunk + 1) * r.chunk_lines, r.lines);
-            for (int64_t line = chunk * r.chunk_lines + thread / r.team; line < end; line += r.span / r.team) {
+            for (int64_t line = chunk * r.chunk_lines + thread / r.lanes; line < end; line += r.span / r.lanes) {
                 float x[N], g[N], rstd = b.rstd[line], mean = b.mean ? b.mean[line] : 0;
                 gpunn__line_load<N>(a.x, a.x_type, line * r.columns + column, 1, x);
                 gpunn__line_load<N>(a.gradient, a.gradient_type, line * r.columns + column, 1, g);
@@ -1075,7 +1077,7 @@ template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const g
         for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
 #pragma unroll
         for (int k = 0; k < 2; k++)
-            for (chunk = thread / r.team; there && b.sums[k] && chunk < r.chunks; chunk += r.span / r.team) {
+            for (chunk = thread / r.lanes; there && b.sums[k] && chunk < r.chunks; chunk += r.span / r.lanes) {
                 float v[N];
                 gpunn__line_load<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, v);
 #pragma unroll
@@ -1132,7 +1134,7 @@ static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gp
     b.along.n *= b.along.inner;
     b.along.inner = 1;
     b.along.lines = step->in[0].count / b.along.n;
-    b.along.team = gpunn__team_of(cuda, b.along.lines, b.along.n, 1);
+    b.along.lanes = gpunn__lanes_of(cuda, b.along.lines, b.along.n, 1);
     b.packs = b.along.n % GPUNN__PACK == 0;
     b.weight = (const float *)step->in[1].data;
     b.bias = (const float *)step->in[2].data;
@@ -1176,14 +1178,14 @@ typedef struct gpunn__group_norm {
 } gpunn__group_norm;
 
 /* The channel of position c in a line. *left receives how many positions are left in that channel. */
-__device__ __forceinline__ int64_t gpunn__group_channel(const gpunn__group_norm &b, int64_t first, int64_t c, int64_t *left)
+__device__ __forceinline__ int64_t gpunn__group_norm_channel(const gpunn__group_norm &b, int64_t first, int64_t c, int64_t *left)
 {
     int64_t channel = gpunn__quotient(c, b.inner);
     *left = (channel + 1) * b.inner - c;
     return first + channel;
 }
 
-struct gpunn__group_apply {
+struct gpunn__group_norm_apply {
     const gpunn__group_norm &b;
     int64_t                  first; /* first channel */
     float                    mean, rstd;
@@ -1191,7 +1193,7 @@ struct gpunn__group_apply {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float   v[N];
-        int64_t left, channel = gpunn__group_channel(b, first, c, &left);
+        int64_t left, channel = gpunn__group_norm_channel(b, first, c, &left);
         gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) {
@@ -1212,10 +1214,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
         gpunn__line              line = gpunn__along_line(a, first);
         gpunn__row_moments<true> visit = {a, {0, 0, 0}};
         gpunn__line_visit(line, visit);
-        float n = (float)a.n, mean = gpunn__team_reduce(visit.own.mean * (visit.own.count / n), gpunn__add(), a.team);
-        float square = visit.own.square + visit.own.count * (visit.own.mean - mean) * (visit.own.mean - mean);
-        float rstd = 1 / sqrtf(gpunn__team_reduce(square, gpunn__add(), a.team) / n + b.eps);
-        gpunn__group_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
+        float n = (float)a.n, mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n), gpunn__add(), a.lanes);
+        float square = visit.own.squares_or_products +
+                       visit.own.count * (visit.own.mean_or_sum - mean) * (visit.own.mean_or_sum - mean);
+        float                   rstd = 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps);
+        gpunn__group_norm_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
             if (b.rstd) b.rstd[line.index] = a.n == 1 ? 0 : rstd; /* as in row_norm */
@@ -1225,7 +1228,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
 }
 
 /* Accumulates the sums of g and of g (x - mean). */
-struct gpunn__group_sums {
+struct gpunn__group_norm_sums {
     const gpunn__along &a;
     float               mean, sum, product;
 
@@ -1247,13 +1250,13 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 {
     GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line       line = gpunn__along_line(a, first);
-        bool              there = line.index < a.lines;
-        int64_t           group = gpunn__quotient(there ? line.index : 0, b.group);
-        gpunn__group_sums visit = {a, b.mean[group], 0, 0};
+        gpunn__line            line = gpunn__along_line(a, first);
+        bool                   there = line.index < a.lines;
+        int64_t                group = gpunn__quotient(there ? line.index : 0, b.group);
+        gpunn__group_norm_sums visit = {a, b.mean[group], 0, 0};
         gpunn__line_visit(line, visit);
-        float sum = gpunn__team_reduce(visit.sum, gpunn__add(), a.team);
-        float product = gpunn__team_reduce(visit.product, gpunn__add(), a.team) * b.rstd[group];
+        float sum = gpunn__lanes_reduce(visit.sum, gpunn__add(), a.lanes);
+        float product = gpunn__lanes_reduce(visit.product, gpunn__add(), a.lanes) * b.rstd[group];
         if (there && line.thread == 0) {
             b.sums[0][line.index] = product;
             b.sums[1][line.index] = sum;
@@ -1261,7 +1264,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-struct gpunn__group_slope {
+struct gpunn__group_norm_dx_visit {
     const gpunn__group_norm &b;
     int64_t                  first; /* first channel */
     float                    mean, rstd, shift, slope;
@@ -1269,7 +1272,7 @@ struct gpunn__group_slope {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float   x[N], g[N];
-        int64_t left, channel = gpunn__group_channel(b, first, c, &left);
+        int64_t left, channel = gpunn__group_norm_channel(b, first, c, &left);
         gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, x);
         gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, g);
 #pragma unroll
@@ -1291,16 +1294,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_back_
         bool        there = line.index < a.lines;
         int64_t     begin = line.index * b.group, channel = begin % b.channels;
         float       sum = 0, product = 0, n = (float)a.n;
-        for (int64_t c = line.thread; there && c < b.group; c += a.team) {
+        for (int64_t c = line.thread; there && c < b.group; c += a.lanes) {
             float weight = b.weight ? b.weight[channel + c] : 1;
             product += weight * b.sums[0][begin + c];
             sum += weight * b.sums[1][begin + c];
         }
-        sum = gpunn__team_reduce(sum, gpunn__add(), a.team);
-        product = gpunn__team_reduce(product, gpunn__add(), a.team);
-        float              rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
-        gpunn__group_slope slope = {b, channel, mean, rstd, sum / n, rstd * product / n};
-        gpunn__line_visit(line, slope);
+        sum = gpunn__lanes_reduce(sum, gpunn__add(), a.lanes);
+        product = gpunn__lanes_reduce(product, gpunn__add(), a.lanes);
+        float                      rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
+        gpunn__group_norm_dx_visit dx_visit = {b, channel, mean, rstd, sum / n, rstd * product / n};
+        gpunn__line_visit(line, dx_visit);
     }
 }
 
@@ -1316,7 +1319,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     b.along.n = b.group * b.inner;
     b.along.inner = 1;
     b.along.lines = in[0].count / b.along.n;
-    b.along.team = gpunn__team_of(cuda, b.along.lines, b.along.n, 1);
+    b.along.lanes = gpunn__lanes_of(cuda, b.along.lines, b.along.n, 1);
     b.weight = (const float *)in[1].data;
     b.bias = (const float *)in[2].data;
     b.rstd = (float *)step->saved;
@@ -1335,7 +1338,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     gpunn__along single = b.along;
     single.n = b.inner;
     single.lines = in[0].dim[0] * b.channels;
-    single.team = gpunn__team_of(cuda, single.lines, single.n, 1);
+    single.lanes = gpunn__lanes_of(cuda, single.lines, single.n, 1);
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_sums_kernel, gpunn__along_blocks(cuda, &single), GPUNN__THREADS, b, single));
     if (b.along.out) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_back_kernel, blocks, GPUNN__THREADS, b));
     for (int k = 0; k < 2; k++)

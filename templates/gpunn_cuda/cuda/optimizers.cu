@@ -604,15 +604,15 @@ static int gpunn__check_order(const void *a, const void *b)
 }
 
 /* Makes room for all gradients that the run's steps write. */
-static gpunn_status gpunn__checks_room(gpunn__cuda *cuda, const gpunn_run *run)
+static gpunn_status gpunn__checks_reserve(gpunn__cuda *cuda, const gpunn_run *run)
 {
-    int room = 0;
+    int capacity = 0;
     for (int s = 0; s < run->step_count; s++)
-        for (int i = 0; i < run->steps[s].input_count; i++) room += gpunn__written_by(run, &run->steps[s], i) != NULL;
-    if (room <= cuda->check_room) return GPUNN_OK;
-    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_room * sizeof *cuda->checks);
-    cuda->checks = (gpunn__check *)gpunn__host_alloc(cuda, (size_t)room * sizeof *cuda->checks);
-    cuda->check_room = cuda->checks ? room : 0;
+        for (int i = 0; i < run->steps[s].input_count; i++) capacity += gpunn__written_by(run, &run->steps[s], i) != NULL;
+    if (capacity <= cuda->check_capacity) return GPUNN_OK;
+    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_capacity * sizeof *cuda->checks);
+    cuda->checks = (gpunn__check *)gpunn__host_alloc(cuda, (size_t)capacity * sizeof *cuda->checks);
+    cuda->check_capacity = cuda->checks ? capacity : 0;
     return cuda->checks ? GPUNN_OK : GPUNN_ERR_MEMORY;
 }
 
@@ -621,7 +621,7 @@ GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_
     memset(checks, 0, sizeof *checks);
     checks->bad_place = run->update_count > 0 ? &cuda->state->bad_place : (unsigned long long *)run->doubt;
     if (!gpunn__is_checked(run)) return GPUNN_OK;
-    GPUNN__TRY(gpunn__checks_room(cuda, run));
+    GPUNN__TRY(gpunn__checks_reserve(cuda, run));
     checks->list = cuda->checks;
     for (int s = 0; s < run->step_count; s++)
         for (int i = 0; i < run->steps[s].input_count; i++) gpunn__checks_add(checks, run, s, i);
@@ -761,7 +761,7 @@ static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_r
 
 /* For ranks that see only their share of the gradients. A bad gradient turns the loss into NaN, which the
  * following average carries to all ranks. */
-static __global__ void gpunn__tell_loss_kernel(const gpunn__update_job job, float *loss)
+static __global__ void gpunn__report_in_loss_kernel(const gpunn__update_job job, float *loss)
 {
     GPUNN__FOLLOW();
     unsigned long long bad_place = job.state->bad_place;
@@ -800,7 +800,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
     for (int group = 0; squares && group < groups; group++) GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
     if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, checks, &job));
     if (*begun < run->exchange_count && run->exchanges[*begun].after == GPUNN_AFTER_CHECK) {
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__tell_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__report_in_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_CHECK, begun));
         GPUNN__TRY(gpunn__exchanges_end(cuda, 1));
     }

@@ -351,9 +351,9 @@ static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(cons
         float   g = gpunn__load(p.from, p.from_dtype, i);
         for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
             int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
-            float   slope = cell != at || gpunn__load(r.y, r.y_dtype, place) <= 0 ? 0 : gpunn__rounded(g, p.to_dtype);
-            gpunn__store(p.to, p.to_dtype, place, slope);
-            sum += slope;
+            float   gradient = cell != at || gpunn__load(r.y, r.y_dtype, place) <= 0 ? 0 : gpunn__rounded(g, p.to_dtype);
+            gpunn__store(p.to, p.to_dtype, place, gradient);
+            sum += gradient;
         }
     }
     if (r.sums == NULL) return;

@@ -14,11 +14,11 @@
 
 typedef struct gpunn__dnn_rnn_choice { /* the cache entry of a gpunn__dnn_rnn */
     bool                     searched, usable;
-    gpunn__dnn_rnn_room      room;
+    gpunn__dnn_rnn_sizes     sizes;
     cudnnRNNDescriptor_t     rnn;
     cudnnRNNDataDescriptor_t x, y;
     cudnnTensorDescriptor_t  state, matrix, bias;
-    char                     refusal[256];
+    char                     reason[256];
 } gpunn__dnn_rnn_choice;
 
 static void gpunn__dnn_rnn_forget(gpunn__cuda *cuda, void *value)
@@ -87,10 +87,10 @@ static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_r
         for (int64_t g = 0; g < 2 * gates; g++) {
             void         *address[2] = {base, base};
             const int64_t size[2] = {key->hidden * (g < gates ? key->in : key->hidden), key->hidden};
-            (void)GPUNN__DNN(builder, cudnnGetRNNWeightParams, libraries->dnn, choice->rnn, (int32_t)d, choice->room.weights,
+            (void)GPUNN__DNN(builder, cudnnGetRNNWeightParams, libraries->dnn, choice->rnn, (int32_t)d, choice->sizes.weights,
                              base, (int32_t)g, choice->matrix, &address[0], choice->bias, &address[1]);
             for (int i = 0; i < (key->bias ? 2 : 1) && builder->status == GPUNN_OK; i++) {
-                int64_t *const first = &choice->room.part[d][2 * i + (g >= gates)];
+                int64_t *const first = &choice->sizes.part[d][2 * i + (g >= gates)];
                 const int64_t  at = ((char *)address[i] - base) / (int64_t)sizeof(float);
                 if (g % gates == 0) *first = at;
                 if (at == *first + g % gates * size[i]) continue;
@@ -102,26 +102,26 @@ static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_r
 
 static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
 {
-    gpunn__libraries    *libraries = cuda->libraries;
-    gpunn__dnn_rnn_room *room = &choice->room;
-    gpunn__dnn_builder   builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
+    gpunn__libraries     *libraries = cuda->libraries;
+    gpunn__dnn_rnn_sizes *sizes = &choice->sizes;
+    gpunn__dnn_builder    builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
     gpunn__module_beside(&libraries->dnn_module, "libcudnn_adv.so.9");
     gpunn__dnn_rnn_describe(&builder, key, choice);
-    (void)GPUNN__DNN(&builder, cudnnGetRNNWeightSpaceSize, libraries->dnn, choice->rnn, &room->weights);
+    (void)GPUNN__DNN(&builder, cudnnGetRNNWeightSpaceSize, libraries->dnn, choice->rnn, &sizes->weights);
     (void)GPUNN__DNN(&builder, cudnnGetRNNTempSpaceSizes, libraries->dnn, choice->rnn,
-                     key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, choice->x, &room->workspace,
-                     &room->reserve);
+                     key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, choice->x, &sizes->workspace,
+                     &sizes->reserve);
     gpunn__dnn_rnn_parts(&builder, key, choice);
-    if (builder.status == GPUNN_OK && room->workspace > cuda->args.workspace_limit) {
+    if (builder.status == GPUNN_OK && sizes->workspace > cuda->args.workspace_limit) {
         builder.status = GPUNN_ERR_UNSUPPORTED;
         (void)snprintf(builder.text, sizeof builder.text, "it needs %llu bytes of workspace and workspace_limit is %llu",
-                       (unsigned long long)room->workspace, (unsigned long long)cuda->args.workspace_limit);
+                       (unsigned long long)sizes->workspace, (unsigned long long)cuda->args.workspace_limit);
     }
     choice->usable = builder.status == GPUNN_OK;
     if (!choice->usable) gpunn__dnn_rnn_forget(cuda, choice);
-    gpunn__dnn_forgive(&builder);
+    gpunn__dnn_clear_unsupported(&builder);
     if (builder.status != GPUNN_OK) return gpunn__dnn_fail(cuda, builder.status, builder.text);
-    (void)snprintf(choice->refusal, sizeof choice->refusal, "%s", builder.text);
+    (void)snprintf(choice->reason, sizeof choice->reason, "%s", builder.text);
     choice->searched = true;
     return GPUNN_OK;
 }
@@ -133,14 +133,14 @@ static gpunn__dnn_rnn_choice *gpunn__dnn_rnn_entry(gpunn__cuda *cuda, const gpun
                                                        gpunn__dnn_rnn_forget, &fresh);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes)
 {
     gpunn__dnn_rnn_choice *choice = gpunn__dnn_rnn_entry(cuda, key);
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_rnn_search(cuda, key, choice));
     if (!choice->usable)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s", choice->refusal);
-    *room = choice->room;
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s", choice->reason);
+    *sizes = choice->sizes;
     return GPUNN_OK;
 }
 
@@ -151,7 +151,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__
     gpunn__dnn_builder           builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
     if (!c) return GPUNN_ERR_MEMORY;
     if (!c->usable) return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this recurrent layer was not prepared");
-    const size_t weights = c->room.weights, workspace = c->room.workspace, reserve = key->training ? c->room.reserve : 0;
+    const size_t weights = c->sizes.weights, workspace = c->sizes.workspace, reserve = key->training ? c->sizes.reserve : 0;
     if (!data->backward)
         (void)GPUNN__DNN(&builder, cudnnRNNForward, handle, c->rnn,
                          key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, c->x, data->x, c->y, data->y,
@@ -170,9 +170,9 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__
     return gpunn__dnn_fail(cuda, builder.status, builder.text);
 }
 #elif !defined(GPUNN__EMULATOR) /* no cudnn.h: products and a kernel per step */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes)
 {
-    (void)key, (void)room;
+    (void)key, (void)sizes;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
@@ -274,7 +274,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_k
 
 /* One backward step of a direction: replaces the saved gates by their gradients and updates those of the
  * state. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_slope_kernel(const gpunn__recurrent r)
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_backward_kernel(const gpunn__recurrent r)
 {
     GPUNN__FOLLOW();
     const int64_t H = r.hidden, t = gpunn__recurrent_time(r, r.step);
@@ -425,13 +425,14 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
 }
 
 /* Operand i in F32, converted into the workspace if needed. */
-static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i, gpunn__room *room, gpunn_value *x)
+static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i, gpunn__arena *arena,
+                                             gpunn_value *x)
 {
     const gpunn_value *from = &step->in[i];
     *x = *from;
     if (from->data == NULL || from->dtype == GPUNN_F32) return GPUNN_OK;
     x->dtype = GPUNN_F32;
-    x->data = gpunn__room_take(room, gpunn__bytes(GPUNN_F32, x->count));
+    x->data = gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, x->count));
     if (x->data == NULL) return GPUNN_OK;
     return gpunn__cuda_copy(cuda, x->data, GPUNN_F32, from->data, from->dtype, x->count, false);
 }
@@ -439,15 +440,15 @@ static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step
 static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent r = gpunn__recurrent_of(step);
-    gpunn__room      room = {(char *)step->workspace, 0};
+    gpunn__arena     arena = {(char *)step->workspace, 0};
     const int64_t    states = r.batch * r.hidden, rows = r.gates * r.hidden, kept = gpunn__recurrent_kept(&r);
     const unsigned   blocks = gpunn__blocks(cuda, states, 1);
     const bool       run = action == GPUNN__FORWARD;
     gpunn_value      x, gates;
-    r.h = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
-    r.c = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
-    float *const evaluation = step->training ? NULL : (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, kept));
-    GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &room, &x));
+    r.h = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
+    r.c = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
+    float *const evaluation = step->training ? NULL : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, kept));
+    GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &arena, &x));
     for (int64_t d = 0; d < r.directions; d++) {
         gpunn__recurrent_relayout(&r, step, d);
         if (!step->training) r.kept = evaluation;
@@ -469,7 +470,7 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
         }
     }
     if (run) return GPUNN_OK;
-    step->workspace_bytes = room.bytes;
+    step->workspace_bytes = arena.bytes;
     if (step->training) step->saved_bytes = gpunn__bytes(GPUNN_F32, r.directions * kept);
     return GPUNN_OK;
 }
@@ -528,19 +529,19 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
 static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent r = gpunn__recurrent_of(step);
-    gpunn__room      room = {(char *)step->workspace, 0};
+    gpunn__arena     arena = {(char *)step->workspace, 0};
     const int64_t    states = r.batch * r.hidden, steps = r.length * r.batch;
     const unsigned   blocks = gpunn__blocks(cuda, states, 1);
     const bool       run = action == GPUNN__BACKWARD, lstm = r.op == GPUNN_OP_LSTM;
     gpunn_value      x, dx = step->grad_in[0];
-    r.h = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
-    r.c = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
-    float *const before = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, steps * r.hidden));
-    float *const sums = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, r.width));
-    void *const  workspace = gpunn__room_take(&room, gpunn__cuda_channel_sums_workspace(cuda, steps, r.width, 1));
-    GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &room, &x));
+    r.h = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
+    r.c = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
+    float *const before = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, steps * r.hidden));
+    float *const sums = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, r.width));
+    void *const  workspace = gpunn__arena_take(&arena, gpunn__cuda_channel_sums_workspace(cuda, steps, r.width, 1));
+    GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &arena, &x));
     if (dx.data && dx.dtype != GPUNN_F32) {
-        void *own = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, dx.count));
+        void *own = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, dx.count));
         dx.dtype = GPUNN_F32;
         if (run) dx.data = own;
     }
@@ -554,7 +555,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
             GPUNN__TRY(gpunn__recurrent_copy(cuda, r.c, GPUNN_F32, c_n, GPUNN_F32, states, false));
         }
         for (r.step = run ? r.length - 1 : 0; r.step >= 0; r.step--) {
-            if (run) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_slope_kernel, blocks, GPUNN__THREADS, r));
+            if (run) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_cell_backward_kernel, blocks, GPUNN__THREADS, r));
             if (r.step > 0 || step->grad_in[2].data || !run) GPUNN__TRY(gpunn__recurrent_step(cuda, step, &r, action));
         }
         GPUNN__TRY(gpunn__recurrent_gradients(cuda, step, action, &r, &x, &dx, before, sums, workspace));
@@ -568,7 +569,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
     if (run && dx.data && dx.data != step->grad_in[0].data)
         return gpunn__cuda_copy(cuda, step->grad_in[0].data, step->grad_in[0].dtype, dx.data, GPUNN_F32, dx.count,
                                 step->accumulate[0]);
-    if (!run) step->workspace_bytes = room.bytes;
+    if (!run) step->workspace_bytes = arena.bytes;
     return GPUNN_OK;
 }
 
@@ -578,7 +579,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
  * deterministic, since it runs products on several streams at once. Not relu in training, since it may turn
  * NaN into 0 and hide a bad loss. */
 static gpunn_status gpunn__recurrent_fits(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_rnn *key,
-                                          gpunn__dnn_rnn_room *sizes, bool *fits)
+                                          gpunn__dnn_rnn_sizes *sizes, bool *fits)
 {
     const gpunn__recurrent r = gpunn__recurrent_of(step);
     const bool             relu = r.op == GPUNN_OP_RNN && step->attr->relu;
@@ -618,8 +619,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_parts_
     }
 }
 
-static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__dnn_rnn_room *sizes, float *all,
-                                          bool back)
+static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__dnn_rnn_sizes *sizes,
+                                          float *all, bool back)
 {
     gpunn__recurrent_parts p;
     int64_t                most = 0;
@@ -639,30 +640,30 @@ static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *s
 
 /* Where cuDNN writes the gradient of operand i: the gradient itself, or a buffer from which gpunn__cuda_copy
  * adds or converts it. */
-static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__room *room)
+static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__arena *arena)
 {
     const gpunn_value *to = &step->grad_in[i];
     const bool         direct = to->data && to->dtype == GPUNN_F32 && !step->accumulate[i];
     if (to->data == NULL && i > 0) return NULL;
-    return direct ? (float *)to->data : (float *)gpunn__room_take(room, gpunn__bytes(GPUNN_F32, step->in[i].count));
+    return direct ? (float *)to->data : (float *)gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, step->in[i].count));
 }
 
 static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step, const gpunn__dnn_rnn *key,
-                                             const gpunn__dnn_rnn_room *sizes, gpunn__action action)
+                                             const gpunn__dnn_rnn_sizes *sizes, gpunn__action action)
 {
     const int64_t       states = key->directions * key->batch * key->hidden, y = key->length * states;
     const bool          lstm = key->op == GPUNN_OP_LSTM, finals = step->attr->states;
-    gpunn__room         room = {(char *)step->workspace, 0};
+    gpunn__arena        arena = {(char *)step->workspace, 0};
     gpunn__dnn_rnn_data data;
     gpunn_value         in[4];
     memset(&data, 0, sizeof data);
     data.backward = step->backward;
-    float *const weights = (float *)gpunn__room_take(&room, sizes->weights);
+    float *const weights = (float *)gpunn__arena_take(&arena, sizes->weights);
     data.weights = weights;
-    data.workspace = gpunn__room_take(&room, sizes->workspace);
+    data.workspace = gpunn__arena_take(&arena, sizes->workspace);
     data.reserve = step->training ? step->saved : NULL;
     for (int i = 0; i < 4; i++)
-        if (i != 1) GPUNN__TRY(gpunn__recurrent_operand(cuda, step, i, &room, &in[i]));
+        if (i != 1) GPUNN__TRY(gpunn__recurrent_operand(cuda, step, i, &arena, &in[i]));
     data.x = (const float *)in[0].data, data.h_0 = (const float *)in[2].data, data.c_0 = (const float *)in[3].data;
     data.y = (float *)step->out.data;
     data.dy = (const float *)step->grad_out.data;
@@ -670,18 +671,19 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     /* a state that would be unaligned goes through a buffer of its own */
     for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) {
         const bool aligned = (y + i * states) % 4 == 0;
-        final[i] = aligned ? behind + i * states : (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
+        final[i] = aligned ? behind + i * states : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
     }
     *(step->backward ? &data.dh_n : &data.h_n) = final[0], *(step->backward ? &data.dc_n : &data.c_n) = final[1];
     if (step->backward) {
-        data.dx = gpunn__recurrent_aside(step, 0, &room);
-        data.dh_0 = gpunn__recurrent_aside(step, 2, &room);
-        data.dc_0 = gpunn__recurrent_aside(step, 3, &room);
+        data.dx = gpunn__recurrent_aside(step, 0, &arena);
+        data.dh_0 = gpunn__recurrent_aside(step, 2, &arena);
+        data.dc_0 = gpunn__recurrent_aside(step, 3, &arena);
         for (int i = 4; i < (key->directions == 2 ? 12 : 8); i++)
-            if (step->grad_in[i].data && data.dweights == NULL) data.dweights = (float *)gpunn__room_take(&room, sizes->weights);
+            if (step->grad_in[i].data && data.dweights == NULL)
+                data.dweights = (float *)gpunn__arena_take(&arena, sizes->weights);
     }
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = room.bytes;
+        step->workspace_bytes = arena.bytes;
         if (step->training && !step->backward) step->saved_bytes = sizes->reserve;
         return GPUNN_OK;
     }
@@ -707,9 +709,9 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    gpunn__dnn_rnn      key;
-    gpunn__dnn_rnn_room sizes;
-    bool                fits;
+    gpunn__dnn_rnn       key;
+    gpunn__dnn_rnn_sizes sizes;
+    bool                 fits;
     GPUNN__TRY(gpunn__recurrent_fits(cuda, step, &key, &sizes, &fits));
     if (fits) return gpunn__recurrent_library(cuda, step, &key, &sizes, action);
     return step->backward ? gpunn__recurrent_backward(cuda, step, action) : gpunn__recurrent_forward(cuda, step, action);

@@ -16,12 +16,12 @@ static int gpunn__lanes(int64_t n, int most)
     return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
 }
 
-GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
+GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
 {
     int64_t device = cuda->multiprocessors;
-    int     team = gpunn__lanes(n, 32);
-    while (stride > 1 && team > 1 && lines * team > device * 1024) team /= 2;
-    return team == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : team;
+    int     lanes = gpunn__lanes(n, 32);
+    while (stride > 1 && lanes > 1 && lines * lanes > device * 1024) lanes /= 2;
+    return lanes == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : lanes;
 }
 
 /* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
@@ -39,15 +39,17 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
     int64_t length = r->planes * r->rows, blocks, device = cuda->multiprocessors;
     if (r->by_column) {
         r->pack = r->columns % 8 == 0 ? 8 : 1;
-        r->team = gpunn__power_of_2((r->columns + r->pack - 1) / r->pack, 32);
-        while (r->team > 8 && r->columns >= r->team * r->pack && r->kept * r->columns < device * r->team * r->pack) r->team /= 2;
-        r->span = r->team * gpunn__power_of_2(length, GPUNN__THREADS / r->team);
-        r->tiles = (r->columns + r->team * r->pack - 1) / (r->team * r->pack);
-        while (r->span > r->team && length * r->team < r->span * 8 && r->kept * r->tiles * r->span > device * 4096) r->span /= 2;
+        r->lanes = gpunn__power_of_2((r->columns + r->pack - 1) / r->pack, 32);
+        while (r->lanes > 8 && r->columns >= r->lanes * r->pack && r->kept * r->columns < device * r->lanes * r->pack)
+            r->lanes /= 2;
+        r->span = r->lanes * gpunn__power_of_2(length, GPUNN__THREADS / r->lanes);
+        r->tiles = (r->columns + r->lanes * r->pack - 1) / (r->lanes * r->pack);
+        while (r->span > r->lanes && length * r->lanes < r->span * 8 && r->kept * r->tiles * r->span > device * 4096)
+            r->span /= 2;
     } else {
         r->pack = 1;
         r->tiles = 1;
-        r->span = gpunn__team_of(cuda, r->kept, length, 1);
+        r->span = gpunn__lanes_of(cuda, r->kept, length, 1);
     }
     blocks = (r->kept * r->tiles * r->span + GPUNN__THREADS - 1) / GPUNN__THREADS;
     r->chunks = r->kept * length * r->columns / blocks / 16384;
@@ -66,7 +68,7 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
     r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
     r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
     if (!r->by_column)
-        r->team = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
+        r->lanes = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
 }
 
 /* Describes a plain sum of `in` over axes (a bit set) in F32. whole: in a single chunk. */
@@ -142,18 +144,18 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_k
             int64_t at = gpunn__offset(result, r.kept_rank, r.kept_dim, r.kept_stride);
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
-            for (line += thread / r.team; line < end; line += r.span / r.team) {
+            for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
                 int64_t     rest, begin = at + gpunn__reduction_line(r, line, &rest);
-                gpunn__line row = {line, begin, 1, rest < r.length ? rest : r.length, thread & (r.team - 1), r.team};
+                gpunn__line row = {line, begin, 1, rest < r.length ? rest : r.length, thread & (r.lanes - 1), r.lanes};
                 gpunn__line_visit(row, fold);
             }
         }
-        float value = gpunn__team_reduce(fold.value, gpunn__fold<KIND>(), r.span) / r.divisor;
+        float value = gpunn__lanes_reduce(fold.value, gpunn__fold<KIND>(), r.span) / r.divisor;
         if (unit < units && thread == 0) gpunn__line_store<1>(r.y, r.y_type, unit, 1, &value, r.add);
     }
 }
 
-/* A unit's threads: `team` across the columns, span / team down the lines. */
+/* A unit's threads: `lanes` across the columns, span / lanes down the lines. */
 template <int KIND, int N>
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_columns_kernel(const gpunn__reduction r)
 {
@@ -164,7 +166,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
     for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
         /* result: counted over all chunks */
         int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles);
-        int64_t column = ((unit - result * r.tiles) * r.team + (thread & (r.team - 1))) * N;
+        int64_t column = ((unit - result * r.tiles) * r.lanes + (thread & (r.lanes - 1))) * N;
         bool    there = unit < units && column < r.columns;
         float   value[N];
 #pragma unroll
@@ -175,7 +177,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             float   reference[N];
             if (KIND == GPUNN__COUNT) gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
-            for (line += thread / r.team; line < end; line += r.span / r.team) {
+            for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
                 int64_t rest;
                 float   v[N];
                 gpunn__line_load<N>(r.x, r.x_type, at + gpunn__reduction_line(r, line, &rest), 1, v);
@@ -186,7 +188,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
                 }
             }
         }
-        for (int distance = r.span / 2; distance >= r.team; distance /= 2) {
+        for (int distance = r.span / 2; distance >= r.lanes; distance /= 2) {
             __syncthreads();
 #pragma unroll
             for (int j = 0; j < N; j++) part[j][threadIdx.x] = value[j];
@@ -197,7 +199,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
         }
 #pragma unroll
         for (int j = 0; j < N; j++) value[j] /= r.divisor;
-        if (there && thread < r.team) gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
+        if (there && thread < r.lanes) gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
     }
 }
 
@@ -513,7 +515,7 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
     a.inner = 1;
     for (int d = axis + 1; d < in->rank; d++) a.inner *= in->dim[d];
     a.lines = in->count / a.n;
-    a.team = gpunn__team_of(cuda, a.lines, a.n, a.inner);
+    a.lanes = gpunn__lanes_of(cuda, a.lines, a.n, a.inner);
     a.x = in->data;
     a.x_type = in->dtype;
     a.y = step->out.data;
@@ -528,7 +530,7 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
 
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a)
 {
-    return gpunn__blocks(cuda, a->lines * a->team, 1);
+    return gpunn__blocks(cuda, a->lines * a->lanes, 1);
 }
 
 /* ---- cumsum: along a line, in the backward pass from its end ---------------------------------------------------------------- *

@@ -4,25 +4,25 @@
 
 /* ==== >>cuda/reduce ================================================================================================ *
  * Sums and maxima over axes, and the ops along one axis. All work on lines: elements that are contiguous or
- * a constant stride apart. A line is shared by a team of 1, 2, 4, .. 32 adjacent threads or by a block. */
+ * a constant stride apart. A line is shared by 1, 2, 4, .. 32 adjacent lanes or by a block. */
 typedef struct gpunn__line {
     int64_t index, begin, stride, n; /* index: among the lines of the op; begin: of the first element; n: elements */
-    int     thread, team;            /* this thread's index in the team; the team's size */
+    int     thread, lanes;           /* this thread's index among the lanes; their number */
 } gpunn__line;
 
-/* Visits every element of the line once, distributed over the team. visit.at<8>(i, c) takes packs of 8,
+/* Visits every element of the line once, distributed over the lanes. visit.at<8>(i, c) takes packs of 8,
  * aligned if the stride is 1, and visit.at<1>(i, c) takes the remaining elements. i is the index of the
  * (first) element in memory, c its position in the line. */
 template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
 {
     int64_t head = 0, packed = 0;
-    if (line.n >= 8 * line.team) {
+    if (line.n >= 8 * line.lanes) {
         head = line.stride == 1 ? -line.begin & 7 : 0;
         packed = (line.n - head) & ~(int64_t)7;
-        for (int64_t c = head + 8 * line.thread; c < head + packed; c += 8 * line.team)
+        for (int64_t c = head + 8 * line.thread; c < head + packed; c += 8 * line.lanes)
             visit.template at<8>(line.begin + c * line.stride, c);
     }
-    for (int64_t rest = line.thread; rest < line.n - packed; rest += line.team) {
+    for (int64_t rest = line.thread; rest < line.n - packed; rest += line.lanes) {
         int64_t c = rest < head ? rest : rest + packed;
         visit.template at<1>(line.begin + c * line.stride, c);
     }
@@ -67,11 +67,11 @@ template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduc
     return v[0];
 }
 
-/* Reduces over the threads of a team. Every thread gets the result. All threads of the block must call it. */
-template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_reduce(T value, Op op, int team)
+/* Reduces over the lanes of a line. Every thread gets the result. All threads of the block must call it. */
+template <typename T, typename Op> __device__ __forceinline__ T gpunn__lanes_reduce(T value, Op op, int lanes)
 {
-    if (team > 32) return gpunn__block_reduce(value, op);
-    for (int distance = team / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    if (lanes > 32) return gpunn__block_reduce(value, op);
+    for (int distance = lanes / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
     return value;
 }
 
@@ -79,8 +79,8 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_redu
 GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most);
 
 /* The number of threads that share each of `lines` lines. If the stride is not 1, adjacent lines are adjacent
- * in memory. Then the team grows only as far as needed to fill the device. */
-GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride);
+ * in memory. Then their number grows only as far as needed to fill the device. */
+GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride);
 
 /* A reduction of x to y; >>cuda/reduce describes its kept axes, planes, rows and columns beside the
  * kernels. */
@@ -92,10 +92,10 @@ typedef struct gpunn__reduction {
     int64_t kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
     int64_t plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
     int64_t kept, planes, rows, columns;
-    /* span: threads per unit (output or column tile, and chunk); team: threads across a line */
-    int         span, team;
+    /* span: threads per unit (output or column tile, and chunk); lanes: threads across a line */
+    int         span, lanes;
     int         pack;                 /* columns per thread, 8 or 1 */
-    int64_t     tiles;                /* tiles of team * pack columns */
+    int64_t     tiles;                /* tiles of lanes * pack columns */
     int64_t     pieces, step, length; /* lines per plane, elements from line to line and per line */
     int64_t     lines, chunk_lines, chunks;
     const void *x, *reference; /* reference: the maxima, for COUNT */
@@ -114,41 +114,41 @@ GPUNN__INTERNAL size_t gpunn__reduction_workspace(const gpunn__reduction *r);
 /* An op along one axis of x[outer][n][inner]; lines = outer * inner. */
 typedef struct gpunn__along {
     int64_t     lines, n, inner;
-    int         team;
+    int         lanes;
     const void *x, *y, *gradient;
     void       *out; /* forward: the result; backward: dx */
     gpunn_dtype x_type, y_type, gradient_type, out_type;
     bool        add, log;
 } gpunn__along;
 
-/* Describes a step along one axis: its lines, team, operand, result and gradients. */
+/* Describes a step along one axis: its lines, lanes, operand, result and gradients. */
 GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis);
 
-/* The number of blocks for a kernel in which a team takes each line. */
+/* The number of blocks for a kernel in which some lanes take each line. */
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
 
-/* The teams of a block take adjacent lines and advance together: for (first = _first; first < a.lines;
+/* The lanes of a block, grouped by line, take adjacent lines and advance together: for (first = _first; first < a.lines;
  * first += _step). */
 __device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
 {
-    return (int64_t)gridDim.x * (blockDim.x / a.team);
+    return (int64_t)gridDim.x * (blockDim.x / a.lanes);
 }
 
 __device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
 {
-    return (int64_t)blockIdx.x * (blockDim.x / a.team);
+    return (int64_t)blockIdx.x * (blockDim.x / a.lanes);
 }
 
 /* This thread's line. It has no elements if it is beyond the last. */
 __device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
 {
-    int64_t     index = first + threadIdx.x / a.team, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
+    int64_t     index = first + threadIdx.x / a.lanes, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
     gpunn__line line = {index,
                         outer * a.n * a.inner + (index - outer * a.inner),
                         a.inner,
                         index < a.lines ? a.n : 0,
-                        (int)(threadIdx.x & (a.team - 1)),
-                        a.team};
+                        (int)(threadIdx.x & (a.lanes - 1)),
+                        a.lanes};
     return line;
 }
 

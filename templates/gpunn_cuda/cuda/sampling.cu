@@ -31,7 +31,7 @@ typedef struct gpunn__sampling {
 /* one point along one axis: two cells, their weights and the weights' derivatives */
 typedef struct gpunn__cell_pair {
     int   cell[2];
-    float weight[2], slope[2];
+    float weight[2], derivative[2];
     bool  inside;
 } gpunn__cell_pair;
 
@@ -40,15 +40,15 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
     bool  zeros = s.padding == GPUNN_GRID_ZEROS;
     float span = (float)(s.align_corners ? size - 1 : size), shift = s.align_corners ? 0 : 0.5f;
     float low = zeros ? -2.0f : 0.0f, high = (float)(zeros ? size + 1 : size - 1);
-    float at = (coordinate + 1) / 2 * span - shift, slope = span / 2;
+    float at = (coordinate + 1) / 2 * span - shift, derivative = span / 2;
     if (s.padding == GPUNN_GRID_REFLECTION) {
         float away = fabsf(at + shift), times = floorf(away / span), rest = away - times * span;
         bool  odd = times - 2 * floorf(times / 2) != 0;
-        if ((at < -shift) != odd) slope = -slope;
+        if ((at < -shift) != odd) derivative = -derivative;
         at = (odd ? span - rest : rest) - shift;
     }
-    if (!(at > low && at < high)) slope = 0; /* no gradient at a border */
-    at = at > low ? at : low;                /* NaN becomes low */
+    if (!(at > low && at < high)) derivative = 0; /* no gradient at a border */
+    at = at > low ? at : low;                     /* NaN becomes low */
     at = at < high ? at : high;
     bool             nearest = s.mode == GPUNN_GRID_NEAREST;
     int              cell = (int)(nearest ? rintf(at) : floorf(at)), next = cell + 1;
@@ -60,8 +60,8 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
     p.cell[1] = has_next ? next : p.cell[0];
     p.weight[0] = has ? 1 - part : 0;
     p.weight[1] = has_next ? part : 0;
-    p.slope[0] = has ? -slope : 0;
-    p.slope[1] = has_next ? slope : 0;
+    p.derivative[0] = has ? -derivative : 0;
+    p.derivative[1] = has_next ? derivative : 0;
     return p;
 }
 
@@ -124,7 +124,7 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 }
 
 /* The gradient of the grid. */
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_slopes_kernel(const gpunn__sampling s)
+template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_dgrid_kernel(const gpunn__sampling s)
 {
     GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -143,11 +143,11 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
                 float v = g * gpunn__load(s.x, s.x_dtype, channel * s.cells + cell);
 #pragma unroll
                 for (int k = 0; k < AXES; k++) {
-                    float slope = place[k].slope[corner >> k & 1];
+                    float derivative = place[k].derivative[corner >> k & 1];
 #pragma unroll
                     for (int j = 0; j < AXES; j++)
-                        if (j != k) slope *= place[j].weight[corner >> j & 1];
-                    sum[k] += v * slope;
+                        if (j != k) derivative *= place[j].weight[corner >> j & 1];
+                    sum[k] += v * derivative;
                 }
             }
         }
@@ -263,7 +263,7 @@ template <int AXES> static gpunn_status gpunn__cuda_sample_grid(gpunn__cuda *cud
 {
     dim3 grid = gpunn__sample_blocks(cuda, s);
     if (action == GPUNN__FORWARD) return GPUNN__LAUNCH(cuda, (gpunn__sample_kernel<AXES>), grid, GPUNN__THREADS, *s);
-    if (s->dgrid) GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_slopes_kernel<AXES>), grid.x, GPUNN__THREADS, *s));
+    if (s->dgrid) GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_dgrid_kernel<AXES>), grid.x, GPUNN__THREADS, *s));
     if (s->dx == NULL) return GPUNN_OK;
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)s->exact.blocks, GPUNN__THREADS, s->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_back_kernel<AXES>), grid, GPUNN__THREADS, *s));
@@ -454,20 +454,20 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 }
 
 /* The gradient of x. A thread computes one point. */
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_slopes_kernel(const gpunn__hashing h)
+template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_dx_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     for (; point < h.points; point += step) {
-        float        x[AXES], slope[AXES] = {};
+        float        x[AXES], derivative[AXES] = {};
         const float *dy = h.dy + point * h.grid.levels * h.grid.features;
         gpunn__hash_point<AXES>(h, point, x);
         for (int l = 0; l < h.grid.levels; l++, dy += h.grid.features)
-            gpunn__hash_slopes(AXES, &h.grid.level[l], x, h.table, h.grid.features, dy, slope);
+            gpunn__hash_dx(AXES, &h.grid.level[l], x, h.table, h.grid.features, dy, derivative);
 #pragma unroll
         for (int k = 0; k < AXES; k++) {
             int64_t i = point * AXES + k;
-            gpunn__store(h.dx, h.x_dtype, i, h.add_x ? gpunn__load(h.dx, h.x_dtype, i) + slope[k] : slope[k]);
+            gpunn__store(h.dx, h.x_dtype, i, h.add_x ? gpunn__load(h.dx, h.x_dtype, i) + derivative[k] : derivative[k]);
         }
     }
 }
@@ -500,7 +500,7 @@ template <int AXES> static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpun
     gpunn_value *table = &step->grad_in[1];
     unsigned     blocks = gpunn__blocks(cuda, h->points * h->grid.levels, 1);
     if (h->dx)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_slopes_kernel<AXES>, gpunn__blocks(cuda, h->points, 1), GPUNN__THREADS, *h));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_dx_kernel<AXES>, gpunn__blocks(cuda, h->points, 1), GPUNN__THREADS, *h));
     if (table->data == NULL) return GPUNN_OK;
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)h->exact.blocks, GPUNN__THREADS, h->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_back_kernel<AXES>, blocks, GPUNN__THREADS, *h));

@@ -91,12 +91,12 @@ static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__sho
     case GPUNN_OP_CROSS_ENTROPY:
     case GPUNN_OP_NLL:
         item->loss = gpunn__class_loss_of(cuda, step);
-        return step->in[0].count <= GPUNN__SHORT && item->loss.along.out && item->loss.along.team <= 32;
+        return step->in[0].count <= GPUNN__SHORT && item->loss.along.out && item->loss.along.lanes <= 32;
     default: return (int)step->op < GPUNN__MAP_COUNT && gpunn__short_map_of(step, &item->map);
     }
 }
 
-GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step)
+GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step)
 {
     const gpunn_kernel *kernel = step->group.kernel;
     int64_t             largest = 1;

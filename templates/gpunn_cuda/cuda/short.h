@@ -84,18 +84,18 @@ __device__ __forceinline__ void gpunn__short_map_make(const gpunn__short_map &m,
 #pragma unroll 1
         for (int d = 0; d < 3; d++) {
             if (m.to[d] == NULL) continue;
-            float slope = gpunn__map_derivative_of(m.op, d, from, m.attr);
-            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + slope : slope);
+            float gradient = gpunn__map_derivative_of(m.op, d, from, m.attr);
+            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + gradient : gradient);
         }
     }
 }
 
 __device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s, bool backward)
 {
-    float sum = 0, slope = backward ? gpunn__load(s.y, s.y_type, 0) / s.divisor : 0;
+    float sum = 0, gradient = backward ? gpunn__load(s.y, s.y_type, 0) / s.divisor : 0;
     for (int i = (int)threadIdx.x; i < s.count; i += (int)blockDim.x)
         if (backward)
-            gpunn__store(s.x, s.x_type, i, s.add ? gpunn__load(s.x, s.x_type, i) + slope : slope);
+            gpunn__store(s.x, s.x_type, i, s.add ? gpunn__load(s.x, s.x_type, i) + gradient : gradient);
         else
             sum += gpunn__load(s.x, s.x_type, i);
     if (backward) return;
@@ -135,7 +135,7 @@ __device__ __forceinline__ void gpunn__short_make(const gpunn__short *steps, int
         else if (step.op != GPUNN_OP_CROSS_ENTROPY && step.op != GPUNN_OP_NLL)
             gpunn__short_map_make(step.map, step.backward);
         else if (step.backward)
-            gpunn__class_loss_slope(step.loss);
+            gpunn__class_loss_dx(step.loss);
         else
             gpunn__class_loss_make(step.loss);
         __syncthreads();
@@ -144,7 +144,7 @@ __device__ __forceinline__ void gpunn__short_make(const gpunn__short *steps, int
 
 /* Whether each node of a generated kernel's group would be a short step by itself. Such a group is run as
  * single steps, so that it shares a launch with its neighbours. */
-GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step);
+GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step);
 
 /* Collects the short steps from `step` on. Returns the first step that is not among them. */
 GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short_steps *shorts);

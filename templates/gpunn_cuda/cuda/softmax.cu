@@ -46,7 +46,7 @@ struct gpunn__softmax_dot_visit {
 };
 
 /* softmax: dx = or += y (g - sum g y). log_softmax: dx = or += g - exp(y) sum g. */
-struct gpunn__softmax_slope_visit {
+struct gpunn__softmax_dx_visit {
     const gpunn__along &a;
     int64_t             stride;
     float               sum;
@@ -69,8 +69,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_backward
         gpunn__line              line = gpunn__along_line(a, first);
         gpunn__softmax_dot_visit dot = {a, line.stride, 0};
         gpunn__line_visit(line, dot);
-        gpunn__softmax_slope_visit slope = {a, line.stride, gpunn__team_reduce(dot.sum, gpunn__add(), a.team)};
-        gpunn__line_visit(line, slope);
+        gpunn__softmax_dx_visit dx_visit = {a, line.stride, gpunn__lanes_reduce(dot.sum, gpunn__add(), a.lanes)};
+        gpunn__line_visit(line, dx_visit);
     }
 }
 

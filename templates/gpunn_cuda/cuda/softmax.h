@@ -27,14 +27,14 @@ struct gpunn__exp_sum {
     }
 };
 
-/* top and sum of a whole line, for each thread of its team. top starts at the lowest finite number, so that
+/* top and sum of a whole line, for each of its lanes. top starts at the lowest finite number, so that
  * x - top is never NaN for x = -inf. */
 __device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
 {
     gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
     gpunn__line_visit(line, s);
-    float top = gpunn__team_reduce(s.top, gpunn__larger(), a.team);
-    s.sum = gpunn__team_reduce(s.sum * expf(s.top - top), gpunn__add(), a.team);
+    float top = gpunn__lanes_reduce(s.top, gpunn__larger(), a.lanes);
+    s.sum = gpunn__lanes_reduce(s.sum * expf(s.top - top), gpunn__add(), a.lanes);
     s.top = top;
     return s;
 }

@@ -188,7 +188,7 @@ static void gpunn__cuda_close(void *context)
     if (!current.is_forked) gpunn__cuda_release(cuda);
     gpunn__host_free(cuda, cuda->nccl, sizeof *cuda->nccl);
     gpunn__host_free(cuda, cuda->staging, sizeof *cuda->staging);
-    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_room * sizeof *cuda->checks);
+    gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_capacity * sizeof *cuda->checks);
     gpunn__host_free(cuda, cuda, sizeof *cuda);
 }
 

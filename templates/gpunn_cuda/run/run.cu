@@ -103,7 +103,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *st
                                         "it was made for a model of another precision: operand %d is %s here and %s there", i,
                                         gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
         }
-        if (gpunn__short_group(step))
+        if (gpunn__short_fused(step))
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "its steps are so short that they share a launch with others");
         step->workspace_bytes = launch->workspace(step->group.batch, cuda->multiprocessors);
         return step->workspace_bytes == SIZE_MAX ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
@@ -154,13 +154,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
     }
     values[count++] = &out;
     if (step->backward) values[count++] = &grad_out;
-    gpunn__room room = {(char *)step->workspace, 0};
-    void *const own = gpunn__room_take(&room, op->workspace ? op->workspace(&call, step->backward) : 0);
-    call.workspace = room.bytes ? own : NULL;
+    gpunn__arena arena = {(char *)step->workspace, 0};
+    void *const  own = gpunn__arena_take(&arena, op->workspace ? op->workspace(&call, step->backward) : 0);
+    call.workspace = arena.bytes ? own : NULL;
     for (int i = 0; i < count; i++) {
         gpunn_value *value = values[i];
         if (value->data == NULL || (value->dtype != GPUNN_F16 && value->dtype != GPUNN_BF16)) continue;
-        void *wide = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, value->count));
+        void *wide = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, value->count));
         if (run && (value != &out || step->backward))
             GPUNN__TRY(gpunn__cuda_copy(cuda, wide, GPUNN_F32, value->data, value->dtype, value->count, false));
         if (run) value->data = wide;
@@ -168,12 +168,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
     }
     for (int i = 0; i < step->input_count && step->backward; i++) {
         if (grad_in[i].data == NULL) continue;
-        void *wide = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, grad_in[i].count));
+        void *wide = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, grad_in[i].count));
         if (run && (step->accumulate[i] || grad_in[i].dtype != GPUNN_F32)) grad_in[i].data = wide;
         grad_in[i].dtype = GPUNN_F32;
     }
     if (!run) {
-        step->workspace_bytes = room.bytes;
+        step->workspace_bytes = arena.bytes;
         return GPUNN_OK;
     }
     gpunn__cuda_clear();
@@ -353,7 +353,7 @@ static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured 
 }
 
 /* Whether the host takes part in the run while it executes. */
-static bool gpunn__meets_on_host(const gpunn_run *run)
+static bool gpunn__needs_host(const gpunn_run *run)
 {
     bool meets = false;
     for (int i = 0; i < run->step_count && !meets; i++) meets = run->steps[i].ranks && !run->steps[i].ranks->joined;
@@ -378,7 +378,7 @@ static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
         for (int i = 0; i < run->update_count; i++) updates[i] = run->updates[i];
         captured->run = *run;
         captured->run.updates = updates;
-        captured->plain = cuda->plain || gpunn__meets_on_host(run);
+        captured->plain = cuda->plain || gpunn__needs_host(run);
     }
     if (captured) {
         captured->next = first;
