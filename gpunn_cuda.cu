@@ -14643,7 +14643,7 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_open,
     gpunn__cuda_close,
     gpunn__cuda_info,
-    NULL,
+    NULL, /* limit */
     gpunn__cuda_alloc,
     gpunn__cuda_free,
     gpunn__cuda_host_alloc,
@@ -14675,6 +14675,6 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_ranks_leave,
     gpunn__cuda_exchange,
     gpunn__cuda_text,
-    NULL,
+    NULL, /* finite */
 };
 /* clang-format on */

@@ -717,7 +717,8 @@ static void test_refused(void **state)
             gpunn_optimizer_destroy(opt);
             gpunn_model_destroy(model);
         }
-        if (memcmp(trained[0], trained[1], (size_t)count * sizeof(float))) fail_msg("kind %d has counted a refused step", kind);
+        if (memcmp(trained[0], trained[1], (size_t)count * sizeof(float)) != 0)
+            fail_msg("kind %d has counted a refused step", kind);
         free(trained[0]), free(trained[1]);
     }
 }

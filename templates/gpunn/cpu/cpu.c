@@ -279,8 +279,8 @@ GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_limit,
         gpunn__cpu_alloc,
         gpunn__cpu_free,
-        NULL,
-        NULL,
+        NULL, /* host_alloc */
+        NULL, /* host_free */
         gpunn__cpu_copy,
         gpunn__cpu_copy,
         gpunn__cpu_fill,
@@ -293,20 +293,20 @@ GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_value_sums,
         gpunn__cpu_scale,
         gpunn__cpu_convert,
-        NULL,
-        NULL,
-        NULL,
+        NULL, /* channels_last */
+        NULL, /* execute */
+        NULL, /* forget */
         gpunn__cpu_time,
-        NULL,
+        NULL, /* reserved */
         gpunn__cpu_trim,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
+        NULL, /* report */
+        NULL, /* reaches */
+        NULL, /* on_device */
+        NULL, /* capturing */
+        NULL, /* ranks_id */
+        NULL, /* ranks_join */
+        NULL, /* ranks_leave */
+        NULL, /* exchange */
         gpunn__cpu_error,
         gpunn__cpu_finite,
     };
