@@ -743,7 +743,7 @@
  *     of its arguments in >>graph/arguments, from which specs are read and written, and one function of its
  *     name in each backend, in sections of one name. If gpunn_grad passes through it, its gradient is in
  *     >>graph/differentiate. In the generator, its builder is in graph.py, and other formats' names for it
- *     are in exchange and export_torch.py.
+ *     are in exchange.
  *     Then run python3 -m generator.prototypes (the prototypes of elementwise ops and losses), python3 -m
  *     generator.schema and tests/generator/make_vectors.py, which update what follows from the rows.
  *

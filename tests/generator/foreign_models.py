@@ -24,6 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, ROOT)
 from generator import export_torch
 from generator.exchange import tensor_files
+from generator.exchange.torch_export.capture import flat
 
 TOLERANCE = 1e-4
 
@@ -192,7 +193,7 @@ def difference(model, inputs, folder):
         raise RuntimeError("run_model ended with %d: %s" % (done.returncode, done.stdout.strip()[-300:]))
     results, errors = tensor_files.read_safetensors(name + ".out"), []
     with torch.no_grad():
-        expected = export_torch.flat(model(*inputs))
+        expected = flat(model(*inputs))
     for key, wanted in expected:
         got = torch.tensor(results[key].values, dtype=torch.float64).reshape(results[key].shape)
         errors.append((got - wanted).abs().max() / wanted.abs().max())

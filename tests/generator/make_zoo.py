@@ -18,6 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(os.path.dirname(HERE)), HERE]
 import zoo  # noqa: E402
 from generator import export_torch, spec  # noqa: E402
+from generator.exchange.torch_export.capture import flat  # noqa: E402
 
 FOLDER = os.path.join(HERE, "golden", "pytorch")
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop,
@@ -26,7 +27,7 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.o
 
 def outputs_of(module, inputs, loss, names):
     result = module(*(inputs[:-1] if loss else inputs))
-    pairs = export_torch.flat(result) + ([("loss", loss(result, inputs[-1]))] if loss else [])
+    pairs = flat(result) + ([("loss", loss(result, inputs[-1]))] if loss else [])
     return {name: tensor for name, (_, tensor) in zip(names, pairs)}
 
 

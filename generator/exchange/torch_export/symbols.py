@@ -12,9 +12,9 @@ import math
 import os
 from dataclasses import dataclass
 
-from .. import sizes
-from ..sizes import SizeError, varies
-from .spec_writer import Refused, size_name
+from ... import sizes
+from ...sizes import SizeError, varies
+from ..spec_writer import Refused, size_name
 
 
 @dataclass(frozen=True)
