@@ -1,0 +1,102 @@
+"""Draws tests/bench/speed.svg from the figures in tests/bench/RESULTS.md:
+
+    python3 tests/docs/pictures.py      check.py finds out whether it is fresh"""
+import math
+import os
+import re
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RESULTS, PICTURE = "tests/bench/RESULTS.md", "tests/bench/speed.svg"
+WIDTH, LEFT, RIGHT, ROW, TOP = 920, 380, 60, 24, 64
+LEAST, MOST, TICKS = 0.5, 80, (0.5, 1, 2, 5, 10, 20, 50)
+STYLE = """<style>
+text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12px; fill: #59636e } .right { text-anchor: end }
+.title { font-weight: bold } .tick { text-anchor: middle } line { stroke: #d1d9e0 } .one { stroke: #59636e; stroke-width: 1.5 }
+.PyTorch { fill: #bc4c00 } .ONNX { fill: #0969da } .ggml { fill: #8250df } .KANN { fill: #1a7f37 } .tiny-dnn { fill: #9a6700 }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3 } .small { fill: #9198a1 } line { stroke: #3d444d } .one { stroke: #9198a1 }
+.PyTorch { fill: #f0883e } .ONNX { fill: #58a6ff } .ggml { fill: #ab7df8 } .KANN { fill: #3fb950 } .tiny-dnn { fill: #d29922 } }
+</style>"""
+
+
+def bench(workload, peer):
+    """The ratio of a row that bench/run.py wrote, on one thread."""
+    return rf"^\| {workload} \| 1 \|[^|]*\| torch {peer} \|[^|]*\| ([\d.]+) \|"
+
+
+def peers(work, batch, peer):
+    """The ratio on one thread of a row that bench/peers.py wrote for both numbers of threads."""
+    return rf"^\| {work} \| {batch} \|[^|]*/[^|]*\| {peer} \|[^|]*\| ([\d.]+) /"
+
+
+BARS = (
+    ("20-50-1 network, training, batch 32", "PyTorch", bench("mlp20", "mlp20")),
+    ("LeNet, training, batch 4", "PyTorch", bench("lenet4", "lenet4")),
+    ("3-D registration, 48³ voxels, a step", "PyTorch", bench("register48", "register48")),
+    ("LeNet, training, batch 128", "PyTorch", bench("lenet128", "lenet128")),
+    ("GRU, training", "PyTorch", bench("gru", "gru")),
+    ("ResNet-18, training, batch 32", "PyTorch", bench("resnet_train", "resnet_train")),
+    ("ResNet-18, evaluation, batch 10", "PyTorch, frozen JIT", bench("resnet_forward", "resnet_forward_jit")),
+    ("GPT-2, 6 layers, training", "PyTorch", bench("gpt", "gpt")),
+    ("BERT-base, evaluation, batch 8", "PyTorch, fused encoder", bench("bert8", "bert8_fast")),
+    ("matrix product 1024³", "PyTorch", bench("sgemm1024", "sgemm1024")),
+    ("Silero VAD, a chunk", "ONNX Runtime", r"^\| Silero VAD \|(?:[^|]*\|){3} ([\d.]+) \|"),
+    ("ResNet-18 at 224², evaluation", "ONNX Runtime", peers("ResNet-18, 224 x 224, evaluation", 1, "ONNX Runtime")),
+    ("BERT-base, evaluation, batch 1", "ONNX Runtime", peers("BERT-base, 128 tokens, evaluation", 1, "ONNX Runtime")),
+    ("GPT-2 124M, a token at context 256", "ggml", r"^\| 256 \| 1 \|(?:[^|]*\|){5} ([\d.]+) \|"),
+    ("20-50-1 network, training, batch 32", "KANN", peers("20-50-1, training step", 32, "KANN")),
+    ("784-256-128-10, training, batch 64", "KANN", peers("784-256-128-10, training step", 64, "KANN")),
+    ("LeNet, training, batch 4", "tiny-dnn", peers("LeNet, training step", 4, "tiny-dnn")),
+)
+
+
+def ratio(text, pattern):
+    found = re.findall(pattern, text, re.M)
+    if len(found) != 1:
+        raise ValueError(f"{RESULTS} has {len(found)} rows {pattern}")
+    return found[0]
+
+
+def place(value):
+    """Where a ratio lies on the logarithmic axis."""
+    return LEFT + (WIDTH - LEFT - RIGHT) * math.log(value / LEAST) / math.log(MOST / LEAST)
+
+
+def axis(bottom):
+    for tick in TICKS:
+        x = place(tick)
+        kind = "one" if tick == 1 else "other"
+        yield f'<line class="{kind}" x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{bottom}"/>'
+        yield f'<text class="small tick" x="{x:.1f}" y="{TOP - 12}">{tick:g}</text>'
+
+
+def bar(number, work, peer, value):
+    y, end = TOP + ROW * number, place(float(value))
+    color = re.match(r"[\w-]+", peer)[0]
+    yield f'<text class="right" x="{LEFT - 106}" y="{y + 14}">{work}</text>'
+    yield f'<text class="small" x="{LEFT - 98}" y="{y + 14}">{peer.partition(",")[0]}</text>'
+    start, width = min(end, place(1)), max(abs(end - place(1)), 1.5)
+    yield f'<rect class="{color}" x="{start:.1f}" y="{y + 2}" width="{width:.1f}" height="16" rx="2"/>'
+    note = "".join(" " + part for part in peer.split(",")[1:])
+    yield f'<text class="small" x="{max(end, place(1)) + 6:.1f}" y="{y + 14}">{value}{note}</text>'
+
+
+def draw(text):
+    """The SVG of RESULTS.md's text."""
+    bottom = TOP + ROW * len(BARS)
+    title = "Time of others / time of gpunn, on one CPU thread (logarithmic scale; right of 1 gpunn is faster)"
+    elements = [f'<text class="title" x="12" y="22">{title}</text>', *axis(bottom)]
+    for number, (work, peer, pattern) in enumerate(BARS):
+        elements += bar(number, work, peer, ratio(text, pattern))
+    size = f'viewBox="0 0 {WIDTH} {bottom + 8}" width="{WIDTH}" height="{bottom + 8}"'
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', STYLE, *elements, "</svg>\n"])
+
+
+def read(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+        return file.read()
+
+
+if __name__ == "__main__":
+    with open(os.path.join(ROOT, PICTURE), "w", encoding="utf-8") as picture:
+        picture.write(draw(read(RESULTS)))
