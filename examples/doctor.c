@@ -78,7 +78,7 @@ static void show_compiler(void)
 {
     char path[512];
     if (!find_nvcc(path)) {
-        printf("nvcc          not found: README.md, \"On a GPU\", says how to get it\n");
+        printf("nvcc          not found: examples/guides/gpu.md says how to get it\n");
         return;
     }
     const char *wheel = strstr(path, "/cu13/bin/nvcc");

@@ -1,7 +1,7 @@
 /* tiny_imagenet.c - a convolutional network on a folder of pictures, trained on the CPU and on the GPU alike.
  *
  * Shows: pictures decoded and cut by the loader's threads (pictures.h, stb_image: apt-get install libstb-dev), batch norm, two
- *        devices in one program, curves drawn as an SVG. Ranks: README, "More than one GPU".
+ *        devices in one program, curves drawn as an SVG. Ranks: examples/guides/many_gpus.md.
  * Build: cc -O3 -march=native -fopenmp -I. examples/tiny_imagenet.c -o tiny_imagenet -lm
  *        nvcc -O3 -arch=native -I. examples/tiny_imagenet.c gpunn_cuda.cu -o tiny_imagenet
  * Data:  wget http://cs231n.stanford.edu/tiny-imagenet-200.zip && unzip -q tiny-imagenet-200.zip

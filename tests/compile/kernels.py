@@ -143,7 +143,7 @@ def main():
     options = parser.parse_args()
     nvcc = toolkit.Toolkit()
     if nvcc.nvcc is None:
-        sys.exit("nvcc was not found: README.md says how to get it; NVCC names one")
+        sys.exit("nvcc was not found: examples/guides/gpu.md says how to get it; NVCC names one")
     has = nvcc.architectures()
     architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in ARCHITECTURES if a in has]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""The documents tell the truth: every C block of README.md compiles and, when it has a main, runs, with the command that follows it where
-one does; so does the program in gpunn.h's comment; every name, file and ninja target that they mention exists. TAP lines, for tests/run.py.
+"""The documents tell the truth: every C block of README.md and of the guides compiles and, when it has a main, runs, with the command that
+follows it where one does. So does the program in gpunn.h's comment. Every name, link, file, option and ninja target that they mention
+exists, and the chart shows the measured figures. TAP lines, for tests/run.py.
 
     python3 tests/docs/check.py OBJECT      gpunn.h as ninja compiles it, with which all but the first program is linked"""
+import glob
 import os
 import re
 import shlex
@@ -11,9 +13,13 @@ import subprocess
 import sys
 import tempfile
 
+import pictures
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STRICT = "-std=c99 -Wall -Wextra -Wpedantic -Werror"
 OBJECT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "gpunn.o"))
+DOCUMENTS = ["README.md"] + sorted(path for pattern in ("examples/**/*.md", "generator/**/*.md", "templates/**/*.md", "tests/*.md", "tests/gpu/*.md")
+                                   for path in glob.glob(pattern, root_dir=ROOT, recursive=True))
 LINKED = f"-DGPUNN_NO_IMPLEMENTATION {OBJECT} -lz -lm -lpthread"
 
 
@@ -30,15 +36,15 @@ def call(command, folder):
     return text
 
 
-def blocks():
-    """(language, text, first line's number) of README.md's fenced blocks."""
-    text = read("README.md")
+def blocks(name):
+    """(language, text, first line's number) of a document's fenced blocks."""
+    text = read(name)
     for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S):
         yield found[1], found[2], text.count("\n", 0, found.start()) + 2
 
 
 def program(text, command):
-    """Compiles and runs a C text by the README's own command, or strictly when it has none. What it calls gpunn must not fail."""
+    """Compiles and runs a C text by the document's own command, or strictly when it has none. What it calls gpunn must not fail."""
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.join(ROOT, "gpunn.h"), os.path.join(folder, "gpunn.h"))
         words = shlex.split(command) if command else []
@@ -57,19 +63,19 @@ def program(text, command):
     return ""
 
 
-def readme_blocks():
-    every = list(blocks())
+def c_blocks(name):
+    every = list(blocks(name))
     for i, (language, text, line) in enumerate(every):
         if language != "c":
             continue
         following = every[i + 1][1].strip() if i + 1 < len(every) and every[i + 1][0] == "sh" else ""
         command = following if re.match(r"(cc|gcc|clang) [^\n]*\.c\b[^\n]*$", following) else None
-        yield f"README.md:{line}", lambda text=text, command=command: program(text, command)
+        yield f"{name}:{line}", lambda text=text, command=command: program(text, command)
 
 
 def three_commands():
     """The way from a program to its fused kernels works as it stands, in an empty folder beside the sources."""
-    text, line = next((text, line) for language, text, line in blocks() if language == "sh" and "-m generator" in text and "--report" in text)
+    text = next(text for language, text, line in blocks("generator/README.md") if language == "sh" and "--report" in text)
     with tempfile.TemporaryDirectory() as folder:
         for name in "gpunn.h", "generator", "templates":
             os.symlink(os.path.join(ROOT, name), os.path.join(folder, name))
@@ -116,9 +122,11 @@ def manual_runs():
 
 def xor_learns():
     """The first block is a claim: the outputs are those of exclusive or."""
-    text, line = next((text, line) for language, text, line in blocks() if language == "c" and "int main(" in text)
+    text, line = next((text, line) for language, text, line in blocks("README.md") if language == "c" and "int main(" in text)
     values = re.findall(r"(\d) xor (\d) = ([\d.]+)", program(text, None))
     assert len(values) == 4, f"README.md:{line} prints {values}"
+    shown = re.findall(r"(\d) xor (\d) = ([\d.]+)", next(block for language, block, _ in blocks("README.md") if not language))
+    assert [(a, b, round(float(p))) for a, b, p in shown] == [(a, b, round(float(p))) for a, b, p in values], shown
     for a, b, p in values:
         assert abs(float(p) - (a != b)) < 0.2, f"{a} xor {b} = {p}"
 
@@ -171,10 +179,11 @@ def names_exist():
     for table in re.findall(r"#define GPUNN_\w+_OPS\(X\)(.*?)\n(?!.*\\\n)", header, re.S):
         declared |= {"gpunn_" + name for name in re.findall(r"X\([A-Z0-9_]+, (\w+)", table)}
     private = set(re.findall(r"\bgpunn__\w+", implementation + read("gpunn_cuda.cu")))
-    upper = set(re.findall(r"\bGPUNN_\w+", header + read("gpunn_cuda.cu") + read("tests/test.h")))
+    private |= {start + name[len("gpunn_"):] for start in re.findall(r"\b(gpunn__\w+_)##", implementation) for name in declared}
+    upper = set(re.findall(r"\bGPUNN_\w+", header + read("gpunn_cuda.cu") + read("tests/test.h") + read("tests/gpu/run.sh")))
     comment = header[:header.index("#ifndef GPUNN_H")]
-    for where, text in ("README.md", read("README.md")), ("gpunn.h's comment", comment):
-        for name in sorted(set(re.findall(r"\bgpunn_\w+", text)) - {"gpunn_cuda", "gpunn_cuda_backend"}):
+    for where, text in [(name, read(name)) for name in DOCUMENTS] + [("gpunn.h's comment", comment)]:
+        for name in sorted(set(re.findall(r"\bgpunn_\w+", text.replace("NAME", ""))) - {"gpunn_cuda", "gpunn_cuda_backend"}):
             known = private if name.startswith("gpunn__") else declared
             found = name in known or name.endswith("_") and any(other.startswith(name) for other in known)
             assert found, f"{where} speaks of {name}, which is not there"
@@ -182,25 +191,104 @@ def names_exist():
             assert name in upper, f"{where} speaks of {name}, which is not there"
 
 
+def is_there(name, path):
+    """Whether a document's path is that of a file, seen from the root or from the document."""
+    return any(os.path.exists(os.path.join(ROOT, start, path)) for start in ("", os.path.dirname(name)))
+
+
+def anchors(text):
+    """The names that a page's headings have as the ends of links."""
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)]
+
+
 def links_exist():
-    text = read("README.md")
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert os.path.exists(os.path.join(ROOT, target)), f"README.md links {target}, which is not there"
-    for path in re.findall(r"`((?:examples|tests)/[\w./]+)`", text):
-        assert os.path.exists(os.path.join(ROOT, path)), f"README.md speaks of {path}, which is not there"
+    linked = set()
+    for name in DOCUMENTS:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", read(name)):
+            path = os.path.normpath(os.path.join(os.path.dirname(name), target)) if target else name
+            assert os.path.exists(os.path.join(ROOT, path)), f"{name} links {target}, which is not there"
+            assert not anchor or anchor in anchors(read(path)), f"{name} links {target}#{anchor}, which is no heading there"
+            linked.add(path)
+        for path in re.findall(r"`((?:examples|tests|generator|templates)/[a-z0-9_./]*\w)`", read(name)):
+            assert is_there(name, path), f"{name} speaks of {path}, which is not there"
+    lost = set(DOCUMENTS) - linked - {"README.md"}
+    assert not lost, f"no page links {lost}"
     for name in os.listdir(os.path.join(ROOT, "examples")):
-        assert not name.endswith(".c") or f"[{name}](examples/{name})" in text, f"README.md's table of examples lacks {name}"
-    ninja = read("build.ninja") + read("examples/programs.ninja").replace("$folder", "build")
-    for target in set(re.findall(r"\bninja ([a-z]+)\b", text + ninja)) - {"build"}:
-        assert re.search(rf"^build (?:\S+ )*{target}\b", ninja, re.M), f"there is no `ninja {target}`"
-    for example in re.findall(r"\bbuild/(\w+)", text):
-        assert re.search(rf"\bbuild/{example}\b", ninja), f"build/{example} is not built"
+        assert not name.endswith((".c", ".cu")) or f"[{name}]({name})" in read("examples/README.md"), f"examples/README.md lacks {name}"
+
+
+def targets_exist():
+    ninja = read("build.ninja") + read("examples/programs.ninja").replace("$folder", "build") + read("templates/parts.ninja")
+    for name in DOCUMENTS + ["build.ninja"]:
+        for target in set(re.findall(r"\bninja ([a-z_]+)\b", read(name))) - {"build"}:
+            assert re.search(rf"^build (?:\S+ )*{target}\b", ninja, re.M), f"{name}: there is no `ninja {target}`"
+    for name in DOCUMENTS:
+        for program in re.findall(r"\bbuild/([a-z]\w*)(?!\w*\.)", read(name)):
+            assert re.search(rf"\bbuild/{program}\b", ninja + read("tests/gpu/run.sh")), f"{name}: build/{program} is not built"
+
+
+def commands(name):
+    """A document's commands, from its blocks and its lines, each without comment."""
+    text = read(name)
+    lines = [line for language, block, _ in blocks(name) if language == "sh" for line in block.splitlines()]
+    for line in lines + re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
+        yield from (part.strip() for part in re.split(r"&&|;|\bdo\b", re.sub(r"\s#.*", "", line)))
+
+
+def source_of(command):
+    """The text of what a command runs, in which its options stand; None of what is not gpunn's."""
+    module = re.match(r"python3 -m (generator(?:\.\w+)?)\b", command)
+    script = re.match(r"(?:\w+=\S* )*(?:python3 )?((?:tests|examples)/[\w/]+\.(?:py|sh))\b", command)
+    example = re.match(r"(?:build/|(?:mpirun -n 2 )?\./)(\w+)\b", command)
+    if module:
+        path = module[1].replace(".", "/")
+        return read(path + ".py" if "/" in path else path + "/__main__.py")
+    if script:
+        return read(script[1])
+    if example and os.path.exists(os.path.join(ROOT, "examples", example[1] + ".c")):
+        return read(f"examples/{example[1]}.c") + read("examples/options.h")
+    return None
+
+
+def commands_exist():
+    """What commands run, the files that they read, and their options."""
+    seen = 0
+    for name in DOCUMENTS:
+        for command in commands(name):
+            source = source_of(command)
+            options = re.findall(r"\s--([a-z][\w-]*)", command) if source else []
+            for option in options:
+                assert re.search(rf"\b{option}\b", source), f"{name}: --{option} is no option: {command}"
+            made = re.findall(r"-o (\S+)", command)
+            for path in re.findall(r"(?<![\w$/.])(?:examples|tests|generator)/[a-z0-9_./-]+\.\w+\b", command):
+                assert path.startswith(tuple(made)) or is_there(name, path), f"{name}: {path} is not there: {command}"
+            seen += len(options)
+    assert seen > 25, seen
+
+
+def chart_is_fresh():
+    assert read(pictures.PICTURE) == pictures.draw(read(pictures.RESULTS)), f"python3 tests/docs/pictures.py renews {pictures.PICTURE}"
+
+
+def prose(text):
+    """Its sentences, without headings, blocks, tables and what links lead to."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    text = re.sub(r"^(?:#|\||!\[).*$|\]\([^)]*\)", "", text, flags=re.M)
+    return [sentence for part in re.split(r"\n\s*\n|^- ", text, flags=re.M) for sentence in re.split(r"[.?!:]\s", part) if sentence.strip()]
+
+
+def short_enough():
+    words = len(read("README.md").split())
+    assert words <= 1500, f"README.md has {words} words, of which a reader should need 1500 at most"
+    for name in DOCUMENTS:
+        lengths = [len(sentence.split()) for sentence in prose(read(name))]
+        assert sum(lengths) < 18 * len(lengths), f"{name} has {sum(lengths) / len(lengths):.1f} words a sentence"
 
 
 def compile_lines_name_the_gpu():
     """Without -arch a program holds code for nvcc's oldest GPU, which the driver compiles anew for seconds when it first starts."""
-    names = ["README.md", "gpunn.h", "gpunn_cuda.cu"] + [
-        "examples/" + name for name in os.listdir(os.path.join(ROOT, "examples")) if not name.endswith(".ninja")]
+    names = DOCUMENTS + ["gpunn.h", "gpunn_cuda.cu"] + [
+        "examples/" + name for name in os.listdir(os.path.join(ROOT, "examples")) if not name.endswith((".ninja", ".md"))]
     lines = [(name, line) for name in sorted(names) if os.path.isfile(os.path.join(ROOT, name))
              for line in read(name).splitlines() if re.search(r"\bnvcc -\w", line)]
     assert len(lines) > 15, lines
@@ -209,10 +297,12 @@ def compile_lines_name_the_gpu():
 
 
 def main():
-    tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links and targets", links_exist),
+    tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links", links_exist),
+             ("targets", targets_exist), ("commands", commands_exist), ("chart", chart_is_fresh), ("length", short_enough),
              ("exclusive or", xor_learns), ("three commands", three_commands),
              ("compile lines", compile_lines_name_the_gpu),
-             ("sections of ops", rooms_agree), ("functions that both files have", nothing_stands_twice)] + list(readme_blocks())
+             ("sections of ops", rooms_agree), ("functions that both files have", nothing_stands_twice)] + [
+                 test for name in DOCUMENTS for test in c_blocks(name)]
     print(f"1..{len(tests)}")
     failed = 0
     for number, (name, test) in enumerate(tests, 1):

@@ -126,7 +126,7 @@ esac
 programs=$(while read -r one; do [ -x "$work/$(built "$one")" ] || echo "$one"; done <<<"$programs")
 if [ -n "$programs" ]; then
     if [ -z "$NVCC" ]; then
-        fail "nvcc was not found, README.md says how to install it, NVCC=/path/to/nvcc names one; without it there is no" \
+        fail "nvcc was not found, examples/guides/gpu.md says how to install it, NVCC=/path/to/nvcc names one; without it there is no" \
             "$(while read -r one; do built "$one"; done <<<"$programs" | paste -sd ' ' | cut -c -100)"
     else
         [ "$what" = bundle ] || plan=("${plan_building[@]}" "${plan[@]}")

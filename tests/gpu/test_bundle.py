@@ -131,7 +131,7 @@ class Bundle(Folder):
         wanted = {"gpunn.h", "gpunn_cuda.cu", "generator/emit_cuda.py", "templates/kernels/set.c", "tests/test.h", "tests/gpu/products.cu",
                   "examples/kernels/custom_op.json", "tests/bench/gpu_workloads.h", "tests/emulator/custom.cpp"}
         self.assertEqual(wanted - stamp["sources"].keys(), set())
-        self.assertEqual({"README.md", "examples/kernels/simple_nn_kernels.cu"} & stamp["sources"].keys(), set())
+        self.assertEqual({"README.md", "templates/README.md", "examples/kernels/simple_nn_kernels.cu"} & stamp["sources"].keys(), set())
         bundle.check(stamp, bundle.ARCH)
 
 
