@@ -266,6 +266,44 @@ def commands_exist():
     assert seen > 25, seen
 
 
+# What lines of code within the documents' sentences and tables use without declaring it.
+DECLARED = """#include "gpunn.h"
+#include <math.h>
+static gpunn_tensor *x, *y, *z, *a, *b, *c, *d, *h, *i, *j, *k, *m, *n, *p, *q, *v, *x1, *x2, *w, *loss, *logits, *labels, *grid, *grids[2];
+static gpunn_tensor *boxes, *cache, *draw, *index, *indices, *lengths, *logp, *mask, *places, *positions, *src, *targets, *tokens;
+static gpunn_tensor *operands[1];
+static gpunn_device *dev, *cpu;
+static gpunn_model *model;
+static gpunn_optimizer *opt, *optimizer;
+static gpunn_group *group;
+static gpunn_session *session;
+static gpunn_custom_op op;
+static gpunn_kernel_set simple_nn_kernels;
+static bool (*f)(void *, const gpunn_layer_statistics *);
+void print(void *user, const char *text);
+gpunn_tensor *block(gpunn_tensor *x);
+static size_t bytes;
+static int64_t T, batch;
+static float norm;
+"""
+
+
+def calls_compile():
+    """The calls that stand within sentences and tables, each as a statement of its own."""
+    statements = []
+    for name in DOCUMENTS:
+        text = re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), read(name), flags=re.M | re.S)
+        for number, line in enumerate(text.splitlines(), 1):
+            for code in re.findall(r"`([^`]*\bgpunn_\w+\([^`]*)`", line):
+                code = code.replace("...", "{{.input = x}}")
+                statements.append(f'#line {number} "{name}"\nstatic void piece{len(statements)}(void) {{ {code}; }}\n')
+    assert len(statements) > 120, len(statements)
+    with tempfile.NamedTemporaryFile("w", suffix=".c") as file:
+        file.write(DECLARED + "".join(statements))
+        file.flush()
+        call(f"cc {STRICT} -Wno-unused -I. -fsyntax-only {file.name}", ROOT)
+
+
 def chart_is_fresh():
     assert read(pictures.PICTURE) == pictures.draw(read(pictures.RESULTS)), f"python3 tests/docs/pictures.py renews {pictures.PICTURE}"
 
@@ -298,7 +336,7 @@ def compile_lines_name_the_gpu():
 
 def main():
     tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links", links_exist),
-             ("targets", targets_exist), ("commands", commands_exist), ("chart", chart_is_fresh), ("length", short_enough),
+             ("targets", targets_exist), ("commands", commands_exist), ("calls", calls_compile), ("chart", chart_is_fresh), ("length", short_enough),
              ("exclusive or", xor_learns), ("three commands", three_commands),
              ("compile lines", compile_lines_name_the_gpu),
              ("sections of ops", rooms_agree), ("functions that both files have", nothing_stands_twice)] + [
