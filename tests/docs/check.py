@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The documents tell the truth: every C block of README.md and of the guides compiles and, when it has a main, runs, with the command that
 follows it where one does. So does the program in gpunn.h's comment. Every name, link, file, option and ninja target that they mention
-exists, and the chart shows the measured figures. TAP lines, for tests/run.py.
+exists, and the pictures are fresh. TAP lines, for tests/run.py.
 
     python3 tests/docs/check.py OBJECT      gpunn.h as ninja compiles it, with which all but the first program is linked"""
 import glob
@@ -304,8 +304,9 @@ def calls_compile():
         call(f"cc {STRICT} -Wno-unused -I. -fsyntax-only {file.name}", ROOT)
 
 
-def chart_is_fresh():
-    assert read(pictures.PICTURE) == pictures.draw(read(pictures.RESULTS)), f"python3 tests/docs/pictures.py renews {pictures.PICTURE}"
+def pictures_are_fresh():
+    for path, draw in pictures.PICTURES.items():
+        assert read(path) == draw(), f"python3 tests/docs/pictures.py renews {path}"
 
 
 def prose(text):
@@ -336,7 +337,7 @@ def compile_lines_name_the_gpu():
 
 def main():
     tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links", links_exist),
-             ("targets", targets_exist), ("commands", commands_exist), ("calls", calls_compile), ("chart", chart_is_fresh), ("length", short_enough),
+             ("targets", targets_exist), ("commands", commands_exist), ("calls", calls_compile), ("pictures", pictures_are_fresh), ("length", short_enough),
              ("exclusive or", xor_learns), ("three commands", three_commands),
              ("compile lines", compile_lines_name_the_gpu),
              ("sections of ops", rooms_agree), ("functions that both files have", nothing_stands_twice)] + [

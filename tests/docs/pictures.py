@@ -1,21 +1,28 @@
-"""Draws tests/bench/speed.svg from the figures in tests/bench/RESULTS.md:
+"""Draws two pictures:
 
-    python3 tests/docs/pictures.py      check.py finds out whether it is fresh"""
+    python3 tests/docs/pictures.py      check.py finds out whether they are fresh
+
+tests/bench/speed.svg has figures of tests/bench/RESULTS.md, generator/fusion.svg what the generator reports of a model."""
+import json
 import math
 import os
 import re
+import subprocess
+import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-RESULTS, PICTURE = "tests/bench/RESULTS.md", "tests/bench/speed.svg"
+RESULTS, MODEL = "tests/bench/RESULTS.md", "examples/kernels/fashion_mnist_deep.json"
 WIDTH, LEFT, RIGHT, ROW, TOP = 920, 380, 60, 24, 64
 LEAST, MOST, TICKS = 0.5, 80, (0.5, 1, 2, 5, 10, 20, 50)
 STYLE = """<style>
 text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12px; fill: #59636e } .right { text-anchor: end }
 .title { font-weight: bold } .tick { text-anchor: middle } line { stroke: #d1d9e0 } .one { stroke: #59636e; stroke-width: 1.5 }
 .PyTorch { fill: #bc4c00 } .ONNX { fill: #0969da } .ggml { fill: #8250df } .KANN { fill: #1a7f37 } .tiny-dnn { fill: #9a6700 }
+.op { fill: #f6f8fa; stroke: #d1d9e0 } .fused { fill: #ddf4ff; stroke: #0969da } .chip { font-family: ui-monospace, monospace; font-size: 12px }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 } .small { fill: #9198a1 } line { stroke: #3d444d } .one { stroke: #9198a1 }
-.PyTorch { fill: #f0883e } .ONNX { fill: #58a6ff } .ggml { fill: #ab7df8 } .KANN { fill: #3fb950 } .tiny-dnn { fill: #d29922 } }
+.PyTorch { fill: #f0883e } .ONNX { fill: #58a6ff } .ggml { fill: #ab7df8 } .KANN { fill: #3fb950 } .tiny-dnn { fill: #d29922 }
+.op { fill: #151b23; stroke: #3d444d } .fused { fill: #0c2d6b; stroke: #58a6ff } }
 </style>"""
 
 
@@ -81,15 +88,59 @@ def bar(number, work, peer, value):
     yield f'<text class="small" x="{max(end, place(1)) + 6:.1f}" y="{y + 14}">{value}{note}</text>'
 
 
-def draw(text):
-    """The SVG of RESULTS.md's text."""
-    bottom = TOP + ROW * len(BARS)
+def picture(width, height, elements):
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', STYLE, *elements, "</svg>\n"])
+
+
+def speed():
+    """The ratios as bars."""
+    text, bottom = read(RESULTS), TOP + ROW * len(BARS)
     title = "Time of others / time of gpunn, on one CPU thread (logarithmic scale; right of 1 gpunn is faster)"
     elements = [f'<text class="title" x="12" y="22">{title}</text>', *axis(bottom)]
     for number, (work, peer, pattern) in enumerate(BARS):
         elements += bar(number, work, peer, ratio(text, pattern))
-    size = f'viewBox="0 0 {WIDTH} {bottom + 8}" width="{WIDTH}" height="{bottom + 8}"'
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', STYLE, *elements, "</svg>\n"])
+    return picture(WIDTH, bottom + 8, elements)
+
+
+def runs(groups):
+    """(group, its ops) of the steps from a model's inputs to its loss, neighbours of one group together."""
+    spec, found = json.loads(read(MODEL)), []
+    for entry in spec["tensors"]:
+        name = entry.get("name") or entry["id"]
+        group = groups.get(name)
+        if found and group and found[-1][0] == group:
+            found[-1][1].append(entry["op"])
+        elif entry["op"] not in ("input", "constant", "reshape"):
+            found.append((group, [entry["op"]]))
+        if name == spec["loss"]:
+            return found
+    raise ValueError(f"{MODEL} has no loss")
+
+
+def chips(steps, y):
+    """A row of kernels, each with its ops."""
+    x = 12
+    for group, ops in steps:
+        text = " + ".join(ops)
+        width = 7.3 * len(text) + 14
+        yield f'<rect class="{"fused" if group else "op"}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="26" rx="5"/>'
+        yield f'<text class="chip" x="{x + 7:.1f}" y="{y + 17}">{text}</text>'
+        x += width + 8
+
+
+def fusion():
+    """A model's forward pass op by op and with fused kernels, and what that saves a training step."""
+    report = subprocess.run([sys.executable, "-m", "generator", MODEL, "--report"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    groups = {node: group for group, nodes in re.findall(r"^(g\d+) .*\n +nodes: (.*)$", report, re.M) for node in nodes.split()}
+    steps = runs(groups)
+    elements = ['<text class="title" x="12" y="22">One kernel an op</text>', *chips([(None, [op]) for _, ops in steps for op in ops], 34),
+                '<text class="title" x="12" y="92">With generated kernels (blue)</text>', *chips(steps, 104)]
+    row = re.compile(r"^training, (\w+) +(\d+) -> (\d+) +(\S+ \S+) -> (\S+ \S+) ", re.M)
+    for number, (way, before, after, much, little) in enumerate(row.findall(report)):
+        elements.append(f'<text x="12" y="{158 + 20 * number}">{way}, batch 32, between the layers: {before} launches become {after}; '
+                        f'{much} read and written become {little}</text>')
+    return picture(1060, 188, elements)
 
 
 def read(name):
@@ -97,6 +148,9 @@ def read(name):
         return file.read()
 
 
+PICTURES = {"tests/bench/speed.svg": speed, "generator/fusion.svg": fusion}
+
 if __name__ == "__main__":
-    with open(os.path.join(ROOT, PICTURE), "w", encoding="utf-8") as picture:
-        picture.write(draw(read(RESULTS)))
+    for path, draw in PICTURES.items():
+        with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
+            file.write(draw())

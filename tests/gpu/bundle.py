@@ -27,7 +27,7 @@ MOST_BYTES = 24 << 20
 STAMP = "stamp.json"
 # What the programs are made from; the build itself generates the rest from these.
 SOURCES = ["*.h", "*.c", "*.cu", "*.cpp", "generator", "templates", "examples/kernels", "tests/generator/specs", "tests/generator/build_sets.py",
-           "tests/bench/gpu_kernels.py", "tests/bench/fused_gpu.py", ":!examples/kernels/*_kernels.*", ":!*.md"]
+           "tests/bench/gpu_kernels.py", "tests/bench/fused_gpu.py", ":!examples/kernels/*_kernels.*", ":!*.md", ":!*.svg"]
 BUILDERS = ["tests/gpu/programs.sh", "tests/gpu/toolkit.py"]  # what decides how
 
 
