@@ -278,7 +278,7 @@ def sections(folder):
     """Every section that the table of contents names is there, in its order, and no other; those of the implementation by room."""
     text = open(HEADER).read()
     marks = [mark or other for mark, other in re.findall(r"^(?:/\* ==== >>([\w/]+)| \* >>(toc|doc)\b)", text, re.M)]
-    public, private = text[text.index(">>toc"):text.index(" * >>doc")].split("under GPUNN_IMPLEMENTATION")
+    public, private = text[text.index(">>toc"):text.index(" * >>doc")].split("Under GPUNN_IMPLEMENTATION")
     listed, room = ["toc"] + re.findall(r"^ \* {5}(\w+) ", public, re.M), None
     for line in re.findall(r"^ \* {5,}(.*)", private, re.M):
         words = line.split()

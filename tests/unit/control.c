@@ -683,16 +683,18 @@ static void test_inspect_forward(void **state)
 enum { WIDE = 8, BLOCKS = 3, PLAIN = 0, IN_ONE, IN_PARTS, WITHIN, WAYS };
 
 /* One block with all that a backward step may want, with what is drawn and what is counted in a run. *middle: a value of it. */
-static gpunn_tensor *block(gpunn_tensor *x, int number, gpunn_tensor **middle)
+static gpunn_tensor *block(gpunn_model *model, gpunn_tensor *x, int number, gpunn_tensor **middle)
 {
-    char names[5][16];
+    char  names[5][16];
+    float order[32];
     for (int i = 0; i < 5; i++) (void)snprintf(names[i], sizeof names[i], "b%d.%d", number, i);
+    for (int i = 0; i < 32; i++) order[i] = (float)(i * 11 % 32);
     gpunn_tensor *h = gpunn_conv2d(x, names[0], .out_channels = WIDE, .kernel_size = 3, .padding = 1);
     *middle = h = gpunn_relu(gpunn_add(gpunn_batch_norm2d(h, names[1]), x));
     h = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 2, 4, 16));
     h = gpunn_scaled_dot_product_attention(h, h, h, .dropout_p = 0.2f);
     h = gpunn_flatten(gpunn_max_pool2d(h, .kernel_size = 2));
-    h = gpunn_index_select(h, 1, gpunn_argsort(gpunn_mean(h, GPUNN_AXES(0), false), 0, true));
+    h = gpunn_index_select(h, 1, gpunn_argsort(gpunn_constant(model, GPUNN_SHAPE(32), order), 0, true));
     h = gpunn_dropout(gpunn_layer_norm(h, names[2]), 0.3f);
     h = gpunn_mul(gpunn_gelu_tanh(gpunn_linear(h, names[3], .out_features = WIDE * 16)), gpunn_rand_like(gpunn_flatten(x)));
     h = gpunn_softmax(gpunn_linear(h, names[4], .out_features = WIDE * 16), -1);
@@ -706,7 +708,7 @@ static gpunn_tensor *deep_make(gpunn_device *dev, gpunn_model *model, int parts,
                  *middle[BLOCKS];
     for (int i = 0; i < BLOCKS; i++) {
         gpunn_tensor *first = h;
-        h = block(h, i, &middle[i]);
+        h = block(model, h, i, &middle[i]);
         if (parts == IN_PARTS) OK(dev, gpunn_recompute(first, h));
     }
     if (parts == IN_ONE) OK(dev, gpunn_recompute(stem, h));
@@ -839,8 +841,9 @@ static float *gradients_of(gpunn_device *dev, gpunn_model *model, gpunn_tensor *
     return all;
 }
 
-/* A loss's gradients are to the bit what a forward pass of its own gives, alone or added to those before, and the forward pass
- * happens once. */
+/* A loss's gradients are those of a forward pass of its own, alone or added to those before, and the forward pass happens once.
+ * On a CPU they have the same bits. On a GPU a value that is a loss of the pass is stored in F32, and its gradient is not joined
+ * to a product, so that rounding differs. */
 static void test_retained(void **state)
 {
     fixture      *f = *state;
@@ -849,6 +852,7 @@ static void test_retained(void **state)
     for (int variant = 0; variant < 4; variant++) {
         const gpunn_mode      mode = variant == 1 ? GPUNN_MODE_EVALUATION : GPUNN_MODE_TRAINING;
         const gpunn_precision precision = variant == 3 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32;
+        const double          rounding = f->backend->type == GPUNN_DEVICE_CPU ? 0 : variant == 3 ? 4e-3 : 1e-6;
         gpunn_model          *model[1 + LOSSES];
         gpunn_tensor         *x[1 + LOSSES], *loss[1 + LOSSES][LOSSES];
         for (int i = 0; i <= LOSSES; i++) { /* the first has all in one, the others one each */
@@ -870,10 +874,12 @@ static void test_retained(void **state)
                     OK(dev, gpunn_backward(loss[0][k], .mode = mode, .retained = true));
                 OK(dev, gpunn_zero_grad(model[1 + k]));
                 OK(dev, gpunn_backward(loss[1 + k][k], .mode = mode));
-                for (int j = 0; j < LOSSES; j++) assert_true(gpunn_item(loss[0][j]) == gpunn_item(loss[1 + k][j]));
+                for (int j = 0; j < LOSSES; j++)
+                    check_close((float[]){gpunn_item(loss[0][j])}, (float[]){gpunn_item(loss[1 + k][j])}, 1, rounding, 0);
                 float *own = gradients_of(dev, model[0], x[0], &count),
                       *other = gradients_of(dev, model[1 + k], x[1 + k], &count);
-                for (int64_t i = 0; i < count && !adds; i++)
+                if (!adds && rounding > 0) check_close(own, other, count, 4 * rounding, rounding / 10);
+                for (int64_t i = 0; i < count && !adds && rounding == 0; i++)
                     if (memcmp(&own[i], &other[i], sizeof *own) != 0)
                         fail_msg("variant %d, loss %d: gradient %d is %.9g, alone %.9g", variant, k, (int)i, (double)own[i],
                                  (double)other[i]);
