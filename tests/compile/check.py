@@ -420,7 +420,9 @@ def nccl(folder):
     if not (path and library):
         raise Skip("NCCL is not installed (nvidia-nccl-cu13 of PyPI)")
     with open(os.path.join(ROOT, "gpunn_cuda.cu")) as file:
-        ours = re.search(r"^enum \{\s+GPUNN__NCCL_.*?(?=^struct gpunn__nccl \{)", file.read(), re.S | re.M)[0]
+        text = file.read()
+    ours = "".join(re.search(pattern, text, re.S | re.M)[0] for pattern in (
+        r"^enum \{[^}]*GPUNN__NCCL_.*?(?=^/\*)", r"^typedef struct gpunn__nccl_id \{.*?(?=^struct gpunn__nccl \{)"))
     for name, text in ("ours.h", ours), ("cuda_runtime.h", "typedef struct CUstream_st *cudaStream_t;\ntypedef struct CUevent_st *cudaEvent_t;\n"), ("cuda_fp16.h", ""):
         with open(os.path.join(folder, name), "w") as out:
             out.write(text)
