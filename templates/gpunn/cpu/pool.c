@@ -97,7 +97,7 @@ typedef uint8_t gpunn__b8 __attribute__((vector_size(8)));
 #define GPUNN__EVEN(low, high, odd) __builtin_shufflevector(low, high, 0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd))
 #else
 #define GPUNN__EVEN(low, high, odd) \
-    __builtin_shuffle(low, high, (const gpunn__i8){0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd)})
+    __builtin_shuffle(low, high, __extension__(const gpunn__i8){0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd)})
 #endif
 
 /* Loads cells 0, 2, ... 14. */
