@@ -1,7 +1,9 @@
-/* gpunn_cuda.cu - v0.1 - the CUDA backend of gpunn.h.                                     MIT or public domain (end of gpunn.h)
+/* gpunn_cuda.cu - v0.1 - the CUDA backend of gpunn.h.                                     MIT or public
+ * domain (end of gpunn.h)
  *
  * To use it, put it next to gpunn.h and add it to the compile line. The program's source does not change:
- *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app                          no -l: cuBLASLt and cuDNN are opened at run time
+ *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app                          no -l: cuBLASLt and cuDNN are
+ *     opened at run time
  * -arch=native builds for the GPU of this machine, -arch=all-major for any. With neither, the driver compiles
  * the kernels when the program first starts, which takes seconds. CUDA 12.0 or later is required. cuDNN 9
  * provides fast convolutions, attention and recurrent layers. It is left out if the toolkit lacks its header
@@ -12,7 +14,8 @@
  * as a range; the steps of a graph are launched together. Ranges need nvtx3 and are disabled by
  * GPUNN_NO_NVTX.
  *
- * >>toc        grep -n '>>' gpunn_cuda.cu lists all sections. Each section uses only those before it. Each is a
+ * >>toc        grep -n '>>' gpunn_cuda.cu lists all sections. Each section uses only those before it. Each is
+ * a
  *              file of templates/gpunn_cuda; `python3 -m generator.amalgamate` writes this file from them.
  *     base/config      includes, constants, launching
  *     base/context     state of an open device
@@ -47,7 +50,7 @@
  * and statistics are F32. All sums take two stages in a fixed order, so the same inputs give the same bits.
  * Nothing here allocates or waits while a run is captured. */
 
-/* ==== >>base/config ================================================================================================ */
+/* ==== >>base/config ===================================================================================== */
 /* Includes, constants and the macros for launching kernels and passing on failures. */
 
 #define GPUNN__COMPANION /* includes the >>common parts of gpunn.h */
@@ -65,10 +68,13 @@
 #include <thread>
 #include <utility>
 #if CUDART_VERSION < 12000
-#error "gpunn_cuda.cu needs CUDA 12.0 or later: install a newer toolkit, or leave this file out and compute on the CPU"
+#error \
+    "gpunn_cuda.cu needs CUDA 12.0 or later: install a newer toolkit, or leave this file out and compute " \
+    "on the CPU"
 #endif
 #if CUDART_VERSION < 12050
-#define cudaGetDriverEntryPointByVersion(name, function, version, flags) cudaGetDriverEntryPoint((name), (function), (flags))
+#define cudaGetDriverEntryPointByVersion(name, function, version, flags) \
+    cudaGetDriverEntryPoint((name), (function), (flags))
 #endif
 #if __has_include(<nvtx3/nvToolsExt.h>) && !defined(GPUNN_NO_NVTX)
 #include <nvtx3/nvToolsExt.h>
@@ -120,17 +126,19 @@ enum {
 /* The same for a call of the CUDA runtime. The error message contains the call's name and CUDA's text. */
 #define GPUNN__CUDA(cuda, call) GPUNN__TRY(gpunn__cuda_check((cuda), (call), #call))
 
-/* ==== >>base/context =============================================================================================== */
+/* ==== >>base/context ==================================================================================== */
 /* The state of an open device, and functions that all parts use. */
 
 /* Values that change from run to run. They are in device memory, so that a captured graph reads the current
  * ones. */
 typedef struct gpunn__device_state {
-    uint64_t             seed, step, draw;                /* keys of dropout and random numbers */
-    unsigned long long   bad_place;                       /* ~ of the lowest address of a non-finite gradient; 0: none */
-    float                lr[GPUNN__MAX_UPDATES];          /* of each update */
-    int64_t              update_step[GPUNN__MAX_UPDATES]; /* 1 for the first; skipped updates are counted */
-    gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];     /* for updates whose numbers are computed by a kernel of their own */
+    uint64_t seed, step, draw; /* keys of dropout and random numbers */
+    /* ~ of the lowest address of a non-finite gradient; 0: none */
+    unsigned long long bad_place;
+    float              lr[GPUNN__MAX_UPDATES];          /* of each update */
+    int64_t            update_step[GPUNN__MAX_UPDATES]; /* 1 for the first; skipped updates are counted */
+    /* for updates whose numbers are computed by a kernel of their own */
+    gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];
 } gpunn__device_state;
 
 typedef struct gpunn__mark_at {
@@ -153,20 +161,24 @@ typedef struct gpunn__context {
 } gpunn__context;
 
 typedef struct gpunn__cuda {
-    int                  device;
-    gpunn__context       context;
-    cudaStream_t         stream;             /* orders all work: the program's stream, or `own` */
-    cudaStream_t         own, copy_stream;   /* own: also the stream on which runs are captured */
-    cudaStream_t         side;               /* for kernels that run beside a run's steps: checks (>>run/run) */
-    cudaEvent_t          side_from, side_to; /* what they wait for; what waits for them */
-    gpunn__check        *checks;             /* [check_capacity], of the run that is being launched */
-    int                  check_capacity;
-    int                  multiprocessors, capability; /* capability: 10 * major + minor */
-    int                  architecture;         /* that the kernels were compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
-    int                  integrated, pageable; /* no memory of its own; uses the host's page tables for host memory */
-    char                 name[160];
-    uint64_t             identity;  /* a hash of the GPU's UUID */
-    gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (with its default filled in) */
+    int            device;
+    gpunn__context context;
+    cudaStream_t   stream;           /* orders all work: the program's stream, or `own` */
+    cudaStream_t   own, copy_stream; /* own: also the stream on which runs are captured */
+    /* for kernels that run beside a run's steps: checks (>>run/run) */
+    cudaStream_t  side;
+    cudaEvent_t   side_from, side_to; /* what they wait for; what waits for them */
+    gpunn__check *checks;             /* [check_capacity], of the run that is being launched */
+    int           check_capacity;
+    int           multiprocessors, capability; /* capability: 10 * major + minor */
+    /* that the kernels were compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
+    int architecture;
+    /* no memory of its own; uses the host's page tables for host memory */
+    int      integrated, pageable;
+    char     name[160];
+    uint64_t identity; /* a hash of the GPU's UUID */
+    /* as opened: hooks, deterministic, benchmark, workspace_limit (with its default filled in) */
+    gpunn_device_args    args;
     bool                 plain;     /* GPUNN_PLAIN: no capture; wait after each step */
     gpunn__mark_at      *marks;     /* gpunn_profile: [steps + 2]; NULL: not profiling */
     bool                 overlaps;  /* kernels are launched with programmatic dependent launch */
@@ -180,17 +192,22 @@ typedef struct gpunn__cuda {
     unsigned             slower; /* kinds of ops logged as not done by cuDNN: one bit per gpunn__dnn_kind */
     gpunn__cached       *cached;
     gpunn__staging      *staging;
-    gpunn_step          *next, *end;  /* steps of the current launch after the one at work, which may fuse with them */
-    gpunn_step          *with_update; /* the first of the short steps that share the launch of the run's update; NULL: none */
-    const gpunn_step    *summed;      /* the convolution whose bias gradient was computed before its own step */
-    volatile uint64_t *bad; /* pinned: [0] 1 + the step with a bad loss (| GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
+    /* steps of the current launch after the one at work, which may fuse with them */
+    gpunn_step *next, *end;
+    /* the first of the short steps that share the launch of the run's update; NULL: none */
+    gpunn_step *with_update;
+    /* the convolution whose bias gradient was computed before its own step */
+    const gpunn_step *summed;
+    /* pinned: [0] 1 + the step with a bad loss (| GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
+    volatile uint64_t *bad;
     uint64_t          *bad_device; /* the same memory at its device address */
     gpunn__nccl       *nccl;       /* NULL: no group has needed it yet */
 } gpunn__cuda;
 
 /* Records an error message and returns status. After a fault of the device it returns that fault and keeps
  * its message. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format,
+                                              ...);
 /* Return GPUNN_OK, or record the error of a CUDA call, or of a kernel launch. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel);
@@ -199,14 +216,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t
 GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda);
 GPUNN__INTERNAL gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event);
 /* to = or += from; each of them F32, F16 or BF16. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from,
-                                              gpunn_dtype from_dtype, int64_t count, bool accumulate);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype,
+                                              const void *from, gpunn_dtype from_dtype, int64_t count,
+                                              bool accumulate);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale,
                                                float limit); /* see gpunn_backend */
 
 #ifndef GPUNN__EMULATOR
 template <typename... P, typename... A>
-static cudaError_t gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), dim3 blocks, dim3 threads, A &&...arguments)
+static cudaError_t gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), dim3 blocks, dim3 threads,
+                                 A &&...arguments)
 {
     cudaLaunchConfig_t  config = {};
     cudaLaunchAttribute overlap = {};
@@ -225,8 +244,9 @@ static cudaError_t gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), 
  * chosen algorithms. On the first call for a key, it is zeroed and *fresh is true. destroy (may be NULL) is
  * called on closing. Returns NULL if memory runs out. The first bytes of the key identify its use. The key
  * must have no uninitialized padding. */
-GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
-                                         void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh);
+GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes,
+                                         size_t value_bytes, void (*destroy)(gpunn__cuda *cuda, void *value),
+                                         bool  *fresh);
 
 /* Number of blocks for n items if each thread takes `each` at a time, limited to 16 blocks per
  * multiprocessor. */
@@ -237,7 +257,8 @@ GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda);
 
 GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
 {
-    int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS), most = (int64_t)cuda->multiprocessors * 16;
+    int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS),
+            most = (int64_t)cuda->multiprocessors * 16;
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
@@ -247,7 +268,7 @@ GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
     return (own > GPUNN_KERNEL_COUNTERS ? own : GPUNN_KERNEL_COUNTERS) * sizeof(unsigned);
 }
 
-/* ==== >>base/values ================================================================================================ */
+/* ==== >>base/values ===================================================================================== */
 /* Device functions for values: loads and stores of 8 elements, reductions over a block, random numbers. */
 
 /* Converts 16 bits of F16 or BF16. */
@@ -276,7 +297,8 @@ template <class T, class N> __host__ __device__ __forceinline__ T *gpunn__beyond
 /* Element i of F32, F16 or BF16 storage. */
 __device__ __forceinline__ float gpunn__load(const void *data, gpunn_dtype dtype, int64_t i)
 {
-    return dtype == GPUNN_F32 ? ((const float *)data)[i] : gpunn__from_half(((const unsigned short *)data)[i], dtype);
+    return dtype == GPUNN_F32 ? ((const float *)data)[i]
+                              : gpunn__from_half(((const unsigned short *)data)[i], dtype);
 }
 
 __device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int64_t i, float x)
@@ -324,7 +346,8 @@ __device__ __forceinline__ void gpunn__store8(void *data, gpunn_dtype dtype, int
     unsigned word[4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        word[j] = (unsigned)gpunn__to_half(v[2 * j], dtype) | (unsigned)gpunn__to_half(v[2 * j + 1], dtype) << 16;
+        word[j] = (unsigned)gpunn__to_half(v[2 * j], dtype) | (unsigned)gpunn__to_half(v[2 * j + 1], dtype)
+                                                                  << 16;
     *(uint4 *)((unsigned short *)data + i) = make_uint4(word[0], word[1], word[2], word[3]);
 }
 
@@ -336,7 +359,8 @@ __device__ __forceinline__ int gpunn__pack_size(int64_t count, int64_t i)
 
 /* Loads elements i .. i + n - 1 of contiguous storage; i is a multiple of 8. The loop for a partial pack
  * rotates v. So v stays in registers although the loop is not unrolled. */
-__device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype dtype, int64_t i, int n, float v[8])
+__device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype dtype, int64_t i, int n,
+                                                 float v[8])
 {
     if (n == GPUNN__PACK) {
         gpunn__load8(data, dtype, i, v);
@@ -351,7 +375,8 @@ __device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype d
 }
 
 /* Stores them, or with add adds them to the stored values. v is overwritten. */
-__device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype, int64_t i, int n, bool add, float v[8])
+__device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype, int64_t i, int n, bool add,
+                                                  float v[8])
 {
     if (n == GPUNN__PACK) {
         if (add) {
@@ -405,7 +430,8 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
     __shared__ T part[32];
     unsigned     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
     __syncthreads(); /* all threads have read part in an earlier call */
     if (lane == 0) part[warp] = value;
     __syncthreads();
@@ -415,14 +441,17 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
 }
 
 /* The random words of a pack in a run. */
-__device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned site, uint64_t pack, uint32_t word[4])
+__device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned site, uint64_t pack,
+                                                 uint32_t word[4])
 {
-    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run, (uint32_t)(run >> 32)};
+    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run,
+                                 (uint32_t)(run >> 32)};
     gpunn__philox(seed, counter, word);
 }
 
 /* Each word holds two 16-bit draws for dropout. */
-__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site, uint64_t pack, uint32_t word[4])
+__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site,
+                                                 uint64_t pack, uint32_t word[4])
 {
     gpunn__draw_pack(state->seed, state->step, site, pack, word);
 }
@@ -434,8 +463,9 @@ __device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int 
 }
 
 /* One function per op. */
-#define GPUNN__X(ENUM, name, ...) \
-    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
+#define GPUNN__X(ENUM, name, ...)                                                        \
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
+                                                    gpunn__action action);
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
 
@@ -444,7 +474,7 @@ GPUNN__INTERNAL size_t gpunn__bytes(gpunn_dtype dtype, int64_t count)
     return (size_t)count * (dtype == GPUNN_F32 ? 4 : 2);
 }
 
-/* ==== >>base/errors ================================================================================================ */
+/* ==== >>base/errors ===================================================================================== */
 /* Error messages, and checks at the entry of every call. */
 
 GPUNN__INTERNAL void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, const char *text);
@@ -523,7 +553,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status st
 }
 
 /* Faults after which the driver returns the same error to every call of the process on this device. The
- * numbers are those of cudaErrorContained and cudaErrorTensorMemoryLeak, which the headers of CUDA 12.0 lack. */
+ * numbers are those of cudaErrorContained and cudaErrorTensorMemoryLeak, which the headers of CUDA 12.0
+ * lack. */
 static bool gpunn__cuda_is_fatal(cudaError_t error)
 {
     switch ((int)error) {
@@ -554,16 +585,17 @@ static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, cons
     const char *name = cudaGetErrorName(error), *text = cudaGetErrorString(error);
     if (error == cudaErrorMemoryAllocation)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
-                                "%.*s: the GPU has no memory left (%s); use a smaller batch or model, call gpunn_empty_cache, or "
-                                "end other programs on this GPU",
+                                "%.*s: the GPU has no memory left (%s); use a smaller batch or model, call "
+                                "gpunn_empty_cache, or end other programs on this GPU",
                                 length, what, name);
     bool         fatal = gpunn__cuda_is_fatal(error);
     gpunn_status status = gpunn__cuda_fail(
         cuda, GPUNN_ERR_DEVICE, "%.*s: %s, %s%s%s", length, what, name, text,
         fatal ? "; the device cannot be used any more: close it, and run the program " : "",
-        !fatal        ? ""
-        : cuda->plain ? "under compute-sanitizer"
-                      : "with GPUNN_PLAIN=1 in the environment, which finds the step, or under compute-sanitizer");
+        !fatal ? ""
+        : cuda->plain
+            ? "under compute-sanitizer"
+            : "with GPUNN_PLAIN=1 in the environment, which finds the step, or under compute-sanitizer");
     if (fatal) cuda->dead = status;
     return status;
 }
@@ -598,12 +630,15 @@ GPUNN__INTERNAL bool gpunn__cuda_is_forked(const gpunn__cuda *cuda)
 static void *gpunn__driver_function(const char *name)
 {
     void *function = NULL;
-    return cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault) == cudaSuccess ? function : NULL;
+    return cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault) == cudaSuccess
+               ? function
+               : NULL;
 }
 
 GPUNN__INTERNAL cudaError_t gpunn__context_retain(gpunn__context *context, int device)
 {
-    int (*const retain)(void **, int) = (int (*)(void **, int))gpunn__driver_function("cuDevicePrimaryCtxRetain");
+    int (*const retain)(void **,
+                        int) = (int (*)(void **, int))gpunn__driver_function("cuDevicePrimaryCtxRetain");
     context->push = (int (*)(void *))gpunn__driver_function("cuCtxPushCurrent");
     context->pop = (int (*)(void **))gpunn__driver_function("cuCtxPopCurrent");
     if (retain == NULL || context->push == NULL || context->pop == NULL) return cudaErrorInsufficientDriver;
@@ -624,8 +659,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn_
     if (!current->is_forked) return gpunn__cuda_check(cuda, current->error, "cuCtxPushCurrent");
     return cuda->dead = gpunn__cuda_fail(
                cuda, GPUNN_ERR_DEVICE,
-               "this process was forked after the device was opened, and a CUDA context does not survive "
-               "a fork; open the device after the fork, or start the process by exec");
+               "this process was forked after the device was opened, and a CUDA context does not survive a "
+               "fork; open the device after the fork, or start the process by exec");
 }
 
 GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context)
@@ -641,10 +676,10 @@ GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context)
 GPUNN__INTERNAL gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what)
 {
     if (!gpunn__cuda_capturing(cuda)) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE,
-                            "the program's stream is being captured, which takes no %s; do this before or "
-                            "after the capture",
-                            what);
+    return gpunn__cuda_fail(
+        cuda, GPUNN_ERR_STATE,
+        "the program's stream is being captured, which takes no %s; do this before or after the capture",
+        what);
 }
 
 GPUNN__INTERNAL void gpunn__cuda_clear(void)
@@ -667,7 +702,7 @@ GPUNN__INTERNAL void gpunn__host_free(gpunn__cuda *cuda, void *ptr, size_t bytes
     if (ptr) (void)cuda->args.realloc_fn(cuda->args.user, ptr, bytes, 0);
 }
 
-/* ==== >>base/memory ================================================================================================ *
+/* ==== >>base/memory ====================================================================================== *
  * Device memory comes from one stream-ordered pool per device, which returns memory to the system only on
  * request. Uploads go through pinned memory: the host's memory may be reused on return, and copies overlap
  * the step that is running. */
@@ -751,7 +786,8 @@ static cudaError_t gpunn__hook_alloc(gpunn__cuda *cuda, void **ptr, size_t bytes
 static cudaError_t gpunn__pool_alloc(gpunn__cuda *cuda, void **ptr, size_t bytes, cudaStream_t stream)
 {
     if (cuda->pool) return cudaMallocFromPoolAsync(ptr, bytes, cuda->pool, stream);
-    cudaError_t error = cuda->args.cuda_malloc_fn ? gpunn__hook_alloc(cuda, ptr, bytes, stream) : cudaMalloc(ptr, bytes);
+    cudaError_t error = cuda->args.cuda_malloc_fn ? gpunn__hook_alloc(cuda, ptr, bytes, stream)
+                                                  : cudaMalloc(ptr, bytes);
     if (error != cudaSuccess) return error;
     gpunn__staging *staging = cuda->staging;
     staging->held += bytes;
@@ -774,7 +810,9 @@ GPUNN__INTERNAL void *gpunn__cuda_alloc(void *context, size_t bytes)
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
     const gpunn__current current(cuda->context);
-    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__outside_capture(cuda, "allocation") != GPUNN_OK) return NULL;
+    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK ||
+        gpunn__outside_capture(cuda, "allocation") != GPUNN_OK)
+        return NULL;
     cudaError_t error = gpunn__pool_alloc(cuda, &ptr, bytes, cuda->stream);
     if (error == cudaErrorMemoryAllocation && cuda->pool) {
         (void)cudaGetLastError();
@@ -784,7 +822,8 @@ GPUNN__INTERNAL void *gpunn__cuda_alloc(void *context, size_t bytes)
     }
     if (gpunn__cuda_check(cuda, error, "cudaMallocFromPoolAsync") != GPUNN_OK) return NULL;
     if ((uintptr_t)ptr % GPUNN__CUDA_ALIGN == 0) return ptr;
-    (void)gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "cuda_malloc_fn gave memory that is not at a multiple of %d bytes",
+    (void)gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
+                           "cuda_malloc_fn gave memory that is not at a multiple of %d bytes",
                            (int)GPUNN__CUDA_ALIGN);
     (void)gpunn__pool_free(cuda, ptr, bytes, cuda->stream);
     return NULL;
@@ -803,7 +842,8 @@ GPUNN__INTERNAL void *gpunn__cuda_host_alloc(void *context, size_t bytes)
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
     const gpunn__current current(cuda->context);
-    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda) || bytes > SIZE_MAX - GPUNN__CUDA_ALIGN ||
+    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda) ||
+        bytes > SIZE_MAX - GPUNN__CUDA_ALIGN ||
         cudaHostAlloc(&ptr, bytes + GPUNN__CUDA_ALIGN, cudaHostAllocPortable) != cudaSuccess)
         return NULL;
     memcpy(ptr, &cuda->context, sizeof cuda->context);
@@ -869,7 +909,8 @@ static __global__ void gpunn__unpack_kernel(char *to, unsigned bytes, const gpun
 }
 
 /* Waits until the host may write the slot, then grows it. */
-static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, size_t on_host, size_t on_device)
+static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, size_t on_host,
+                                        size_t on_device)
 {
     size_t whole = GPUNN__UP(on_host, GPUNN__CHUNK);
     GPUNN__TRY(gpunn__event_wait(cuda, slot->sent));
@@ -908,7 +949,8 @@ static gpunn_status gpunn__cuda_busy(gpunn__cuda *cuda, bool *busy)
 /* Copies straight to the target if the device is idle, otherwise through the slot, overlapping the step that
  * is running. Memory that the program has pinned is transferred from where it is, and the call waits for
  * that. GPUNN_ERR_MEMORY: nothing was done, for lack of staging memory. */
-static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes, bool pinned)
+static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes,
+                                      bool pinned)
 {
     gpunn__slot *slot = &cuda->staging->slot[cuda->staging->slot_next++ % 2];
     bool         busy = true;
@@ -920,7 +962,8 @@ static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *h
     for (size_t done = 0, part; done < bytes && !pinned; done += part) {
         part = bytes - done < GPUNN__CHUNK ? bytes - done : (size_t)GPUNN__CHUNK;
         memcpy(slot->host + done, host + done, part);
-        GPUNN__CUDA(cuda, cudaMemcpyAsync(first_stop + done, slot->host + done, part, cudaMemcpyHostToDevice, stream));
+        GPUNN__CUDA(cuda, cudaMemcpyAsync(first_stop + done, slot->host + done, part, cudaMemcpyHostToDevice,
+                                          stream));
     }
     GPUNN__CUDA(cuda, cudaEventRecord(slot->sent, stream));
     if (pinned) GPUNN__TRY(gpunn__event_wait(cuda, slot->sent));
@@ -938,24 +981,28 @@ static bool gpunn__is_on_device(const cudaPointerAttributes *where)
 
 /* Finds where the program's memory is, at its first and at its last byte. Memory of another GPU is an
  * error. */
-static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, size_t bytes, cudaPointerAttributes *where)
+static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, size_t bytes,
+                                       cudaPointerAttributes *where)
 {
     cudaPointerAttributes last;
     GPUNN__CUDA(cuda, cudaPointerGetAttributes(where, memory));
     if (!gpunn__is_on_device(where)) return GPUNN_OK;
     if (where->type == cudaMemoryTypeDevice && where->device != cuda->device)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "the memory is GPU %d's, and the model is on GPU %d", where->device,
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
+                                "the memory is GPU %d's, and the model is on GPU %d", where->device,
                                 cuda->device);
     GPUNN__CUDA(cuda, cudaPointerGetAttributes(&last, (const char *)memory + (bytes ? bytes - 1 : 0)));
     if (gpunn__is_on_device(&last)) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %llu bytes", (unsigned long long)bytes);
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %llu bytes",
+                            (unsigned long long)bytes);
 }
 
 /* Whether kernels access this host memory as fast as GPU memory. On a GPU without memory of its own, that
  * holds for pinned memory. If the hardware uses the host's page tables, it holds for any. */
 static bool gpunn__reads_host(const gpunn__cuda *cuda, const void *memory, const cudaPointerAttributes *where)
 {
-    return cuda->pageable || (cuda->integrated && where->type == cudaMemoryTypeHost && where->devicePointer == memory);
+    return cuda->pageable ||
+           (cuda->integrated && where->type == cudaMemoryTypeHost && where->devicePointer == memory);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_t bytes)
@@ -965,11 +1012,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_reaches(void *context, const void *memo
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__cuda_locate(cuda, memory, bytes, &where));
     if (gpunn__is_on_device(&where) || gpunn__reads_host(cuda, memory, &where)) return GPUNN_OK;
-    return gpunn__cuda_fail(
-        cuda, GPUNN_ERR_ARGUMENT,
-        "the memory is the host's, and the model is on GPU %d; give memory of cudaMalloc's, or use gpunn_write "
-        "and gpunn_read",
-        cuda->device);
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
+                            "the memory is the host's, and the model is on GPU %d; give memory of "
+                            "cudaMalloc's, or use gpunn_write and gpunn_read",
+                            cuda->device);
 }
 
 GPUNN__INTERNAL bool gpunn__cuda_on_device(void *context, const void *memory)
@@ -977,7 +1023,8 @@ GPUNN__INTERNAL bool gpunn__cuda_on_device(void *context, const void *memory)
     gpunn__cuda          *cuda = (gpunn__cuda *)context;
     const gpunn__current  current(cuda->context);
     cudaPointerAttributes where;
-    return !current.is_forked && cudaPointerGetAttributes(&where, memory) == cudaSuccess && where.type == cudaMemoryTypeDevice;
+    return !current.is_forked && cudaPointerGetAttributes(&where, memory) == cudaSuccess &&
+           where.type == cudaMemoryTypeDevice;
 }
 
 /* Uploads any length in pieces. One piece is copied to pinned memory while the one before is transferred. If
@@ -990,7 +1037,8 @@ static gpunn_status gpunn__cuda_send(gpunn__cuda *cuda, char *to, const char *ho
         if (status == GPUNN_OK) continue;
         if (status != GPUNN_ERR_MEMORY) return status;
         part = bytes - done;
-        GPUNN__CUDA(cuda, cudaMemcpyAsync(to + done, host + done, part, cudaMemcpyHostToDevice, cuda->stream));
+        GPUNN__CUDA(cuda,
+                    cudaMemcpyAsync(to + done, host + done, part, cudaMemcpyHostToDevice, cuda->stream));
         GPUNN__TRY(gpunn__stream_wait(cuda));
     }
     return GPUNN_OK;
@@ -1012,7 +1060,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_upload(void *context, void *to, const v
     if (bytes <= GPUNN__PACKET && (uintptr_t)to % 4 == 0) {
         gpunn__packet packet;
         memcpy(packet.word, host, bytes);
-        return GPUNN__LAUNCH(cuda, gpunn__unpack_kernel, (unsigned)(bytes + 511) / 512, 128, (char *)to, (unsigned)bytes, packet);
+        return GPUNN__LAUNCH(cuda, gpunn__unpack_kernel, (unsigned)(bytes + 511) / 512, 128, (char *)to,
+                             (unsigned)bytes, packet);
     }
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy from the host"));
     if (bytes <= GPUNN__SMALL) {
@@ -1037,7 +1086,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_download(void *context, void *host, con
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
     /* otherwise the driver would wait inside the copy, without a timeout */
     if (!small && cuda->nccl) GPUNN__TRY(gpunn__stream_wait(cuda));
-    GPUNN__CUDA(cuda, cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__CUDA(cuda,
+                cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__TRY(gpunn__stream_wait(cuda));
     if (small) memcpy(host, pinned, bytes);
     return GPUNN_OK;
@@ -1076,8 +1126,8 @@ GPUNN__INTERNAL gpunn_status gpunn__memory_open(gpunn__cuda *cuda)
         GPUNN__CUDA(cuda, cudaMemPoolCreate(&cuda->pool, &properties));
         GPUNN__CUDA(cuda, cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolAttrReleaseThreshold, &keep));
     }
-    GPUNN__CUDA(cuda,
-                cudaHostAlloc((void **)&cuda->staging->ring, (size_t)(GPUNN__RING + 1) * GPUNN__SMALL, cudaHostAllocDefault));
+    GPUNN__CUDA(cuda, cudaHostAlloc((void **)&cuda->staging->ring, (size_t)(GPUNN__RING + 1) * GPUNN__SMALL,
+                                    cudaHostAllocDefault));
     for (int i = 0; i < GPUNN__RING; i++)
         GPUNN__CUDA(cuda, cudaEventCreateWithFlags(&cuda->staging->ring_sent[i], cudaEventDisableTiming));
     for (int i = 0; i < 2; i++) {
@@ -1103,7 +1153,7 @@ GPUNN__INTERNAL void gpunn__memory_close(gpunn__cuda *cuda)
     if (cuda->pool) (void)cudaMemPoolDestroy(cuda->pool);
 }
 
-/* ---- cache of descriptors and chosen algorithms ---------------------------------------------------------------------- */
+/* ---- cache of descriptors and chosen algorithms -------------------------------------------------------- */
 
 static char *gpunn__cached_key(gpunn__cached *entry)
 {
@@ -1115,11 +1165,13 @@ static size_t gpunn__cached_bytes(size_t key_bytes, size_t value_bytes)
     return GPUNN__UP(sizeof(gpunn__cached), 16) + GPUNN__UP(key_bytes, 16) + value_bytes;
 }
 
-GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
-                                         void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh)
+GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes,
+                                         size_t value_bytes, void (*destroy)(gpunn__cuda *cuda, void *value),
+                                         bool  *fresh)
 {
     gpunn__cached *entry = cuda->cached;
-    while (entry && (entry->key_bytes != key_bytes || memcmp(gpunn__cached_key(entry), key, key_bytes) != 0)) entry = entry->next;
+    while (entry && (entry->key_bytes != key_bytes || memcmp(gpunn__cached_key(entry), key, key_bytes) != 0))
+        entry = entry->next;
     *fresh = entry == NULL;
     if (*fresh) {
         entry = (gpunn__cached *)gpunn__host_alloc(cuda, gpunn__cached_bytes(key_bytes, value_bytes));
@@ -1145,7 +1197,7 @@ GPUNN__INTERNAL void gpunn__cached_close(gpunn__cuda *cuda)
     cuda->cached = NULL;
 }
 
-/* ==== >>base/libraries ============================================================================================= *
+/* ==== >>base/libraries =================================================================================== *
  * cuBLASLt and cuDNN are opened only after a GPU was found, so a program pays nothing on a machine without
  * one. They stay loaded when the device closes, because unloading them in a living process is not safe. */
 #ifndef GPUNN__EMULATOR
@@ -1174,20 +1226,20 @@ GPUNN__INTERNAL void gpunn__cached_close(gpunn__cuda *cuda)
 #endif
 
 /* clang-format off */
-#define GPUNN__LT_FUNCTIONS(X)                                                                                        \
-    X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)                     \
-    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)                    \
-    X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)          \
-    X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmul)                       \
+#define GPUNN__LT_FUNCTIONS(X)                                                                               \
+    X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)            \
+    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)           \
+    X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) \
+    X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmul)              \
     X(cublasLtGetStatusString)
-#define GPUNN__DNN_FUNCTIONS(X)                                                                                       \
-    X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) X(cudnnGetErrorString) X(cudnnGetLastErrorString)                \
-    X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute)                      \
-    X(cudnnBackendGetAttribute) X(cudnnBackendFinalize) X(cudnnBackendExecute)                                        \
-    X(cudnnCreateRNNDescriptor) X(cudnnDestroyRNNDescriptor) X(cudnnSetRNNDescriptor_v8)                              \
-    X(cudnnCreateRNNDataDescriptor) X(cudnnDestroyRNNDataDescriptor) X(cudnnSetRNNDataDescriptor)                     \
-    X(cudnnCreateTensorDescriptor) X(cudnnDestroyTensorDescriptor) X(cudnnSetTensorNdDescriptor)                      \
-    X(cudnnGetRNNWeightSpaceSize) X(cudnnGetRNNWeightParams) X(cudnnGetRNNTempSpaceSizes)                             \
+#define GPUNN__DNN_FUNCTIONS(X)                                                                        \
+    X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) X(cudnnGetErrorString) X(cudnnGetLastErrorString) \
+    X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute)       \
+    X(cudnnBackendGetAttribute) X(cudnnBackendFinalize) X(cudnnBackendExecute)                         \
+    X(cudnnCreateRNNDescriptor) X(cudnnDestroyRNNDescriptor) X(cudnnSetRNNDescriptor_v8)               \
+    X(cudnnCreateRNNDataDescriptor) X(cudnnDestroyRNNDataDescriptor) X(cudnnSetRNNDataDescriptor)      \
+    X(cudnnCreateTensorDescriptor) X(cudnnDestroyTensorDescriptor) X(cudnnSetTensorNdDescriptor)       \
+    X(cudnnGetRNNWeightSpaceSize) X(cudnnGetRNNWeightParams) X(cudnnGetRNNTempSpaceSizes)              \
     X(cudnnRNNForward) X(cudnnRNNBackwardData_v8) X(cudnnRNNBackwardWeights_v8)
 /* clang-format on */
 
@@ -1221,8 +1273,9 @@ struct gpunn__libraries {
 #else
 #define GPUNN__LT_FILE "libcublasLt.so.%d"
 #define GPUNN__DNN_FILE "libcudnn.so.%d"
-#define GPUNN__PLACES \
-    "the loader's path, $%s, $CUDA_HOME, /usr/local/cuda, the program's folder and the nvidia folders of Python's site-packages"
+#define GPUNN__PLACES                                                                                      \
+    "the loader's path, $%s, $CUDA_HOME, /usr/local/cuda, the program's folder and the nvidia folders of " \
+    "Python's site-packages"
 #endif
 
 /* Address of a function of the library; NULL if it lacks it. */
@@ -1244,7 +1297,7 @@ GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda);
 /* Makes the libraries use cuda->stream. */
 GPUNN__INTERNAL gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda);
 
-/* ---- finding the libraries ------------------------------------------------------------------------------------------- */
+/* ---- finding the libraries ----------------------------------------------------------------------------- */
 
 #ifndef GPUNN__EMULATOR
 
@@ -1258,7 +1311,8 @@ GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const ch
 }
 
 #ifndef _WIN32
-/* Keeps what the loader says of a file that is there. A bare name that it finds nowhere begins its sentence. */
+/* Keeps what the loader says of a file that is there. A bare name that it finds nowhere begins its
+ * sentence. */
 static void gpunn__module_fail(gpunn__module *module, const char *path)
 {
     const char *why = dlerror();
@@ -1274,7 +1328,8 @@ static void gpunn__module_need_graphs(gpunn__module *module)
     void   *symbol = dlsym(module->handle, "cudnnGetVersion");
     if (symbol == NULL || dladdr(symbol, &info) == 0 || info.dli_fname == NULL) return;
     const char *slash = strrchr(info.dli_fname, '/');
-    (void)snprintf(file, sizeof file, "%.*slibcudnn_graph.so.9", slash ? (int)(slash + 1 - info.dli_fname) : 0, info.dli_fname);
+    (void)snprintf(file, sizeof file, "%.*slibcudnn_graph.so.9",
+                   slash ? (int)(slash + 1 - info.dli_fname) : 0, info.dli_fname);
     if (dlopen(access(file, F_OK) == 0 ? file : "libcudnn_graph.so.9", RTLD_LAZY | RTLD_LOCAL)) return;
     gpunn__module_fail(module, info.dli_fname);
     (void)dlclose(module->handle);
@@ -1285,7 +1340,8 @@ static void gpunn__module_need_graphs(gpunn__module *module)
 static bool gpunn__module_load(gpunn__module *module, const char *path)
 {
 #ifdef _WIN32
-    module->handle = (void *)LoadLibraryExA(path, NULL, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR);
+    module->handle = (void *)LoadLibraryExA(
+        path, NULL, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR);
     if (module->handle == NULL) module->handle = (void *)LoadLibraryA(path);
 #else
     module->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -1344,7 +1400,8 @@ static bool gpunn__module_beside_python(gpunn__module *module, const char *file)
         (void)snprintf(python, sizeof python, "%.*s/python3", length, path);
         bool there = access(python, X_OK) == 0;
         (void)snprintf(python, sizeof python, "%.*s/..", length, path);
-        if (there && gpunn__module_seek(module, python, "lib/python3*/site-packages/nvidia/*/lib/", file)) return true;
+        if (there && gpunn__module_seek(module, python, "lib/python3*/site-packages/nvidia/*/lib/", file))
+            return true;
         path += length;
         if (*path == ':') path++;
     }
@@ -1418,8 +1475,9 @@ static void gpunn__module_describe(gpunn__module *module, const char *version_fu
 }
 
 /* Opens one library of the same major version as the header (`built`). On failure, text says why. */
-static bool gpunn__module_open(gpunn__module *module, const char *title, const char *file_format, const char *variable,
-                               const char *version_function, size_t built, char *text, size_t text_size)
+static bool gpunn__module_open(gpunn__module *module, const char *title, const char *file_format,
+                               const char *variable, const char *version_function, size_t built, char *text,
+                               size_t text_size)
 {
     char file[64], has[32], needs[32];
     int  major = (int)(built / 10000);
@@ -1429,12 +1487,14 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
         gpunn__module_describe(module, version_function);
         if (module->version / 10000 == (size_t)major) return true;
         (void)snprintf(text, text_size,
-                       "%.200s is %s %s, but this program was built with %s; install %s %d, or build with the other one's header",
+                       "%.200s is %s %s, but this program was built with %s; install %s %d, or build with "
+                       "the other one's header",
                        module->path, title, gpunn__version_text(module->version, has), needs, title, major);
         return false;
     }
     if (module->failure[0]) {
-        (void)snprintf(text, text_size, "%s %d does not load: %s; install it anew, or set %s to the folder of another", title,
+        (void)snprintf(text, text_size,
+                       "%s %d does not load: %s; install it anew, or set %s to the folder of another", title,
                        major, module->failure, variable);
         return false;
     }
@@ -1442,25 +1502,27 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
         (void)snprintf(file, sizeof file, file_format, other);
         if (!gpunn__module_find(module, file, variable)) continue;
         gpunn__module_describe(module, version_function);
-        (void)snprintf(
-            text, text_size,
-            "only %s %s is here (%.200s), but this program was built with %s and needs %d; install that, or set %s to its folder",
-            title, gpunn__version_text(module->version, has), module->path, needs, major, variable);
+        (void)snprintf(text, text_size,
+                       "only %s %s is here (%.200s), but this program was built with %s and needs %d; "
+                       "install that, or set %s to its folder",
+                       title, gpunn__version_text(module->version, has), module->path, needs, major,
+                       variable);
         return false;
     }
     const char *set = getenv(variable);
     (void)snprintf(file, sizeof file, file_format, major);
-    int n = snprintf(text, text_size, "%s %d is missing: %s was not found in " GPUNN__PLACES, title, major, file, variable);
+    int n = snprintf(text, text_size, "%s %d is missing: %s was not found in " GPUNN__PLACES, title, major,
+                     file, variable);
     if (n > 0 && (size_t)n < text_size)
-        (void)snprintf(text + n, text_size - (size_t)n, "; install it, or set %s (%s%s%s) to its folder", variable,
-                       set ? "now '" : "now unset", set ? set : "", set ? "'" : "");
+        (void)snprintf(text + n, text_size - (size_t)n, "; install it, or set %s (%s%s%s) to its folder",
+                       variable, set ? "now '" : "now unset", set ? set : "", set ? "'" : "");
     return false;
 }
 
 static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
 {
-    return gpunn__module_open(module, "cuBLASLt", GPUNN__LT_FILE, "GPUNN_CUDA_PATH", "cublasLtGetVersion", CUBLAS_VERSION, text,
-                              text_size);
+    return gpunn__module_open(module, "cuBLASLt", GPUNN__LT_FILE, "GPUNN_CUDA_PATH", "cublasLtGetVersion",
+                              CUBLAS_VERSION, text, text_size);
 }
 
 #if GPUNN__CUDNN
@@ -1499,14 +1561,15 @@ static void gpunn__nvrtc_open(void)
 
 static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
 {
-    if (!gpunn__module_open(module, "cuDNN", GPUNN__DNN_FILE, "GPUNN_CUDNN_PATH", "cudnnGetVersion", CUDNN_VERSION, text,
-                            text_size))
+    if (!gpunn__module_open(module, "cuDNN", GPUNN__DNN_FILE, "GPUNN_CUDNN_PATH", "cudnnGetVersion",
+                            CUDNN_VERSION, text, text_size))
         return false;
     size_t (*cuda_version)(void) = (size_t(*)(void))gpunn__module_symbol(module, "cudnnGetCudartVersion");
     if (cuda_version && cuda_version() / 1000 != CUDART_VERSION / 1000) {
-        (void)snprintf(text, text_size,
-                       "%.200s is cuDNN for CUDA %d, but this program was built with CUDA %d; install cuDNN for that",
-                       module->path, (int)(cuda_version() / 1000), CUDART_VERSION / 1000);
+        (void)snprintf(
+            text, text_size,
+            "%.200s is cuDNN for CUDA %d, but this program was built with CUDA %d; install cuDNN for that",
+            module->path, (int)(cuda_version() / 1000), CUDART_VERSION / 1000);
         return false;
     }
     gpunn__nvrtc_open();
@@ -1517,7 +1580,7 @@ static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
 #endif
 #endif
 
-/* ---- opening the libraries ------------------------------------------------------------------------------------------- */
+/* ---- opening the libraries ----------------------------------------------------------------------------- */
 
 #ifndef GPUNN__EMULATOR
 
@@ -1542,17 +1605,20 @@ static const char *gpunn__dnn_bind(gpunn__libraries *libraries, const gpunn__mod
 
 GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
 {
-    gpunn__libraries *libraries = cuda->libraries = (gpunn__libraries *)gpunn__host_alloc(cuda, sizeof *libraries);
+    gpunn__libraries *libraries = cuda->libraries = (gpunn__libraries *)gpunn__host_alloc(cuda,
+                                                                                          sizeof *libraries);
     char              text[sizeof cuda->text];
     if (libraries == NULL) return GPUNN_ERR_MEMORY;
-    if (!gpunn__lt_find(&libraries->lt_module, text, sizeof text)) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s", text);
+    if (!gpunn__lt_find(&libraries->lt_module, text, sizeof text))
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s", text);
     const char *missing = gpunn__lt_bind(libraries, &libraries->lt_module);
     if (missing)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s lacks %s; install the cuBLAS of CUDA 12 or later",
                                 libraries->lt_module.path, missing);
     cublasStatus_t status = libraries->cublasLtCreate(&libraries->lt);
     if (status != CUBLAS_STATUS_SUCCESS)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "cublasLtCreate: %s", libraries->cublasLtGetStatusString(status));
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "cublasLtCreate: %s",
+                                libraries->cublasLtGetStatusString(status));
     libraries->lt_workspace_bytes = cuda->capability >= 90 ? (size_t)32 << 20 : (size_t)4 << 20;
     libraries->lt_workspace = gpunn__cuda_alloc(cuda, libraries->lt_workspace_bytes);
     return libraries->lt_workspace ? GPUNN_OK : GPUNN_ERR_MEMORY;
@@ -1567,8 +1633,8 @@ static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%s", text);
     const char *missing = gpunn__dnn_bind(libraries, &libraries->dnn_module);
     if (missing)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%s lacks %s; install a later cuDNN %d", libraries->dnn_module.path,
-                                missing, CUDNN_MAJOR);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%s lacks %s; install a later cuDNN %d",
+                                libraries->dnn_module.path, missing, CUDNN_MAJOR);
     cudnnStatus_t status = libraries->cudnnCreate(&libraries->dnn);
     if (status == CUDNN_STATUS_SUCCESS) status = libraries->cudnnSetStream(libraries->dnn, cuda->stream);
     if (status == CUDNN_STATUS_SUCCESS) return GPUNN_OK;
@@ -1578,8 +1644,9 @@ static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
 #else
 static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
 {
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                            "this program was built without cuDNN; put the folder of cuDNN 9's cudnn.h on the include path (-I)");
+    return gpunn__cuda_fail(
+        cuda, GPUNN_ERR_UNSUPPORTED,
+        "this program was built without cuDNN; put the folder of cuDNN 9's cudnn.h on the include path (-I)");
 }
 #endif
 
@@ -1591,7 +1658,8 @@ GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
         libraries->dnn_status = gpunn__dnn_open(cuda);
         if (libraries->dnn_status != GPUNN_OK) {
             char text[sizeof cuda->text + 64];
-            (void)snprintf(text, sizeof text, "convolutions, attention and recurrent layers go slower ways: %s", cuda->text);
+            (void)snprintf(text, sizeof text,
+                           "convolutions, attention and recurrent layers go slower ways: %s", cuda->text);
             gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
         }
     }
@@ -1618,7 +1686,8 @@ GPUNN__INTERNAL void gpunn__libraries_close(gpunn__cuda *cuda)
     if (libraries->dnn && is_ours) (void)libraries->cudnnDestroy(libraries->dnn);
 #endif
     if (libraries->lt && is_ours) (void)libraries->cublasLtDestroy(libraries->lt);
-    if (libraries->lt_workspace) gpunn__cuda_free(cuda, libraries->lt_workspace, libraries->lt_workspace_bytes);
+    if (libraries->lt_workspace)
+        gpunn__cuda_free(cuda, libraries->lt_workspace, libraries->lt_workspace_bytes);
     gpunn__host_free(cuda, libraries, sizeof *libraries);
     cuda->libraries = NULL;
 }
@@ -1629,56 +1698,65 @@ GPUNN__INTERNAL void gpunn__libraries_report(void (*write)(void *user, const cha
     gpunn__module module;
     memset(&module, 0, sizeof module);
     if (gpunn__lt_find(&module, text, sizeof text))
-        (void)snprintf(line, sizeof line, "cuBLASLt      %s (built with %s), %s\n", gpunn__version_text(module.version, has),
-                       gpunn__version_text(CUBLAS_VERSION, built), module.path);
+        (void)snprintf(line, sizeof line, "cuBLASLt      %s (built with %s), %s\n",
+                       gpunn__version_text(module.version, has), gpunn__version_text(CUBLAS_VERSION, built),
+                       module.path);
     else
         (void)snprintf(line, sizeof line, "cuBLASLt      %s\n", text);
     write(user, line);
 #if GPUNN__CUDNN
     if (gpunn__dnn_find(&module, text, sizeof text))
-        (void)snprintf(line, sizeof line, "cuDNN         %s (built with %s), %s\n", gpunn__version_text(module.version, has),
-                       gpunn__version_text(CUDNN_VERSION, built), module.path);
+        (void)snprintf(line, sizeof line, "cuDNN         %s (built with %s), %s\n",
+                       gpunn__version_text(module.version, has), gpunn__version_text(CUDNN_VERSION, built),
+                       module.path);
     else
-        (void)snprintf(line, sizeof line, "cuDNN         %s; convolutions go through matrix products\n", text);
+        (void)snprintf(line, sizeof line, "cuDNN         %s; convolutions go through matrix products\n",
+                       text);
 #else
-    (void)snprintf(
-        line, sizeof line,
-        "cuDNN         not built in: no cudnn.h of cuDNN 9 was on the include path; convolutions go through matrix products\n");
+    (void)snprintf(line, sizeof line,
+                   "cuDNN         not built in: no cudnn.h of cuDNN 9 was on the include path; convolutions "
+                   "go through matrix products\n");
 #endif
     write(user, line);
 }
 #endif
 
-/* ==== >>base/ranks ================================================================================================= *
+/* ==== >>base/ranks ======================================================================================= *
  * NCCL is opened when the first group needs it. The few functions used are declared here, so NCCL's header is
  * not needed (tests/compile/nccl.cpp compares them with it). The communicator is nonblocking, so waiting for
  * other ranks can time out. */
 typedef struct gpunn__nccl_id {
     char bytes[GPUNN_RANKS_ID];
 } gpunn__nccl_id;
-typedef struct gpunn__nccl_config { /* the layout of version 2.14, as `version` says; later versions append members */
+/* the layout of version 2.14, as `version` says; later versions append members */
+typedef struct gpunn__nccl_config {
     size_t   size;
     unsigned magic, version;
     int      blocking;
 } gpunn__nccl_config;
 
 /* clang-format off */
-#define GPUNN__NCCL_FUNCTIONS(X)                                                                                               \
-    X(int, ncclGetVersion, (int *version))                                                                                     \
-    X(int, ncclGetUniqueId, (gpunn__nccl_id *id))                                                                              \
-    X(int, ncclCommInitRankConfig, (void **comm, int size, gpunn__nccl_id id, int rank, gpunn__nccl_config *config))           \
-    X(int, ncclCommGetAsyncError, (void *comm, int *state))                                                                    \
-    X(int, ncclCommAbort, (void *comm))                                                                                        \
-    X(int, ncclCommFinalize, (void *comm))                                                                                     \
-    X(int, ncclCommDestroy, (void *comm))                                                                                      \
-    X(const char *, ncclGetErrorString, (int result))                                                                          \
-    X(int, ncclGroupStart, (void))                                                                                             \
-    X(int, ncclGroupEnd, (void))                                                                                               \
-    X(int, ncclAllReduce, (const void *from, void *to, size_t count, int type, int operation, void *comm, cudaStream_t stream))\
-    X(int, ncclReduce,                                                                                                         \
-      (const void *from, void *to, size_t count, int type, int operation, int root, void *comm, cudaStream_t stream))          \
-    X(int, ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm, cudaStream_t stream))               \
-    X(int, ncclBroadcast, (const void *from, void *to, size_t count, int type, int root, void *comm, cudaStream_t stream))
+#define GPUNN__NCCL_FUNCTIONS(X)                                                                          \
+    X(int, ncclGetVersion, (int *version))                                                                \
+    X(int, ncclGetUniqueId, (gpunn__nccl_id *id))                                                         \
+    X(int, ncclCommInitRankConfig, (void **comm, int size, gpunn__nccl_id id, int rank,                   \
+      gpunn__nccl_config *config))                                                                        \
+    X(int, ncclCommGetAsyncError, (void *comm, int *state))                                               \
+    X(int, ncclCommAbort, (void *comm))                                                                   \
+    X(int, ncclCommFinalize, (void *comm))                                                                \
+    X(int, ncclCommDestroy, (void *comm))                                                                 \
+    X(const char *, ncclGetErrorString, (int result))                                                     \
+    X(int, ncclGroupStart, (void))                                                                        \
+    X(int, ncclGroupEnd, (void))                                                                          \
+    X(int, ncclAllReduce, (const void *from, void *to, size_t count, int type, int operation, void *comm, \
+      cudaStream_t stream))                                                                               \
+    X(int, ncclReduce,                                                                                    \
+      (const void *from, void *to, size_t count, int type, int operation, int root, void *comm,           \
+      cudaStream_t stream))                                                                               \
+    X(int, ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm,                \
+      cudaStream_t stream))                                                                               \
+    X(int, ncclBroadcast, (const void *from, void *to, size_t count, int type, int root, void *comm,      \
+      cudaStream_t stream))
 /* clang-format on */
 
 struct gpunn__nccl {
@@ -1703,8 +1781,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_R
 
 GPUNN__INTERNAL void gpunn__cuda_ranks_leave(void *context, bool waits);
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size,
-                                                    double timeout);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank,
+                                                    int size, double timeout);
 
 /* Fails if count > 0 and there is no communicator any more. */
 GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count);
@@ -1714,14 +1792,17 @@ GPUNN__INTERNAL gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count);
 
 /* All-gather: parts [ranks->size] of `count` floats each, of which this rank has its own. All ranks have all
  * parts when the stream continues. */
-GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count);
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts,
+                                                 int64_t count);
 
 /* The same through host memory, where the ranks' parts are doubles. Used if ranks on CPUs take part. */
-GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count);
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks,
+                                                      float *parts, int64_t count);
 
 /* Begins the exchanges of the run that are complete after `steps` steps, starting with the first that has not
  * begun. */
-GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun);
+GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps,
+                                                    int *begun);
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exchange *exchanges, int count);
 
@@ -1737,7 +1818,7 @@ enum {
         sizeof(gpunn__nccl_config), 0xcafebeef, 21400, 0 \
     }
 
-/* ---- opening NCCL ---------------------------------------------------------------------------------------------------- */
+/* ---- opening NCCL -------------------------------------------------------------------------------------- */
 
 #ifdef GPUNN__EMULATOR /* tests/emulator/nccl.cpp */
 
@@ -1763,7 +1844,8 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     memset(&module, 0, sizeof module);
     if (!gpunn__module_find(&module, GPUNN__NCCL_FILE, "GPUNN_NCCL_PATH")) {
         if (module.failure[0])
-            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew", module.failure);
+            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew",
+                           module.failure);
         else
             (void)snprintf(nccl->text, sizeof nccl->text,
                            "NCCL is missing: " GPUNN__NCCL_FILE " was not found in " GPUNN__PLACES
@@ -1779,10 +1861,11 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     gpunn__module_locate(&module, "ncclGetVersion");
     if (missing == NULL) (void)nccl->ncclGetVersion(&version);
     if (missing)
-        (void)snprintf(nccl->text, sizeof nccl->text, "%.200s lacks %s; install NCCL 2.14 or later", module.path, missing);
+        (void)snprintf(nccl->text, sizeof nccl->text, "%.200s lacks %s; install NCCL 2.14 or later",
+                       module.path, missing);
     else
-        (void)snprintf(nccl->text, sizeof nccl->text, "%d.%d.%d, %.200s", version / 10000, version / 100 % 100, version % 100,
-                       module.path);
+        (void)snprintf(nccl->text, sizeof nccl->text, "%d.%d.%d, %.200s", version / 10000,
+                       version / 100 % 100, version % 100, module.path);
     return missing == NULL;
 }
 #endif
@@ -1808,10 +1891,11 @@ static gpunn_status gpunn__nccl_open(gpunn__cuda *cuda)
         gpunn__nccl_uniform();
         cuda->nccl->found = gpunn__nccl_find(cuda->nccl) ? GPUNN_OK : GPUNN_ERR_UNSUPPORTED;
     }
-    return cuda->nccl->found == GPUNN_OK ? GPUNN_OK : gpunn__cuda_fail(cuda, cuda->nccl->found, "%s", cuda->nccl->text);
+    return cuda->nccl->found == GPUNN_OK ? GPUNN_OK
+                                         : gpunn__cuda_fail(cuda, cuda->nccl->found, "%s", cuda->nccl->text);
 }
 
-/* ---- waiting --------------------------------------------------------------------------------------------------------- */
+/* ---- waiting ------------------------------------------------------------------------------------------- */
 
 typedef std::chrono::steady_clock::time_point gpunn__instant;
 
@@ -1821,7 +1905,8 @@ static double gpunn__seconds_since(gpunn__instant began)
 }
 
 /* Aborts the communicator, which ends its kernels. ncclCommAbort returns only when no graph holds an exchange
- * any more, neither one of ours nor one that the program has captured. So it is called by a detached thread. */
+ * any more, neither one of ours nor one that the program has captured. So it is called by a detached
+ * thread. */
 static void gpunn__nccl_abort(gpunn__cuda *cuda)
 {
     const auto give_up = [end = cuda->nccl->ncclCommAbort, comm = cuda->nccl->comm, device = cuda->device] {
@@ -1843,10 +1928,11 @@ static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int re
     if (nccl->comm) gpunn__nccl_abort(cuda);
     if (result == GPUNN__NCCL_IN_PROGRESS)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "%s: a rank has not come within %g seconds: look for one that has ended, "
-                                "or whose GPU or network hangs",
+                                "%s: a rank has not come within %g seconds: look for one that has ended, or "
+                                "whose GPU or network hangs",
                                 what, nccl->timeout);
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s: NCCL says %s; NCCL_DEBUG=WARN in the environment tells more", what,
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                            "%s: NCCL says %s; NCCL_DEBUG=WARN in the environment tells more", what,
                             nccl->ncclGetErrorString(result));
 }
 
@@ -1868,7 +1954,8 @@ GPUNN__INTERNAL gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t ev
     gpunn__nccl         *nccl = cuda->nccl;
     const gpunn__instant began = std::chrono::steady_clock::now();
     cudaError_t          error;
-    if (nccl == NULL || nccl->comm == NULL) return gpunn__cuda_check(cuda, cudaEventSynchronize(event), "cudaEventSynchronize");
+    if (nccl == NULL || nccl->comm == NULL)
+        return gpunn__cuda_check(cuda, cudaEventSynchronize(event), "cudaEventSynchronize");
     while ((error = cudaEventQuery(event)) == cudaErrorNotReady) {
         int result = 0;
         gpunn__cuda_clear();
@@ -1890,7 +1977,7 @@ GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda)
     return gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize");
 }
 
-/* ---- functions of the backend ---------------------------------------------------------------------------------------- */
+/* ---- functions of the backend -------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
 {
@@ -1898,7 +1985,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_R
     gpunn__nccl_id made;
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__nccl_open(cuda));
-    if (cuda->nccl->comm) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the device is in another group of NCCL's");
+    if (cuda->nccl->comm)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the device is in another group of NCCL's");
     if (id == NULL) return GPUNN_OK;
     const int result = cuda->nccl->ncclGetUniqueId(&made);
     memcpy(id, made.bytes, sizeof made.bytes);
@@ -1938,8 +2026,8 @@ static gpunn_status gpunn__ranks_begin(gpunn__cuda *cuda, const char id[GPUNN_RA
     return gpunn__nccl_done(cuda, "joining the ranks", result);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size,
-                                                    double timeout)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank,
+                                                    int size, double timeout)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
@@ -1954,15 +2042,17 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id
 GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
 {
     if (count == 0 || cuda->nccl->comm) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "NCCL has failed before; begin anew from the last checkpoint");
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                            "NCCL has failed before; begin anew from the last checkpoint");
 }
 
 /* Starts one exchange of `count` values of that type: the exchange's own values, or BF16 copies of them. */
-static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange, void *values, size_t count, int type,
-                               int operation)
+static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange, void *values, size_t count,
+                               int type, int operation)
 {
     if (exchange->collects)
-        return nccl->ncclReduce(values, values, count, type, operation, exchange->root, nccl->comm, nccl->stream);
+        return nccl->ncclReduce(values, values, count, type, operation, exchange->root, nccl->comm,
+                                nccl->stream);
     if (exchange->root == GPUNN_MEAN)
         return nccl->ncclAllReduce(values, values, count, type, operation, nccl->comm, nccl->stream);
     return nccl->ncclBroadcast(values, values, count, type, exchange->root, nccl->comm, nccl->stream);
@@ -1978,7 +2068,8 @@ static gpunn_status gpunn__exchange_bf16(gpunn__cuda *cuda, const gpunn_exchange
         float *const values = exchange->values + at;
         n = exchange->count - at < exchange->bf16_count ? exchange->count - at : exchange->bf16_count;
         GPUNN__TRY(gpunn__cuda_copy(cuda, exchange->bf16, GPUNN_BF16, values, GPUNN_F32, n, false));
-        const int result = gpunn__exchange_one(nccl, exchange, exchange->bf16, (size_t)n, GPUNN__NCCL_BFLOAT16, GPUNN__NCCL_SUM);
+        const int result = gpunn__exchange_one(nccl, exchange, exchange->bf16, (size_t)n,
+                                               GPUNN__NCCL_BFLOAT16, GPUNN__NCCL_SUM);
         GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging gradients", result));
         if (!hears) continue;
         GPUNN__TRY(gpunn__cuda_copy(cuda, values, GPUNN_F32, exchange->bf16, GPUNN_BF16, n, false));
@@ -1999,11 +2090,12 @@ static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchan
     for (int i = 0; i < count && (result == 0 || result == GPUNN__NCCL_IN_PROGRESS); i++) {
         narrow += exchanges[i].bf16 != NULL;
         if (exchanges[i].bf16) continue;
-        result = gpunn__exchange_one(nccl, &exchanges[i], exchanges[i].values, (size_t)exchanges[i].count, GPUNN__NCCL_FLOAT,
-                                     GPUNN__NCCL_AVERAGE);
+        result = gpunn__exchange_one(nccl, &exchanges[i], exchanges[i].values, (size_t)exchanges[i].count,
+                                     GPUNN__NCCL_FLOAT, GPUNN__NCCL_AVERAGE);
     }
     const int ended = nccl->ncclGroupEnd();
-    GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging gradients", result == 0 || result == GPUNN__NCCL_IN_PROGRESS ? ended : result));
+    GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging gradients",
+                                result == 0 || result == GPUNN__NCCL_IN_PROGRESS ? ended : result));
     const cudaStream_t stream = cuda->stream;
     gpunn_status       status = GPUNN_OK;
     cuda->stream = nccl->stream;
@@ -2017,25 +2109,29 @@ GPUNN__INTERNAL gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count)
 {
     if (count == 0) return GPUNN_OK;
     GPUNN__CUDA(cuda, cudaEventRecord(cuda->nccl->done, cuda->nccl->stream));
-    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->nccl->done, 0), "cudaStreamWaitEvent");
+    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->nccl->done, 0),
+                             "cudaStreamWaitEvent");
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts,
+                                                 int64_t count)
 {
     gpunn__nccl *nccl = cuda->nccl;
     GPUNN__TRY(gpunn__ranks_there(cuda, 1));
     GPUNN__CUDA(cuda, cudaEventRecord(nccl->begun, cuda->stream));
     GPUNN__CUDA(cuda, cudaStreamWaitEvent(nccl->stream, nccl->begun, 0));
-    const int result = nccl->ncclAllGather(parts + ranks->rank * count, parts, (size_t)count, GPUNN__NCCL_FLOAT, nccl->comm,
-                                           nccl->stream);
+    const int result = nccl->ncclAllGather(parts + ranks->rank * count, parts, (size_t)count,
+                                           GPUNN__NCCL_FLOAT, nccl->comm, nccl->stream);
     GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging sums", result));
     return gpunn__exchanges_end(cuda, 1);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks,
+                                                      float *parts, int64_t count)
 {
     const int64_t own = ranks->rank * count, all = ranks->size * count;
-    const size_t  each = (size_t)count * sizeof(double), bytes = (size_t)all * (sizeof(double) + sizeof(float));
+    const size_t  each = (size_t)count * sizeof(double),
+                 bytes = (size_t)all * (sizeof(double) + sizeof(float));
     GPUNN__TRY(gpunn__outside_capture(cuda, "meeting of ranks through the host's memory"));
     double *host = (double *)gpunn__host_alloc(cuda, bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
@@ -2044,14 +2140,16 @@ GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const g
     const bool   there = status == GPUNN_OK;
     for (int64_t i = 0; i < count && there; i++) host[own + i] = (double)narrow[i];
     if (there) status = ranks->gather(ranks->user, host, each);
-    if (there && status != GPUNN_OK) status = gpunn__cuda_fail(cuda, status, "the ranks have not come together");
+    if (there && status != GPUNN_OK)
+        status = gpunn__cuda_fail(cuda, status, "the ranks have not come together");
     for (int64_t i = 0; i < all && status == GPUNN_OK; i++) narrow[i] = (float)host[i];
     if (status == GPUNN_OK) status = gpunn__cuda_upload(cuda, parts, narrow, (size_t)all * sizeof *parts);
     gpunn__host_free(cuda, host, bytes);
     return status;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun)
+GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps,
+                                                    int *begun)
 {
     int end = *begun;
     while (end < run->exchange_count && run->exchanges[end].after <= steps) end++;
@@ -2068,7 +2166,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exc
     return gpunn__exchanges_end(cuda, count);
 }
 
-/* ==== >>base/shared ================================================================================================ */
+/* ==== >>base/shared ===================================================================================== */
 /* Interfaces that one part offers to the ops of others: matrix products, cuDNN, sums and the steps'
  * epilogue. */
 
@@ -2079,8 +2177,8 @@ struct gpunn__range {
     explicit gpunn__range(const gpunn_step *step)
     {
         char text[160];
-        (void)snprintf(text, sizeof text, "%.100s%s%s%s", step->name, *step->name ? " " : "", gpunn_op_name(step->op),
-                       step->backward ? " backward" : "");
+        (void)snprintf(text, sizeof text, "%.100s%s%s%s", step->name, *step->name ? " " : "",
+                       gpunn_op_name(step->op), step->backward ? " backward" : "");
         (void)nvtxRangePushA(text);
     }
     explicit gpunn__range(const char *what)
@@ -2107,13 +2205,16 @@ typedef enum gpunn__activation {
     GPUNN__RELU_DERIVATIVE
 } gpunn__activation;
 typedef struct gpunn__product {
-    int64_t           m, n, k, batch;
-    bool              transpose_a, transpose_b;     /* a is stored [k][m]; b is stored [n][k] */
-    int64_t           lda, ldb, ldd;                /* elements between stored rows; residual has the stride of d */
-    int64_t           stride_a, stride_b, stride_d; /* elements between products of the batch; 0: shared by all */
-    gpunn_dtype       dtype, d_dtype;               /* of a and b; of d, residual and aux */
-    gpunn_precision   precision;                    /* F32: exact products; TF32: rounds the operands if dtype is F32 */
-    bool              accumulate;                   /* d += */
+    int64_t m, n, k, batch;
+    bool    transpose_a, transpose_b; /* a is stored [k][m]; b is stored [n][k] */
+    /* elements between stored rows; residual has the stride of d */
+    int64_t lda, ldb, ldd;
+    /* elements between products of the batch; 0: shared by all */
+    int64_t     stride_a, stride_b, stride_d;
+    gpunn_dtype dtype, d_dtype; /* of a and b; of d, residual and aux */
+    /* F32: exact products; TF32: rounds the operands if dtype is F32 */
+    gpunn_precision   precision;
+    bool              accumulate; /* d += */
     gpunn__activation activation;
     bool              keep_nan; /* relu must propagate NaN, which the library does not guarantee */
     const void       *a, *b;
@@ -2123,8 +2224,9 @@ typedef struct gpunn__product {
     const void       *residual; /* NULL: none; never together with accumulate */
     /* layout of d, batch 1. GELU_TANH: receives its argument, if non-NULL. GELU_TANH_DERIVATIVE: that
      * argument. RELU_DERIVATIVE: relu's result. */
-    void  *aux;
-    float *row_sums;  /* [m], with batch 1 and transpose_a: op(a) summed over k; NULL: not needed; never with bias */
+    void *aux;
+    /* [m], with batch 1 and transpose_a: op(a) summed over k; NULL: not needed; never with bias */
+    float *row_sums;
     void  *workspace; /* only with row_sums: what gpunn__cuda_channel_sums needs for [k][m] */
 } gpunn__product;
 /* The interface to cuBLASLt. prepare checks whether there is an algorithm; it only compares pointers with
@@ -2137,15 +2239,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
  * are [n][d][h][w][c], [n][o][p][q][k] and [k][kd][kh][kw][c / groups]. */
 enum { GPUNN__CONV_TAG = 0x636F6E76 };
 typedef enum gpunn__conv_kind { GPUNN__CONV_FORWARD, GPUNN__CONV_DATA, GPUNN__CONV_FILTER } gpunn__conv_kind;
-typedef struct gpunn__convolution { /* all fields must be set and there is no padding: the key of the plan in the cache */
-    int64_t tag;                    /* identifies this use of the cache: GPUNN__CONV_TAG */
-    int64_t kind;                   /* gpunn__conv_kind */
-    int64_t dtype;                  /* gpunn_dtype of x, w, y */
-    int64_t precision;              /* gpunn_precision */
-    int64_t axes;                   /* 3, or 2: d, and with a single axis also h, has size 1 */
-    int64_t n, c, d, h, w;          /* x */
-    int64_t k, kd, kh, kw;          /* filters */
-    int64_t o, p, q;                /* y along d, h and w */
+/* all fields must be set and there is no padding: the key of the plan in the cache */
+typedef struct gpunn__convolution {
+    int64_t tag;           /* identifies this use of the cache: GPUNN__CONV_TAG */
+    int64_t kind;          /* gpunn__conv_kind */
+    int64_t dtype;         /* gpunn_dtype of x, w, y */
+    int64_t precision;     /* gpunn_precision */
+    int64_t axes;          /* 3, or 2: d, and with a single axis also h, has size 1 */
+    int64_t n, c, d, h, w; /* x */
+    int64_t k, kd, kh, kw; /* filters */
+    int64_t o, p, q;       /* y along d, h and w */
     int64_t stride[3], padding[3], dilation[3];
     int64_t groups;
     int64_t bias, residual, relu; /* 0 or 1, forward only: y = relu(conv + residual + bias[k]) */
@@ -2165,9 +2268,11 @@ enum { GPUNN__ATTENTION_TAG = 0x61747465 };
 typedef struct gpunn__dnn_attention { /* all fields must be set and there is no padding: a key of the cache */
     int64_t tag, backward, dtype, n, heads, kv_heads, l, s, e, ev, causal;
     int64_t padded; /* actual numbers of rows and keys are passed, although all samples have l and s */
-    int64_t adds;   /* backward: sums dq in F32 in memory, in no fixed order, rather than keeping l x s matrices */
+    /* backward: sums dq in F32 in memory, in no fixed order, rather than keeping l x s matrices */
+    int64_t adds;
     int64_t bias[4];
-    int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3]; /* strides of gradients are 0 in a forward pass */
+    /* strides of gradients are 0 in a forward pass */
+    int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3];
 } gpunn__dnn_attention;
 /* Forward: q, k, v -> y, lse (F32 [n, heads, l]). Backward: all these and dy -> dq, dk, dv. Results are
  * overwritten. */
@@ -2192,8 +2297,10 @@ typedef struct gpunn__dnn_rnn { /* all fields must be set and there is no paddin
     int64_t tag, op, relu, precision, training, length, batch, in, hidden, directions, bias;
 } gpunn__dnn_rnn;
 typedef struct gpunn__dnn_rnn_sizes {
-    size_t  weights, workspace, reserve; /* bytes; reserve: kept from the forward pass of training to the backward pass */
-    int64_t part[2][4]; /* offsets of weight_ih, weight_hh, bias_ih and bias_hh in the weights, per direction, in floats */
+    /* bytes; reserve: kept from the forward pass of training to the backward pass */
+    size_t weights, workspace, reserve;
+    /* offsets of weight_ih, weight_hh, bias_ih and bias_hh in the weights, per direction, in floats */
+    int64_t part[2][4];
 } gpunn__dnn_rnn_sizes;
 /* Forward: x, h_0, c_0, weights -> y, h_n, c_n, reserve. Backward: these and dy, dh_n, dc_n -> dx, dh_0,
  * dc_0; dweights are accumulated. x [length, batch, in], y [length, batch, directions, hidden], states
@@ -2206,48 +2313,60 @@ typedef struct gpunn__dnn_rnn_data {
     void        *reserve, *workspace;
 } gpunn__dnn_rnn_data;
 /* Like gpunn__dnn_prepare and gpunn__dnn_run. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes);
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                    gpunn__dnn_rnn_sizes *sizes);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                const gpunn__dnn_rnn_data *data);
 
 /* Whether cuDNN can be used. */
 GPUNN__INTERNAL bool   gpunn__dnn_available(gpunn__cuda *cuda);
 GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* if available: 92400 is 9.24.0 */
 /* Chooses the plan. workspace_bytes: receives the size that a run needs. GPUNN_ERR_UNSUPPORTED: there is no
  * plan; use another algorithm. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
-GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                                size_t *workspace_bytes);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                            const gpunn__conv_data *data);
 
-GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; the first op that needs cuDNN opens it */
+/* cuBLASLt; the first op that needs cuDNN opens it */
+GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda);
 GPUNN__INTERNAL void         gpunn__libraries_close(gpunn__cuda *cuda);
 GPUNN__INTERNAL void         gpunn__libraries_report(void (*write)(void *user, const char *text), void *user);
 
 /* out[channels] (F32) = or += x[n][channels][inner] summed over n and inner. */
-GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner);
-GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n,
-                                                      int64_t channels, int64_t inner, float *out, bool accumulate,
-                                                      void *workspace);
+GPUNN__INTERNAL size_t       gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n,
+                                                                int64_t channels, int64_t inner);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype,
+                                                      int64_t n, int64_t channels, int64_t inner, float *out,
+                                                      bool accumulate, void *workspace);
 /* The gradient of a broadcast operand: to = or += from, summed over the axes along which `to` was broadcast
  * to from's shape. */
-GPUNN__INTERNAL size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to);
-GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to,
-                                                bool accumulate, void *workspace);
-GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action); /* all elementwise ops */
+GPUNN__INTERNAL size_t       gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from,
+                                                          const gpunn_value *to);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from,
+                                                const gpunn_value *to, bool accumulate, void *workspace);
+/* all elementwise ops */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
 /* Completes the forward step of LINEAR or a convolution in one pass, after the bare product was stored to y.
  * y (y_dtype) has the shape of step->out, with channels on axis 1, or on the last axis for LINEAR.
  * step->out.data = act(norm(y + bias) + residual). Each part is applied only if its flag is set; bias is
  * step->in[2], the others are in step->fused. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype,
-                                                bool bias, bool norm, bool residual, bool relu);
-typedef struct gpunn__checks gpunn__checks; /* checks of gradients by kernels beside the steps (>>cuda/optimizers) */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
+                                                gpunn_dtype y_dtype, bool bias, bool norm, bool residual,
+                                                bool relu);
+/* checks of gradients by kernels beside the steps (>>cuda/optimizers) */
+typedef struct gpunn__checks gpunn__checks;
 /* What follows a run's steps: gradient norm, clipping, finite check, updates, loss scale (>>cuda/optimizers).
  * It only launches kernels. They read the values that vary from run to run from cuda->state: lr[i] and
  * update_step[i] for update i. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run,
+                                                 gpunn__checks *checks, int *begun);
 
-/* ==== >>cuda/formulas ============================================================================================== *
+/* ==== >>cuda/formulas ==================================================================================== *
  * Turns gpunn.h's tables of elementwise ops into structs of device functions. Macros give each word of the
  * tables' language its CUDA meaning. */
-enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT }; /* indices in from[], after the operands */
+/* indices in from[], after the operands */
+enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT };
 
 /* min and max as the tables define them, in F32: NaN propagates, which C's fminf and fmaxf do not do. */
 __device__ __forceinline__ float gpunn__float_min(float a, float b)
@@ -2297,29 +2416,33 @@ __device__ __forceinline__ float gpunn__float_sin(float x, int quadrants)
         r = fmaf(-turned, 5.39030253e-15f, r);
         quadrants += (int)turned;
     } else if (fabsf(x) < INFINITY) {
-        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32, shift = exponent % 32;
+        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32,
+                 shift = exponent % 32;
         uint64_t significand = bits << 8 | 0x80000000u, part[3];
 #pragma unroll
         for (unsigned k = 0; k < 3; k++)
             part[k] = ((uint64_t)gpunn__turns[word + k] << 32 | gpunn__turns[word + k + 1]) << shift >> 32;
-        uint64_t turns = (significand * part[0] << 32) + significand * part[1] + (significand * part[2] >> 32);
-        int      quadrant = (int)((turns + (1ull << 61)) >> 62);
+        uint64_t turns = (significand * part[0] << 32) + significand * part[1] +
+                         (significand * part[2] >> 32);
+        int quadrant = (int)((turns + (1ull << 61)) >> 62);
         r = (float)(int64_t)(turns - ((uint64_t)quadrant << 62)) * 3.40612167e-19f; /* pi / 2 / 2^62 */
         r = x < 0 ? -r : r;
         quadrants += x < 0 ? -quadrant : quadrant;
     } else
         r = NAN;
-    float s = r * r,
-          sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s, -1.66666672e-1f), r * s, r);
-    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s, 1.0f);
+    float s = r * r, sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s,
+                                      -1.66666672e-1f),
+                                 r * s, r);
+    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s,
+                        1.0f);
     float y = quadrants & 1 ? cosine : sine;
     return quadrants & 2 ? -y : y;
 }
 
 constexpr bool gpunn__in_name(char letter)
 {
-    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') ||
-           letter == '_';
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+           (letter >= '0' && letter <= '9') || letter == '_';
 }
 
 /* Whether a formula of the tables mentions a one-letter name. */
@@ -2346,7 +2469,8 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
     for (int i = 0; i < 3; i++) {
         facts.present |= (unsigned)(text[i][0] != '0' || text[i][1] != 0) << i;
         facts.passed |= (unsigned)(text[i][0] == 'g' && text[i][1] == 0) << i;
-        for (int k = 0; k < GPUNN__FROM_COUNT; k++) facts.readers[k] |= (unsigned)gpunn__mentions(text[i], name[k]) << i;
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+            facts.readers[k] |= (unsigned)gpunn__mentions(text[i], name[k]) << i;
     }
     for (int k = 0; k < GPUNN__FROM_COUNT; k++) facts.read |= (unsigned)(facts.readers[k] != 0) << k;
     return facts;
@@ -2412,7 +2536,8 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
 #define GPUNN__X(ENUM, name, f, dx) GPUNN__MAP(name, 1, , f, dx, 0, 0, #dx, "0", "0")
 GPUNN_UNARY_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, f, dx) GPUNN__MAP(name, 1, GPUNN__CONSTANT(attr1, 0), f, dx, 0, 0, #dx, "0", "0")
+#define GPUNN__X(ENUM, name, attr1, value1, f, dx) \
+    GPUNN__MAP(name, 1, GPUNN__CONSTANT(attr1, 0), f, dx, 0, 0, #dx, "0", "0")
 GPUNN_UNARY1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
@@ -2423,7 +2548,8 @@ GPUNN_UNARY2_OPS(GPUNN__X)
 GPUNN_BINARY_OPS(GPUNN__X)
 GPUNN_LOSS_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__MAP(name, 2, GPUNN__CONSTANT(attr1, 0), f, da, db, 0, #da, #db, "0")
+#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) \
+    GPUNN__MAP(name, 2, GPUNN__CONSTANT(attr1, 0), f, da, db, 0, #da, #db, "0")
 GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__MAP(name, 3, , f, da, db, dc, #da, #db, #dc)
@@ -2468,10 +2594,11 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__MAP
 
 #define GPUNN__X(...) +1
-enum { GPUNN__MAP_COUNT = 1 GPUNN__ELEMENTWISE_OPS(GPUNN__X) }; /* elementwise ops are gpunn_op's first members */
+/* elementwise ops are gpunn_op's first members */
+enum { GPUNN__MAP_COUNT = 1 GPUNN__ELEMENTWISE_OPS(GPUNN__X) };
 #undef GPUNN__X
 
-/* ==== >>cuda/elementwise =========================================================================================== *
+/* ==== >>cuda/elementwise ================================================================================= *
  * Elementwise ops as kernels made from gpunn.h's tables, one forward and one backward kernel per op. A
  * thread computes packs of 8 elements. It does not load operands that the op's formulas do not mention.
  * Below them are ops that only move data. */
@@ -2479,8 +2606,9 @@ enum { GPUNN__MAP_COUNT = 1 GPUNN__ELEMENTWISE_OPS(GPUNN__X) }; /* elementwise o
 GPUNN__INTERNAL const gpunn__map_facts *gpunn__map_facts_for(gpunn_op op);
 
 /* Block number `block` of `blocks` copies its share: to = or += from. */
-__device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                                 int64_t count, bool add, unsigned block, unsigned blocks)
+__device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from,
+                                                 gpunn_dtype from_dtype, int64_t count, bool add,
+                                                 unsigned block, unsigned blocks)
 {
     int64_t i = ((int64_t)block * blockDim.x + threadIdx.x) * GPUNN__PACK;
     for (; i < count; i += (int64_t)blocks * blockDim.x * GPUNN__PACK) {
@@ -2507,7 +2635,8 @@ typedef struct gpunn__operand {
 
 /* The index of the operand's value for element i. *left receives the number of elements from i on before the
  * first digit wraps. */
-__device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i, int64_t *left)
+__device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i,
+                                                        int64_t *left)
 {
     uint64_t rest = (uint64_t)i;
     int64_t  place = 0;
@@ -2522,7 +2651,8 @@ __device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &op
     return place;
 }
 
-__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n, float v[8])
+__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n,
+                                                    float v[8])
 {
     int64_t left = 0, place = gpunn__operand_place(operand, i, &left), stride = operand.stride[0];
     if (left >= GPUNN__PACK && stride == 1 && place % GPUNN__PACK == 0) {
@@ -2554,7 +2684,8 @@ typedef struct gpunn__map_job {
 } gpunn__map_job;
 
 /* Unary operands, results and their gradients are never broadcast; gpunn__cuda_map checks it. */
-__device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i, int n, float v[8])
+__device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i,
+                                                int n, float v[8])
 {
     if (broadcasts)
         gpunn__operand_load(operand, i, n, v);
@@ -2582,7 +2713,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_forward_kern
 }
 
 template <typename Op>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_kernel(const gpunn__map_job job)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
+    gpunn__map_backward_kernel(const gpunn__map_job job)
 {
     GPUNN__FOLLOW();
     int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -2613,8 +2745,9 @@ static const struct {
     void (*backward)(gpunn__map_job job);
     gpunn__map_facts facts;
 } gpunn__map_ops[] = {{NULL, NULL, {}},
-#define GPUNN__X(ENUM, name, ...) \
-    {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, gpunn__op_##name::FACTS},
+#define GPUNN__X(ENUM, name, ...)                                                               \
+    {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, \
+     gpunn__op_##name::FACTS},
                       GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 #undef GPUNN__X
 };
@@ -2680,10 +2813,12 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
     for (int k = 0; k < GPUNN__FROM_COUNT; k++)
         if (!(facts->readers[k] & computed)) job.from[k].data = NULL;
     if (computed)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].backward, gpunn__blocks(cuda, job.count, GPUNN__PACK),
-                                 GPUNN__THREADS, job));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].backward,
+                                 gpunn__blocks(cuda, job.count, GPUNN__PACK), GPUNN__THREADS, job));
     for (int i = 0; i < step->input_count; i++)
-        if (sums[i]) GPUNN__TRY(gpunn__cuda_sum_to(cuda, &full[i], &step->grad_in[i], step->accumulate[i], sum_workspace));
+        if (sums[i])
+            GPUNN__TRY(
+                gpunn__cuda_sum_to(cuda, &full[i], &step->grad_in[i], step->accumulate[i], sum_workspace));
     return GPUNN_OK;
 }
 
@@ -2700,29 +2835,32 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step
     for (int i = 0; i < step->input_count; i++) job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
     job.to[0] = step->out.data;
     job.to_dtype[0] = step->out.dtype;
-    return GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].forward, gpunn__blocks(cuda, job.count, GPUNN__PACK), GPUNN__THREADS,
-                         job);
+    return GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].forward, gpunn__blocks(cuda, job.count, GPUNN__PACK),
+                         GPUNN__THREADS, job);
 }
 
-/* ---- copies and casts ------------------------------------------------------------------------------------------------ */
+/* ---- copies and casts ---------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count, bool add)
+    gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                       int64_t count, bool add)
 {
     GPUNN__FOLLOW();
     gpunn__copy_part(to, to_dtype, from, from_dtype, count, add, blockIdx.x, gridDim.x);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from,
-                                              gpunn_dtype from_dtype, int64_t count, bool accumulate)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype,
+                                              const void *from, gpunn_dtype from_dtype, int64_t count,
+                                              bool accumulate)
 {
-    return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, to, to_dtype, from,
-                         from_dtype, count, accumulate);
+    return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS,
+                         to, to_dtype, from, from_dtype, count, accumulate);
 }
 
 /* Conversion as in C, except that BOOL is x != 0. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
+    gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                       int64_t count)
 {
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -2759,11 +2897,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *ste
     const gpunn_value *in = &step->in[0], *out = &step->out;
     if (gpunn__is_float(in->dtype) && gpunn__is_float(out->dtype))
         return gpunn__cuda_copy(cuda, out->data, out->dtype, in->data, in->dtype, out->count, false);
-    return GPUNN__LAUNCH(cuda, gpunn__cast_kernel, gpunn__blocks(cuda, out->count, 1), GPUNN__THREADS, out->data, out->dtype,
-                         in->data, in->dtype, out->count);
+    return GPUNN__LAUNCH(cuda, gpunn__cast_kernel, gpunn__blocks(cuda, out->count, 1), GPUNN__THREADS,
+                         out->data, out->dtype, in->data, in->dtype, out->count);
 }
 
-/* ---- integers: one thread per result --------------------------------------------------------------------------------- */
+/* ---- integers: one thread per result ------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(const gpunn__integers p)
 {
@@ -2776,15 +2914,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(
 GPUNN__INTERNAL gpunn_status gpunn__cuda_integer(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action != GPUNN__FORWARD) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, gpunn__integers_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS,
-                         gpunn__integers_of(step));
+    return GPUNN__LAUNCH(cuda, gpunn__integers_kernel, gpunn__blocks(cuda, step->out.count, 1),
+                         GPUNN__THREADS, gpunn__integers_of(step));
 }
 
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ------------------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
-                          const gpunn__device_state *state, unsigned site, unsigned keep, float scale)
+    gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count,
+                          bool add, const gpunn__device_state *state, unsigned site, unsigned keep,
+                          float scale)
 {
     GPUNN__FOLLOW();
     int64_t pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
@@ -2812,12 +2951,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *
         if (!add && to->data == from->data) return GPUNN_OK;
         return gpunn__cuda_copy(cuda, to->data, to->dtype, from->data, from->dtype, to->count, add);
     }
-    return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK), GPUNN__THREADS, from->data,
-                         from->dtype, to->data, to->dtype, to->count, add, cuda->state, step->attr->site, keep,
-                         gpunn__drop_scale(keep));
+    return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK),
+                         GPUNN__THREADS, from->data, from->dtype, to->data, to->dtype, to->count, add,
+                         cuda->state, step->attr->site, keep, gpunn__drop_scale(keep));
 }
 
-/* ---- random numbers ------------------------------------------------------------------------------------------------------- */
+/* ---- random numbers ------------------------------------------------------------------------------------ */
 
 template <bool NORMAL> __device__ __forceinline__ void gpunn__random_pack(const uint32_t word[4], float v[4])
 {
@@ -2856,9 +2995,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rand_like(gpunn__cuda *cuda, gpunn_step
 {
     const int64_t count = step->out.count;
     if (action != GPUNN__FORWARD) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, step->op == GPUNN_OP_RAND_LIKE ? gpunn__random_kernel<false> : gpunn__random_kernel<true>,
-                         gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, (float *)step->out.data, count, cuda->state,
-                         step->attr->site);
+    return GPUNN__LAUNCH(
+        cuda, step->op == GPUNN_OP_RAND_LIKE ? gpunn__random_kernel<false> : gpunn__random_kernel<true>,
+        gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, (float *)step->out.data, count, cuda->state,
+        step->attr->site);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -2866,9 +3006,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_ste
     return gpunn__cuda_rand_like(cuda, step, action);
 }
 
-/* ==== >>cuda/move ================================================================================================== *
+/* ==== >>cuda/move ======================================================================================== *
  * Ops that only move data, and layout changes of convolution filters. */
-/* ---- strided copies: permute, concat, slice and pad are nothing else ------------------------------------------------- */
+/* ---- strided copies: permute, concat, slice and pad are nothing else ----------------------------------- */
 
 /* One axis of a move. Position p reads element (p - begin) / step of `from`, if that is an integer in
  * [0, length). Otherwise p is a hole. */
@@ -2890,7 +3030,8 @@ typedef struct gpunn__move {
 } gpunn__move;
 
 /* The elements of `to` and `from` at position i of the axes from `first` on. Returns false for a hole. */
-__device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int first, int64_t i, int64_t *to, int64_t *from)
+__device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int first, int64_t i, int64_t *to,
+                                                  int64_t *from)
 {
     uint64_t rest = (uint64_t)i;
     bool     there = true;
@@ -2899,7 +3040,7 @@ __device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int f
     for (int d = first; d < move.rank; d++) {
         const gpunn__axis &axis = move.axis[d];
         uint64_t           next = d + 1 < move.rank ? rest / (uint64_t)axis.size : 0;
-        int64_t            digit = (int64_t)(rest - next * (uint64_t)axis.size), position = digit - axis.begin;
+        int64_t digit = (int64_t)(rest - next * (uint64_t)axis.size), position = digit - axis.begin;
         if (axis.step > 1 && position >= 0) {
             uint64_t element = (uint64_t)position / (uint64_t)axis.step;
             there = there && element * (uint64_t)axis.step == (uint64_t)position;
@@ -2922,12 +3063,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(cons
         int64_t to, from;
         bool    there = gpunn__move_place(move, 0, i, &to, &from);
         if (move.packed) {
-            float v[8] = {move.hole, move.hole, move.hole, move.hole, move.hole, move.hole, move.hole, move.hole};
+            float v[8] = {move.hole, move.hole, move.hole, move.hole,
+                          move.hole, move.hole, move.hole, move.hole};
             if (there) gpunn__load8(move.from, move.from_dtype, from, v);
             gpunn__store_pack(move.to, move.to_dtype, to, GPUNN__PACK, move.add, v);
         } else {
             float x = there ? gpunn__load(move.from, move.from_dtype, from) : move.hole;
-            gpunn__store(move.to, move.to_dtype, to, move.add ? gpunn__load(move.to, move.to_dtype, to) + x : x);
+            gpunn__store(move.to, move.to_dtype, to,
+                         move.add ? gpunn__load(move.to, move.to_dtype, to) + x : x);
         }
     }
 }
@@ -2941,7 +3084,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_integers_ke
         int64_t to, from;
         bool    there = gpunn__move_place(move, 0, i, &to, &from);
         gpunn__put_integer(move.to, move.to_dtype, to,
-                           there ? gpunn__integer(move.from, move.from_dtype, from) : gpunn__to_i64(move.hole));
+                           there ? gpunn__integer(move.from, move.from_dtype, from)
+                                 : gpunn__to_i64(move.hole));
     }
 }
 
@@ -2953,9 +3097,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__transpose_ker
     GPUNN__FOLLOW();
     __shared__ float square[GPUNN__SQUARE][GPUNN__SQUARE + 1];
     int64_t          width = move.axis[0].size, height = move.axis[1].size;
-    int64_t          columns = (width + GPUNN__SQUARE - 1) / GPUNN__SQUARE, rows = (height + GPUNN__SQUARE - 1) / GPUNN__SQUARE;
-    int64_t          squares = move.count / (width * height) * rows * columns;
-    int              lane = (int)threadIdx.x % GPUNN__SQUARE, line = (int)threadIdx.x / GPUNN__SQUARE;
+    int64_t          columns = (width + GPUNN__SQUARE - 1) / GPUNN__SQUARE,
+            rows = (height + GPUNN__SQUARE - 1) / GPUNN__SQUARE;
+    int64_t squares = move.count / (width * height) * rows * columns;
+    int     lane = (int)threadIdx.x % GPUNN__SQUARE, line = (int)threadIdx.x / GPUNN__SQUARE;
     for (int64_t i = blockIdx.x; i < squares; i += gridDim.x) {
         int64_t column = i % columns * GPUNN__SQUARE, row = i / columns % rows * GPUNN__SQUARE, to, from;
         (void)gpunn__move_place(move, 2, i / columns / rows, &to, &from);
@@ -2968,15 +3113,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__transpose_ker
             if (column + lane < width && row + k < height) {
                 int64_t at = to + (row + k) * move.axis[1].to_stride + column + lane;
                 float   x = square[lane][k];
-                gpunn__store(move.to, move.to_dtype, at, move.add ? gpunn__load(move.to, move.to_dtype, at) + x : x);
+                gpunn__store(move.to, move.to_dtype, at,
+                             move.add ? gpunn__load(move.to, move.to_dtype, at) + x : x);
             }
         __syncthreads();
     }
 }
 
 /* A move between offsets in two values. The caller adds the axes. */
-static gpunn__move gpunn__move_of(const gpunn_value *to, int64_t to_offset, const gpunn_value *from, int64_t from_offset,
-                                  bool add)
+static gpunn__move gpunn__move_of(const gpunn_value *to, int64_t to_offset, const gpunn_value *from,
+                                  int64_t from_offset, bool add)
 {
     gpunn__move move = {};
     move.to = (char *)to->data + to_offset * (int64_t)gpunn_dtype_size(to->dtype);
@@ -2989,8 +3135,8 @@ static gpunn__move gpunn__move_of(const gpunn_value *to, int64_t to_offset, cons
 }
 
 /* Adds the next axis outwards, or merges it with the previous one if memory continues. */
-static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride, int64_t from_stride, int64_t begin, int64_t step,
-                             int64_t length)
+static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride, int64_t from_stride,
+                             int64_t begin, int64_t step, int64_t length)
 {
     move->count *= size;
     if (size == 1) return;
@@ -2999,10 +3145,11 @@ static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride,
         gpunn__axis *last = &move->axis[move->rank - 1];
         /* mirrored axes cannot be merged */
         bool mirrored = move->fill != GPUNN_PAD_CONSTANT && length < size;
-        if (last->length == last->size && step == 1 && !mirrored && to_stride == last->to_stride * last->size &&
-            from_stride == last->from_stride * last->size) {
-            gpunn__axis merged = {size * last->size,  last->to_stride, last->from_stride, begin * last->size, 1,
-                                  length * last->size};
+        if (last->length == last->size && step == 1 && !mirrored &&
+            to_stride == last->to_stride * last->size && from_stride == last->from_stride * last->size) {
+            gpunn__axis merged = {
+                size * last->size,  last->to_stride, last->from_stride, begin * last->size, 1,
+                length * last->size};
             *last = merged;
             return;
         }
@@ -3017,28 +3164,32 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
         move->axis[move->rank++] = one;
     }
     if (!gpunn__is_float(move->to_dtype))
-        return GPUNN__LAUNCH(cuda, gpunn__move_integers_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
+        return GPUNN__LAUNCH(cuda, gpunn__move_integers_kernel, gpunn__blocks(cuda, move->count, 1),
+                             GPUNN__THREADS, *move);
     gpunn__axis *inner = &move->axis[0];
     int          across = 0; /* the axis along which `from` is contiguous */
     bool         whole = true;
-    bool packed = inner->to_stride == 1 && inner->from_stride == 1 && inner->step == 1 && inner->size % GPUNN__PACK == 0 &&
-                  inner->begin % GPUNN__PACK == 0 && inner->length % GPUNN__PACK == 0 &&
+    bool         packed = inner->to_stride == 1 && inner->from_stride == 1 && inner->step == 1 &&
+                  inner->size % GPUNN__PACK == 0 && inner->begin % GPUNN__PACK == 0 &&
+                  inner->length % GPUNN__PACK == 0 &&
                   (move->fill == GPUNN_PAD_CONSTANT || inner->length == inner->size) &&
                   (uintptr_t)move->to % (GPUNN__PACK * gpunn_dtype_size(move->to_dtype)) == 0 &&
                   (uintptr_t)move->from % (GPUNN__PACK * gpunn_dtype_size(move->from_dtype)) == 0;
     for (int d = 0; d < move->rank; d++) {
         const gpunn__axis *axis = &move->axis[d];
         whole = whole && axis->length == axis->size;
-        packed = packed && (d == 0 || (axis->to_stride % GPUNN__PACK == 0 && axis->from_stride % GPUNN__PACK == 0));
+        packed = packed &&
+                 (d == 0 || (axis->to_stride % GPUNN__PACK == 0 && axis->from_stride % GPUNN__PACK == 0));
         if (axis->from_stride == 1) across = d;
     }
-    if (whole && inner->to_stride == 1 && across > 0 && inner->size >= GPUNN__PACK && move->axis[across].size >= GPUNN__PACK) {
+    if (whole && inner->to_stride == 1 && across > 0 && inner->size >= GPUNN__PACK &&
+        move->axis[across].size >= GPUNN__PACK) {
         gpunn__axis axis = move->axis[1];
         move->axis[1] = move->axis[across];
         move->axis[across] = axis;
         return GPUNN__LAUNCH(cuda, gpunn__transpose_kernel,
-                             gpunn__blocks(cuda, move->count, GPUNN__SQUARE * GPUNN__SQUARE / GPUNN__THREADS), GPUNN__THREADS,
-                             *move);
+                             gpunn__blocks(cuda, move->count, GPUNN__SQUARE * GPUNN__SQUARE / GPUNN__THREADS),
+                             GPUNN__THREADS, *move);
     }
     if (packed) {
         move->packed = true;
@@ -3048,10 +3199,12 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
         inner->length /= GPUNN__PACK;
         inner->to_stride = inner->from_stride = GPUNN__PACK;
     }
-    return GPUNN__LAUNCH(cuda, gpunn__move_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
+    return GPUNN__LAUNCH(cuda, gpunn__move_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS,
+                         *move);
 }
 
-/* ---- filters from [k][channels][cells] to [k][cells][channels] or back: many per launch, by tiles in shared memory --------- */
+/* ---- filters from [k][channels][cells] to [k][cells][channels] or back: many per launch, by tiles in shared
+ * memory -- */
 
 enum { GPUNN__RELAYOUT_JOBS = 64, GPUNN__RELAYOUT_TILE = 2048, GPUNN__RELAYOUT_CELLS = 32 };
 
@@ -3071,15 +3224,17 @@ typedef struct gpunn__relayout_jobs {
 
 /* The memory index of element i of a tile, and in *at its index in shared memory. i runs in memory order, so
  * that adjacent threads access adjacent elements. */
-__device__ __forceinline__ int64_t gpunn__relayout_place(const gpunn__relayout_job &job, bool last, int i, int channels,
-                                                         int cells, int64_t channel, int64_t cell, int *at)
+__device__ __forceinline__ int64_t gpunn__relayout_place(const gpunn__relayout_job &job, bool last, int i,
+                                                         int channels, int cells, int64_t channel,
+                                                         int64_t cell, int *at)
 {
     int c = last ? i % channels : i / cells, k = last ? i / channels : i % cells;
     *at = c * (job.tile_cells | 1) + k; /* an odd stride avoids bank conflicts */
     return last ? (cell + k) * job.channels + channel + c : (channel + c) * job.cells + cell + k;
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__relayout_kernel(const gpunn__relayout_jobs jobs)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__relayout_kernel(const gpunn__relayout_jobs jobs)
 {
     GPUNN__FOLLOW();
     __shared__ float tile[GPUNN__RELAYOUT_TILE + GPUNN__RELAYOUT_TILE / 2];
@@ -3089,11 +3244,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__relayout_kernel(
         const gpunn__relayout_job &job = jobs.job[which];
         const int64_t              columns = (job.cells + job.tile_cells - 1) / job.tile_cells;
         const int64_t              rows = (job.channels + job.tile_channels - 1) / job.tile_channels;
-        const int64_t              own = i - (which ? jobs.job[which - 1].tiles : 0), filter = own / (rows * columns);
-        const int64_t              cell = own % columns * job.tile_cells, channel = own / columns % rows * job.tile_channels;
-        const int64_t              base = filter * job.channels * job.cells;
-        const int                  cells = (int)min((int64_t)job.tile_cells, job.cells - cell);
-        const int                  channels = (int)min((int64_t)job.tile_channels, job.channels - channel);
+        const int64_t own = i - (which ? jobs.job[which - 1].tiles : 0), filter = own / (rows * columns);
+        const int64_t cell = own % columns * job.tile_cells,
+                      channel = own / columns % rows * job.tile_channels;
+        const int64_t base = filter * job.channels * job.cells;
+        const int     cells = (int)min((int64_t)job.tile_cells, job.cells - cell);
+        const int     channels = (int)min((int64_t)job.tile_channels, job.channels - channel);
         for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
             int     at;
             int64_t from = gpunn__relayout_place(job, job.from_last, k, channels, cells, channel, cell, &at);
@@ -3102,8 +3258,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__relayout_kernel(
         __syncthreads();
         for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
             int     at;
-            int64_t to = base + gpunn__relayout_place(job, job.to_last, k, channels, cells, channel, cell, &at);
-            float   x = job.add ? gpunn__load(job.to, jobs.to_dtype, to) + tile[at] : tile[at];
+            int64_t to = base +
+                         gpunn__relayout_place(job, job.to_last, k, channels, cells, channel, cell, &at);
+            float x = job.add ? gpunn__load(job.to, jobs.to_dtype, to) + tile[at] : tile[at];
             gpunn__store(job.to, jobs.to_dtype, to, x);
         }
         __syncthreads();
@@ -3112,7 +3269,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__relayout_kernel(
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_relayout(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    for (int first = 0; first < step->input_count && action != GPUNN__PREPARE; first += GPUNN__RELAYOUT_JOBS) {
+    for (int first = 0; first < step->input_count && action != GPUNN__PREPARE;
+         first += GPUNN__RELAYOUT_JOBS) {
         gpunn__relayout_jobs jobs;
         int64_t              tiles = 0;
         memset(&jobs, 0, sizeof jobs);
@@ -3138,10 +3296,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_relayout(gpunn__cuda *cuda, gpunn_step 
             jobs.count++;
         }
         if (tiles > 0)
-            GPUNN__TRY(GPUNN__LAUNCH(
-                cuda, gpunn__relayout_kernel,
-                (unsigned)(tiles < (int64_t)cuda->multiprocessors * 16 ? tiles : (int64_t)cuda->multiprocessors * 16),
-                GPUNN__THREADS, jobs));
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__relayout_kernel,
+                                     (unsigned)(tiles < (int64_t)cuda->multiprocessors * 16
+                                                    ? tiles
+                                                    : (int64_t)cuda->multiprocessors * 16),
+                                     GPUNN__THREADS, jobs));
     }
     return GPUNN_OK;
 }
@@ -3159,7 +3318,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_permute(gpunn__cuda *cuda, gpunn_step *
         stride[step->backward ? axis : d] = from_stride[step->backward ? d : axis];
     }
     gpunn__move move = gpunn__move_of(to, 0, from, 0, step->backward && step->accumulate[0]);
-    for (int d = to->rank - 1; d >= 0; d--) gpunn__move_axis(&move, to->dim[d], to_stride[d], stride[d], 0, 1, to->dim[d]);
+    for (int d = to->rank - 1; d >= 0; d--)
+        gpunn__move_axis(&move, to->dim[d], to_stride[d], stride[d], 0, 1, to->dim[d]);
     return gpunn__cuda_move(cuda, &move);
 }
 
@@ -3172,7 +3332,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_concat(gpunn__cuda *cuda, gpunn_step *s
         const gpunn_value *in = &step->in[i];
         gpunn__strides(in, part_stride);
         if (!step->backward || step->grad_in[i].data) {
-            gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[i], 0, &step->grad_out, offset, step->accumulate[i])
+            gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[i], 0, &step->grad_out, offset,
+                                                               step->accumulate[i])
                                               : gpunn__move_of(&step->out, offset, in, 0, false);
             for (int d = in->rank - 1; d >= 0; d--)
                 gpunn__move_axis(&move, in->dim[d], step->backward ? part_stride[d] : out_stride[d],
@@ -3190,15 +3351,17 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_expand(gpunn__cuda *cuda, gpunn_step *s
     if (step->backward && action == GPUNN__PREPARE)
         step->workspace_bytes = gpunn__cuda_sum_to_workspace(cuda, &step->grad_out, &step->grad_in[0]);
     if (action == GPUNN__PREPARE) return GPUNN_OK;
-    if (step->backward) return gpunn__cuda_sum_to(cuda, &step->grad_out, &step->grad_in[0], step->accumulate[0], step->workspace);
+    if (step->backward)
+        return gpunn__cuda_sum_to(cuda, &step->grad_out, &step->grad_in[0], step->accumulate[0],
+                                  step->workspace);
     gpunn__move move = gpunn__move_of(out, 0, in, 0, false);
     int64_t     in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
     gpunn__strides(in, in_stride);
     gpunn__strides(out, out_stride);
     for (int d = out->rank - 1; d >= 0; d--) {
         int from = d - (out->rank - in->rank);
-        gpunn__move_axis(&move, out->dim[d], out_stride[d], from < 0 || in->dim[from] == 1 ? 0 : in_stride[from], 0, 1,
-                         out->dim[d]);
+        gpunn__move_axis(&move, out->dim[d], out_stride[d],
+                         from < 0 || in->dim[from] == 1 ? 0 : in_stride[from], 0, 1, out->dim[d]);
     }
     return gpunn__cuda_move(cuda, &move);
 }
@@ -3208,7 +3371,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *st
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const gpunn_value *in = &step->in[0], *out = &step->out;
     int                cut = step->attr->axis;
-    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], start = step->attr->start, every = step->attr->step;
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], start = step->attr->start,
+                                                                   every = step->attr->step;
     gpunn__strides(in, in_stride);
     gpunn__strides(out, out_stride);
     int64_t     offset = start * in_stride[cut];
@@ -3216,8 +3380,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *st
     if (step->backward && !step->accumulate[0]) { /* writes all of grad_in, with 0 in the holes */
         move = gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, 0, false);
         for (int d = in->rank - 1; d >= 0; d--)
-            gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], d == cut ? start : 0, d == cut ? every : 1,
-                             out->dim[d]);
+            gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], d == cut ? start : 0,
+                             d == cut ? every : 1, out->dim[d]);
         return gpunn__cuda_move(cuda, &move);
     }
     in_stride[cut] *= every;
@@ -3229,7 +3393,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *st
     return gpunn__cuda_move(cuda, &move);
 }
 
-/* ---- gradient of pads that repeat the input: a thread per input element gathers --------------------------------------- */
+/* ---- gradient of pads that repeat the input: a thread per input element gathers ------------------------ */
 
 typedef struct gpunn__padding {
     int             rank, mode;
@@ -3257,7 +3421,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(
 #pragma unroll 1
             for (int d = p.rank - 1; d >= 0; d--) {
                 const gpunn__pad_axis &axis = p.axis[d];
-                int64_t                at = rest % axis.n, copies = gpunn__pad_copies(p.mode, &axis, at, &low);
+                int64_t at = rest % axis.n, copies = gpunn__pad_copies(p.mode, &axis, at, &low);
                 from += gpunn__pad_copy(p.mode, &axis, at, which % copies, low) * axis.stride;
                 which /= copies;
                 rest /= axis.n;
@@ -3286,13 +3450,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step
         p.from = step->grad_out.data, p.from_dtype = step->grad_out.dtype;
         p.to = to->data, p.to_dtype = to->dtype;
         for (int d = 0; d < in->rank; d++) {
-            gpunn__pad_axis axis = {in->dim[d], before[d], out->dim[d] - in->dim[d] - before[d], out_stride[d]};
+            gpunn__pad_axis axis = {in->dim[d], before[d], out->dim[d] - in->dim[d] - before[d],
+                                    out_stride[d]};
             p.axis[d] = axis;
         }
-        return GPUNN__LAUNCH(cuda, gpunn__pad_back_kernel, gpunn__blocks(cuda, p.count, 1), GPUNN__THREADS, p);
+        return GPUNN__LAUNCH(cuda, gpunn__pad_back_kernel, gpunn__blocks(cuda, p.count, 1), GPUNN__THREADS,
+                             p);
     }
     for (int d = 0; d < out->rank; d++) offset += before[d] * out_stride[d];
-    gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, offset, step->accumulate[0])
+    gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, offset,
+                                                       step->accumulate[0])
                                       : gpunn__move_of(out, 0, in, 0, false);
     move.hole = step->attr->fill;
     move.fill = step->attr->mode;
@@ -3305,18 +3472,19 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__cuda_move(cuda, &move);
 }
 
-/* ---- assign: a thread per element of the value ----------------------------------------------------------------------------- */
+/* ---- assign: a thread per element of the value --------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__assign_kernel(const gpunn__assign_shape c, const gpunn_value value, const void *position, gpunn_dtype position_type,
-                         float *to)
+    gpunn__assign_kernel(const gpunn__assign_shape c, const gpunn_value value, const void *position,
+                         gpunn_dtype position_type, float *to)
 {
     GPUNN__FOLLOW();
     const int64_t block = c.rows * c.inner;
     int64_t       i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < value.count; i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t line = gpunn__quotient(i, block);
-        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(line, c.sample)) : 0;
+        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(line, c.sample))
+                                    : 0;
         if (at < 0 || at > c.capacity - c.rows) continue;
         to[(line * c.capacity + at) * c.inner + (i - line * block)] = gpunn__load(value.data, value.dtype, i);
     }
@@ -3325,22 +3493,25 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 GPUNN__INTERNAL gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, gpunn__assign_kernel, gpunn__blocks(cuda, step->in[1].count, 1), GPUNN__THREADS,
-                         gpunn__assign_shape_of(step), step->in[1], step->in[2].data, step->in[2].dtype, (float *)step->out.data);
+    return GPUNN__LAUNCH(cuda, gpunn__assign_kernel, gpunn__blocks(cuda, step->in[1].count, 1),
+                         GPUNN__THREADS, gpunn__assign_shape_of(step), step->in[1], step->in[2].data,
+                         step->in[2].dtype, (float *)step->out.data);
 }
 
-/* ==== >>cuda/reduce ================================================================================================ *
+/* ==== >>cuda/reduce ====================================================================================== *
  * Sums and maxima over axes, and the ops along one axis. All work on lines: elements that are contiguous or
  * a constant stride apart. A line is shared by 1, 2, 4, .. 32 adjacent lanes or by a block. */
 typedef struct gpunn__line {
-    int64_t index, begin, stride, n; /* index: among the lines of the op; begin: of the first element; n: elements */
-    int     thread, lanes;           /* this thread's index among the lanes; their number */
+    /* index: among the lines of the op; begin: of the first element; n: elements */
+    int64_t index, begin, stride, n;
+    int     thread, lanes; /* this thread's index among the lanes; their number */
 } gpunn__line;
 
 /* Visits every element of the line once, distributed over the lanes. visit.at<8>(i, c) takes packs of 8,
  * aligned if the stride is 1, and visit.at<1>(i, c) takes the remaining elements. i is the index of the
  * (first) element in memory, c its position in the line. */
-template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
+template <typename Visit>
+__device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
 {
     int64_t head = 0, packed = 0;
     if (line.n >= 8 * line.lanes) {
@@ -3356,7 +3527,8 @@ template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(cons
 }
 
 template <int N>
-__device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v)
+__device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype dtype, int64_t i,
+                                                 int64_t stride, float *v)
 {
     if (N == 8 && stride == 1) {
         gpunn__load8(data, dtype, i, v);
@@ -3368,7 +3540,8 @@ __device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype d
 
 /* data = or += v. v is overwritten if add. */
 template <int N>
-__device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v, bool add)
+__device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride,
+                                                  float *v, bool add)
 {
     if (add) {
         float old[N];
@@ -3398,7 +3571,8 @@ template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduc
 template <typename T, typename Op> __device__ __forceinline__ T gpunn__lanes_reduce(T value, Op op, int lanes)
 {
     if (lanes > 32) return gpunn__block_reduce(value, op);
-    for (int distance = lanes / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+        value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
     return value;
 }
 
@@ -3454,8 +3628,8 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
 /* The number of blocks for a kernel in which some lanes take each line. */
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
 
-/* The lanes of a block, grouped by line, take adjacent lines and advance together: for (first = _first; first < a.lines;
- * first += _step). */
+/* The lanes of a block, grouped by line, take adjacent lines and advance together: for (first = _first; first
+ * < a.lines; first += _step). */
 __device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
 {
     return (int64_t)gridDim.x * (blockDim.x / a.lanes);
@@ -3469,7 +3643,8 @@ __device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
 /* This thread's line. It has no elements if it is beyond the last. */
 __device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
 {
-    int64_t     index = first + threadIdx.x / a.lanes, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
+    int64_t index = first + threadIdx.x / a.lanes,
+            outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
     gpunn__line line = {index,
                         outer * a.n * a.inner + (index - outer * a.inner),
                         a.inner,
@@ -3501,13 +3676,13 @@ GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int6
     return lanes == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : lanes;
 }
 
-/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes that are all kept or all reduced are merged. The rest is kept x planes x rows x columns.
- * There are `kept` results (or rows of results), each from `planes` contiguous blocks of rows * columns
- * elements. If columns are reduced too, columns is 1 and rows holds the length; otherwise each column has
- * its own result. A result's elements are read line by line. A line is a row or, if columns are kept, one
- * element of each column. If results are few, the lines are split into chunks, whose results a second launch
- * reduces. */
+/* ---- sum and max over any set of axes ------------------------------------------------------------------- *
+ * Adjacent axes that are
+ * all kept or all reduced are merged. The rest is kept x planes x rows x columns. There are `kept` results
+ * (or rows of results), each from `planes` contiguous blocks of rows * columns elements. If columns are
+ * reduced too, columns is 1 and rows holds the length; otherwise each column has its own result. A result's
+ * elements are read line by line. A line is a row or, if columns are kept, one element of each column. If
+ * results are few, the lines are split into chunks, whose results a second launch reduces. */
 
 enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* elements that equal the maximum */ };
 
@@ -3517,11 +3692,13 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
     if (r->by_column) {
         r->pack = r->columns % 8 == 0 ? 8 : 1;
         r->lanes = gpunn__power_of_2((r->columns + r->pack - 1) / r->pack, 32);
-        while (r->lanes > 8 && r->columns >= r->lanes * r->pack && r->kept * r->columns < device * r->lanes * r->pack)
+        while (r->lanes > 8 && r->columns >= r->lanes * r->pack &&
+               r->kept * r->columns < device * r->lanes * r->pack)
             r->lanes /= 2;
         r->span = r->lanes * gpunn__power_of_2(length, GPUNN__THREADS / r->lanes);
         r->tiles = (r->columns + r->lanes * r->pack - 1) / (r->lanes * r->pack);
-        while (r->span > r->lanes && length * r->lanes < r->span * 8 && r->kept * r->tiles * r->span > device * 4096)
+        while (r->span > r->lanes && length * r->lanes < r->span * 8 &&
+               r->kept * r->tiles * r->span > device * 4096)
             r->span /= 2;
     } else {
         r->pack = 1;
@@ -3545,11 +3722,14 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
     r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
     r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
     if (!r->by_column)
-        r->lanes = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
+        r->lanes = r->chunk_lines == 1 || r->length >= 8192
+                       ? r->span
+                       : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
 }
 
 /* Describes a plain sum of `in` over axes (a bit set) in F32. whole: in a single chunk. */
-static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in, uint32_t axes, bool whole)
+static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in,
+                                   uint32_t axes, bool whole)
 {
     const gpunn__walk all = gpunn__axes_reduced(in, axes);
     int               next = 0;
@@ -3600,30 +3780,36 @@ template <int KIND> struct gpunn__fold_visit {
 
 /* The offset of a line of a result from the result's own start. *rest receives the number of elements from
  * there to the plane's end. */
-__device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line, int64_t *rest)
+__device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line,
+                                                         int64_t *rest)
 {
-    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces), row = (line - plane * r.pieces) * r.step;
+    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces),
+            row = (line - plane * r.pieces) * r.step;
     *rest = r.rows - row;
     return gpunn__offset(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
 }
 
 template <int KIND>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_kernel(const gpunn__reduction r)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
+    gpunn__reduce_rows_kernel(const gpunn__reduction r)
 {
     GPUNN__FOLLOW();
     int     thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t units = r.kept * r.chunks;
-    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units;
+         first += (int64_t)gridDim.x * per_block) {
         int64_t                 unit = first + threadIdx.x / r.span;
         gpunn__fold_visit<KIND> fold = {r.x, r.x_type, r.reference_type, 0, gpunn__fold<KIND>::start()};
         if (unit < units) {
-            int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept, line = chunk * r.chunk_lines;
+            int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept,
+                    line = chunk * r.chunk_lines;
             int64_t at = gpunn__offset(result, r.kept_rank, r.kept_dim, r.kept_stride);
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
             for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
                 int64_t     rest, begin = at + gpunn__reduction_line(r, line, &rest);
-                gpunn__line row = {line, begin, 1, rest < r.length ? rest : r.length, thread & (r.lanes - 1), r.lanes};
+                gpunn__line row = {
+                    line, begin, 1, rest < r.length ? rest : r.length, thread & (r.lanes - 1), r.lanes};
                 gpunn__line_visit(row, fold);
             }
         }
@@ -3634,13 +3820,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_k
 
 /* A unit's threads: `lanes` across the columns, span / lanes down the lines. */
 template <int KIND, int N>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_columns_kernel(const gpunn__reduction r)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
+    gpunn__reduce_columns_kernel(const gpunn__reduction r)
 {
     GPUNN__FOLLOW();
     __shared__ float part[N][GPUNN__THREADS];
     int              thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t          units = r.chunks * r.kept * r.tiles;
-    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units;
+         first += (int64_t)gridDim.x * per_block) {
         /* result: counted over all chunks */
         int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles);
         int64_t column = ((unit - result * r.tiles) * r.lanes + (thread & (r.lanes - 1))) * N;
@@ -3649,18 +3837,21 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
 #pragma unroll
         for (int j = 0; j < N; j++) value[j] = gpunn__fold<KIND>::start();
         if (there) {
-            int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept, line = chunk * r.chunk_lines;
+            int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept,
+                    line = chunk * r.chunk_lines;
             int64_t at = gpunn__offset(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             float   reference[N];
-            if (KIND == GPUNN__COUNT) gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
+            if (KIND == GPUNN__COUNT)
+                gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
             for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
                 int64_t rest;
                 float   v[N];
                 gpunn__line_load<N>(r.x, r.x_type, at + gpunn__reduction_line(r, line, &rest), 1, v);
 #pragma unroll
                 for (int j = 0; j < N; j++) {
-                    if (KIND == GPUNN__COUNT) v[j] = gpunn__rounded(v[j], r.reference_type) == reference[j] ? 1.0f : 0.0f;
+                    if (KIND == GPUNN__COUNT)
+                        v[j] = gpunn__rounded(v[j], r.reference_type) == reference[j] ? 1.0f : 0.0f;
                     value[j] = gpunn__fold<KIND>()(value[j], v[j]);
                 }
             }
@@ -3672,19 +3863,24 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
             __syncthreads();
 #pragma unroll
             for (int j = 0; j < N; j++)
-                if (thread < distance) value[j] = gpunn__fold<KIND>()(value[j], part[j][threadIdx.x + distance]);
+                if (thread < distance)
+                    value[j] = gpunn__fold<KIND>()(value[j], part[j][threadIdx.x + distance]);
         }
 #pragma unroll
         for (int j = 0; j < N; j++) value[j] /= r.divisor;
-        if (there && thread < r.lanes) gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
+        if (there && thread < r.lanes)
+            gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
     }
 }
 
-template <int KIND> static gpunn_status gpunn__reduction_launch_kind(gpunn__cuda *cuda, const gpunn__reduction *r)
+template <int KIND>
+static gpunn_status gpunn__reduction_launch_kind(gpunn__cuda *cuda, const gpunn__reduction *r)
 {
     unsigned blocks = gpunn__blocks(cuda, r->chunks * r->kept * r->tiles * r->span, 1);
-    if (!r->by_column) return GPUNN__LAUNCH(cuda, (gpunn__reduce_rows_kernel<KIND>), blocks, GPUNN__THREADS, *r);
-    if (r->pack == 8) return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 8>), blocks, GPUNN__THREADS, *r);
+    if (!r->by_column)
+        return GPUNN__LAUNCH(cuda, (gpunn__reduce_rows_kernel<KIND>), blocks, GPUNN__THREADS, *r);
+    if (r->pack == 8)
+        return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 8>), blocks, GPUNN__THREADS, *r);
     return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 1>), blocks, GPUNN__THREADS, *r);
 }
 
@@ -3730,7 +3926,8 @@ static gpunn_status gpunn__reduction_run(gpunn__cuda *cuda, const gpunn__reducti
     return gpunn__reduction_launch(cuda, &second);
 }
 
-GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner)
+GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n,
+                                                          int64_t channels, int64_t inner)
 {
     gpunn_value      value = gpunn__rank_3(NULL, GPUNN_F32, n, channels, inner);
     gpunn__reduction r;
@@ -3738,9 +3935,9 @@ GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cud
     return gpunn__reduction_workspace(&r);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n,
-                                                      int64_t channels, int64_t inner, float *out, bool accumulate,
-                                                      void *workspace)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype,
+                                                      int64_t n, int64_t channels, int64_t inner, float *out,
+                                                      bool accumulate, void *workspace)
 {
     gpunn_value      value = gpunn__rank_3(x, dtype, n, channels, inner);
     gpunn__reduction r;
@@ -3760,15 +3957,16 @@ static uint32_t gpunn__broadcast_axes(const gpunn_value *from, const gpunn_value
     return axes;
 }
 
-GPUNN__INTERNAL size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to)
+GPUNN__INTERNAL size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from,
+                                                    const gpunn_value *to)
 {
     gpunn__reduction r;
     gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
     return gpunn__reduction_workspace(&r);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to,
-                                                bool accumulate, void *workspace)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from,
+                                                const gpunn_value *to, bool accumulate, void *workspace)
 {
     gpunn__reduction r;
     gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
@@ -3792,14 +3990,16 @@ typedef struct gpunn__spread {
     bool         add;
 } gpunn__spread;
 
-template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(const gpunn__spread s)
+template <int N>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(const gpunn__spread s)
 {
     GPUNN__FOLLOW();
     int64_t step = (int64_t)gridDim.x * blockDim.x * N;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < s.count; i += step) {
         int64_t row = gpunn__quotient(i, s.dim[0]), stride = s.stride[0];
-        int64_t result = (i - row * s.dim[0]) * stride + gpunn__offset(row, s.rank - 1, s.dim + 1, s.stride + 1);
-        float   v[N];
+        int64_t result = (i - row * s.dim[0]) * stride +
+                         gpunn__offset(row, s.rank - 1, s.dim + 1, s.stride + 1);
+        float v[N];
         gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
         if (s.x) { /* as torch's mask * g / equal: all NaN if the maximum is NaN */
             float x[N], y[N], equal[N];
@@ -3807,7 +4007,8 @@ template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn_
             gpunn__line_load<N>(s.y, s.y_type, result, stride, y);
             gpunn__line_load<N>(s.equal, GPUNN_F32, result, stride, equal);
 #pragma unroll
-            for (int j = 0; j < N; j++) v[j] = (gpunn__rounded(x[j], s.y_type) == y[j] ? v[j] : v[j] * 0) / equal[j];
+            for (int j = 0; j < N; j++)
+                v[j] = (gpunn__rounded(x[j], s.y_type) == y[j] ? v[j] : v[j] * 0) / equal[j];
         } else {
 #pragma unroll
             for (int j = 0; j < N; j++) v[j] /= s.divisor;
@@ -3867,7 +4068,8 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
     s.divisor = divisor;
     s.add = step->accumulate[0];
     if (s.dim[0] % 8 == 0)
-        return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<8>), gpunn__blocks(cuda, s.count, 8), GPUNN__THREADS, s);
+        return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<8>), gpunn__blocks(cuda, s.count, 8), GPUNN__THREADS,
+                             s);
     return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<1>), gpunn__blocks(cuda, s.count, 1), GPUNN__THREADS, s);
 }
 
@@ -3883,7 +4085,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
 }
 
-/* ---- gradient_energy: the sum over some axes of the mean squared difference of neighbours --------------------------------- */
+/* ---- gradient_energy: the sum over some axes of the mean squared difference of neighbours -------------- */
 
 typedef struct gpunn__energy {
     int64_t     n;
@@ -3905,7 +4107,8 @@ __device__ __forceinline__ int64_t gpunn__energy_at(const gpunn__energy &e, int 
     return place - gpunn__quotient(place, e.size[k]) * e.size[k];
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(const gpunn__energy e, double *partials)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__energy_kernel(const gpunn__energy e, double *partials)
 {
     GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -3952,7 +4155,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_back_kern
     }
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *step,
+                                                         gpunn__action action)
 {
     const gpunn_value *x = &step->in[0];
     gpunn__energy      e;
@@ -3971,8 +4175,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpun
     if (action == GPUNN__FORWARD) {
         double *partials = (double *)step->workspace;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__energy_kernel, blocks, GPUNN__THREADS, e, partials));
-        return GPUNN__LAUNCH(cuda, gpunn__energy_finish_kernel, 1, GPUNN__THREADS, partials, (int)blocks, step->out.data,
-                             step->out.dtype);
+        return GPUNN__LAUNCH(cuda, gpunn__energy_finish_kernel, 1, GPUNN__THREADS, partials, (int)blocks,
+                             step->out.data, step->out.dtype);
     }
     e.dy = step->grad_out.data;
     e.dy_dtype = step->grad_out.dtype;
@@ -3981,7 +4185,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpun
     return GPUNN__LAUNCH(cuda, gpunn__energy_back_kernel, blocks, GPUNN__THREADS, e);
 }
 
-/* ---- along one axis: x[outer][n][inner] ------------------------------------------------------------------------------------ */
+/* ---- along one axis: x[outer][n][inner] ---------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis)
 {
@@ -4010,10 +4214,10 @@ GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpun
     return gpunn__blocks(cuda, a->lines * a->lanes, 1);
 }
 
-/* ---- cumsum: along a line, in the backward pass from its end ---------------------------------------------------------------- *
- * Many lines use one thread each. Otherwise a block scans a line piece by piece, one element per thread, and
- * carries the sum over. A long line that would leave the device idle is cut into parts, which an earlier
- * launch has summed. */
+/* ---- cumsum: along a line, in the backward pass from its end -------------------------------------------- *
+ * Many lines use one thread each.
+ * Otherwise a block scans a line piece by piece, one element per thread, and carries the sum over. A long
+ * line that would leave the device idle is cut into parts, which an earlier launch has summed. */
 
 enum { GPUNN__CUMSUM_PART = 8 * GPUNN__THREADS };
 typedef struct gpunn__cumsum {
@@ -4056,8 +4260,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kern
 {
     GPUNN__FOLLOW();
     for (int64_t unit = blockIdx.x; unit < k.along.lines * k.parts; unit += gridDim.x) {
-        const int64_t line = gpunn__quotient(unit, k.parts), begin = (unit - line * k.parts) * k.part, end = begin + k.part;
-        float         sum = 0;
+        const int64_t line = gpunn__quotient(unit, k.parts), begin = (unit - line * k.parts) * k.part,
+                      end = begin + k.part;
+        float sum = 0;
         for (int64_t i = begin + threadIdx.x; i < end && i < k.along.n; i += GPUNN__THREADS)
             sum += gpunn__load(k.along.x, k.along.x_type, gpunn__cumsum_place(k, line, i));
         sum = gpunn__block_reduce(sum, gpunn__add());
@@ -4070,7 +4275,8 @@ __device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, in
 {
     float sum = 0;
     if (!k.sums) return 0;
-    for (int64_t number = threadIdx.x; number < part; number += GPUNN__THREADS) sum += k.sums[line * k.parts + number];
+    for (int64_t number = threadIdx.x; number < part; number += GPUNN__THREADS)
+        sum += k.sums[line * k.parts + number];
     return gpunn__block_reduce(sum, gpunn__add());
 }
 
@@ -4121,17 +4327,18 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *s
         k.along.x_type = k.along.gradient_type;
     }
     if (k.along.n <= 32 || k.along.lines >= (int64_t)cuda->multiprocessors * 256)
-        return GPUNN__LAUNCH(cuda, gpunn__cumsum_lines_kernel, gpunn__blocks(cuda, k.along.lines, 1), GPUNN__THREADS, k);
+        return GPUNN__LAUNCH(cuda, gpunn__cumsum_lines_kernel, gpunn__blocks(cuda, k.along.lines, 1),
+                             GPUNN__THREADS, k);
     const unsigned blocks = gpunn__blocks(cuda, k.along.lines * k.parts * GPUNN__THREADS, 1);
     k.sums = cut ? (float *)step->workspace : NULL;
     if (cut) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__cumsum_sums_kernel, blocks, GPUNN__THREADS, k));
     return GPUNN__LAUNCH(cuda, gpunn__cumsum_block_kernel, blocks, GPUNN__THREADS, k);
 }
 
-/* ==== >>cuda/indexing ============================================================================================== *
+/* ==== >>cuda/indexing ==================================================================================== *
  * Ops that select elements by integer indices (gather, scatter, embedding), and ops that compute indices
  * (argmax, topk). */
-/* ---- argmax: the first maximum, NaN above everything ----------------------------------------------------------------- */
+/* ---- argmax: the first maximum, NaN above everything --------------------------------------------------- */
 
 typedef struct gpunn__smaller {
     __device__ int64_t operator()(int64_t a, int64_t b) const
@@ -4153,7 +4360,8 @@ struct gpunn__argmax_visit {
         gpunn__line_load<N>(x, dtype, i, stride, v);
 #pragma unroll
         for (int j = 0; j < N; j++) {
-            bool more = v[j] > best || (v[j] != v[j] && best == best), same = v[j] == best || (v[j] != v[j] && best != best);
+            bool more = v[j] > best || (v[j] != v[j] && best == best),
+                 same = v[j] == best || (v[j] != v[j] && best != best);
             best = more ? v[j] : best;
             at_best = more || (same && c + j < at_best) ? c + j : at_best;
         }
@@ -4222,8 +4430,9 @@ enum {
 };
 
 typedef struct gpunn__sorting {
-    uint2    *sorted, *other;     /* [lines][count]: (key, index) */
-    unsigned *digits;             /* [lines][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
+    uint2 *sorted, *other; /* [lines][count]: (key, index) */
+    /* [lines][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
+    unsigned *digits;
     int64_t   lines, count, part; /* part: elements per block, in whole tiles */
     int64_t   parts;              /* parts per line */
     int       shift;              /* bit position of the current digit */
@@ -4244,7 +4453,8 @@ typedef struct gpunn__sort_part {
 
 __device__ __forceinline__ gpunn__sort_part gpunn__sort_part_of(const gpunn__sorting &s)
 {
-    const int64_t line = gpunn__quotient(blockIdx.x, s.parts), number = blockIdx.x - line * s.parts, begin = number * s.part;
+    const int64_t line = gpunn__quotient(blockIdx.x, s.parts), number = blockIdx.x - line * s.parts,
+                  begin = number * s.part;
     return {line, number, begin, begin + s.part < s.count ? begin + s.part : s.count};
 }
 
@@ -4272,8 +4482,8 @@ __device__ __forceinline__ unsigned gpunn__sort_rank(unsigned digit, gpunn__sort
 }
 
 template <typename Keys>
-__device__ __forceinline__ unsigned gpunn__sort_digit(const gpunn__sorting &s, const Keys &keys, const gpunn__sort_part &part,
-                                                      int64_t i, uint2 *item)
+__device__ __forceinline__ unsigned gpunn__sort_digit(const gpunn__sorting &s, const Keys &keys,
+                                                      const gpunn__sort_part &part, int64_t i, uint2 *item)
 {
     if (i >= part.end) return GPUNN__DIGITS;
     *item = keys(s, part.line, i);
@@ -4281,7 +4491,8 @@ __device__ __forceinline__ unsigned gpunn__sort_digit(const gpunn__sorting &s, c
 }
 
 template <typename Keys>
-static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel(const gpunn__sorting s, const Keys keys)
+static __global__ void __launch_bounds__(GPUNN__DIGITS)
+    gpunn__sort_count_kernel(const gpunn__sorting s, const Keys keys)
 {
     GPUNN__FOLLOW();
     __shared__ gpunn__sort_counts counts;
@@ -4315,7 +4526,8 @@ __device__ __forceinline__ unsigned gpunn__sort_start(const gpunn__sorting &s, c
 }
 
 template <typename Keys>
-static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(const gpunn__sorting s, const Keys keys)
+static __global__ void __launch_bounds__(GPUNN__DIGITS)
+    gpunn__sort_move_kernel(const gpunn__sorting s, const Keys keys)
 {
     GPUNN__FOLLOW();
     __shared__ gpunn__sort_counts counts;
@@ -4328,7 +4540,8 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(
         gpunn__sort_clear(counts);
 #pragma unroll
         for (int j = 0; j < GPUNN__SORT_ROUNDS; j++) {
-            digit[j] = gpunn__sort_digit(s, keys, part, tile + (warp * GPUNN__SORT_ROUNDS + j) * 32 + lane, &item[j]);
+            digit[j] = gpunn__sort_digit(s, keys, part, tile + (warp * GPUNN__SORT_ROUNDS + j) * 32 + lane,
+                                         &item[j]);
             rank[j] = gpunn__sort_rank(digit[j], counts);
         }
         __syncthreads();
@@ -4340,7 +4553,8 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(
         __syncthreads();
 #pragma unroll
         for (int j = 0; j < GPUNN__SORT_ROUNDS; j++)
-            if (digit[j] < GPUNN__DIGITS) s.other[part.line * s.count + counts[warp][digit[j]] + rank[j]] = item[j];
+            if (digit[j] < GPUNN__DIGITS)
+                s.other[part.line * s.count + counts[warp][digit[j]] + rank[j]] = item[j];
         __syncthreads();
     }
 }
@@ -4349,7 +4563,8 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(
 static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, int64_t count)
 {
     gpunn__sorting s;
-    const int64_t  tiles = (count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE, most = gpunn__parts_of_line(cuda, lines);
+    const int64_t  tiles = (count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE,
+                  most = gpunn__parts_of_line(cuda, lines);
     memset(&s, 0, sizeof s);
     s.lines = lines;
     s.count = count;
@@ -4360,10 +4575,12 @@ static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, 
 
 static size_t gpunn__sort_workspace(const gpunn__sorting *s)
 {
-    return (size_t)s->lines * (2 * (size_t)s->count * sizeof *s->sorted + (size_t)s->parts * GPUNN__DIGITS * sizeof *s->digits);
+    return (size_t)s->lines *
+           (2 * (size_t)s->count * sizeof *s->sorted + (size_t)s->parts * GPUNN__DIGITS * sizeof *s->digits);
 }
 
-template <typename Keys> static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda, gpunn__sorting *s, const Keys &keys)
+template <typename Keys>
+static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda, gpunn__sorting *s, const Keys &keys)
 {
     const unsigned blocks = (unsigned)(s->lines * s->parts);
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sort_count_kernel<Keys>), blocks, GPUNN__DIGITS, *s, keys));
@@ -4377,7 +4594,8 @@ template <typename Keys> static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda,
 /* Sorts the pairs (key, value) that keys(s, line, i) returns into s->sorted. largest is the largest possible
  * key. */
 template <typename Keys>
-static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *workspace, const Keys &keys, int64_t largest)
+static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *workspace, const Keys &keys,
+                                int64_t largest)
 {
     s->sorted = (uint2 *)workspace;
     s->other = s->sorted + s->lines * s->count;
@@ -4407,10 +4625,12 @@ typedef struct gpunn__topk {
 } gpunn__topk;
 
 /* The code of element i of a line. */
-__device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t line, int64_t i)
+__device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t line,
+                                                                  int64_t i)
 {
     const gpunn__along &a = t.along;
-    const int64_t       outer = gpunn__quotient(line, a.inner), at = (outer * a.n + i) * a.inner + line - outer * a.inner;
+    const int64_t       outer = gpunn__quotient(line, a.inner),
+                  at = (outer * a.n + i) * a.inner + line - outer * a.inner;
     return gpunn__topk_code(gpunn__load(a.x, a.x_type, at), i, t.largest);
 }
 
@@ -4423,7 +4643,8 @@ __device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t li
 
 /* Sorts the `found` codes of the list and keeps the k largest, padded with 0. Returns the smallest of these
  * k. */
-__device__ __forceinline__ unsigned long long gpunn__topk_cut(const gpunn__topk &t, unsigned long long *list, unsigned found)
+__device__ __forceinline__ unsigned long long gpunn__topk_cut(const gpunn__topk &t, unsigned long long *list,
+                                                              unsigned found)
 {
     unsigned size = 1;
     while (size < found || size < t.k) size *= 2;
@@ -4469,7 +4690,8 @@ static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_k
 /* Plans a round over n codes per line: just as many parts as fill the device. */
 static void gpunn__topk_round(const gpunn__cuda *cuda, gpunn__topk *t, int64_t n)
 {
-    const int64_t tiles = (n + GPUNN__BLOCK_SORT - 1) / GPUNN__BLOCK_SORT, most = gpunn__parts_of_line(cuda, t->along.lines);
+    const int64_t tiles = (n + GPUNN__BLOCK_SORT - 1) / GPUNN__BLOCK_SORT,
+                  most = gpunn__parts_of_line(cuda, t->along.lines);
     t->n = n;
     t->part = (tiles + most - 1) / most * GPUNN__BLOCK_SORT;
     t->parts = (n + t->part - 1) / t->part;
@@ -4482,14 +4704,15 @@ static gpunn_status gpunn__topk_rounds(gpunn__cuda *cuda, gpunn__topk *t, unsign
     gpunn__topk_round(cuda, t, t->along.n);
     for (; t->parts > 1; workspace += t->along.lines * t->n) {
         t->to = workspace;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * t->parts * GPUNN__THREADS, 1),
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__topk_kernel,
+                                 gpunn__blocks(cuda, t->along.lines * t->parts * GPUNN__THREADS, 1),
                                  (unsigned)t->threads, *t));
         t->from = t->to;
         gpunn__topk_round(cuda, t, t->parts * t->k);
     }
     t->to = NULL;
-    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * GPUNN__THREADS, 1), (unsigned)t->threads,
-                         *t);
+    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * GPUNN__THREADS, 1),
+                         (unsigned)t->threads, *t);
 }
 
 /* Bytes for the codes that all rounds but the last keep. */
@@ -4497,7 +4720,8 @@ static size_t gpunn__topk_workspace(const gpunn__cuda *cuda, const gpunn__topk *
 {
     gpunn__topk round = *t;
     size_t      kept = 0;
-    for (gpunn__topk_round(cuda, &round, t->along.n); round.parts > 1; gpunn__topk_round(cuda, &round, round.parts * t->k))
+    for (gpunn__topk_round(cuda, &round, t->along.n); round.parts > 1;
+         gpunn__topk_round(cuda, &round, round.parts * t->k))
         kept += (size_t)(t->along.lines * round.parts * t->k);
     return kept * sizeof *t->to;
 }
@@ -4511,7 +4735,8 @@ typedef struct gpunn__topk_keys {
     }
 } gpunn__topk_keys;
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_write_kernel(const gpunn__topk t, const uint2 *sorted)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__topk_write_kernel(const gpunn__topk t, const uint2 *sorted)
 {
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -4521,7 +4746,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_write_kerne
     }
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step,
+                                                      gpunn__action action)
 {
     gpunn__topk t;
     memset(&t, 0, sizeof t);
@@ -4532,22 +4758,22 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_s
     const bool     few = t.along.n <= GPUNN__BLOCK_SORT || t.k <= GPUNN__TOPK_FEW;
     if (action == GPUNN__PREPARE) {
         if (t.along.n > UINT32_MAX)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
-                                    (long long)t.along.n);
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "topk over %lld elements; 2^32 - 1 are possible", (long long)t.along.n);
         step->workspace_bytes = few ? gpunn__topk_workspace(cuda, &t) : gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
     if (few) return gpunn__topk_rounds(cuda, &t, (unsigned long long *)step->workspace);
     const gpunn__topk_keys keys = {t};
     GPUNN__TRY(gpunn__sort(cuda, &s, step->workspace, keys, UINT32_MAX));
-    return GPUNN__LAUNCH(cuda, gpunn__topk_write_kernel, gpunn__blocks(cuda, t.along.lines * t.k, 1), GPUNN__THREADS, t,
-                         s.sorted);
+    return GPUNN__LAUNCH(cuda, gpunn__topk_write_kernel, gpunn__blocks(cuda, t.along.lines * t.k, 1),
+                         GPUNN__THREADS, t, s.sorted);
 }
 
 /* ---- sample -------------------------------------------------------------------------------------------- *
- * A block sorts the classes of a short row. Of longer ones each launch sums the weights of the keys that begin
- * with the digits found so far, by their next digit: first for the end of the nucleus, then for the class that
- * is drawn. The fifth digit counts the parts of the row, from the end. */
+ * A block sorts the classes of a short row. Of longer ones each launch sums the weights of the keys that
+ * begin with the digits found so far, by their next digit: first for the end of the nucleus, then for the
+ * class that is drawn. The fifth digit counts the parts of the row, from the end. */
 
 enum { GPUNN__NUCLEUS_FEW = 1024, GPUNN__NUCLEUS_PASSES = 2 * GPUNN__NUCLEUS_LEVELS };
 typedef unsigned long long gpunn__mass;
@@ -4578,7 +4804,8 @@ typedef struct gpunn__nucleus_part {
     int64_t row, number, begin, end;
 } gpunn__nucleus_part;
 
-__device__ __forceinline__ gpunn__nucleus_part gpunn__nucleus_part_of(const gpunn__nucleus &s, int64_t row, int64_t number)
+__device__ __forceinline__ gpunn__nucleus_part gpunn__nucleus_part_of(const gpunn__nucleus &s, int64_t row,
+                                                                      int64_t number)
 {
     const int64_t begin = number * s.part;
     return {row, number, begin, begin + s.part < s.n ? begin + s.part : s.n};
@@ -4596,8 +4823,8 @@ __device__ __forceinline__ uint32_t gpunn__nucleus_key_of(const gpunn__nucleus &
 }
 
 /* The target of the class that is drawn. */
-__device__ __forceinline__ gpunn__mass gpunn__nucleus_target(const gpunn__nucleus &s, int64_t row, gpunn__mass kept,
-                                                             uint32_t most)
+__device__ __forceinline__ gpunn__mass gpunn__nucleus_target(const gpunn__nucleus &s, int64_t row,
+                                                             gpunn__mass kept, uint32_t most)
 {
     return gpunn__nucleus_draw(kept, gpunn__load(s.draw, s.draw_type, row), most);
 }
@@ -4632,10 +4859,12 @@ static __global__ void __launch_bounds__(GPUNN__NUCLEUS_FEW) gpunn__nucleus_few_
     __shared__ gpunn__mass        kept;
     const unsigned                i = threadIdx.x;
     for (int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
-        code[i] = i < s.n ? gpunn__topk_code(gpunn__load(s.logits, s.logits_type, row * s.n + i), i, true) : 0;
+        code[i] = i < s.n ? gpunn__topk_code(gpunn__load(s.logits, s.logits_type, row * s.n + i), i, true)
+                          : 0;
         gpunn__block_sort(code, blockDim.x);
         const uint32_t    key = (uint32_t)(code[i] >> 32), most = (uint32_t)(code[0] >> 32);
-        const gpunn__mass weight = i < s.n ? gpunn__nucleus_weight(key, most, s.scale) : 0, upto = gpunn__block_sums(weight);
+        const gpunn__mass weight = i < s.n ? gpunn__nucleus_weight(key, most, s.scale) : 0,
+                          upto = gpunn__block_sums(weight);
         if (i == blockDim.x - 1) kept = upto;
         __syncthreads();
         const bool ends = s.top_p < 1 && gpunn__passes(upto, weight, gpunn__nucleus_end(kept, s.top_p));
@@ -4648,7 +4877,8 @@ static __global__ void __launch_bounds__(GPUNN__NUCLEUS_FEW) gpunn__nucleus_few_
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__NUCLEUS_DIGITS) gpunn__nucleus_most_kernel(const gpunn__nucleus s)
+static __global__ void __launch_bounds__(GPUNN__NUCLEUS_DIGITS)
+    gpunn__nucleus_most_kernel(const gpunn__nucleus s)
 {
     GPUNN__FOLLOW();
     const gpunn__nucleus_part part = gpunn__nucleus_own_part(s);
@@ -4667,34 +4897,40 @@ __device__ __forceinline__ void gpunn__nucleus_add(gpunn__mass *sums, unsigned d
     const unsigned lane = threadIdx.x & 31, equals = __match_any_sync(0xFFFFFFFFu, digit);
     unsigned       open = 0xFFFFFFFFu; /* lanes to come */
     while (open) {
-        const unsigned first = (unsigned)__popc(~open & (open - 1)), group = __shfl_sync(0xFFFFFFFFu, equals, first);
+        const unsigned first = (unsigned)__popc(~open & (open - 1)),
+                       group = __shfl_sync(0xFFFFFFFFu, equals, first);
         const unsigned own = __shfl_sync(0xFFFFFFFFu, digit, first);
         gpunn__mass    sum = group >> lane & 1 ? weight : 0;
 #pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
+        for (int distance = 16; distance > 0; distance /= 2)
+            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
         if (lane == 0) sums[own] += sum;
         open &= ~group;
     }
 }
 
 /* The search one digit further on; thread i has the sum of digit 255 - i. */
-__device__ __forceinline__ gpunn__search gpunn__nucleus_digit(const gpunn__search &search, const gpunn__mass *sums)
+__device__ __forceinline__ gpunn__search gpunn__nucleus_digit(const gpunn__search &search,
+                                                              const gpunn__mass   *sums)
 {
     __shared__ gpunn__search found;
     const unsigned           digit = GPUNN__NUCLEUS_DIGITS - 1 - threadIdx.x;
     const gpunn__mass        mass = sums[digit], upto = search.before + gpunn__block_sums(mass);
-    if (gpunn__passes(upto, mass, search.target)) found = {search.key << 8 | digit, upto - mass, search.target};
+    if (gpunn__passes(upto, mass, search.target))
+        found = {search.key << 8 | digit, upto - mass, search.target};
     __syncthreads();
     return found;
 }
 
-/* The search as a pass begins: goes on with the digits of the pass before, or starts anew with those of all classes. */
+/* The search as a pass begins: goes on with the digits of the pass before, or starts anew with those of all
+ * classes. */
 __device__ __forceinline__ gpunn__search gpunn__nucleus_begin(const gpunn__nucleus &s, int64_t row, int pass)
 {
     const gpunn__nucleus_row &r = s.row[row];
     const uint32_t            most = (uint32_t)r.most;
     if (pass == 0) return {0, 0, 0};
-    if (pass != 1 && pass != GPUNN__NUCLEUS_LEVELS) return gpunn__nucleus_digit(r.search[pass - 1], r.sums[pass - 1]);
+    if (pass != 1 && pass != GPUNN__NUCLEUS_LEVELS)
+        return gpunn__nucleus_digit(r.search[pass - 1], r.sums[pass - 1]);
     gpunn__mass kept = gpunn__block_reduce(r.sums[0][threadIdx.x], gpunn__add());
     if (pass == 1) return gpunn__nucleus_digit({0, 0, gpunn__nucleus_end(kept, s.top_p)}, r.sums[0]);
     if (s.top_p < 1) {
@@ -4706,13 +4942,16 @@ __device__ __forceinline__ gpunn__search gpunn__nucleus_begin(const gpunn__nucle
 }
 
 /* Of the classes that have the key that was found, the one at which the weights pass the target. */
-__device__ __forceinline__ void gpunn__nucleus_write(const gpunn__nucleus &s, int64_t row, const gpunn__search &all)
+__device__ __forceinline__ void gpunn__nucleus_write(const gpunn__nucleus &s, int64_t row,
+                                                     const gpunn__search &all)
 {
     const gpunn__nucleus_row &r = s.row[row];
     const gpunn__search       search = gpunn__nucleus_digit(all, r.sums[GPUNN__NUCLEUS_PASSES - 1]);
-    const uint32_t            key = (uint32_t)(search.key >> 8), weight = gpunn__nucleus_weight(key, (uint32_t)r.most, s.scale);
-    const gpunn__nucleus_part part = gpunn__nucleus_part_of(s, row, GPUNN__NUCLEUS_DIGITS - 1 - (int64_t)(search.key & 0xFF));
-    gpunn__mass               before = search.before;
+    const uint32_t            key = (uint32_t)(search.key >> 8),
+                   weight = gpunn__nucleus_weight(key, (uint32_t)r.most, s.scale);
+    const gpunn__nucleus_part part = gpunn__nucleus_part_of(
+        s, row, GPUNN__NUCLEUS_DIGITS - 1 - (int64_t)(search.key & 0xFF));
+    gpunn__mass before = search.before;
     for (int64_t base = part.begin; base < part.end; base += blockDim.x) {
         const int64_t     i = base + threadIdx.x;
         const gpunn__mass mass = i < part.end && gpunn__nucleus_key_of(s, row, i) == key ? weight : 0;
@@ -4721,22 +4960,27 @@ __device__ __forceinline__ void gpunn__nucleus_write(const gpunn__nucleus &s, in
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__NUCLEUS_DIGITS) gpunn__nucleus_pass_kernel(const gpunn__nucleus s, int pass)
+static __global__ void __launch_bounds__(GPUNN__NUCLEUS_DIGITS)
+    gpunn__nucleus_pass_kernel(const gpunn__nucleus s, int pass)
 {
     GPUNN__FOLLOW();
-    __shared__ gpunn__mass    sums[GPUNN__NUCLEUS_DIGITS / 32][GPUNN__NUCLEUS_DIGITS + 1]; /* the last one: of no class */
+    /* the last one: of no class */
+    __shared__ gpunn__mass    sums[GPUNN__NUCLEUS_DIGITS / 32][GPUNN__NUCLEUS_DIGITS + 1];
     const gpunn__nucleus_part part = gpunn__nucleus_own_part(s);
     gpunn__nucleus_row       &row = s.row[part.row];
     const gpunn__search       search = gpunn__nucleus_begin(s, part.row, pass);
     const uint32_t            most = (uint32_t)row.most;
-    const int level = pass < GPUNN__NUCLEUS_LEVELS ? pass : pass - GPUNN__NUCLEUS_LEVELS + 1, shift = 32 - 8 * level;
+    const int                 level = pass < GPUNN__NUCLEUS_LEVELS ? pass : pass - GPUNN__NUCLEUS_LEVELS + 1,
+              shift = 32 - 8 * level;
     for (int w = 0; w < GPUNN__NUCLEUS_DIGITS / 32; w++) sums[w][threadIdx.x] = 0;
     __syncthreads();
     if (part.number == 0 && threadIdx.x == 0) row.search[pass] = search;
     for (int64_t base = part.begin; base < part.end; base += blockDim.x) {
         const int64_t     i = base + threadIdx.x;
         const gpunn__mass key = i < part.end ? gpunn__nucleus_key_of(s, part.row, i) : ~(gpunn__mass)0;
-        const uint32_t    weight = key >> shift == search.key ? gpunn__nucleus_weight((uint32_t)key, most, s.scale) : 0;
+        const uint32_t    weight = key >> shift == search.key
+                                       ? gpunn__nucleus_weight((uint32_t)key, most, s.scale)
+                                       : 0;
         unsigned          digit = GPUNN__NUCLEUS_DIGITS;
         if (weight && level == GPUNN__NUCLEUS_LEVELS) digit -= 1 + (unsigned)part.number;
         if (weight && level < GPUNN__NUCLEUS_LEVELS) digit = key >> (shift - 8) & 0xFF;
@@ -4765,7 +5009,8 @@ static gpunn__nucleus gpunn__nucleus_of(const gpunn__cuda *cuda, const gpunn_ste
     s.scale = gpunn__nucleus_scale(step->attr->temperature);
     s.top_p = step->attr->top_p;
     s.row = (gpunn__nucleus_row *)step->workspace;
-    const int64_t tile = GPUNN__NUCLEUS_DIGITS, tiles = (s.n + tile - 1) / tile, fill = 4 * gpunn__parts_of_line(cuda, s.rows);
+    const int64_t tile = GPUNN__NUCLEUS_DIGITS, tiles = (s.n + tile - 1) / tile,
+                  fill = 4 * gpunn__parts_of_line(cuda, s.rows);
     const int64_t most = fill < tile ? fill : tile; /* parts: a digit counts them */
     s.part = (tiles + most - 1) / most * tile;
     s.parts = (s.n + s.part - 1) / s.part;
@@ -4778,8 +5023,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, gpunn_step *s
     const bool           few = s.n <= GPUNN__NUCLEUS_FEW;
     if (action == GPUNN__PREPARE) {
         if (s.n > UINT32_MAX)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "sample from %lld classes; 2^32 - 1 are possible",
-                                    (long long)s.n);
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "sample from %lld classes; 2^32 - 1 are possible", (long long)s.n);
         step->workspace_bytes = few ? 0 : (size_t)s.rows * sizeof *s.row;
         return GPUNN_OK;
     }
@@ -4793,43 +5038,48 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, gpunn_step *s
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__nucleus_most_kernel, blocks, GPUNN__NUCLEUS_DIGITS, s));
     for (int pass = 0; pass < GPUNN__NUCLEUS_PASSES; pass++)
         if (s.top_p < 1 || pass == 0 || pass >= GPUNN__NUCLEUS_LEVELS)
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__nucleus_pass_kernel, blocks, GPUNN__NUCLEUS_DIGITS, s, pass));
+            GPUNN__TRY(
+                GPUNN__LAUNCH(cuda, gpunn__nucleus_pass_kernel, blocks, GPUNN__NUCLEUS_DIGITS, s, pass));
     return GPUNN_OK;
 }
 
-/* ---- embedding -------------------------------------------------------------------------------------------------------------- *
+/* ---- embedding ------------------------------------------------------------------------------------------ *
  * Forward: a thread copies packs of N columns. Backward: the tokens are radix-sorted together with their
  * positions. Then each row of the weight's gradient is written once. It is the sum of its tokens' gradients,
  * in an order that depends only on the tokens, or 0. Slices are treated the same way. They lie in
  * [outer][rows][width] and have outer * width columns. */
 
 typedef struct gpunn__rows {
-    const void  *index; /* tokens */
-    gpunn_dtype  index_type, from_type, to_type;
-    const void  *from;            /* the weight, or the gradient of the result */
-    void        *to;              /* the result, or the gradient of the weight */
-    int64_t      count, n, width; /* tokens; rows and columns of the weight */
-    int64_t      outer;           /* of slices; 1 for rows */
-    int64_t      padding;         /* a row without a gradient; -1: none */
-    bool         add, spoils;     /* spoils: a token out of range makes row 0 NaN */
-    const uint2 *sorted;          /* per token (row, position); (n, ..) has no gradient; (0, UINT32_MAX) spoils row 0 */
+    const void *index; /* tokens */
+    gpunn_dtype index_type, from_type, to_type;
+    const void *from;            /* the weight, or the gradient of the result */
+    void       *to;              /* the result, or the gradient of the weight */
+    int64_t     count, n, width; /* tokens; rows and columns of the weight */
+    int64_t     outer;           /* of slices; 1 for rows */
+    int64_t     padding;         /* a row without a gradient; -1: none */
+    bool        add, spoils;     /* spoils: a token out of range makes row 0 NaN */
+    /* per token (row, position); (n, ..) has no gradient; (0, UINT32_MAX) spoils row 0 */
+    const uint2 *sorted;
 } gpunn__rows;
 
 /* Where a column of a row stands among `rows` rows. */
-__device__ __forceinline__ int64_t gpunn__rows_place(const gpunn__rows &r, int64_t rows, int64_t row, int64_t column)
+__device__ __forceinline__ int64_t gpunn__rows_place(const gpunn__rows &r, int64_t rows, int64_t row,
+                                                     int64_t column)
 {
     const int64_t o = r.outer == 1 ? 0 : gpunn__quotient(column, r.width);
     return (o * rows + row) * r.width + column - o * r.width;
 }
 
-template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
+template <int N>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
 {
     GPUNN__FOLLOW();
     int64_t packs = r.width / N, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < r.count * packs; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t at = gpunn__quotient(i, packs), column = (i - at * packs) * N, row = gpunn__integer(r.index, r.index_type, at);
-        bool    there = row >= 0 && row < r.n;
-        float   v[N];
+        int64_t at = gpunn__quotient(i, packs), column = (i - at * packs) * N,
+                row = gpunn__integer(r.index, r.index_type, at);
+        bool  there = row >= 0 && row < r.n;
+        float v[N];
         gpunn__line_load<N>(r.from, r.from_type, (there ? row : 0) * r.width + column, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = there ? v[j] : NAN;
@@ -4853,7 +5103,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel
 {
     GPUNN__FOLLOW();
     unsigned lane = threadIdx.x & 31;
-    int64_t  row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5, step = (int64_t)gridDim.x * blockDim.x >> 5;
+    int64_t  row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5,
+            step = (int64_t)gridDim.x * blockDim.x >> 5;
     for (; row < r.n; row += step) {
         int64_t low = 0, high = r.count;
         while (low < high) {
@@ -4884,8 +5135,8 @@ __device__ __forceinline__ int64_t gpunn__run_end(const uint2 *sorted, int64_t c
 
 /* sum[j] = the sum of the gradients of column + j over `count` tokens: first, first + step, .. */
 template <int N>
-__device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count, unsigned step,
-                                                int64_t column, float *sum)
+__device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count,
+                                                unsigned step, int64_t column, float *sum)
 {
     const uint2 *token = r.sorted + first;
 #pragma unroll
@@ -4894,7 +5145,8 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
     for (unsigned i = 0; i < count; i++, token += step) {
         float      v[N];
         const bool there = token->y != UINT32_MAX;
-        gpunn__line_load<N>(r.from, r.from_type, gpunn__rows_place(r, r.count, there ? token->y : 0, column), 1, v);
+        gpunn__line_load<N>(r.from, r.from_type, gpunn__rows_place(r, r.count, there ? token->y : 0, column),
+                            1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) sum[j] += there ? v[j] : NAN;
     }
@@ -4905,7 +5157,8 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
  * its own group or, if they are many, with all groups together. */
 enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
 template <int N>
-static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
+static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2)
+    gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
 {
     GPUNN__FOLLOW();
     __shared__ float part[N][GPUNN__ROWS_THREADS];
@@ -4921,7 +5174,8 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum
             if (count <= GPUNN__ROWS_ALONE) {
                 for (int64_t column = start; g == group && column < columns; column += (int64_t)across * N) {
                     gpunn__rows_add<N>(r, first, count, 1, column, sum);
-                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum, r.add);
+                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
+                                         r.add);
                 }
                 continue;
             }
@@ -4936,7 +5190,8 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum
                     for (unsigned other = 1; other < groups; other++)
 #pragma unroll
                         for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
-                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum, r.add);
+                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
+                                         r.add);
                 }
                 __syncthreads();
             }
@@ -4944,17 +5199,22 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum
     }
 }
 
-static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpunn__sorting *s, void *workspace)
+static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpunn__sorting *s,
+                                         void *workspace)
 {
     const gpunn__row_keys keys = {*r};
     GPUNN__TRY(gpunn__sort(cuda, s, workspace, keys, r->n));
     r->sorted = s->sorted;
-    if (!r->add) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1), GPUNN__THREADS, *r));
+    if (!r->add)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1),
+                                 GPUNN__THREADS, *r));
     int      pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
     unsigned across = 1;
     while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->outer * r->width) across *= 2;
     unsigned blocks = gpunn__blocks(cuda, r->count * across, 1);
-    if (pack > 1) return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r, across);
+    if (pack > 1)
+        return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r,
+                             across);
     return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<1>), blocks, GPUNN__ROWS_THREADS, *r, across);
 }
 
@@ -4966,8 +5226,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     memset(&r, 0, sizeof r);
     if (action == GPUNN__PREPARE) {
         if (tokens->count > UINT32_MAX)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%lld tokens; the GPU can do 2^32 - 1 at once",
-                                    (long long)tokens->count);
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "%lld tokens; the GPU can do 2^32 - 1 at once", (long long)tokens->count);
         if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
@@ -4978,7 +5238,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     r.width = weight->dim[1];
     r.outer = 1;
     r.padding = step->attr->ignore_index;
-    const gpunn_value *from = step->backward ? &step->grad_out : weight, *to = step->backward ? &step->grad_in[1] : &step->out;
+    const gpunn_value *from = step->backward ? &step->grad_out : weight,
+                      *to = step->backward ? &step->grad_in[1] : &step->out;
     r.from = from->data;
     r.from_type = from->dtype;
     r.to = to->data;
@@ -4988,18 +5249,19 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
         return gpunn__rows_backward(cuda, &r, &s, step->workspace);
     }
     if (r.width % GPUNN__PACK == 0)
-        return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<GPUNN__PACK>), gpunn__blocks(cuda, r.count * r.width, GPUNN__PACK),
-                             GPUNN__THREADS, r);
-    return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1), GPUNN__THREADS, r);
+        return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<GPUNN__PACK>),
+                             gpunn__blocks(cuda, r.count * r.width, GPUNN__PACK), GPUNN__THREADS, r);
+    return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1),
+                         GPUNN__THREADS, r);
 }
 
-/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is its transpose --------------------------------------------- *
- * The backward pass has four ways. Indices that apply to all lines are sorted once, as an embedding's
- * tokens. If the indices of a line [o][..][i] are few, each element of dx searches them. Otherwise they are
- * sorted: each line by a block or, if longer, all lines together in memory. Then each run of equal indices
- * is summed. Sums follow the order of the indices. In memory, a block sums runs longer than
- * GPUNN__RUN_ALONE, in an order that depends only on the indices. An index out of range yields NaN (0 for
- * integers): in the result of gather, or in an element of the line to which it adds. */
+/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is its transpose ------------------------- *
+ * The backward pass has four ways. Indices that apply to all
+ * lines are sorted once, as an embedding's tokens. If the indices of a line [o][..][i] are few, each element
+ * of dx searches them. Otherwise they are sorted: each line by a block or, if longer, all lines together in
+ * memory. Then each run of equal indices is summed. Sums follow the order of the indices. In memory, a block
+ * sums runs longer than GPUNN__RUN_ALONE, in an order that depends only on the indices. An index out of range
+ * yields NaN (0 for integers): in the result of gather, or in an element of the line to which it adds. */
 
 enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
 typedef struct gpunn__gather {
@@ -5012,7 +5274,8 @@ typedef struct gpunn__gather {
 } gpunn__gather;
 
 /* Index number j of line [o][..][column]. */
-__device__ __forceinline__ int64_t gpunn__gather_index(const gpunn__gather &g, int64_t o, int64_t j, int64_t column)
+__device__ __forceinline__ int64_t gpunn__gather_index(const gpunn__gather &g, int64_t o, int64_t j,
+                                                       int64_t column)
 {
     return gpunn__integer(g.index, g.index_type, g.slices ? j : (o * g.m + j) * g.inner + column);
 }
@@ -5022,7 +5285,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m), column = i - line * g.inner;
+        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
+                column = i - line * g.inner;
         int64_t at = gpunn__gather_index(g, o, line - o * g.m, column);
         bool    there = at >= 0 && at < g.n;
         int64_t from = (o * g.n + at) * g.inner + column;
@@ -5060,7 +5324,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
 
 /* The element that index i refers to, or its line's first element if it is out of range (*there is false).
  * *number receives the index's position in its line. */
-__device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number, bool *there)
+__device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number,
+                                                       bool *there)
 {
     const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
                   at = gpunn__integer(g.index, g.index_type, i);
@@ -5070,13 +5335,15 @@ __device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, i
 }
 
 /* What index i adds. UINT32_MAX stands for an index out of range. */
-__device__ __forceinline__ float gpunn__gather_term(const gpunn__gather &g, unsigned i, int64_t first, int64_t stride)
+__device__ __forceinline__ float gpunn__gather_term(const gpunn__gather &g, unsigned i, int64_t first,
+                                                    int64_t stride)
 {
     return i == UINT32_MAX ? NAN : gpunn__load(g.gradient, g.gradient_type, first + i * stride);
 }
 
 /* A block sorts the indices of a line by (place, number). It sorts complements in descending order. */
-static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2) gpunn__gather_line_kernel(const gpunn__gather g, unsigned size)
+static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2)
+    gpunn__gather_line_kernel(const gpunn__gather g, unsigned size)
 {
     GPUNN__FOLLOW();
     __shared__ unsigned long long code[GPUNN__GATHER_LINE];
@@ -5120,7 +5387,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     __shared__ int64_t            run[GPUNN__THREADS / GPUNN__RUN_ALONE + 1];
     __shared__ unsigned long long runs;
-    for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < count; base += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < count;
+         base += (int64_t)gridDim.x * blockDim.x) {
         if (threadIdx.x == 0) runs = 0;
         __syncthreads();
         const int64_t first = base + threadIdx.x;
@@ -5137,7 +5405,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         for (unsigned r = 0; r < runs; r++) {
             const int64_t last = gpunn__run_end(sorted, count, run[r]), at = sorted[run[r]].x;
             float         sum = 0;
-            for (int64_t i = run[r] + threadIdx.x; i < last; i += blockDim.x) sum += gpunn__gather_term(g, sorted[i].y, 0, 1);
+            for (int64_t i = run[r] + threadIdx.x; i < last; i += blockDim.x)
+                sum += gpunn__gather_term(g, sorted[i].y, 0, 1);
             sum = gpunn__block_reduce(sum, gpunn__add());
             if (threadIdx.x == 0) gpunn__store(g.dx, g.dx_type, at, gpunn__gather_base(g, at) + sum);
         }
@@ -5163,12 +5432,14 @@ static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along
 /* GPUNN__PREPARE for gpunn__gather_back. */
 static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, const gpunn__gather *g)
 {
-    const int64_t count = g->slices ? g->m : g->outer * g->m * g->inner, places = g->slices ? g->n : g->outer * g->n * g->inner;
+    const int64_t count = g->slices ? g->m : g->outer * g->m * g->inner,
+                  places = g->slices ? g->n : g->outer * g->n * g->inner;
     if (g->m <= (!g->slices && g->n <= UINT32_MAX ? GPUNN__GATHER_LINE : GPUNN__GATHER_FEW)) return GPUNN_OK;
     if (count > UINT32_MAX || places > UINT32_MAX)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                "%lld indices into %lld elements; the GPU can add to 2^32 - 1 of each at once, so split axis %d",
-                                (long long)count, (long long)places, step->attr->axis);
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_UNSUPPORTED,
+            "%lld indices into %lld elements; the GPU can add to 2^32 - 1 of each at once, so split axis %d",
+            (long long)count, (long long)places, step->attr->axis);
     const gpunn__sorting s = gpunn__sorting_of(cuda, 1, count);
     step->workspace_bytes = gpunn__sort_workspace(&s);
     return GPUNN_OK;
@@ -5204,18 +5475,20 @@ static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g
     gpunn__gather start = *g;
     if (!few) start.m = 0; /* elements that no index refers to equal the base */
     if (few || (g->base != g->dx && !(g->slices && g->base == NULL)))
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1), GPUNN__THREADS, start));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1),
+                                 GPUNN__THREADS, start));
     if (few) return GPUNN_OK;
     if (g->slices) return gpunn__gather_slices(cuda, g, workspace);
     if (g->m <= GPUNN__GATHER_LINE) {
         const int size = gpunn__power_of_2(g->m, GPUNN__GATHER_LINE);
-        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1), (unsigned)size / 2,
-                             *g, (unsigned)size);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1),
+                             (unsigned)size / 2, *g, (unsigned)size);
     }
     gpunn__sorting           s = gpunn__sorting_of(cuda, 1, count);
     const gpunn__gather_keys keys = {*g};
     GPUNN__TRY(gpunn__sort(cuda, &s, workspace, keys, lines * g->n - 1));
-    return GPUNN__LAUNCH(cuda, gpunn__gather_runs_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, *g, s.sorted, count);
+    return GPUNN__LAUNCH(cuda, gpunn__gather_runs_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, *g,
+                         s.sorted, count);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -5236,10 +5509,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *s
     g.y = a.out;
     g.y_type = a.out_type;
     g.whole = !gpunn__is_float(g.x_type);
-    return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
+    return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1),
+                         GPUNN__THREADS, g);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step,
+                                                     gpunn__action action)
 {
     if (step->backward && step->grad_in[0].data) {
         gpunn_status status = gpunn__cuda_expand(cuda, step, action);
@@ -5255,7 +5530,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_st
         g.y = step->grad_in[2].data;
         g.y_type = step->grad_in[2].dtype;
         g.add = step->accumulate[2];
-        return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->in[2].count, 1), GPUNN__THREADS, g);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->in[2].count, 1),
+                             GPUNN__THREADS, g);
     }
     g.base = a.x;
     g.base_type = a.x_type;
@@ -5266,13 +5542,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_st
     return gpunn__gather_back(cuda, &g, step->workspace);
 }
 
-/* ---- scatter: finds the last index that refers to each element, counted from 1; 0: none -------------------------------- *
- * An index out of range refers to its line's first element, as the largest number, and makes it NaN (0 for
- * integers). */
+/* ---- scatter: finds the last index that refers to each element, counted from 1; 0: none ----------------- *
+ * An index out of range refers to its line's first element, as the largest
+ * number, and makes it NaN (0 for integers). */
 
 typedef unsigned long long gpunn__last;
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_last_kernel(const gpunn__gather g, gpunn__last *last)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__scatter_last_kernel(const gpunn__gather g, gpunn__last *last)
 {
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, number;
@@ -5291,7 +5568,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n), number = (int64_t)last[i] - 1;
+        const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n),
+                      number = (int64_t)last[i] - 1;
         const int64_t from = (o * g.m + number) * g.inner + (i - line * g.inner);
         const bool    bad = last[i] == ~(gpunn__last)0;
         if (g.whole) {
@@ -5316,7 +5594,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     bool    there;
     for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t at = gpunn__gather_place(g, i, &number, &there);
-        const float   value = there && last[at] == (gpunn__last)number + 1 ? gpunn__load(g.x, g.x_type, at) : 0;
+        const float value = there && last[at] == (gpunn__last)number + 1 ? gpunn__load(g.x, g.x_type, at) : 0;
         gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
     }
 }
@@ -5332,7 +5610,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *
         return GPUNN_OK;
     }
     GPUNN__TRY(gpunn__cuda_fill(cuda, last, 0, (size_t)x->count * sizeof *last));
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_last_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_last_kernel, gpunn__blocks(cuda, index->count, 1),
+                             GPUNN__THREADS, g, last));
     g.x = step->backward ? a.gradient : a.x;
     g.x_type = step->backward ? a.gradient_type : a.x_type;
     g.gradient = src->data;
@@ -5342,32 +5621,37 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *
         g.y = a.out;
         g.y_type = a.out_type;
         g.add = a.add;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_kernel, gpunn__blocks(cuda, x->count, 1), GPUNN__THREADS, g, last,
-                                 step->backward));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_kernel, gpunn__blocks(cuda, x->count, 1),
+                                 GPUNN__THREADS, g, last, step->backward));
     }
     if (!step->backward || !step->grad_in[2].data) return GPUNN_OK;
     g.y = step->grad_in[2].data;
     g.y_type = step->grad_in[2].dtype;
     g.add = step->accumulate[2];
-    return GPUNN__LAUNCH(cuda, gpunn__scatter_back_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last);
+    return GPUNN__LAUNCH(cuda, gpunn__scatter_back_kernel, gpunn__blocks(cuda, index->count, 1),
+                         GPUNN__THREADS, g, last);
 }
 
-/* ==== >>cuda/gemm ================================================================================================== */
+/* ==== >>cuda/gemm ======================================================================================= */
 /* Matrix products and linear layers. Products go to cuBLASLt, or to the tiled kernel below if they are small
  * or cuBLASLt does not support them. Bias, residual, activation and row sums are fused where possible. */
 enum { GPUNN__TILE = 16, GPUNN__DEPTH = 64 };
 
 /* Loads a tile into shared memory: to[k][i] = x at (i0 + i, k0 + k). x is stored [k][i] if by_k, else [i][k].
  * Elements outside [m][depth] read as 0. */
-__device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], const void *x, gpunn_dtype dtype, bool by_k,
-                                                 int64_t start, int64_t ld, int64_t i0, int64_t m, int64_t k0, int64_t depth)
+__device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], const void *x,
+                                                 gpunn_dtype dtype, bool by_k, int64_t start, int64_t ld,
+                                                 int64_t i0, int64_t m, int64_t k0, int64_t depth)
 {
 #pragma unroll
     for (int part = 0; part < GPUNN__TILE * GPUNN__DEPTH / GPUNN__THREADS; part++) {
-        const int     at = part * GPUNN__THREADS + (int)threadIdx.x;
-        const int     i = by_k ? at % GPUNN__TILE : at / GPUNN__DEPTH, k = by_k ? at / GPUNN__TILE : at % GPUNN__DEPTH;
+        const int at = part * GPUNN__THREADS + (int)threadIdx.x;
+        const int i = by_k ? at % GPUNN__TILE : at / GPUNN__DEPTH,
+                  k = by_k ? at / GPUNN__TILE : at % GPUNN__DEPTH;
         const int64_t row = i0 + i, column = k0 + k;
-        to[k][i] = row < m && column < depth ? gpunn__load(x, dtype, start + (by_k ? column * ld + row : row * ld + column)) : 0;
+        to[k][i] = row < m && column < depth
+                       ? gpunn__load(x, dtype, start + (by_k ? column * ld + row : row * ld + column))
+                       : 0;
     }
 }
 
@@ -5385,8 +5669,8 @@ __device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_
 
 /* Adds bias, previous value and residual to the sum, applies the activation and stores d at (i, j). row_sum
  * is the sum of row i of op(a). */
-__device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, int64_t i, int64_t j, int64_t at, float sum,
-                                                     float row_sum)
+__device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, int64_t i, int64_t j,
+                                                     int64_t at, float sum, float row_sum)
 {
     if (p->row_sums && j == 0) p->row_sums[i] = row_sum;
     if (p->bias) sum += gpunn__load(p->bias, p->bias_dtype, j);
@@ -5404,12 +5688,15 @@ __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
     const int64_t    across = (p->n + GPUNN__TILE - 1) / GPUNN__TILE;
     const int64_t    tiles = across * ((p->m + GPUNN__TILE - 1) / GPUNN__TILE);
     for (int64_t tile = blockIdx.x; tile < tiles * p->batch; tile += gridDim.x) {
-        const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE, j0 = tile % across * GPUNN__TILE;
-        float         sum = 0, row_sum = 0;
+        const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE,
+                      j0 = tile % across * GPUNN__TILE;
+        float sum = 0, row_sum = 0;
         for (int64_t k0 = 0; k0 < p->k; k0 += GPUNN__DEPTH) {
             __syncthreads(); /* the previous tiles have been read */
-            gpunn__load_tile(a, p->a, p->dtype, p->transpose_a, batch * p->stride_a, p->lda, i0, p->m, k0, p->k);
-            gpunn__load_tile(b, p->b, p->dtype, !p->transpose_b, batch * p->stride_b, p->ldb, j0, p->n, k0, p->k);
+            gpunn__load_tile(a, p->a, p->dtype, p->transpose_a, batch * p->stride_a, p->lda, i0, p->m, k0,
+                             p->k);
+            gpunn__load_tile(b, p->b, p->dtype, !p->transpose_b, batch * p->stride_b, p->ldb, j0, p->n, k0,
+                             p->k);
             __syncthreads();
             const int depth = p->k - k0 < GPUNN__DEPTH ? (int)(p->k - k0) : GPUNN__DEPTH;
 #pragma unroll 8
@@ -5419,7 +5706,8 @@ __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
             }
         }
         const int64_t i = i0 + y, j = j0 + x;
-        if (i < p->m && j < p->n) gpunn__product_store(p, i, j, batch * p->stride_d + i * p->ldd + j, sum, row_sum);
+        if (i < p->m && j < p->n)
+            gpunn__product_store(p, i, j, batch * p->stride_d + i * p->ldd + j, sum, row_sum);
     }
 }
 
@@ -5431,24 +5719,27 @@ GPUNN__INTERNAL int64_t gpunn__product_tiles(const gpunn__product *p);
 GPUNN__INTERNAL bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p);
 
 /* Prepares or runs up to two independent products, with everything fused into them. */
-GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action);
+GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count,
+                                             gpunn__action action);
 
 /* The address of element `index`. */
 GPUNN__INTERNAL void *gpunn__element(const void *data, gpunn_dtype dtype, int64_t index);
 
 /* Describes d[m][n] = a[m][k] b[k][n], all contiguous. transpose_a: a is stored [k][m]. transpose_b: b is
  * stored [n][k]. */
-GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k, const gpunn_value *a,
-                                                   bool transpose_a, const gpunn_value *b, bool transpose_b,
+GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k,
+                                                   const gpunn_value *a, bool transpose_a,
+                                                   const gpunn_value *b, bool transpose_b,
                                                    const gpunn_value *d);
 
 /* Checks that the operands share a dtype and that the result has that dtype or F32. Else
  * GPUNN_ERR_UNSUPPORTED. */
-GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a, const gpunn_value *b,
-                                                   const gpunn_value *d);
+GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a,
+                                                   const gpunn_value *b, const gpunn_value *d);
 
 /* Applies the step's bias, norm, residual and activation to the bare product in y, and stores step->out. */
-GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype);
+GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
+                                               gpunn_dtype y_dtype);
 
 /* Describes y = x W^T + bias for x [rows, in], with everything fused into the step, as one product. Returns
  * false if one product cannot do all of that. */
@@ -5487,8 +5778,8 @@ static gpunn_status gpunn__may_time(gpunn__cuda *cuda, bool *may)
 
 typedef gpunn_status (*gpunn__timed)(gpunn__cuda *cuda, const void *what);
 
-static gpunn_status gpunn__time_between(gpunn__cuda *cuda, gpunn__timed run, const void *what, cudaEvent_t begin, cudaEvent_t end,
-                                        float *milliseconds)
+static gpunn_status gpunn__time_between(gpunn__cuda *cuda, gpunn__timed run, const void *what,
+                                        cudaEvent_t begin, cudaEvent_t end, float *milliseconds)
 {
     GPUNN__TRY(run(cuda, what)); /* warm-up: loads the kernels */
     GPUNN__CUDA(cuda, cudaEventRecord(begin, cuda->stream));
@@ -5521,8 +5812,9 @@ static gpunn_status gpunn__time(gpunn__cuda *cuda, gpunn__timed run, const void 
 enum { GPUNN__PRODUCT_TAG = 0x70726F64, GPUNN__ALGORITHMS = 8 };
 
 typedef struct gpunn__product_key { /* a key of the cache: no padding */
-    int64_t tag, m, n, k, batch, transpose_a, transpose_b, lda, ldb, ldd, stride_a, stride_b, stride_d, dtype, d_dtype, precision,
-        accumulate, activation, bias_dtype, residual, aux, row_sums;   /* bias_dtype: -1 without a bias */
+    int64_t tag, m, n, k, batch, transpose_a, transpose_b, lda, ldb, ldd, stride_a, stride_b, stride_d, dtype,
+        d_dtype, precision, accumulate, activation, bias_dtype, residual, aux,
+        row_sums;                                                      /* bias_dtype: -1 without a bias */
     int64_t align_a, align_b, align_c, align_d, align_bias, align_aux; /* in bytes */
 } gpunn__product_key;
 
@@ -5574,31 +5866,38 @@ static int64_t gpunn__alignment(const void *pointer)
     return (int64_t)(bits & (0 - bits));
 }
 
-static gpunn_status gpunn__algorithms_layout(gpunn__cuda *cuda, cublasLtMatrixLayout_t *layout, int64_t dtype, int64_t rows,
-                                             int64_t columns, int64_t ld, int64_t batch, int64_t stride)
+static gpunn_status gpunn__algorithms_layout(gpunn__cuda *cuda, cublasLtMatrixLayout_t *layout, int64_t dtype,
+                                             int64_t rows, int64_t columns, int64_t ld, int64_t batch,
+                                             int64_t stride)
 {
-    GPUNN__LT(cublasLtMatrixLayoutCreate(layout, gpunn__lt_type(dtype), (uint64_t)rows, (uint64_t)columns, ld));
+    GPUNN__LT(
+        cublasLtMatrixLayoutCreate(layout, gpunn__lt_type(dtype), (uint64_t)rows, (uint64_t)columns, ld));
     if (batch == 1) return GPUNN_OK;
-    GPUNN__LT_SET(cublasLtMatrixLayoutSetAttribute, *layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t, (int32_t)batch);
-    GPUNN__LT_SET(cublasLtMatrixLayoutSetAttribute, *layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int64_t, stride);
+    GPUNN__LT_SET(cublasLtMatrixLayoutSetAttribute, *layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t,
+                  (int32_t)batch);
+    GPUNN__LT_SET(cublasLtMatrixLayoutSetAttribute, *layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                  int64_t, stride);
     return GPUNN_OK;
 }
 
 /* Makes the descriptors of a product, with the epilogue for bias, activation and row sums. */
-static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__product_key *key, gpunn__algorithms *all)
+static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__product_key *key,
+                                               gpunn__algorithms *all)
 {
     const cublasComputeType_t compute = key->dtype == GPUNN_F32 && key->precision == GPUNN_PRECISION_TF32
                                             ? CUBLAS_COMPUTE_32F_FAST_TF32
                                             : CUBLAS_COMPUTE_32F;
     const bool                ta = key->transpose_a, tb = key->transpose_b, bias = key->bias_dtype >= 0;
     GPUNN__LT(cublasLtMatmulDescCreate(&all->operation, compute, CUDA_R_32F));
-    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->a, key->dtype, tb ? key->k : key->n, tb ? key->n : key->k, key->ldb,
-                                        key->batch, key->stride_b));
-    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->b, key->dtype, ta ? key->m : key->k, ta ? key->k : key->m, key->lda,
-                                        key->batch, key->stride_a));
-    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->d, key->d_dtype, key->n, key->m, key->ldd, key->batch, key->stride_d));
-#define GPUNN__DESCRIBE(attribute, type, value) \
-    GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_##attribute, type, value)
+    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->a, key->dtype, tb ? key->k : key->n, tb ? key->n : key->k,
+                                        key->ldb, key->batch, key->stride_b));
+    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->b, key->dtype, ta ? key->m : key->k, ta ? key->k : key->m,
+                                        key->lda, key->batch, key->stride_a));
+    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->d, key->d_dtype, key->n, key->m, key->ldd, key->batch,
+                                        key->stride_d));
+#define GPUNN__DESCRIBE(attribute, type, value)                                                           \
+    GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_##attribute, type, \
+                  value)
     GPUNN__DESCRIBE(TRANSA, int32_t, tb ? CUBLAS_OP_T : CUBLAS_OP_N);
     GPUNN__DESCRIBE(TRANSB, int32_t, ta ? CUBLAS_OP_T : CUBLAS_OP_N);
     const uint32_t epilogues[] = {0, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_DGELU};
@@ -5619,11 +5918,12 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
 }
 
 /* Finds algorithms that sum in F32 and in a fixed order, the one estimated to be fastest first. */
-static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__product_key *key, gpunn__algorithms *all,
-                                             cublasLtMatmulPreference_t preference)
+static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__product_key *key,
+                                             gpunn__algorithms *all, cublasLtMatmulPreference_t preference)
 {
-#define GPUNN__PREFER(attribute, type, value) \
-    GPUNN__LT_SET(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_##attribute, type, value)
+#define GPUNN__PREFER(attribute, type, value)                                                               \
+    GPUNN__LT_SET(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_##attribute, type, \
+                  value)
     GPUNN__PREFER(MAX_WORKSPACE_BYTES, uint64_t, cuda->libraries->lt_workspace_bytes);
     GPUNN__PREFER(REDUCTION_SCHEME_MASK, uint32_t, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     GPUNN__PREFER(MIN_ALIGNMENT_A_BYTES, uint32_t, (uint32_t)key->align_b);
@@ -5636,16 +5936,19 @@ static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__pro
     int                             count = 0;
 
     const cublasStatus_t status = libraries->cublasLtMatmulAlgoGetHeuristic(
-        libraries->lt, all->operation, all->a, all->b, all->d, all->d, preference, GPUNN__ALGORITHMS, result, &count);
+        libraries->lt, all->operation, all->a, all->b, all->d, all->d, preference, GPUNN__ALGORITHMS, result,
+        &count);
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; i++)
-        if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= libraries->lt_workspace_bytes)
+        if (result[i].state == CUBLAS_STATUS_SUCCESS &&
+            result[i].workspaceSize <= libraries->lt_workspace_bytes)
             all->algorithm[all->count++] = result[i].algo;
     return GPUNN_OK;
 }
 
 /* Finds or makes the cache entry of a product. placed: p's pointers are those of the run. Otherwise all
  * pointers count as aligned. Returns GPUNN_ERR_UNSUPPORTED if there is no algorithm. */
-static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__product *p, bool placed, gpunn__algorithms **found)
+static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__product *p, bool placed,
+                                           gpunn__algorithms **found)
 {
     gpunn__product_key key;
     memset(&key, 0, sizeof key);
@@ -5655,7 +5958,8 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     key.lda = p->lda, key.ldb = p->ldb, key.ldd = p->ldd;
     key.stride_a = p->stride_a, key.stride_b = p->stride_b, key.stride_d = p->stride_d;
     key.dtype = p->dtype, key.d_dtype = p->d_dtype, key.precision = p->precision;
-    key.accumulate = p->accumulate, key.activation = p->activation, key.bias_dtype = p->bias ? p->bias_dtype : -1;
+    key.accumulate = p->accumulate, key.activation = p->activation,
+    key.bias_dtype = p->bias ? p->bias_dtype : -1;
     key.residual = p->residual != NULL, key.aux = p->aux != NULL, key.row_sums = p->row_sums != NULL;
     key.align_a = gpunn__alignment(placed ? p->a : NULL);
     key.align_b = gpunn__alignment(placed ? p->b : NULL);
@@ -5664,12 +5968,14 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     key.align_bias = gpunn__alignment(!placed ? NULL : p->bias ? p->bias : p->row_sums);
     key.align_aux = gpunn__alignment(placed ? p->aux : NULL);
     bool               fresh;
-    gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all, gpunn__algorithms_free,
-                                                                     &fresh);
-    if (all == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
+    gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all,
+                                                                     gpunn__algorithms_free, &fresh);
+    if (all == NULL)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
     /* cuBLASLt takes a bias only in the result's dtype, and relu's derivative only from its own relu's bit
      * mask. */
-    const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) && p->activation != GPUNN__RELU_DERIVATIVE;
+    const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) &&
+                       p->activation != GPUNN__RELU_DERIVATIVE;
     if (fresh && known) {
         cublasLtMatmulPreference_t preference;
         GPUNN__TRY(gpunn__algorithms_describe(cuda, &key, all));
@@ -5679,18 +5985,21 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
         GPUNN__TRY(status);
     }
     *found = all;
-    return all->count > 0 ? GPUNN_OK
-                          : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                             "cuBLASLt has no algorithm for a product of %lld x %lld by %lld x %lld",
-                                             (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
+    return all->count > 0
+               ? GPUNN_OK
+               : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                  "cuBLASLt has no algorithm for a product of %lld x %lld by %lld x %lld",
+                                  (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
 }
 
-static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all, int algorithm)
+static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all,
+                                          int algorithm)
 {
     const float one = 1, beta = p->accumulate || p->residual ? 1 : 0;
     GPUNN__LT(cublasLtMatmul(cuda->libraries->lt, all->operation, &one, p->b, all->a, p->a, all->b, &beta,
-                             p->residual ? p->residual : p->d, all->d, p->d, all->d, &all->algorithm[algorithm],
-                             cuda->libraries->lt_workspace, cuda->libraries->lt_workspace_bytes, cuda->stream));
+                             p->residual ? p->residual : p->d, all->d, p->d, all->d,
+                             &all->algorithm[algorithm], cuda->libraries->lt_workspace,
+                             cuda->libraries->lt_workspace_bytes, cuda->stream));
     return GPUNN_OK;
 }
 
@@ -5706,7 +6015,8 @@ static gpunn_status gpunn__algorithm_again(gpunn__cuda *cuda, const void *what)
 }
 
 /* Times all algorithms and keeps the fastest, if gpunn__may_time allows it. */
-static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all)
+static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__product *p,
+                                             gpunn__algorithms *all)
 {
     float best = 0, milliseconds;
     bool  may;
@@ -5735,9 +6045,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
     GPUNN__TRY(gpunn__algorithms_find(cuda, p, true, &all));
     const void *const bias = p->bias ? p->bias : p->row_sums;
     if (bias)
-        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, void *, (void *)bias);
+        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                      void *, (void *)bias);
     if (p->aux)
-        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, void *, p->aux);
+        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation,
+                      CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, void *, p->aux);
     /* Timing writes the result repeatedly, which would be wrong for an accumulating product. */
     if (!all->timed && all->count > 1 && !p->accumulate) GPUNN__TRY(gpunn__algorithms_choose(cuda, p, all));
     return gpunn__algorithms_run(cuda, p, all, all->chosen);
@@ -5746,7 +6058,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
 #undef GPUNN__LT
 #endif
 
-/* ---- our own product, for what is too small for the library's launches or unsupported by it ------------------------------ */
+/* ---- our own product, for what is too small for the library's launches or unsupported by it ------------ */
 
 typedef struct gpunn__product_pair {
     gpunn__product p[2];
@@ -5779,13 +6091,15 @@ static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *
     int64_t             blocks = 1, most = (int64_t)cuda->multiprocessors * 16;
     for (int i = 0; i < count; i++)
         if (gpunn__product_tiles(&p[i]) > blocks) blocks = gpunn__product_tiles(&p[i]);
-    return GPUNN__LAUNCH(cuda, gpunn__product_kernel, dim3((unsigned)(blocks < most ? blocks : most), (unsigned)count),
-                         GPUNN__THREADS, pair);
+    return GPUNN__LAUNCH(cuda, gpunn__product_kernel,
+                         dim3((unsigned)(blocks < most ? blocks : most), (unsigned)count), GPUNN__THREADS,
+                         pair);
 }
 
 /* ---- what follows a product's sums: in the library's epilogue, or in passes of ours ---- */
 
-static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient)
+static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y,
+                                 gpunn_value *gradient)
 {
     const gpunn_attributes none = {};
     bool                   accumulate = false;
@@ -5807,11 +6121,13 @@ static gpunn__product gpunn__product_bare(gpunn__product p)
 static gpunn_status gpunn__product_apart(gpunn__cuda *cuda, const void *what)
 {
     const gpunn__product *const p = (const gpunn__product *)what, bare = gpunn__product_bare(*p);
-    const bool                  relu = p->activation == GPUNN__RELU || p->activation == GPUNN__RELU_DERIVATIVE;
-    const bool                  backward = p->activation >= GPUNN__GELU_TANH_DERIVATIVE;
-    gpunn_value                 x, d;
+    const bool  relu = p->activation == GPUNN__RELU || p->activation == GPUNN__RELU_DERIVATIVE;
+    const bool  backward = p->activation >= GPUNN__GELU_TANH_DERIVATIVE;
+    gpunn_value x, d;
     GPUNN__TRY(gpunn__cuda_product(cuda, &bare));
-    if (p->row_sums) GPUNN__TRY(gpunn__cuda_channel_sums(cuda, p->a, p->dtype, p->k, p->m, 1, p->row_sums, false, p->workspace));
+    if (p->row_sums)
+        GPUNN__TRY(
+            gpunn__cuda_channel_sums(cuda, p->a, p->dtype, p->k, p->m, 1, p->row_sums, false, p->workspace));
     if (p->activation == GPUNN__NO_ACTIVATION) return GPUNN_OK;
     memset(&d, 0, sizeof d);
     d.rank = 1;
@@ -5820,7 +6136,8 @@ static gpunn_status gpunn__product_apart(gpunn__cuda *cuda, const void *what)
     d.data = p->d;
     x = d;
     x.data = backward ? p->aux : bare.d;
-    return gpunn__apply(cuda, relu ? GPUNN_OP_RELU : GPUNN_OP_GELU_TANH, &x, backward ? &x : &d, backward ? &d : NULL);
+    return gpunn__apply(cuda, relu ? GPUNN_OP_RELU : GPUNN_OP_GELU_TANH, &x, backward ? &x : &d,
+                        backward ? &d : NULL);
 }
 
 static gpunn_status gpunn__product_whole(gpunn__cuda *cuda, const void *what)
@@ -5849,7 +6166,8 @@ static gpunn_status gpunn__product_compare(gpunn__cuda *cuda, const gpunn__produ
 /* Whether the library's epilogue does all that p needs. On data-centre GPUs since Hopper, activations and row
  * sums are part of its kernels. On others it runs a separate pass for them that is slower than ours
  * (karpathy/llm.c #338, #591, #653). With .benchmark, both ways are timed. */
-static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__action action, bool *whole)
+static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__action action,
+                                          bool *whole)
 {
     const bool         follows = p->activation != GPUNN__NO_ACTIVATION || p->row_sums;
     const bool         hides = p->activation == GPUNN__RELU && p->keep_nan;
@@ -5861,8 +6179,11 @@ static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__produc
     const gpunn__choice_key key = {GPUNN__CHOICE_TAG,  p->m,     p->n,       p->k,          p->transpose_a,
                                    p->transpose_b,     p->dtype, p->d_dtype, p->activation, p->aux != NULL,
                                    p->row_sums != NULL};
-    gpunn__choice *const    choice = (gpunn__choice *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *choice, NULL, &fresh);
-    if (choice == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the choice of a product's passes");
+    gpunn__choice *const choice = (gpunn__choice *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *choice,
+                                                                      NULL, &fresh);
+    if (choice == NULL)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
+                                "no host memory for the choice of a product's passes");
     GPUNN__TRY(gpunn__may_time(cuda, &may));
     const gpunn_status compared = may && !choice->timed ? gpunn__product_compare(cuda, p, choice) : GPUNN_OK;
     if (choice->timed) *whole = choice->whole;
@@ -5874,7 +6195,8 @@ static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__produc
 static gpunn_status gpunn__product_fits(gpunn__cuda *cuda, const gpunn__product *p, bool *fits)
 {
     const gpunn__product bare = gpunn__product_bare(*p);
-    const gpunn_status   status = gpunn__product_is_small(cuda, p) ? GPUNN_OK : gpunn__cuda_product_prepare(cuda, &bare);
+    const gpunn_status   status = gpunn__product_is_small(cuda, p) ? GPUNN_OK
+                                                                   : gpunn__cuda_product_prepare(cuda, &bare);
     *fits = status == GPUNN_OK;
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
@@ -5888,7 +6210,8 @@ static gpunn_status gpunn__product_run(gpunn__cuda *cuda, const gpunn__product *
     return status == GPUNN_ERR_UNSUPPORTED ? gpunn__product_own(cuda, p, 1) : status;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count,
+                                             gpunn__action action)
 {
     bool small = true;
     for (int i = 0; i < count; i++) small = small && gpunn__product_is_small(cuda, &p[i]);
@@ -5912,8 +6235,10 @@ GPUNN__INTERNAL void *gpunn__element(const void *data, gpunn_dtype dtype, int64_
     return (char *)data + gpunn__bytes(dtype, index);
 }
 
-GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k, const gpunn_value *a,
-                                                   bool transpose_a, const gpunn_value *b, bool transpose_b, const gpunn_value *d)
+GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k,
+                                                   const gpunn_value *a, bool transpose_a,
+                                                   const gpunn_value *b, bool transpose_b,
+                                                   const gpunn_value *d)
 {
     gpunn__product p;
     memset(&p, 0, sizeof p);
@@ -5925,15 +6250,17 @@ GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64
     return p;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a, const gpunn_value *b,
-                                                   const gpunn_value *d)
+GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a,
+                                                   const gpunn_value *b, const gpunn_value *d)
 {
     if (a->dtype == b->dtype && (d->dtype == a->dtype || d->dtype == GPUNN_F32)) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                            "a product takes operands of one dtype, and its result has that dtype or F32; cast an operand");
+    return gpunn__cuda_fail(
+        cuda, GPUNN_ERR_UNSUPPORTED,
+        "a product takes operands of one dtype, and its result has that dtype or F32; cast an operand");
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype)
+GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
+                                               gpunn_dtype y_dtype)
 {
     const bool bias = step->in[2].data != NULL, residual = step->fused.residual.data != NULL;
     if (y == step->out.data && !bias && !residual && !step->fused.norm && !step->fused.relu) return GPUNN_OK;
@@ -5943,15 +6270,19 @@ GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_st
 GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *before = &step->fused.before, *y = &step->out;
+    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *before = &step->fused.before,
+                      *y = &step->out;
     *whole = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, y);
     whole->bias = bias->data;
     whole->bias_dtype = bias->dtype;
     whole->residual = residual->data;
-    whole->activation = step->fused.relu ? GPUNN__RELU : step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
+    whole->activation = step->fused.relu        ? GPUNN__RELU
+                        : step->fused.gelu_tanh ? GPUNN__GELU_TANH
+                                                : GPUNN__NO_ACTIVATION;
     whole->keep_nan = step->training; /* a bad loss must stay visible */
     whole->aux = before->data;
-    return !step->fused.norm && (!before->data || before->dtype == y->dtype) && (!residual->data || residual->dtype == y->dtype);
+    return !step->fused.norm && (!before->data || before->dtype == y->dtype) &&
+           (!residual->data || residual->dtype == y->dtype);
 }
 
 /* Fuses as much into the product as it supports; the rest follows in separate passes. */
@@ -5961,8 +6292,10 @@ static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, g
     const gpunn_value *y = &step->out;
     /* the activation's argument */
     gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out;
-    gpunn__product     bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, before), whole;
-    bool               fits = false;
+    gpunn__product bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true,
+                                              before),
+                   whole;
+    bool fits = false;
     if (gpunn__linear_whole(step, &whole)) GPUNN__TRY(gpunn__product_fits(cuda, &whole, &fits));
     if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
     GPUNN__TRY(gpunn__products(cuda, fits ? &whole : &bare, 1, action));
@@ -5993,7 +6326,8 @@ GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *s
         p[g.count] = gpunn__make_product(step, rows, in, out, dy, false, &step->in[1], false, dx);
         p[g.count].accumulate = step->accumulate[0];
         if (g.derived) {
-            p[g.count].activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE : GPUNN__GELU_TANH_DERIVATIVE;
+            p[g.count].activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE
+                                                                        : GPUNN__GELU_TANH_DERIVATIVE;
             p[g.count].aux = g.before->data;
         }
         g.count++;
@@ -6003,10 +6337,10 @@ GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *s
 
 static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const int64_t                 in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value            *dy = &step->grad_out;
-    gpunn_value *const            dx = &step->grad_in[0];
-    float *const                  dbias = (float *)step->grad_in[2].data;
+    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    const gpunn_value *dy = &step->grad_out;
+    gpunn_value *const dx = &step->grad_in[0];
+    float *const       dbias = (float *)step->grad_in[2].data;
     const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);
     GPUNN__TRY(gpunn__products(cuda, g.product, g.count, action));
     if (action == GPUNN__PREPARE) {
@@ -6014,10 +6348,11 @@ static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, 
         return GPUNN_OK;
     }
     if (dbias && !g.sums)
-        GPUNN__TRY(
-            gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, rows, out, 1, dbias, step->accumulate[2], step->workspace));
-    return step->activated.op && dx->data && !g.derived ? gpunn__apply(cuda, step->activated.op, g.before, &step->in[0], dx)
-                                                        : GPUNN_OK;
+        GPUNN__TRY(gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, rows, out, 1, dbias,
+                                            step->accumulate[2], step->workspace));
+    return step->activated.op && dx->data && !g.derived
+               ? gpunn__apply(cuda, step->activated.op, g.before, &step->in[0], dx)
+               : GPUNN_OK;
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -6026,8 +6361,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *s
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
         return gpunn__linear_forward(cuda, step, action);
     }
-    if (step->grad_in[0].data) GPUNN__TRY(gpunn__check_operands(cuda, &step->grad_out, &step->in[1], &step->grad_in[0]));
-    if (step->grad_in[1].data) GPUNN__TRY(gpunn__check_operands(cuda, &step->grad_out, &step->in[0], &step->grad_in[1]));
+    if (step->grad_in[0].data)
+        GPUNN__TRY(gpunn__check_operands(cuda, &step->grad_out, &step->in[1], &step->grad_in[0]));
+    if (step->grad_in[1].data)
+        GPUNN__TRY(gpunn__check_operands(cuda, &step->grad_out, &step->in[0], &step->grad_in[1]));
     return gpunn__linear_backward(cuda, step, action);
 }
 
@@ -6052,7 +6389,8 @@ GPUNN__INTERNAL gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__
         if (kept.dim[d] > kept.dim[longest]) longest = d;
     if (kept.rank > 0) {
         p.batch = kept.dim[longest];
-        p.stride_a = kept.stride[0][longest], p.stride_b = kept.stride[1][longest], p.stride_d = kept.stride[2][longest];
+        p.stride_a = kept.stride[0][longest], p.stride_b = kept.stride[1][longest],
+        p.stride_d = kept.stride[2][longest];
         kept.dim[longest] = kept.dim[0];
         for (int i = 0; i < 3; i++) kept.stride[i][longest] = kept.stride[i][0];
     }
@@ -6070,15 +6408,16 @@ GPUNN__INTERNAL gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__
 
 /* Runs p for every index of the leading axes of shape. a, b and d may each lack some of them or have size 1
  * there. d is summed over the axes that it lacks: in F32 in the workspace, if d has another dtype. */
-static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step, gpunn__product p, const gpunn_value *shape,
-                                             const gpunn_value *a, const gpunn_value *b, const gpunn_value *d,
-                                             gpunn__action action)
+static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step, gpunn__product p,
+                                             const gpunn_value *shape, const gpunn_value *a,
+                                             const gpunn_value *b, const gpunn_value *d, gpunn__action action)
 {
     const gpunn_value *const value[3] = {a, b, d};
     gpunn__walk              kept, summed;
     gpunn__axes_of(shape, 2, value, 3, &kept, &summed);
     const bool accumulate = p.accumulate;
-    if (summed.rank == 0 || d->dtype == GPUNN_F32) return gpunn__repeated_products(cuda, p, kept, &summed, action);
+    if (summed.rank == 0 || d->dtype == GPUNN_F32)
+        return gpunn__repeated_products(cuda, p, kept, &summed, action);
     const size_t bytes = gpunn__bytes(GPUNN_F32, d->count);
     if (action == GPUNN__PREPARE && step->workspace_bytes < bytes) step->workspace_bytes = bytes;
     p.d = step->workspace;
@@ -6125,7 +6464,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *s
     return GPUNN_OK;
 }
 
-/* ==== >>cuda/conv ================================================================================================== *
+/* ==== >>cuda/conv ======================================================================================== *
  * Convolutions through cuDNN's graph API. A convolution becomes a graph of one to four operations, for which
  * cuDNN's heuristics propose engines, best first. gpunn takes the first engine that the device can run and
  * that meets its guarantees (gpunn__dnn_suits). The choice is made once per gpunn__convolution and cached. */
@@ -6168,22 +6507,25 @@ typedef struct gpunn__dnn_builder {
 
 /* Converts a cuDNN status to a gpunn status. On failure, text receives the call's name, cuDNN's name of the
  * error and its detail. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call,
+                                              char *text, size_t size);
 
 /* Calls a cuDNN function unless an earlier call has failed. Yields true if the call succeeded. */
-#define GPUNN__DNN(builder, function, ...)                                                                                \
-    ((builder)->status == GPUNN_OK &&                                                                                     \
-     ((builder)->status = gpunn__dnn_check((builder)->cuda, (builder)->cuda->libraries->function(__VA_ARGS__), #function, \
+#define GPUNN__DNN(builder, function, ...)                                                               \
+    ((builder)->status == GPUNN_OK &&                                                                    \
+     ((builder)->status = gpunn__dnn_check((builder)->cuda,                                              \
+                                           (builder)->cuda->libraries->function(__VA_ARGS__), #function, \
                                            (builder)->text, sizeof(builder)->text)) == GPUNN_OK)
 
 /* Creates a descriptor, which the builder owns. Returns NULL after a failure. */
-GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type);
+GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder          *builder,
+                                                         cudnnBackendDescriptorType_t type);
 
 /* Sets an attribute to `count` values of the given type. The next three set one integer, data type or
  * descriptor. */
 GPUNN__INTERNAL void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
-                                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                                    const void *values);
+                                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                                    int64_t count, const void *values);
 
 GPUNN__INTERNAL void gpunn__dnn_set_int(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
                                         cudnnBackendAttributeName_t name, int64_t value);
@@ -6212,15 +6554,15 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status sta
 /* Fills choice with plans for the graph, or with the reason why there is none; both return GPUNN_OK. Either
  * conv or attention is non-NULL. Nondeterministic engines are tried last, and never if the device is opened
  * as deterministic. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv,
-                                               const gpunn__dnn_attention *attention,
-                                               cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder),
-                                               gpunn__dnn_choice *choice);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_search(
+    gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__dnn_attention *attention,
+    cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder), gpunn__dnn_choice *choice);
 
 /* Runs a plan on tensors given as ids (names) and device pointers. If there are several plans and the graph
  * is repeatable (no output is also an input), it times them first and keeps the fastest. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count, const int64_t *names,
-                                               const void *const *pointers, void *workspace, bool repeatable);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count,
+                                               const int64_t *names, const void *const *pointers,
+                                               void *workspace, bool repeatable);
 #endif
 
 #ifndef GPUNN__EMULATOR
@@ -6235,10 +6577,15 @@ GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda)
 }
 #endif
 
-typedef enum gpunn__dnn_kind { GPUNN__DNN_CONVOLUTION, GPUNN__DNN_DEPTHWISE, GPUNN__DNN_ATTENTION } gpunn__dnn_kind;
+typedef enum gpunn__dnn_kind {
+    GPUNN__DNN_CONVOLUTION,
+    GPUNN__DNN_DEPTHWISE,
+    GPUNN__DNN_ATTENTION
+} gpunn__dnn_kind;
 
 /* Logs a warning that says why an available cuDNN does not do a step, once per device and kind. */
-GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why);
+GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind,
+                                       const char *why);
 
 #if GPUNN__CUDNN
 
@@ -6248,14 +6595,23 @@ GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step
 #define GPUNN__DNN_DESCRIBED NULL
 #endif
 /* Ids of a graph's tensors. Those from BETWEEN on are virtual: cuDNN never stores them. */
-enum { GPUNN__DNN_X = 1, GPUNN__DNN_W, GPUNN__DNN_Y, GPUNN__DNN_BIAS, GPUNN__DNN_RESIDUAL, GPUNN__DNN_BETWEEN };
+enum {
+    GPUNN__DNN_X = 1,
+    GPUNN__DNN_W,
+    GPUNN__DNN_Y,
+    GPUNN__DNN_BIAS,
+    GPUNN__DNN_RESIDUAL,
+    GPUNN__DNN_BETWEEN
+};
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call,
+                                              char *text, size_t size)
 {
     if (status == CUDNN_STATUS_SUCCESS) return GPUNN_OK;
     char detail[160] = "";
     cuda->libraries->cudnnGetLastErrorString(detail, sizeof detail);
-    (void)snprintf(text, size, "%s: %s%s%s", call, cuda->libraries->cudnnGetErrorString(status), *detail ? ": " : "", detail);
+    (void)snprintf(text, size, "%s: %s%s%s", call, cuda->libraries->cudnnGetErrorString(status),
+                   *detail ? ": " : "", detail);
     if (status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
         status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
         return GPUNN_ERR_MEMORY;
@@ -6263,10 +6619,12 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t s
     return broken ? GPUNN_ERR_DEVICE : GPUNN_ERR_UNSUPPORTED;
 }
 
-GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type)
+GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder          *builder,
+                                                         cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t descriptor = NULL;
-    if (GPUNN__DNN(builder, cudnnBackendCreateDescriptor, type, &descriptor)) builder->descriptors[builder->count++] = descriptor;
+    if (GPUNN__DNN(builder, cudnnBackendCreateDescriptor, type, &descriptor))
+        builder->descriptors[builder->count++] = descriptor;
     return descriptor;
 }
 
@@ -6278,8 +6636,8 @@ static void gpunn__dnn_release(gpunn__dnn_builder *builder, int count)
 }
 
 GPUNN__INTERNAL void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
-                                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                                    const void *values)
+                                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                                    int64_t count, const void *values)
 {
     (void)GPUNN__DNN(builder, cudnnBackendSetAttribute, descriptor, name, type, count, values);
 }
@@ -6293,7 +6651,9 @@ GPUNN__INTERNAL void gpunn__dnn_set_int(gpunn__dnn_builder *builder, cudnnBacken
 GPUNN__INTERNAL void gpunn__dnn_set_type(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
                                          cudnnBackendAttributeName_t name, gpunn_dtype dtype)
 {
-    cudnnDataType_t type = dtype == GPUNN_F16 ? CUDNN_DATA_HALF : dtype == GPUNN_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    cudnnDataType_t type = dtype == GPUNN_F16    ? CUDNN_DATA_HALF
+                           : dtype == GPUNN_BF16 ? CUDNN_DATA_BFLOAT16
+                                                 : CUDNN_DATA_FLOAT;
     gpunn__dnn_set(builder, descriptor, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
 }
 
@@ -6309,8 +6669,9 @@ GPUNN__INTERNAL void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBacke
 }
 
 /* Reads an attribute. Writes at most `count` values and returns how many there are. */
-static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                              cudnnBackendAttributeType_t type, int64_t count, void *values)
+static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                              cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                              int64_t count, void *values)
 {
     int64_t got = 0;
     (void)GPUNN__DNN(builder, cudnnBackendGetAttribute, descriptor, name, type, count, &got, values);
@@ -6318,7 +6679,8 @@ static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescripto
 }
 
 /* A contiguous tensor. shape is n, c, d, h, w; a convolution of two axes omits d. */
-static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, int64_t name, const int64_t shape[5])
+static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, int64_t name,
+                                                  const int64_t shape[5])
 {
     bool    between = name >= GPUNN__DNN_BETWEEN, last = builder->conv->channels_last != 0;
     int64_t rank = builder->conv->axes + 2, dim[5] = {shape[0], shape[1]}, stride[5];
@@ -6329,7 +6691,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, i
     stride[0] = (last ? stride[2] * dim[2] : stride[1] * dim[1]);
 
     cudnnBackendDescriptor_t tensor = gpunn__dnn_make(builder, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    gpunn__dnn_set_type(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, between ? GPUNN_F32 : (gpunn_dtype)builder->conv->dtype);
+    gpunn__dnn_set_type(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE,
+                        between ? GPUNN_F32 : (gpunn_dtype)builder->conv->dtype);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dim);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, stride);
     gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, name);
@@ -6351,14 +6714,15 @@ static cudnnBackendDescriptor_t gpunn__dnn_convolve(gpunn__dnn_builder *builder,
          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
-        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
-        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
     };
     const gpunn__convolution *conv = builder->conv;
     cudnnConvolutionMode_t    mode = CUDNN_CROSS_CORRELATION;
@@ -6369,10 +6733,14 @@ static cudnnBackendDescriptor_t gpunn__dnn_convolve(gpunn__dnn_builder *builder,
     gpunn__dnn_set_int(builder, window, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, conv->axes);
     gpunn__dnn_set_type(builder, window, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, GPUNN_F32);
     gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, conv->axes, conv->padding + first);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, conv->axes, conv->padding + first);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, conv->axes, conv->dilation + first);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, conv->axes, conv->stride + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, conv->axes,
+                   conv->padding + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, conv->axes,
+                   conv->padding + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, conv->axes,
+                   conv->dilation + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, conv->axes,
+                   conv->stride + first);
     gpunn__dnn_finalize(builder, window);
 
     cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, kinds[conv->kind].type);
@@ -6387,8 +6755,10 @@ static cudnnBackendDescriptor_t gpunn__dnn_convolve(gpunn__dnn_builder *builder,
 }
 
 /* to = from + other, or to = relu(from) with other NULL. */
-static cudnnBackendDescriptor_t gpunn__dnn_pointwise(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t from,
-                                                     cudnnBackendDescriptor_t other, cudnnBackendDescriptor_t to)
+static cudnnBackendDescriptor_t gpunn__dnn_pointwise(gpunn__dnn_builder      *builder,
+                                                     cudnnBackendDescriptor_t from,
+                                                     cudnnBackendDescriptor_t other,
+                                                     cudnnBackendDescriptor_t to)
 {
     cudnnPointwiseMode_t mode = other ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD;
 
@@ -6397,7 +6767,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_pointwise(gpunn__dnn_builder *builder
     gpunn__dnn_set_type(builder, function, CUDNN_ATTR_POINTWISE_MATH_PREC, GPUNN_F32);
     gpunn__dnn_finalize(builder, function);
 
-    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder,
+                                                         CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, from);
     if (other) gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, other);
@@ -6410,9 +6781,11 @@ GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builde
                                                                const cudnnBackendDescriptor_t *operations)
 {
     cudnnBackendDescriptor_t graph = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, operations);
+    gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
+                   operations);
     if (!GPUNN__DNN_DESCRIBED)
-        gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &builder->cuda->libraries->dnn);
+        gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                       &builder->cuda->libraries->dnn);
     gpunn__dnn_finalize(builder, graph);
     return graph;
 }
@@ -6425,10 +6798,10 @@ static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
     const gpunn__convolution *conv = builder->conv;
     int64_t                   x_shape[5] = {conv->n, conv->c, conv->d, conv->h, conv->w};
     int64_t                   w_shape[5] = {conv->k, conv->c / conv->groups, conv->kd, conv->kh, conv->kw};
-    int64_t                   y_shape[5] = {conv->n, conv->k, conv->o, conv->p, conv->q}, bias_shape[5] = {1, conv->k, 1, 1, 1};
-    int64_t                   count = 0, last = conv->residual + conv->bias + conv->relu;
-    cudnnBackendDescriptor_t  operations[4], y[4], x = gpunn__dnn_tensor(builder, GPUNN__DNN_X, x_shape);
-    cudnnBackendDescriptor_t  w = gpunn__dnn_tensor(builder, GPUNN__DNN_W, w_shape);
+    int64_t y_shape[5] = {conv->n, conv->k, conv->o, conv->p, conv->q}, bias_shape[5] = {1, conv->k, 1, 1, 1};
+    int64_t count = 0, last = conv->residual + conv->bias + conv->relu;
+    cudnnBackendDescriptor_t operations[4], y[4], x = gpunn__dnn_tensor(builder, GPUNN__DNN_X, x_shape);
+    cudnnBackendDescriptor_t w = gpunn__dnn_tensor(builder, GPUNN__DNN_W, w_shape);
     for (int64_t i = 0; i < last; i++) y[i] = gpunn__dnn_tensor(builder, GPUNN__DNN_BETWEEN + i, y_shape);
     y[last] = gpunn__dnn_tensor(builder, GPUNN__DNN_Y, y_shape);
 
@@ -6447,21 +6820,25 @@ static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
 }
 
 /* Gets the heuristic's engine configurations for the graph, fastest first. Returns how many. */
-static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
+static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t graph,
+                                  cudnnBackendHeurMode_t   mode,
                                   cudnnBackendDescriptor_t configs[GPUNN__DNN_CONFIGS])
 {
     cudnnBackendDescriptor_t heuristic = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     gpunn__dnn_link(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     gpunn__dnn_set(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
 #if CUDNN_VERSION >= 90800
-    if (GPUNN__DNN_DESCRIBED) gpunn__dnn_link(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, GPUNN__DNN_DESCRIBED);
+    if (GPUNN__DNN_DESCRIBED)
+        gpunn__dnn_link(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, GPUNN__DNN_DESCRIBED);
 #endif
     gpunn__dnn_finalize(builder, heuristic);
-    int64_t count = gpunn__dnn_get(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, NULL);
+    int64_t count = gpunn__dnn_get(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, NULL);
     if (count > GPUNN__DNN_CONFIGS) count = GPUNN__DNN_CONFIGS;
-    for (int64_t i = 0; i < count; i++) configs[i] = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    int64_t got = gpunn__dnn_get(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
-                                 configs);
+    for (int64_t i = 0; i < count; i++)
+        configs[i] = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    int64_t got = gpunn__dnn_get(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, count, configs);
     return got < count ? got : count;
 }
 
@@ -6469,14 +6846,15 @@ static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescr
  * Unless any_order is set, it also gives the same bits for the same inputs. */
 static bool gpunn__dnn_suits(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, bool any_order)
 {
-    const gpunn__convolution   *conv = builder->conv;
-    bool                        exact = conv && conv->dtype == GPUNN_F32 && conv->precision == GPUNN_PRECISION_F32;
+    const gpunn__convolution *conv = builder->conv;
+    bool exact = conv && conv->dtype == GPUNN_F32 && conv->precision == GPUNN_PRECISION_F32;
     cudnnBackendNumericalNote_t notes[GPUNN__DNN_NOTES];
     int                         before = builder->count;
     cudnnBackendDescriptor_t    engine = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-    (void)gpunn__dnn_get(builder, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
-    int64_t count = gpunn__dnn_get(builder, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, GPUNN__DNN_NOTES,
-                                   notes);
+    (void)gpunn__dnn_get(builder, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                         &engine);
+    int64_t count = gpunn__dnn_get(builder, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                   CUDNN_TYPE_NUMERICAL_NOTE, GPUNN__DNN_NOTES, notes);
     gpunn__dnn_release(builder, before);
 
     bool suits = builder->status == GPUNN_OK && count <= GPUNN__DNN_NOTES;
@@ -6499,13 +6877,15 @@ static void gpunn__dnn_limit(gpunn__dnn_builder *builder, int64_t workspace)
     const size_t limit = builder->cuda->args.workspace_limit;
     if (builder->status != GPUNN_OK || (uint64_t)workspace <= limit) return;
     builder->status = GPUNN_ERR_UNSUPPORTED;
-    (void)snprintf(builder->text, sizeof builder->text, "it needs %lld bytes of workspace and workspace_limit is %llu",
-                   (long long)workspace, (unsigned long long)limit);
+    (void)snprintf(builder->text, sizeof builder->text,
+                   "it needs %lld bytes of workspace and workspace_limit is %llu", (long long)workspace,
+                   (unsigned long long)limit);
 }
 
 /* Adds the configuration's plan if the device can run it within workspace_limit. The workspace is queried
  * before the plan is made where cuDNN allows it, because compiling a plan takes up to a second. */
-static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, gpunn__dnn_choice *choice)
+static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config,
+                           gpunn__dnn_choice *choice)
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
     int               before = builder->count;
@@ -6518,14 +6898,15 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
     gpunn__dnn_plan plan = {gpunn__dnn_make(builder, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), 0};
     gpunn__dnn_link(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (!GPUNN__DNN_DESCRIBED)
-        gpunn__dnn_set(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &libraries->dnn);
+        gpunn__dnn_set(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                       &libraries->dnn);
 #if CUDNN_VERSION >= 90800
     if (GPUNN__DNN_DESCRIBED)
         gpunn__dnn_link(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, GPUNN__DNN_DESCRIBED);
 #endif
     gpunn__dnn_finalize(builder, plan.descriptor);
-    (void)gpunn__dnn_get(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-                         &plan.workspace);
+    (void)gpunn__dnn_get(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                         1, &plan.workspace);
     gpunn__dnn_limit(builder, plan.workspace);
     if (builder->status == GPUNN_OK) {
         choice->plans[choice->count++] = plan;
@@ -6538,18 +6919,19 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
 GPUNN__INTERNAL void gpunn__dnn_forget(gpunn__cuda *cuda, void *value)
 {
     gpunn__dnn_choice *choice = (gpunn__dnn_choice *)value;
-    while (choice->count > 0) (void)cuda->libraries->cudnnBackendDestroyDescriptor(choice->plans[--choice->count].descriptor);
+    while (choice->count > 0)
+        (void)cuda->libraries->cudnnBackendDestroyDescriptor(choice->plans[--choice->count].descriptor);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status status, const char *text)
 {
-    return gpunn__cuda_fail(cuda, status == GPUNN_ERR_UNSUPPORTED ? GPUNN_ERR_DEVICE : status, "cuDNN: %s", text);
+    return gpunn__cuda_fail(cuda, status == GPUNN_ERR_UNSUPPORTED ? GPUNN_ERR_DEVICE : status, "cuDNN: %s",
+                            text);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv,
-                                               const gpunn__dnn_attention *attention,
-                                               cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder),
-                                               gpunn__dnn_choice *choice)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_search(
+    gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__dnn_attention *attention,
+    cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder), gpunn__dnn_choice *choice)
 {
     static const struct {
         cudnnBackendHeurMode_t mode;
@@ -6562,11 +6944,13 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__c
     gpunn__dnn_builder       builder = {cuda, conv, attention, GPUNN_OK, "", 0, {}};
     cudnnBackendDescriptor_t configs[GPUNN__DNN_CONFIGS];
     cudnnBackendDescriptor_t graph = make_graph(&builder);
-    int                      before = builder.count, wanted = cuda->args.benchmark ? GPUNN__DNN_CANDIDATES : 1;
-    for (int r = 0; r < (cuda->args.deterministic ? 2 : 4) && choice->count == 0 && builder.status == GPUNN_OK; r++) {
+    int before = builder.count, wanted = cuda->args.benchmark ? GPUNN__DNN_CANDIDATES : 1;
+    for (int r = 0;
+         r < (cuda->args.deterministic ? 2 : 4) && choice->count == 0 && builder.status == GPUNN_OK; r++) {
         int64_t count = gpunn__dnn_configs(&builder, graph, rounds[r].mode, configs);
         for (int64_t i = 0; i < count && choice->count < wanted; i++)
-            if (gpunn__dnn_suits(&builder, configs[i], rounds[r].any_order)) gpunn__dnn_add(&builder, configs[i], choice);
+            if (gpunn__dnn_suits(&builder, configs[i], rounds[r].any_order))
+                gpunn__dnn_add(&builder, configs[i], choice);
         gpunn__dnn_release(&builder, before);
         gpunn__dnn_clear_unsupported(&builder);
     }
@@ -6577,7 +6961,8 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__c
         return gpunn__dnn_fail(cuda, builder.status, builder.text);
     }
     (void)snprintf(choice->reason, sizeof choice->reason, "%s",
-                   *builder.text ? builder.text : "it knows none of this shape, dtype and exactness on this GPU");
+                   *builder.text ? builder.text
+                                 : "it knows none of this shape, dtype and exactness on this GPU");
     choice->searched = true;
     return GPUNN_OK;
 }
@@ -6585,24 +6970,28 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__c
 static gpunn__dnn_choice *gpunn__dnn_entry(gpunn__cuda *cuda, const gpunn__convolution *conv)
 {
     bool fresh;
-    return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, conv, sizeof *conv, sizeof(gpunn__dnn_choice), gpunn__dnn_forget,
-                                                   &fresh);
+    return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, conv, sizeof *conv, sizeof(gpunn__dnn_choice),
+                                                   gpunn__dnn_forget, &fresh);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                                size_t *workspace_bytes)
 {
     gpunn__dnn_choice *choice = gpunn__dnn_entry(cuda, conv);
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, conv, NULL, gpunn__dnn_graph, choice));
     if (choice->count == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this graph: %s", choice->reason);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this graph: %s",
+                                choice->reason);
     *workspace_bytes = 0;
     for (int i = 0; i < choice->count; i++)
-        if ((size_t)choice->plans[i].workspace > *workspace_bytes) *workspace_bytes = (size_t)choice->plans[i].workspace;
+        if ((size_t)choice->plans[i].workspace > *workspace_bytes)
+            *workspace_bytes = (size_t)choice->plans[i].workspace;
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__dnn_execute(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
+static gpunn_status gpunn__dnn_execute(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan,
+                                       cudnnBackendDescriptor_t pack)
 {
     char          text[256];
     cudnnStatus_t result = cuda->libraries->cudnnBackendExecute(cuda->libraries->dnn, plan, pack);
@@ -6613,8 +7002,9 @@ static gpunn_status gpunn__dnn_execute(gpunn__cuda *cuda, cudnnBackendDescriptor
 }
 
 /* Times GPUNN__DNN_TIMED runs of a plan, after GPUNN__DNN_WARM to warm up. */
-static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack,
-                                    const cudaEvent_t events[2], float *milliseconds)
+static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan,
+                                    cudnnBackendDescriptor_t pack, const cudaEvent_t events[2],
+                                    float *milliseconds)
 {
     for (int i = 0; i < GPUNN__DNN_WARM; i++) GPUNN__TRY(gpunn__dnn_execute(cuda, plan, pack));
     GPUNN__CUDA(cuda, cudaEventRecord(events[0], cuda->stream));
@@ -6627,7 +7017,8 @@ static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t 
 
 /* Times the plans and keeps only the fastest. Does nothing during a stream capture: the next run outside one
  * does it. */
-static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *choice, cudnnBackendDescriptor_t pack)
+static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *choice,
+                                       cudnnBackendDescriptor_t pack)
 {
     cudaStreamCaptureStatus capture;
     cudaEvent_t             events[2] = {NULL, NULL};
@@ -6652,13 +7043,15 @@ static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *cho
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count, const int64_t *names,
-                                               const void *const *pointers, void *workspace, bool repeatable)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count,
+                                               const int64_t *names, const void *const *pointers,
+                                               void *workspace, bool repeatable)
 {
     gpunn__dnn_builder       builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
     cudnnBackendDescriptor_t pack = gpunn__dnn_make(&builder, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, names);
-    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
+    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count,
+                   pointers);
     gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     gpunn__dnn_finalize(&builder, pack);
 
@@ -6672,11 +7065,13 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_cho
     return status;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                            const gpunn__conv_data *data)
 {
     gpunn__dnn_choice *choice = gpunn__dnn_entry(cuda, conv);
     if (!choice) return GPUNN_ERR_MEMORY;
-    if (choice->count == 0) return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this convolution was not prepared");
+    if (choice->count == 0)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this convolution was not prepared");
 
     int64_t     count = 3, names[5] = {GPUNN__DNN_X, GPUNN__DNN_W, GPUNN__DNN_Y};
     const void *pointers[5] = {data->x, data->w, data->y};
@@ -6687,20 +7082,23 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__conv
     return gpunn__dnn_launch(cuda, choice, count, names, pointers, data->workspace, repeatable);
 }
 #elif !defined(GPUNN__EMULATOR) /* no cudnn.h: convolutions use matrix products */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                                size_t *workspace_bytes)
 {
     (void)conv, (void)workspace_bytes;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                            "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                            const gpunn__conv_data *data)
 {
     (void)data;
     return gpunn__dnn_prepare(cuda, conv, NULL);
 }
 #endif
 
-/* ---- the ops ------------------------------------------------------------------------------------------------------------- */
+/* ---- the ops ------------------------------------------------------------------------------------------- */
 
 static const char *gpunn__op_text(gpunn_op op)
 {
@@ -6713,13 +7111,15 @@ static const char *gpunn__op_text(gpunn_op op)
     }
 }
 
-GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why)
+GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind,
+                                       const char *why)
 {
     char text[sizeof cuda->text + 256];
     if (cuda->slower >> kind & 1) return;
     cuda->slower |= 1u << kind;
-    (void)snprintf(text, sizeof text, "%s%s%.100s%s%s goes a slower way, and perhaps others do: %s", gpunn__op_text(step->op),
-                   *step->name ? " '" : "", step->name, *step->name ? "'" : "", step->backward ? ", backward," : "", why);
+    (void)snprintf(text, sizeof text, "%s%s%.100s%s%s goes a slower way, and perhaps others do: %s",
+                   gpunn__op_text(step->op), *step->name ? " '" : "", step->name, *step->name ? "'" : "",
+                   step->backward ? ", backward," : "", why);
     gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
 }
 
@@ -6755,12 +7155,10 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
 {
     const gpunn_attributes  *attr = step->attr;
     const gpunn_value *const in = &step->in[0], *const out = step->backward ? &step->grad_out : &step->out;
-    const gpunn_value *const x = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? out : in, *const y = gpunn__op_is(step->op,
-                                                                                                               GPUNN__TRANSPOSED)
-                                                                                                      ? in
-                                                                                                      : out;
-    int64_t            size[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, made[3] = {1, 1, 1};
-    gpunn__convolution conv;
+    const gpunn_value *const        x = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? out : in,
+                             *const y = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? in : out;
+    int64_t                         size[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, made[3] = {1, 1, 1};
+    gpunn__convolution              conv;
     memset(&conv, 0, sizeof conv);
     conv.tag = GPUNN__CONV_TAG;
     conv.kind = kind;
@@ -6792,8 +7190,8 @@ static bool gpunn__has_place(const gpunn_value *value)
 
 /* to = or += from. Both have the same shape; channels are second in one and last in the other (to_last: in
  * `to`). */
-static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bool to_last, const gpunn_value *from,
-                                    bool accumulate)
+static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bool to_last,
+                                    const gpunn_value *from, bool accumulate)
 {
     const int        last[4] = {0, 2, 3, 1}, second[4] = {0, 3, 1, 2};
     gpunn_attributes attr;
@@ -6819,12 +7217,15 @@ static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bo
 /* im2col: columns[image][c][kd][kh][kw][o][p][q] is what the window at o, p, q reads of x at kd, kh, kw.
  * Padding reads as 0. A thread writes eight elements at a time. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
-    gpunn__columns_kernel(gpunn__convolution v, const void *x, void *columns, gpunn_dtype dtype, int64_t count)
+    gpunn__columns_kernel(gpunn__convolution v, const void *x, void *columns, gpunn_dtype dtype,
+                          int64_t count)
 {
     GPUNN__FOLLOW();
     const int64_t stride = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
-    for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK; at < count; at += stride) {
-        const int64_t line = gpunn__quotient(at, v.q), slice = gpunn__quotient(line, v.p), cell = gpunn__quotient(slice, v.o);
+    for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK; at < count;
+         at += stride) {
+        const int64_t line = gpunn__quotient(at, v.q), slice = gpunn__quotient(line, v.p),
+                      cell = gpunn__quotient(slice, v.o);
         const int64_t row = gpunn__quotient(cell, v.kw), face = gpunn__quotient(row, v.kh);
         int64_t       plane = gpunn__quotient(face, v.kd); /* image * channels + channel */
         int64_t       q = at - line * v.q, p = line - slice * v.p, o = slice - cell * v.o;
@@ -6835,7 +7236,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
             const int64_t d = o * v.stride[0] + t * v.dilation[0] - v.padding[0];
             const int64_t h = p * v.stride[1] + r * v.dilation[1] - v.padding[1];
             const int64_t w = q * v.stride[2] + s * v.dilation[2] - v.padding[2];
-            const bool    inside = at + i < count && d >= 0 && d < v.d && h >= 0 && h < v.h && w >= 0 && w < v.w;
+            const bool inside = at + i < count && d >= 0 && d < v.d && h >= 0 && h < v.h && w >= 0 && w < v.w;
             value[i] = inside ? gpunn__load(x, dtype, ((plane * v.d + d) * v.h + h) * v.w + w) : 0;
             if (++q < v.q) continue;
             q = 0;
@@ -6863,10 +7264,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
 
 /* col2im: x = or += for every element the sum over the windows that cover it, with kd, kh and kw in order. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__gather_kernel(gpunn__convolution v, const float *columns, void *x, gpunn_dtype dtype, int64_t count, bool accumulate)
+    gpunn__gather_kernel(gpunn__convolution v, const float *columns, void *x, gpunn_dtype dtype,
+                         int64_t count, bool accumulate)
 {
     GPUNN__FOLLOW();
-    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < count;
+         at += (int64_t)gridDim.x * blockDim.x) {
         const int64_t row = at / v.w, slice = row / v.h, plane = slice / v.d;
         const int64_t d = slice - plane * v.d + v.padding[0], h = row - slice * v.h + v.padding[1];
         const int64_t w = at - row * v.w + v.padding[2];
@@ -6880,7 +7283,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
                 for (int64_t s = 0; s < v.kw; s++) {
                     const int64_t left = w - s * v.dilation[2], q = left / v.stride[2];
                     if (left < 0 || q >= v.q || q * v.stride[2] != left) continue;
-                    sum += columns[(((((plane * v.kd + t) * v.kh + r) * v.kw + s) * v.o + o) * v.p + p) * v.q + q];
+                    sum +=
+                        columns[(((((plane * v.kd + t) * v.kh + r) * v.kw + s) * v.o + o) * v.p + p) * v.q +
+                                q];
                 }
             }
         }
@@ -6918,7 +7323,8 @@ __device__ __forceinline__ gpunn__voxel gpunn__voxel_of(const gpunn__volumes &v,
 {
     const int64_t area = v.d * v.h * v.w, outer = gpunn__quotient(at, v.last ? v.c : area);
     const int64_t inner = at - outer * (v.last ? v.c : area), n = gpunn__quotient(outer, v.last ? area : v.c);
-    const int64_t cell = v.last ? outer - n * area : inner, row = gpunn__quotient(cell, v.w), d = gpunn__quotient(row, v.h);
+    const int64_t cell = v.last ? outer - n * area : inner, row = gpunn__quotient(cell, v.w),
+                  d = gpunn__quotient(row, v.h);
     return {n, v.last ? inner : outer - n * v.c, d, row - d * v.h, cell - row * v.w};
 }
 
@@ -6937,7 +7343,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_ker
     GPUNN__FOLLOW();
     const gpunn__convolution &conv = v.conv;
     const int64_t             step = gpunn__volume_step(v.x);
-    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count; at += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count;
+         at += (int64_t)gridDim.x * blockDim.x) {
         const gpunn__voxel y = gpunn__voxel_of(v.y, at);
         const int64_t      first = gpunn__volume_first(v.x, y.n, gpunn__quotient(y.c * conv.c, conv.k));
         float              sum = v.accumulate ? gpunn__load(v.y_data, v.y_dtype, at) : 0;
@@ -6955,7 +7362,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_ker
                     const int64_t w = y.w * conv.stride[2] + s * conv.dilation[2] - conv.padding[2];
                     if (w < 0 || w >= conv.w) continue;
                     const int64_t from = first + ((d * conv.h + h) * conv.w + w) * step;
-                    sum += gpunn__load(v.x_data, v.x_dtype, from) * gpunn__load(v.w_data, v.w_dtype, weights + s);
+                    sum += gpunn__load(v.x_data, v.x_dtype, from) *
+                           gpunn__load(v.w_data, v.w_dtype, weights + s);
                 }
             }
         }
@@ -6965,31 +7373,37 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_ker
 
 /* x = or += for every element the sum over the windows that cover it, filter by filter, with kd, kh and kw in
  * order. */
-static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_data_kernel(const gpunn__depthwise v)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
+    gpunn__depthwise_data_kernel(const gpunn__depthwise v)
 {
     GPUNN__FOLLOW();
     const gpunn__convolution &conv = v.conv;
     const int64_t             step = gpunn__volume_step(v.y), filters = gpunn__quotient(conv.k, conv.c);
-    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count; at += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count;
+         at += (int64_t)gridDim.x * blockDim.x) {
         const gpunn__voxel x = gpunn__voxel_of(v.x, at);
         float              sum = v.accumulate ? gpunn__load(v.x_data, v.x_dtype, at) : 0;
 #pragma unroll 1
         for (int64_t i = 0; i < filters * conv.kd; i++) {
             const int64_t f = gpunn__quotient(i, conv.kd), t = i - f * conv.kd, k = x.c * filters + f;
-            const int64_t front = x.d + conv.padding[0] - t * conv.dilation[0], o = gpunn__quotient(front, conv.stride[0]);
+            const int64_t front = x.d + conv.padding[0] - t * conv.dilation[0],
+                          o = gpunn__quotient(front, conv.stride[0]);
             const int64_t first = gpunn__volume_first(v.y, x.n, k);
             if (front < 0 || o >= conv.o || o * conv.stride[0] != front) continue;
 #pragma unroll 1
             for (int64_t r = 0; r < conv.kh; r++) {
-                const int64_t top = x.h + conv.padding[1] - r * conv.dilation[1], p = gpunn__quotient(top, conv.stride[1]);
+                const int64_t top = x.h + conv.padding[1] - r * conv.dilation[1],
+                              p = gpunn__quotient(top, conv.stride[1]);
                 if (top < 0 || p >= conv.p || p * conv.stride[1] != top) continue;
                 const int64_t weights = ((k * conv.kd + t) * conv.kh + r) * conv.kw;
 #pragma unroll 1
                 for (int64_t s = 0; s < conv.kw; s++) {
-                    const int64_t left = x.w + conv.padding[2] - s * conv.dilation[2], q = gpunn__quotient(left, conv.stride[2]);
+                    const int64_t left = x.w + conv.padding[2] - s * conv.dilation[2],
+                                  q = gpunn__quotient(left, conv.stride[2]);
                     if (left < 0 || q >= conv.q || q * conv.stride[2] != left) continue;
                     const int64_t from = first + ((o * conv.p + p) * conv.q + q) * step;
-                    sum += gpunn__load(v.y_data, v.y_dtype, from) * gpunn__load(v.w_data, v.w_dtype, weights + s);
+                    sum += gpunn__load(v.y_data, v.y_dtype, from) *
+                           gpunn__load(v.w_data, v.w_dtype, weights + s);
                 }
             }
         }
@@ -7005,36 +7419,42 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     const gpunn__convolution &conv = v.conv;
     const int64_t             weights = conv.k * conv.kd * conv.kh * conv.kw, area = conv.o * conv.p * conv.q;
-    const int64_t             part = blockIdx.x / weights, weight = blockIdx.x - part * weights, row = weight / conv.kw;
-    const int64_t             face = row / conv.kh, k = face / conv.kd, t = face - k * conv.kd, r = row - face * conv.kh;
-    const int64_t             s = weight - row * conv.kw, first = part * images, c = k * conv.c / conv.k;
-    const int64_t             count = (first + images < conv.n ? images : conv.n - first) * area;
-    float                     sum = 0;
+    const int64_t part = blockIdx.x / weights, weight = blockIdx.x - part * weights, row = weight / conv.kw;
+    const int64_t face = row / conv.kh, k = face / conv.kd, t = face - k * conv.kd, r = row - face * conv.kh;
+    const int64_t s = weight - row * conv.kw, first = part * images, c = k * conv.c / conv.k;
+    const int64_t count = (first + images < conv.n ? images : conv.n - first) * area;
+    float         sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
-        const int64_t image = gpunn__quotient(i, area), cell = i - image * area, line = gpunn__quotient(cell, conv.q);
+        const int64_t image = gpunn__quotient(i, area), cell = i - image * area,
+                      line = gpunn__quotient(cell, conv.q);
         const int64_t o = gpunn__quotient(line, conv.p), n = first + image;
         const int64_t d = o * conv.stride[0] + t * conv.dilation[0] - conv.padding[0];
         const int64_t h = (line - o * conv.p) * conv.stride[1] + r * conv.dilation[1] - conv.padding[1];
         const int64_t w = (cell - line * conv.q) * conv.stride[2] + s * conv.dilation[2] - conv.padding[2];
         if (d < 0 || d >= conv.d || h < 0 || h >= conv.h || w < 0 || w >= conv.w) continue;
         const int64_t from = (((n * conv.c + c) * conv.d + d) * conv.h + h) * conv.w + w;
-        sum += gpunn__load(v.x_data, v.x_dtype, from) * gpunn__load(v.y_data, v.y_dtype, (n * conv.k + k) * area + cell);
+        sum += gpunn__load(v.x_data, v.x_dtype, from) *
+               gpunn__load(v.y_data, v.y_dtype, (n * conv.k + k) * area + cell);
     }
     sum = gpunn__block_reduce(sum, gpunn__add());
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
 /* Depthwise convolution without cuDNN. FILTER needs channels second. */
-static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                          gpunn__arena *arena, gpunn__action action)
+static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                          const gpunn__conv_values *v, gpunn__arena *arena,
+                                          gpunn__action action)
 {
     const bool    filter = conv->kind == GPUNN__CONV_FILTER, data = conv->kind == GPUNN__CONV_DATA;
     const bool    last = conv->channels_last && !filter;
-    const int64_t weights = conv->k * conv->kd * conv->kh * conv->kw, blocks = (int64_t)cuda->multiprocessors * 8;
+    const int64_t weights = conv->k * conv->kd * conv->kh * conv->kw,
+                  blocks = (int64_t)cuda->multiprocessors * 8;
     const int64_t wanted = (blocks + weights - 1) / weights, images = (conv->n + wanted - 1) / wanted;
     const int64_t parts = (conv->n + images - 1) / images;
-    float *const  partial = (float *)gpunn__arena_take(arena, filter ? gpunn__bytes(GPUNN_F32, parts * weights) : 0);
-    void *const   sums = gpunn__arena_take(arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, parts, weights, 1) : 0);
+    float *const  partial = (float *)gpunn__arena_take(arena,
+                                                      filter ? gpunn__bytes(GPUNN_F32, parts * weights) : 0);
+    void *const   sums = gpunn__arena_take(
+          arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, parts, weights, 1) : 0);
     if (action == GPUNN__PREPARE) return GPUNN_OK;
 
     gpunn__depthwise d;
@@ -7047,11 +7467,14 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
     d.count = data ? v->x.count : v->y.count;
     d.accumulate = v->accumulate;
     if (filter) {
-        GPUNN__TRY(
-            GPUNN__LAUNCH(cuda, gpunn__depthwise_filter_kernel, (unsigned)(parts * weights), GPUNN__THREADS, d, partial, images));
-        return gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, parts, weights, 1, (float *)v->w.data, v->accumulate, sums);
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__depthwise_filter_kernel, (unsigned)(parts * weights),
+                                 GPUNN__THREADS, d, partial, images));
+        return gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, parts, weights, 1, (float *)v->w.data,
+                                        v->accumulate, sums);
     }
-    if (data) return GPUNN__LAUNCH(cuda, gpunn__depthwise_data_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
+    if (data)
+        return GPUNN__LAUNCH(cuda, gpunn__depthwise_data_kernel, gpunn__blocks(cuda, d.count, 1),
+                             GPUNN__THREADS, d);
     return GPUNN__LAUNCH(cuda, gpunn__depthwise_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
 }
 
@@ -7061,13 +7484,16 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
  *    DATA     columns = w^T y, which are then gathered into x
  *    FILTER   w = y columns^T, which are then summed over the images
  * Where windows are single adjacent cells, the columns are x itself. */
-static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                        gpunn__arena *arena, gpunn__action action)
+static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                        const gpunn__conv_values *v, gpunn__arena *arena,
+                                        gpunn__action action)
 {
     const bool    data = conv->kind == GPUNN__CONV_DATA, filter = conv->kind == GPUNN__CONV_FILTER;
-    const int64_t cells = conv->kd * conv->kh * conv->kw, strides = conv->stride[0] * conv->stride[1] * conv->stride[2];
+    const int64_t cells = conv->kd * conv->kh * conv->kw,
+                  strides = conv->stride[0] * conv->stride[1] * conv->stride[2];
     const bool    plain = cells * strides == 1 && conv->padding[0] + conv->padding[1] + conv->padding[2] == 0;
-    const int64_t area = conv->o * conv->p * conv->q, depth = conv->c / conv->groups * cells, out = conv->k / conv->groups;
+    const int64_t area = conv->o * conv->p * conv->q, depth = conv->c / conv->groups * cells,
+                  out = conv->k / conv->groups;
     const int64_t x_image = conv->c * conv->d * conv->h * conv->w, y_image = conv->k * area,
                   columns_image = conv->groups * depth * area;
     const int64_t weights = conv->k * depth;
@@ -7076,10 +7502,13 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     const size_t      columns_bytes = plain ? 0 : gpunn__bytes(columns_dtype, columns_image);
     const size_t      weights_bytes = filter ? gpunn__bytes(GPUNN_F32, weights) : 0;
     const size_t      images_most = cuda->args.workspace_limit / (columns_bytes + weights_bytes + 1);
-    const int64_t     chunk = images_most < 1 ? 1 : images_most < (size_t)conv->n ? (int64_t)images_most : conv->n;
+    const int64_t     chunk = images_most < 1                 ? 1
+                              : images_most < (size_t)conv->n ? (int64_t)images_most
+                                                              : conv->n;
     void *const       columns = gpunn__arena_take(arena, (size_t)chunk * columns_bytes);
     void *const       partial = gpunn__arena_take(arena, (size_t)chunk * weights_bytes);
-    void *const       sums = gpunn__arena_take(arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
+    void *const       sums = gpunn__arena_take(
+              arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
 
     gpunn__product p;
     memset(&p, 0, sizeof p);
@@ -7092,11 +7521,12 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     p.precision = (gpunn_precision)conv->precision;
     p.accumulate = !filter && (plain || !data) && v->accumulate;
     for (int64_t first = 0; first < conv->n; first += chunk) {
-        const int64_t images = conv->n - first < chunk ? conv->n - first : chunk, count = images * columns_image;
-        void *const   x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
-        void *const   y = gpunn__element(v->y.data, v->y.dtype, first * y_image);
-        void *const   seen = plain ? x : columns;
-        gpunn__walk   kept, summed;
+        const int64_t images = conv->n - first < chunk ? conv->n - first : chunk,
+                      count = images * columns_image;
+        void *const x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
+        void *const y = gpunn__element(v->y.data, v->y.dtype, first * y_image);
+        void *const seen = plain ? x : columns;
+        gpunn__walk kept, summed;
         memset(&kept, 0, sizeof kept);
         memset(&summed, 0, sizeof summed);
         if (filter) {
@@ -7114,27 +7544,30 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
         }
         if (action == GPUNN__PREPARE) return gpunn__repeated_products(cuda, p, kept, &summed, action);
         if (!plain && !data)
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__columns_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, *conv,
-                                     x, columns, v->x.dtype, count));
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__columns_kernel, gpunn__blocks(cuda, count, GPUNN__PACK),
+                                     GPUNN__THREADS, *conv, x, columns, v->x.dtype, count));
         GPUNN__TRY(gpunn__repeated_products(cuda, p, kept, &summed, action));
         if (!plain && data)
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_kernel, gpunn__blocks(cuda, images * x_image, 1), GPUNN__THREADS, *conv,
-                                     (const float *)columns, x, v->x.dtype, images * x_image, v->accumulate));
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_kernel, gpunn__blocks(cuda, images * x_image, 1),
+                                     GPUNN__THREADS, *conv, (const float *)columns, x, v->x.dtype,
+                                     images * x_image, v->accumulate));
         if (filter)
-            GPUNN__TRY(gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, images, weights, 1, (float *)v->w.data,
-                                                v->accumulate || first > 0, sums));
+            GPUNN__TRY(gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, images, weights, 1,
+                                                (float *)v->w.data, v->accumulate || first > 0, sums));
     }
     return GPUNN_OK;
 }
 
 /* A convolution without cuDNN, for channels second or last. Tensors with channels last, filters included, are
  * converted to channels second, and results back. */
-static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                        gpunn__arena *arena, gpunn__action action)
+static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                        const gpunn__conv_values *v, gpunn__arena *arena,
+                                        gpunn__action action)
 {
     const bool relays_x = conv->channels_last && gpunn__has_place(&v->x),
                relays_y = conv->channels_last && gpunn__has_place(&v->y);
-    const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv), filter = conv->kind == GPUNN__CONV_FILTER;
+    const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv),
+               filter = conv->kind == GPUNN__CONV_FILTER;
     /* with one channel per filter both layouts are the same memory */
     const bool other_w = v->w.channels_last && !depthwise;
     const bool relays_w = other_w || (filter && v->w.dtype != GPUNN_F32);
@@ -7147,24 +7580,29 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
     if (relays_y) second.y.data = gpunn__arena_take(arena, gpunn__bytes(v->y.dtype, v->y.count));
     second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && relays_x) &&
                         !(conv->kind == GPUNN__CONV_FORWARD && relays_y);
-    if (run && relays_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__relayout(cuda, &second.x, false, &v->x, false));
-    if (run && relays_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__relayout(cuda, &second.y, false, &v->y, false));
+    if (run && relays_x && conv->kind != GPUNN__CONV_DATA)
+        GPUNN__TRY(gpunn__relayout(cuda, &second.x, false, &v->x, false));
+    if (run && relays_y && conv->kind != GPUNN__CONV_FORWARD)
+        GPUNN__TRY(gpunn__relayout(cuda, &second.y, false, &v->y, false));
     if (run && relays_w && !filter) GPUNN__TRY(gpunn__relayout(cuda, &second.w, false, &v->w, false));
     GPUNN__TRY(depthwise ? gpunn__conv_depthwise(cuda, conv, &second, arena, action)
                          : gpunn__conv_lowered(cuda, conv, &second, arena, action));
     if (run && relays_w && filter && !other_w)
         return gpunn__cuda_copy(cuda, v->w.data, v->w.dtype, second.w.data, GPUNN_F32, v->w.count, false);
     if (run && relays_w && filter) return gpunn__relayout(cuda, &v->w, true, &second.w, false);
-    if (run && relays_x && conv->kind == GPUNN__CONV_DATA) return gpunn__relayout(cuda, &v->x, true, &second.x, v->accumulate);
-    if (run && relays_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__relayout(cuda, &v->y, true, &second.y, v->accumulate);
+    if (run && relays_x && conv->kind == GPUNN__CONV_DATA)
+        return gpunn__relayout(cuda, &v->x, true, &second.x, v->accumulate);
+    if (run && relays_y && conv->kind == GPUNN__CONV_FORWARD)
+        return gpunn__relayout(cuda, &v->y, true, &second.y, v->accumulate);
     return GPUNN_OK;
 }
 
 /* A convolution by cuDNN with a workspace of `bytes`. cuDNN needs every tensor in conv's dtype, writes
  * without accumulating and, if channels are last, needs channels-last filters too. Whatever differs is staged
  * in the workspace. Whether a gradient accumulates may change from run to run. */
-static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v, const void *bias,
-                                     const void *residual, size_t bytes, gpunn__arena *arena, gpunn__action action)
+static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v,
+                                     const void *bias, const void *residual, size_t bytes,
+                                     gpunn__arena *arena, gpunn__action action)
 {
     const gpunn__conv_kind kind = (gpunn__conv_kind)conv->kind;
     const bool             filter = kind == GPUNN__CONV_FILTER;
@@ -7185,17 +7623,20 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
     GPUNN__TRY(gpunn__dnn_run(cuda, conv, &data));
     if (direct) return GPUNN_OK;
     if (filter && relays_w) return gpunn__relayout(cuda, result, false, &aside, v->accumulate);
-    return gpunn__cuda_copy(cuda, result->data, result->dtype, aside.data, aside.dtype, result->count, v->accumulate);
+    return gpunn__cuda_copy(cuda, result->data, result->dtype, aside.data, aside.dtype, result->count,
+                            v->accumulate);
 }
 
 /* Whether cuDNN has a plan, and the bytes of workspace that it needs. */
-static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *bytes, bool *fits)
+static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *bytes,
+                                     bool *fits)
 {
     gpunn_status status = GPUNN_ERR_UNSUPPORTED;
     *fits = false;
     if (!gpunn__dnn_available(cuda)) return GPUNN_OK;
     if (gpunn__is_depthwise(conv) && gpunn__dnn_version(cuda) < 92400)
-        (void)gpunn__cuda_fail(cuda, status, "cuDNN before 9.24 errs in depthwise convolutions of several sizes in turn");
+        (void)gpunn__cuda_fail(cuda, status,
+                               "cuDNN before 9.24 errs in depthwise convolutions of several sizes in turn");
     else
         status = gpunn__dnn_prepare(cuda, conv, bytes);
     *fits = status == GPUNN_OK;
@@ -7206,7 +7647,9 @@ static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution
 static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__convolution *conv)
 {
     if (gpunn__dnn_available(cuda))
-        gpunn__dnn_slower(cuda, step, gpunn__is_depthwise(conv) ? GPUNN__DNN_DEPTHWISE : GPUNN__DNN_CONVOLUTION, cuda->text);
+        gpunn__dnn_slower(cuda, step,
+                          gpunn__is_depthwise(conv) ? GPUNN__DNN_DEPTHWISE : GPUNN__DNN_CONVOLUTION,
+                          cuda->text);
 }
 
 /* Runs cuDNN's graph with bias and everything fused into the step, or the bare convolution followed by one
@@ -7214,7 +7657,8 @@ static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step, const 
  * staged in the workspace. */
 static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const gpunn__conv_kind kind = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_DATA : GPUNN__CONV_FORWARD;
+    const gpunn__conv_kind kind = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_DATA
+                                                                            : GPUNN__CONV_FORWARD;
     const gpunn_value     *bias = &step->in[2], *residual = &step->fused.residual;
     gpunn__convolution     conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values     v = gpunn__conv_values_of(step, kind);
@@ -7222,7 +7666,9 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     gpunn__arena           arena = {(char *)step->workspace, 0};
     size_t                 bytes = 0;
     const gpunn_dtype      dtype = step->in[0].dtype;
-    bool whole = !step->fused.norm && y->dtype == dtype && (residual->data == NULL || residual->dtype == dtype), fits = false;
+    bool                   whole = !step->fused.norm && y->dtype == dtype &&
+                 (residual->data == NULL || residual->dtype == dtype),
+         fits = false;
     /* cuDNN's relu may turn NaN into 0, which would hide a bad loss */
     if (step->training && step->fused.relu) whole = false;
     if (kind == GPUNN__CONV_DATA) whole = false;
@@ -7253,7 +7699,8 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
 }
 
 /* One gradient of a backward step: the input's or the filters'. */
-static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gpunn__conv_kind kind, gpunn__action action)
+static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gpunn__conv_kind kind,
+                                         gpunn__action action)
 {
     const gpunn__convolution conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values       v = gpunn__conv_values_of(step, kind);
@@ -7261,8 +7708,8 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
     size_t                   bytes = 0;
     bool                     fits;
     if (gpunn__conv_result(&v, kind)->data == NULL) return GPUNN_OK;
-    GPUNN__TRY(gpunn__check_operands(cuda, kind == GPUNN__CONV_FORWARD ? &v.x : &v.y, kind == GPUNN__CONV_FILTER ? &v.x : &v.w,
-                                     gpunn__conv_result(&v, kind)));
+    GPUNN__TRY(gpunn__check_operands(cuda, kind == GPUNN__CONV_FORWARD ? &v.x : &v.y,
+                                     kind == GPUNN__CONV_FILTER ? &v.x : &v.w, gpunn__conv_result(&v, kind)));
     GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
     if (!fits) gpunn__conv_slower(cuda, step, &conv);
     GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &arena, action)
@@ -7278,26 +7725,28 @@ static gpunn_status gpunn__cuda_conv(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
         return gpunn__conv_forward(cuda, step, action);
     }
-    GPUNN__TRY(gpunn__conv_gradient(cuda, step,
-                                    gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_FORWARD : GPUNN__CONV_DATA, action));
+    GPUNN__TRY(gpunn__conv_gradient(
+        cuda, step, gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_FORWARD : GPUNN__CONV_DATA,
+        action));
     GPUNN__TRY(gpunn__conv_gradient(cuda, step, GPUNN__CONV_FILTER, action));
     const gpunn_value *const dy = &step->grad_out;
     float *const             dbias = (float *)step->grad_in[2].data;
-    const int64_t            channels = dy->dim[1], area = dy->channels_last ? 1 : dy->count / (dy->dim[0] * channels);
-    const int64_t            n = dy->count / (channels * area);
+    const int64_t channels = dy->dim[1], area = dy->channels_last ? 1 : dy->count / (dy->dim[0] * channels);
+    const int64_t n = dy->count / (channels * area);
     if (dbias == NULL || (action != GPUNN__PREPARE && step == cuda->summed)) return GPUNN_OK;
     if (action != GPUNN__PREPARE)
-        return gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, n, channels, area, dbias, step->accumulate[2],
-                                        step->workspace);
+        return gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, n, channels, area, dbias,
+                                        step->accumulate[2], step->workspace);
     const size_t bytes = gpunn__cuda_channel_sums_workspace(cuda, n, channels, area);
     if (step->workspace_bytes < bytes) step->workspace_bytes = bytes;
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                                         \
-    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
-    {                                                                                                          \
-        return gpunn__cuda_conv(cuda, step, action);                                                           \
+#define GPUNN__X(name)                                                                   \
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
+                                                    gpunn__action action)                \
+    {                                                                                    \
+        return gpunn__cuda_conv(cuda, step, action);                                     \
     }
 GPUNN__X(conv1d)
 GPUNN__X(conv2d)
@@ -7307,7 +7756,7 @@ GPUNN__X(conv_transpose2d)
 GPUNN__X(conv_transpose3d)
 #undef GPUNN__X
 
-/* ==== >>cuda/pool ================================================================================================== *
+/* ==== >>cuda/pool ======================================================================================== *
  * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel. A plane is a volume of depth 1;
  * kernels that are not `deep` are specialized for it. The forward pass uses a thread per output, or a block
  * where windows are large. The backward pass gathers: a thread owns eight adjacent cells and adds the
@@ -7335,7 +7784,8 @@ GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step);
 GPUNN__INTERNAL bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool *p);
 
 /* The windows that cover any of the cells [from, to) are [*begin, *end). */
-__device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin, int *end)
+__device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin,
+                                                    int *end)
 {
     if (a.kernel == 0) { /* search from an estimate that may be off by one */
         int low, high;
@@ -7359,8 +7809,8 @@ typedef struct gpunn__pool_place { /* one output */
 /* The weight of one cell in the average over a window. depth, rows and columns include padding; the cell
  * counts do not. */
 template <bool deep>
-__device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int depth, int rows, int columns, int deep_cells,
-                                                   int row_cells, int column_cells)
+__device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int depth, int rows, int columns,
+                                                   int deep_cells, int row_cells, int column_cells)
 {
     float cells = p.count_exclude_pad ? (float)row_cells * (float)column_cells : (float)rows * (float)columns;
     if (deep) cells *= (float)(p.count_exclude_pad ? deep_cells : depth);
@@ -7368,12 +7818,14 @@ __device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int dep
 }
 
 /* index: of the output in its volume. */
-template <bool deep> __device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
+template <bool deep>
+__device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
 {
     gpunn__pool_place place;
-    int               line = index / p.x.out, x = index - line * p.x.out, z = deep ? line / p.y.out : 0, y = line - z * p.y.out;
-    int               depth = 1, height = gpunn__pool_window(&p.y, y, &place.y0, &place.y1);
-    int               width = gpunn__pool_window(&p.x, x, &place.x0, &place.x1);
+    int               line = index / p.x.out, x = index - line * p.x.out, z = deep ? line / p.y.out : 0,
+        y = line - z * p.y.out;
+    int depth = 1, height = gpunn__pool_window(&p.y, y, &place.y0, &place.y1);
+    int width = gpunn__pool_window(&p.x, x, &place.x0, &place.x1);
     place.z0 = 0, place.z1 = 1, place.skipped = 0;
     if (deep) {
         depth = gpunn__pool_window(&p.z, z, &place.z0, &place.z1);
@@ -7381,7 +7833,8 @@ template <bool deep> __device__ __forceinline__ gpunn__pool_place gpunn__pool_at
     }
     place.skipped += place.y0 - gpunn__pool_corner(&p.y, y, place.y0);
     place.skipped = place.skipped * p.x.span + place.x0 - gpunn__pool_corner(&p.x, x, place.x0);
-    place.share = gpunn__pool_share<deep>(p, depth, height, width, place.z1 - place.z0, place.y1 - place.y0, place.x1 - place.x0);
+    place.share = gpunn__pool_share<deep>(p, depth, height, width, place.z1 - place.z0, place.y1 - place.y0,
+                                          place.x1 - place.x0);
     return place;
 }
 
@@ -7391,7 +7844,8 @@ __device__ __forceinline__ int gpunn__pool_marked(const gpunn__pool &p, int64_t 
 }
 
 /* A NaN wins, even over an earlier NaN. Of equal cells the first wins. */
-template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_kernel(const gpunn__pool p)
+template <bool deep>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -7436,14 +7890,15 @@ typedef struct gpunn__most {
 } gpunn__most;
 
 /* One block, of any number of whole warps, per output. */
-template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kernel(const gpunn__pool p)
+template <bool deep>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int size = (deep ? p.z.out : 1) * p.y.out * p.x.out;
     for (int64_t i = blockIdx.x; i < p.results; i += gridDim.x) {
         int64_t           volume = i / size;
         gpunn__pool_place place = gpunn__pool_at<deep>(p, (int)(i - volume * size));
-        int               columns = place.x1 - place.x0, rows = place.y1 - place.y0, threads = (int)blockDim.x;
+        int columns = place.x1 - place.x0, rows = place.y1 - place.y0, threads = (int)blockDim.x;
         /* lines: rows of all slices */
         int                line = (int)threadIdx.x / columns, x = (int)threadIdx.x % columns;
         int                down = threads / columns, along = threads % columns;
@@ -7452,11 +7907,13 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gp
         while (line < (place.z1 - place.z0) * rows) {
             int     z = deep ? line / rows : 0;
             int64_t slice = deep ? volume * p.z.n + place.z0 + z : volume;
-            float   v = gpunn__load(p.from, p.from_dtype, (slice * p.y.n + place.y0 + line - z * rows) * p.x.n + place.x0 + x);
+            float   v = gpunn__load(p.from, p.from_dtype,
+                                    (slice * p.y.n + place.y0 + line - z * rows) * p.x.n + place.x0 + x);
             if (p.average)
                 sum += v;
             else
-                best = gpunn__most()(best, gpunn__pool_rank(v, (unsigned)line * (unsigned)columns + (unsigned)x));
+                best = gpunn__most()(best,
+                                     gpunn__pool_rank(v, (unsigned)line * (unsigned)columns + (unsigned)x));
             line += down;
             x += along;
             if (x >= columns) x -= columns, line++;
@@ -7473,14 +7930,16 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gp
         x = (int)at % columns;
         int     z = deep ? line / rows : 0, y = line - z * rows;
         int64_t slice = deep ? volume * p.z.n + place.z0 + z : volume;
-        gpunn__store(p.to, p.to_dtype, i,
-                     gpunn__load(p.from, p.from_dtype, (slice * p.y.n + place.y0 + y) * p.x.n + place.x0 + x));
+        gpunn__store(
+            p.to, p.to_dtype, i,
+            gpunn__load(p.from, p.from_dtype, (slice * p.y.n + place.y0 + y) * p.x.n + place.x0 + x));
         gpunn__pool_mark(p.at, p.at_bytes, i, place.skipped + (z * p.y.span + y) * p.x.span + x);
     }
 }
 
 template <bool deep>
-static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__pool_back_kernel(const gpunn__pool p)
+static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4)
+    gpunn__pool_back_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -7512,7 +7971,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
                         int   begin, end, width = gpunn__pool_window(&p.x, ox, &begin, &end);
                         float share = 1;
                         if (p.average) {
-                            share = gpunn__pool_share<deep>(p, depth, height, width, z1 - z0, y1 - y0, end - begin);
+                            share = gpunn__pool_share<deep>(p, depth, height, width, z1 - z0, y1 - y0,
+                                                            end - begin);
                         } else {
                             int column = gpunn__pool_marked(p, line + ox) - marked;
                             begin = gpunn__pool_corner(&p.x, ox, begin) + column;
@@ -7537,8 +7997,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
 }
 
 /* Channels c .. c + n - 1, starting at element i. n < 8 only for the last channels. */
-__device__ __forceinline__ void gpunn__pool_load(const gpunn__pool &p, const void *data, gpunn_dtype dtype, int64_t i, int n,
-                                                 float v[8])
+__device__ __forceinline__ void gpunn__pool_load(const gpunn__pool &p, const void *data, gpunn_dtype dtype,
+                                                 int64_t i, int n, float v[8])
 {
     if (p.channels % GPUNN__PACK == 0) {
         gpunn__load8(data, dtype, i, v);
@@ -7566,8 +8026,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_la
     int items = p.y.out * p.x.out * p.packs, step = (int)(gridDim.x * blockDim.x);
     for (int64_t image = blockIdx.y; image < p.images; image += gridDim.y)
         for (int item = (int)(blockIdx.x * blockDim.x + threadIdx.x); item < items; item += step) {
-            int               index = item / p.packs;
-            int               c = (item - index * p.packs) * GPUNN__PACK, n = min(p.channels - c, (int)GPUNN__PACK), at[8];
+            int index = item / p.packs;
+            int c = (item - index * p.packs) * GPUNN__PACK, n = min(p.channels - c, (int)GPUNN__PACK), at[8];
             gpunn__pool_place place = gpunn__pool_at<false>(p, index);
             float             best[8], v[8];
 #pragma unroll
@@ -7576,7 +8036,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_la
 #pragma unroll 2
                 for (int x = place.x0; x < place.x1; x++) {
                     int here = place.skipped + (y - place.y0) * p.x.span + x - place.x0;
-                    gpunn__pool_load(p, p.from, p.from_dtype, ((image * p.y.n + y) * p.x.n + x) * p.channels + c, n, v);
+                    gpunn__pool_load(p, p.from, p.from_dtype,
+                                     ((image * p.y.n + y) * p.x.n + x) * p.channels + c, n, v);
 #pragma unroll
                     for (int j = 0; j < GPUNN__PACK; j++)
                         if (p.average)
@@ -7594,7 +8055,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_la
         }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_channels_last_back_kernel(const gpunn__pool p)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
+    gpunn__pool_channels_last_back_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int items = p.y.n * p.x.n * p.packs, step = (int)(gridDim.x * blockDim.x);
@@ -7614,12 +8076,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_channels
                 for (int ox = ox_begin; ox < ox_end; ox++) {
                     int     x0, x1, width = gpunn__pool_window(&p.x, ox, &x0, &x1);
                     int     index = row + x - gpunn__pool_corner(&p.x, ox, x0);
-                    float   share = p.average ? gpunn__pool_share<false>(p, 1, height, width, 1, y1 - y0, x1 - x0) : 1;
+                    float   share = p.average
+                                        ? gpunn__pool_share<false>(p, 1, height, width, 1, y1 - y0, x1 - x0)
+                                        : 1;
                     int64_t i = ((image * p.y.out + oy) * p.x.out + ox) * p.channels + c;
                     gpunn__pool_load(p, p.from, p.from_dtype, i, n, g);
 #pragma unroll
                     for (int j = 0; j < GPUNN__PACK; j++)
-                        if (p.average || (j < n && gpunn__pool_marked(p, i + j) == index)) v[j] += g[j] * share;
+                        if (p.average || (j < n && gpunn__pool_marked(p, i + j) == index))
+                            v[j] += g[j] * share;
                 }
             }
             gpunn__pool_store(p, to, n, v);
@@ -7656,8 +8121,8 @@ GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step)
 GPUNN__INTERNAL bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool *p)
 {
     return step->op == GPUNN_OP_MAX_POOL2D && !step->in[0].channels_last && p->y.stride == p->y.kernel &&
-           p->x.stride == p->x.kernel && p->y.padding + p->x.padding == 0 && p->y.out * p->y.kernel == p->y.n &&
-           p->x.out * p->x.kernel == p->x.n && gpunn__pool_cells(p) < 32;
+           p->x.stride == p->x.kernel && p->y.padding + p->x.padding == 0 &&
+           p->y.out * p->y.kernel == p->y.n && p->x.out * p->x.kernel == p->x.n && gpunn__pool_cells(p) < 32;
 }
 
 typedef struct gpunn__pool_relu {
@@ -7677,14 +8142,17 @@ static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(cons
     const int          size = p.y.out * p.x.out;
     float              sum = 0;
     for (int item = (int)threadIdx.x; item < r.images * size; item += (int)blockDim.x) {
-        int     image = item / size, index = item - image * size, row = index / p.x.out, column = index - row * p.x.out;
+        int image = item / size, index = item - image * size, row = index / p.x.out,
+            column = index - row * p.x.out;
         int64_t volume = (int64_t)image * r.channels + blockIdx.x, i = volume * size + index;
         int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
         int     at = gpunn__pool_marked(p, i);
         float   g = gpunn__load(p.from, p.from_dtype, i);
         for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
             int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
-            float   gradient = cell != at || gpunn__load(r.y, r.y_dtype, place) <= 0 ? 0 : gpunn__rounded(g, p.to_dtype);
+            float   gradient = cell != at || gpunn__load(r.y, r.y_dtype, place) <= 0
+                                   ? 0
+                                   : gpunn__rounded(g, p.to_dtype);
             gpunn__store(p.to, p.to_dtype, place, gradient);
             sum += gradient;
         }
@@ -7696,14 +8164,15 @@ static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(cons
 
 /* Merges a max pooling's backward step with that of the relu before it. If a convolution's backward step
  * follows, it also computes the gradient of its bias. */
-static gpunn_status gpunn__pool_relu_back(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__pool *p, bool *taken)
+static gpunn_status gpunn__pool_relu_back(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__pool *p,
+                                          bool *taken)
 {
     const gpunn_step *relu = cuda->next, *conv = cuda->next + 1;
     const int64_t     channels = step->in[0].dim[1];
     gpunn__pool_relu  r;
-    *taken = cuda->next < cuda->end && gpunn__pool_tiles(step, p) && p->results / channels <= 4 * 1024 && !p->accumulate &&
-             relu->op == GPUNN_OP_RELU && relu->backward && relu->grad_out.data == p->to && relu->grad_in[0].data == p->to &&
-             !relu->accumulate[0] && relu->grad_in[0].dtype == p->to_dtype;
+    *taken = cuda->next < cuda->end && gpunn__pool_tiles(step, p) && p->results / channels <= 4 * 1024 &&
+             !p->accumulate && relu->op == GPUNN_OP_RELU && relu->backward && relu->grad_out.data == p->to &&
+             relu->grad_in[0].data == p->to && !relu->accumulate[0] && relu->grad_in[0].dtype == p->to_dtype;
     if (!*taken) return GPUNN_OK;
     memset(&r, 0, sizeof r);
     r.p = *p;
@@ -7731,16 +8200,19 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
         for (int i = 0; i < 3; i++)
             if (2 * (int64_t)axes[i]->padding > axes[i]->kernel)
-                return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "padding %d exceeds half of the window's %d; use a smaller one",
+                return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
+                                        "padding %d exceeds half of the window's %d; use a smaller one",
                                         axes[i]->padding, axes[i]->kernel);
         int64_t images = x->dim[0] * (x->channels_last ? 1 : x->dim[1]);
         for (int i = 0; i < 3; i++)
             if (axes[i]->kernel == 0 && axes[i]->out > 65536)
-                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%d windows along an axis are more than 65536; use fewer",
+                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                        "%d windows along an axis are more than 65536; use fewer",
                                         axes[i]->out);
         if (x->count / images > most || y->count / images > most || window > most)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "an image or window has more than 2^30 values; split the images into smaller ones");
+            return gpunn__cuda_fail(
+                cuda, GPUNN_ERR_UNSUPPORTED,
+                "an image or window has more than 2^30 values; split the images into smaller ones");
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)y->count;
         return GPUNN_OK;
     }
@@ -7752,7 +8224,8 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         dim3     grid(gpunn__blocks(cuda, (step->backward ? x : y)->count / x->dim[0], GPUNN__PACK));
         unsigned rows = (unsigned)cuda->multiprocessors * 16 / grid.x + 1;
         grid.y = p.images < rows ? (unsigned)p.images : rows;
-        if (action == GPUNN__BACKWARD) return GPUNN__LAUNCH(cuda, gpunn__pool_channels_last_back_kernel, grid, GPUNN__THREADS, p);
+        if (action == GPUNN__BACKWARD)
+            return GPUNN__LAUNCH(cuda, gpunn__pool_channels_last_back_kernel, grid, GPUNN__THREADS, p);
         return GPUNN__LAUNCH(cuda, gpunn__pool_channels_last_kernel, grid, GPUNN__THREADS, p);
     }
     if (action == GPUNN__BACKWARD) {
@@ -7774,10 +8247,11 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel<false>, (unsigned)blocks, threads, p);
 }
 
-#define GPUNN__X(name)                                                                                         \
-    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
-    {                                                                                                          \
-        return gpunn__cuda_pool(cuda, step, action);                                                           \
+#define GPUNN__X(name)                                                                   \
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
+                                                    gpunn__action action)                \
+    {                                                                                    \
+        return gpunn__cuda_pool(cuda, step, action);                                     \
     }
 GPUNN__X(max_pool2d)
 GPUNN__X(max_pool3d)
@@ -7789,7 +8263,7 @@ GPUNN__X(adaptive_avg_pool2d)
 GPUNN__X(adaptive_avg_pool3d)
 #undef GPUNN__X
 
-/* ==== >>cuda/finish ================================================================================================ *
+/* ==== >>cuda/finish ====================================================================================== *
  * The pass after a product or convolution: bias, norm, residual, relu and max pooling in one kernel. */
 typedef struct gpunn__finish {
     int64_t      count, channels, inner;
@@ -7838,13 +8312,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(co
 }
 
 /* The same with max pooling over the result: one thread per window. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     const int size = p.y.out * p.x.out;
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < p.results; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < p.results;
+         i += (int64_t)gridDim.x * blockDim.x) {
         int64_t volume = i / size;
-        int     index = (int)(i - volume * size), row = index / p.x.out, column = index - row * p.x.out, at = 0;
+        int index = (int)(i - volume * size), row = index / p.x.out, column = index - row * p.x.out, at = 0;
         int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
         float2  line = gpunn__finish_line(f, volume % f.channels);
         float   best = -INFINITY;
@@ -7865,15 +8341,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kern
 static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f, gpunn__pool *p)
 {
     const gpunn_step *pool = cuda->next;
-    if (pool == cuda->end || pool->op != GPUNN_OP_MAX_POOL2D || pool->backward || pool->in[0].data != f->out || f->y != f->out ||
-        f->residual)
+    if (pool == cuda->end || pool->op != GPUNN_OP_MAX_POOL2D || pool->backward ||
+        pool->in[0].data != f->out || f->y != f->out || f->residual)
         return false;
     *p = gpunn__pool_of(pool);
     return gpunn__pool_tiles(pool, p) && p->results <= (int64_t)cuda->multiprocessors * 2048;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype,
-                                                bool bias, bool norm, bool residual, bool relu)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
+                                                gpunn_dtype y_dtype, bool bias, bool norm, bool residual,
+                                                bool relu)
 {
     const gpunn_value *out = &step->out;
     gpunn__finish      f;
@@ -7896,12 +8373,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_s
     gpunn__pool p;
     if (gpunn__finish_pools(cuda, &f, &p)) {
         cuda->next++;
-        return GPUNN__LAUNCH(cuda, gpunn__finish_pool_kernel, gpunn__blocks(cuda, p.results, 1), GPUNN__THREADS, f, p);
+        return GPUNN__LAUNCH(cuda, gpunn__finish_pool_kernel, gpunn__blocks(cuda, p.results, 1),
+                             GPUNN__THREADS, f, p);
     }
-    return GPUNN__LAUNCH(cuda, gpunn__finish_kernel, gpunn__blocks(cuda, f.count, GPUNN__PACK), GPUNN__THREADS, f);
+    return GPUNN__LAUNCH(cuda, gpunn__finish_kernel, gpunn__blocks(cuda, f.count, GPUNN__PACK),
+                         GPUNN__THREADS, f);
 }
 
-/* ==== >>cuda/sampling ============================================================================================== *
+/* ==== >>cuda/sampling ==================================================================================== *
  * grid_sample, roi_align, affine_grid, hash_grid_encoding and interpolate, as in gpunn.h's >>cpu/sampling,
  * with one thread per point.
  * Points that touch the same cell add to its gradient in any order. To stay reproducible they add integers:
@@ -7936,7 +8415,8 @@ typedef struct gpunn__cell_pair {
     bool  inside;
 } gpunn__cell_pair;
 
-__device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampling &s, float coordinate, int size)
+__device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampling &s, float coordinate,
+                                                              int size)
 {
     bool  zeros = s.padding == GPUNN_GRID_ZEROS;
     float span = (float)(s.align_corners ? size - 1 : size), shift = s.align_corners ? 0 : 0.5f;
@@ -7969,7 +8449,8 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
 /* The cells of a point along x, y and z. point counts through all samples. Returns false if the point is
  * outside. */
 template <int AXES>
-__device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int64_t point, gpunn__cell_pair place[AXES])
+__device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int64_t point,
+                                                   gpunn__cell_pair place[AXES])
 {
     bool inside = true;
 #pragma unroll
@@ -7982,8 +8463,8 @@ __device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int
 
 /* The index in its channel of cell number `corner` (bit k: the second one along axis k), and its weight. */
 template <int AXES>
-__device__ __forceinline__ int gpunn__corner(const gpunn__sampling &s, const gpunn__cell_pair place[AXES], int corner,
-                                             float *weight)
+__device__ __forceinline__ int gpunn__corner(const gpunn__sampling &s, const gpunn__cell_pair place[AXES],
+                                             int corner, float *weight)
 {
     int cell = 0;
     *weight = 1;
@@ -8002,7 +8483,8 @@ __device__ __forceinline__ bool gpunn__takes_corner(const gpunn__sampling &s, in
     return corner == 0 || s.mode == GPUNN_GRID_BILINEAR;
 }
 
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_kernel(const gpunn__sampling s)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_kernel(const gpunn__sampling s)
 {
     GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -8025,7 +8507,8 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 }
 
 /* The gradient of the grid. */
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_dgrid_kernel(const gpunn__sampling s)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_dgrid_kernel(const gpunn__sampling s)
 {
     GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -8055,7 +8538,8 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 #pragma unroll
         for (int k = 0; k < AXES; k++) {
             int64_t i = point * AXES + k;
-            gpunn__store(s.dgrid, s.grid_dtype, i, s.add_grid ? gpunn__load(s.dgrid, s.grid_dtype, i) + sum[k] : sum[k]);
+            gpunn__store(s.dgrid, s.grid_dtype, i,
+                         s.add_grid ? gpunn__load(s.dgrid, s.grid_dtype, i) + sum[k] : sum[k]);
         }
     }
 }
@@ -8078,12 +8562,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__exact_clear_kern
 __device__ __forceinline__ float2 gpunn__exact_scale(const gpunn__exact &e)
 {
     float largest = 0;
-    for (int i = (int)threadIdx.x; i < e.blocks; i += (int)blockDim.x) largest = gpunn__larger()(e.largest[i], largest);
+    for (int i = (int)threadIdx.x; i < e.blocks; i += (int)blockDim.x)
+        largest = gpunn__larger()(e.largest[i], largest);
     largest = gpunn__block_reduce(largest, gpunn__larger());
     int bits = 62;
     while (e.terms >> (62 - bits) > 0) bits--; /* terms < 2^(62 - bits) */
     const int power = bits + 126 - (int)(__float_as_uint(largest) >> 23);
-    return largest < INFINITY ? make_float2(ldexpf(1, power / 2), ldexpf(1, power - power / 2)) : make_float2(NAN, NAN);
+    return largest < INFINITY ? make_float2(ldexpf(1, power / 2), ldexpf(1, power - power / 2))
+                              : make_float2(NAN, NAN);
 }
 
 /* Products with powers of two are exact in F32. Some GPUs do only two F64 operations per clock and
@@ -8112,7 +8598,8 @@ static size_t gpunn__exact_bytes(const gpunn__cuda *cuda, int64_t count)
     return (size_t)count * sizeof(unsigned long long) + (size_t)cuda->multiprocessors * 8 * sizeof(float);
 }
 
-static gpunn__exact gpunn__exact_of(const gpunn__cuda *cuda, const gpunn_step *step, int64_t count, int64_t terms)
+static gpunn__exact gpunn__exact_of(const gpunn__cuda *cuda, const gpunn_step *step, int64_t count,
+                                    int64_t terms)
 {
     gpunn__exact e;
     e.sums = (unsigned long long *)step->workspace;
@@ -8126,10 +8613,11 @@ static gpunn__exact gpunn__exact_of(const gpunn__cuda *cuda, const gpunn_step *s
     return e;
 }
 
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_back_kernel(const gpunn__sampling s)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_back_kernel(const gpunn__sampling s)
 {
     GPUNN__FOLLOW();
-    int64_t      point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     const float2 scale = gpunn__exact_scale(s.exact);
     if (scale.x != scale.x) return;
     for (; point < s.samples * s.points; point += step) {
@@ -8160,25 +8648,32 @@ static dim3 gpunn__sample_blocks(const gpunn__cuda *cuda, const gpunn__sampling 
     return grid;
 }
 
-template <int AXES> static gpunn_status gpunn__cuda_sample_grid(gpunn__cuda *cuda, const gpunn__sampling *s, gpunn__action action)
+template <int AXES>
+static gpunn_status gpunn__cuda_sample_grid(gpunn__cuda *cuda, const gpunn__sampling *s, gpunn__action action)
 {
     dim3 grid = gpunn__sample_blocks(cuda, s);
-    if (action == GPUNN__FORWARD) return GPUNN__LAUNCH(cuda, (gpunn__sample_kernel<AXES>), grid, GPUNN__THREADS, *s);
-    if (s->dgrid) GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_dgrid_kernel<AXES>), grid.x, GPUNN__THREADS, *s));
+    if (action == GPUNN__FORWARD)
+        return GPUNN__LAUNCH(cuda, (gpunn__sample_kernel<AXES>), grid, GPUNN__THREADS, *s);
+    if (s->dgrid)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_dgrid_kernel<AXES>), grid.x, GPUNN__THREADS, *s));
     if (s->dx == NULL) return GPUNN_OK;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)s->exact.blocks, GPUNN__THREADS, s->exact));
+    GPUNN__TRY(
+        GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)s->exact.blocks, GPUNN__THREADS, s->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_back_kernel<AXES>), grid, GPUNN__THREADS, *s));
-    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, s->exact.count, 4), GPUNN__THREADS, s->exact,
-                         s->dx, s->x_dtype, s->add_x);
+    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, s->exact.count, 4),
+                         GPUNN__THREADS, s->exact, s->dx, s->x_dtype, s->add_x);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step,
+                                                     gpunn__action action)
 {
-    const gpunn_value *x = &step->in[0], *grid = &step->in[1], *y = step->backward ? &step->grad_out : &step->out;
-    gpunn__sampling    s;
+    const gpunn_value *x = &step->in[0], *grid = &step->in[1],
+                      *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__sampling s;
     memset(&s, 0, sizeof s);
     if (action == GPUNN__PREPARE) {
-        if (step->backward && step->grad_in[0].data) step->workspace_bytes = gpunn__exact_bytes(cuda, x->count);
+        if (step->backward && step->grad_in[0].data)
+            step->workspace_bytes = gpunn__exact_bytes(cuda, x->count);
         return GPUNN_OK;
     }
     int axes = x->rank - 2;
@@ -8204,10 +8699,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_st
         s.exact = gpunn__exact_of(cuda, step, x->count, s.points);
     } else
         s.y = y->data;
-    return axes == 3 ? gpunn__cuda_sample_grid<3>(cuda, &s, action) : gpunn__cuda_sample_grid<2>(cuda, &s, action);
+    return axes == 3 ? gpunn__cuda_sample_grid<3>(cuda, &s, action)
+                     : gpunn__cuda_sample_grid<2>(cuda, &s, action);
 }
 
-/* ---- roi_align: a thread per value of the result --------------------------------------------------------------------------- */
+/* ---- roi_align: a thread per value of the result ------------------------------------------------------- */
 
 typedef struct gpunn__rois {
     gpunn__roi_shape shape;
@@ -8251,12 +8747,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__roi_kernel(const
             int   row[2], column[2];
             float up[2], left[2];
             if (!gpunn__roi_find(&b.y, j, row, up)) continue;
-            const int64_t at[2] = {b.first + (int64_t)row[0] * b.x.size, b.first + (int64_t)row[1] * b.x.size};
+            const int64_t at[2] = {b.first + (int64_t)row[0] * b.x.size,
+                                   b.first + (int64_t)row[1] * b.x.size};
             for (int k = b.x.begin; k < b.x.end; k++) {
                 if (!gpunn__roi_find(&b.x, k, column, left)) continue;
 #pragma unroll
                 for (int corner = 0; corner < 4; corner++)
-                    sum += up[corner >> 1] * left[corner & 1] * gpunn__load(r.x, r.x_dtype, at[corner >> 1] + column[corner & 1]);
+                    sum += up[corner >> 1] * left[corner & 1] *
+                           gpunn__load(r.x, r.x_dtype, at[corner >> 1] + column[corner & 1]);
             }
         }
         gpunn__store(r.y, r.y_dtype, i, sum / gpunn__roi_count(&b.y, &b.x));
@@ -8276,13 +8774,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__roi_back_kernel(
             int   row[2], column[2];
             float up[2], left[2];
             if (!gpunn__roi_find(&b.y, j, row, up)) continue;
-            const int64_t at[2] = {b.first + (int64_t)row[0] * b.x.size, b.first + (int64_t)row[1] * b.x.size};
+            const int64_t at[2] = {b.first + (int64_t)row[0] * b.x.size,
+                                   b.first + (int64_t)row[1] * b.x.size};
             for (int k = b.x.begin; k < b.x.end; k++) {
                 if (!gpunn__roi_find(&b.x, k, column, left)) continue;
 #pragma unroll
                 for (int corner = 0; corner < 4; corner++) {
                     const float term = g * (up[corner >> 1] * left[corner & 1]);
-                    if (term != 0) gpunn__exact_add(r.exact, at[corner >> 1] + column[corner & 1], term, scale);
+                    if (term != 0)
+                        gpunn__exact_add(r.exact, at[corner >> 1] + column[corner & 1], term, scale);
                 }
             }
         }
@@ -8291,10 +8791,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__roi_back_kernel(
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_roi_align(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_value *x = &step->in[0], *boxes = &step->in[1], *y = step->backward ? &step->grad_out : &step->out;
-    gpunn__rois        r;
+    const gpunn_value *x = &step->in[0], *boxes = &step->in[1],
+                      *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__rois r;
     if (action == GPUNN__PREPARE) {
-        if (step->backward && step->grad_in[0].data) step->workspace_bytes = gpunn__exact_bytes(cuda, x->count);
+        if (step->backward && step->grad_in[0].data)
+            step->workspace_bytes = gpunn__exact_bytes(cuda, x->count);
         return GPUNN_OK;
     }
     memset(&r, 0, sizeof r);
@@ -8314,13 +8816,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_roi_align(gpunn__cuda *cuda, gpunn_step
     r.dx = step->grad_in[0].data;
     r.add = step->accumulate[0];
     r.exact = gpunn__exact_of(cuda, step, x->count, boxes->dim[0] * r.shape.bins[0] * r.shape.bins[1]);
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)r.exact.blocks, GPUNN__THREADS, r.exact));
+    GPUNN__TRY(
+        GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)r.exact.blocks, GPUNN__THREADS, r.exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__roi_back_kernel, blocks, GPUNN__THREADS, r));
-    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, r.exact.count, 4), GPUNN__THREADS, r.exact, r.dx,
-                         r.x_dtype, r.add);
+    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, r.exact.count, 4),
+                         GPUNN__THREADS, r.exact, r.dx, r.x_dtype, r.add);
 }
 
-/* ---- hash_grid_encoding ---------------------------------------------------------------------------------------------------- */
+/* ---- hash_grid_encoding -------------------------------------------------------------------------------- */
 
 typedef struct gpunn__hashing {
     gpunn__hash_grid grid;
@@ -8334,14 +8837,16 @@ typedef struct gpunn__hashing {
     gpunn__exact     exact; /* for the gradient of the table */
 } gpunn__hashing;
 
-template <int AXES> __device__ __forceinline__ void gpunn__hash_point(const gpunn__hashing &h, int64_t point, float x[AXES])
+template <int AXES>
+__device__ __forceinline__ void gpunn__hash_point(const gpunn__hashing &h, int64_t point, float x[AXES])
 {
 #pragma unroll
     for (int k = 0; k < AXES; k++) x[k] = gpunn__load(h.x, h.x_dtype, point * AXES + k);
 }
 
 /* A thread computes one level of a point. */
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_kernel(const gpunn__hashing h)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -8355,7 +8860,8 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 }
 
 /* The gradient of x. A thread computes one point. */
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_dx_kernel(const gpunn__hashing h)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_dx_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -8368,12 +8874,14 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 #pragma unroll
         for (int k = 0; k < AXES; k++) {
             int64_t i = point * AXES + k;
-            gpunn__store(h.dx, h.x_dtype, i, h.add_x ? gpunn__load(h.dx, h.x_dtype, i) + derivative[k] : derivative[k]);
+            gpunn__store(h.dx, h.x_dtype, i,
+                         h.add_x ? gpunn__load(h.dx, h.x_dtype, i) + derivative[k] : derivative[k]);
         }
     }
 }
 
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_back_kernel(const gpunn__hashing h)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_back_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
     int64_t      i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -8396,32 +8904,38 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-template <int AXES> static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, const gpunn__hashing *h)
+template <int AXES>
+static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, const gpunn__hashing *h)
 {
     gpunn_value *table = &step->grad_in[1];
     unsigned     blocks = gpunn__blocks(cuda, h->points * h->grid.levels, 1);
     if (h->dx)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_dx_kernel<AXES>, gpunn__blocks(cuda, h->points, 1), GPUNN__THREADS, *h));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_dx_kernel<AXES>, gpunn__blocks(cuda, h->points, 1),
+                                 GPUNN__THREADS, *h));
     if (table->data == NULL) return GPUNN_OK;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)h->exact.blocks, GPUNN__THREADS, h->exact));
+    GPUNN__TRY(
+        GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)h->exact.blocks, GPUNN__THREADS, h->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_back_kernel<AXES>, blocks, GPUNN__THREADS, *h));
-    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, h->exact.count, 4), GPUNN__THREADS, h->exact,
-                         table->data, table->dtype, step->accumulate[1]);
+    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, h->exact.count, 4),
+                         GPUNN__THREADS, h->exact, table->data, table->dtype, step->accumulate[1]);
 }
 
 template <int AXES> static gpunn_status gpunn__hash_forward(gpunn__cuda *cuda, const gpunn__hashing *h)
 {
-    return GPUNN__LAUNCH(cuda, gpunn__hash_kernel<AXES>, gpunn__blocks(cuda, h->points * h->grid.levels, 1), GPUNN__THREADS, *h);
+    return GPUNN__LAUNCH(cuda, gpunn__hash_kernel<AXES>, gpunn__blocks(cuda, h->points * h->grid.levels, 1),
+                         GPUNN__THREADS, *h);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, gpunn_step *step,
+                                                            gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *weight = &step->in[1];
     int                axes = (int)x->dim[x->rank - 1];
     gpunn__hashing     h;
     memset(&h, 0, sizeof h);
     if (action == GPUNN__PREPARE) {
-        if (step->backward && step->grad_in[1].data) step->workspace_bytes = gpunn__exact_bytes(cuda, weight->count);
+        if (step->backward && step->grad_in[1].data)
+            step->workspace_bytes = gpunn__exact_bytes(cuda, weight->count);
         return GPUNN_OK;
     }
     (void)gpunn__hash_grid_of(step->attr, axes, (int)weight->dim[1], &h.grid);
@@ -8440,9 +8954,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, g
     return axes == 3 ? gpunn__hash_back<3>(cuda, step, &h) : gpunn__hash_back<2>(cuda, step, &h);
 }
 
-/* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) -------------------------------------------------------- *
- * In the backward pass each block sums a part of a sample's points. A second launch adds up the parts in
- * order. */
+/* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) -------------------------------------- *
+ * In the backward pass each block sums a part of a
+ * sample's points. A second launch adds up the parts in order. */
 
 typedef struct gpunn__affine_points {
     int         axes, size[3];         /* size: along x, y and z; 1 if there is no z */
@@ -8479,13 +8993,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_kernel(co
             float sum = gpunn__load(a.theta, a.theta_dtype, row + k * (a.axes + 1) + a.axes);
 #pragma unroll
             for (int j = 0; j < 3; j++)
-                if (j < a.axes) sum += gpunn__load(a.theta, a.theta_dtype, row + k * (a.axes + 1) + j) * at[j];
+                if (j < a.axes)
+                    sum += gpunn__load(a.theta, a.theta_dtype, row + k * (a.axes + 1) + j) * at[j];
             gpunn__store(a.grid, a.grid_dtype, point * a.axes + k, sum);
         }
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_back_kernel(const gpunn__affine_points a)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__affine_back_kernel(const gpunn__affine_points a)
 {
     GPUNN__FOLLOW();
     for (int64_t part = blockIdx.x; part < a.samples * a.parts; part += gridDim.x) {
@@ -8497,7 +9013,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_back_kern
             gpunn__affine_at(a, i, at);
 #pragma unroll
             for (int k = 0; k < 3; k++) {
-                float g = k < a.axes ? gpunn__load(a.dgrid, a.grid_dtype, (sample * a.points + i) * a.axes + k) : 0;
+                float g = k < a.axes
+                              ? gpunn__load(a.dgrid, a.grid_dtype, (sample * a.points + i) * a.axes + k)
+                              : 0;
 #pragma unroll
                 for (int j = 0; j < 4; j++) sum[k][j] += g * at[j];
             }
@@ -8510,7 +9028,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_back_kern
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_finish_kernel(const gpunn__affine_points a)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__affine_finish_kernel(const gpunn__affine_points a)
 {
     GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -8519,13 +9038,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_finish_ke
         int64_t sample = i / (a.axes * columns);
         int     at = (int)(i - sample * a.axes * columns), k = at / columns, j = at - k * columns;
         double  sum = 0;
-        for (int part = 0; part < a.parts; part++) sum += a.sums[(sample * a.parts + part) * 12 + k * 4 + (j == a.axes ? 3 : j)];
+        for (int part = 0; part < a.parts; part++)
+            sum += a.sums[(sample * a.parts + part) * 12 + k * 4 + (j == a.axes ? 3 : j)];
         gpunn__store(a.dtheta, a.theta_dtype, i,
                      a.accumulate ? gpunn__load(a.dtheta, a.theta_dtype, i) + (float)sum : (float)sum);
     }
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step,
+                                                     gpunn__action action)
 {
     const gpunn_value   *theta = &step->in[0], *grid = step->backward ? &step->grad_out : &step->out;
     gpunn__affine_points a;
@@ -8539,7 +9060,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_st
     if (action == GPUNN__PREPARE) {
         for (int i = 1; i <= a.axes; i++)
             if (grid->dim[i] > INT32_MAX)
-                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a size is larger than 2^31 - 1; use smaller ones");
+                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                        "a size is larger than 2^31 - 1; use smaller ones");
         if (step->backward) step->workspace_bytes = (size_t)(a.samples * a.parts * 12) * sizeof *a.sums;
         return GPUNN_OK;
     }
@@ -8550,18 +9072,22 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_st
     if (action == GPUNN__FORWARD) {
         a.theta = theta->data;
         a.grid = grid->data;
-        return GPUNN__LAUNCH(cuda, gpunn__affine_kernel, gpunn__blocks(cuda, a.samples * a.points, 1), GPUNN__THREADS, a);
+        return GPUNN__LAUNCH(cuda, gpunn__affine_kernel, gpunn__blocks(cuda, a.samples * a.points, 1),
+                             GPUNN__THREADS, a);
     }
     a.dgrid = grid->data;
     a.dtheta = step->grad_in[0].data;
     a.accumulate = step->accumulate[0];
     a.sums = (float *)step->workspace;
     int64_t blocks = a.samples * a.parts, limit = (int64_t)cuda->multiprocessors * 16;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__affine_back_kernel, (unsigned)(blocks < limit ? blocks : limit), GPUNN__THREADS, a));
-    return GPUNN__LAUNCH(cuda, gpunn__affine_finish_kernel, gpunn__blocks(cuda, theta->count, 1), GPUNN__THREADS, a);
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__affine_back_kernel, (unsigned)(blocks < limit ? blocks : limit),
+                             GPUNN__THREADS, a));
+    return GPUNN__LAUNCH(cuda, gpunn__affine_finish_kernel, gpunn__blocks(cuda, theta->count, 1),
+                         GPUNN__THREADS, a);
 }
 
-/* ---- interpolate, as in gpunn.h's >>cpu/sampling: a thread per output; backward a thread or block per cell -------------- */
+/* ---- interpolate, as in gpunn.h's >>cpu/sampling: a thread per output; backward a thread or block per cell
+ * -- */
 
 typedef struct gpunn__resize_axis {
     int   in, out;
@@ -8581,7 +9107,8 @@ typedef struct gpunn__resize {
 
 /* The cell at or before the position of output o. In cubic mode it is -1 before the first cell. *share
  * receives the distance of the output from it. */
-__device__ __forceinline__ int gpunn__resize_first(const gpunn__resize &r, const gpunn__resize_axis &a, int o, float *share)
+__device__ __forceinline__ int gpunn__resize_first(const gpunn__resize &r, const gpunn__resize_axis &a, int o,
+                                                   float *share)
 {
     bool  centre = r.mode != GPUNN_INTERPOLATE_NEAREST && !r.align_corners;
     float at = a.ratio * ((float)o + (centre ? 0.5f : 0.0f));
@@ -8609,9 +9136,11 @@ __device__ __forceinline__ float gpunn__resize_tap(const gpunn__resize_axis &a, 
 __device__ __forceinline__ int gpunn__resize_begin(const gpunn__resize &r, const gpunn__resize_axis &a, int i)
 {
     if (i < 0 || (i == 0 && a.taps < 4)) return 0;
-    float shift = r.mode == GPUNN_INTERPOLATE_LINEAR || r.mode == GPUNN_INTERPOLATE_CUBIC ? 0.5f : 0.0f, share;
-    float guess = r.mode == GPUNN_INTERPOLATE_NEAREST || r.align_corners ? (float)i / a.ratio
-                                                                         : ((float)i + shift) / a.ratio - 0.5f;
+    float shift = r.mode == GPUNN_INTERPOLATE_LINEAR || r.mode == GPUNN_INTERPOLATE_CUBIC ? 0.5f : 0.0f,
+          share;
+    float guess = r.mode == GPUNN_INTERPOLATE_NEAREST || r.align_corners
+                      ? (float)i / a.ratio
+                      : ((float)i + shift) / a.ratio - 0.5f;
     int   o = guess < (float)a.out ? max((int)guess, 0) : a.out; /* infinite if the ratio is 0 */
     while (o > 0 && gpunn__resize_first(r, a, o - 1, &share) >= i) o--;
     while (o < a.out && gpunn__resize_first(r, a, o, &share) < i) o++;
@@ -8619,19 +9148,22 @@ __device__ __forceinline__ int gpunn__resize_begin(const gpunn__resize &r, const
 }
 
 /* The number of outputs to which cell i contributes, from *begin on. */
-__device__ __forceinline__ int gpunn__resize_seen(const gpunn__resize &r, const gpunn__resize_axis &a, int i, int *begin)
+__device__ __forceinline__ int gpunn__resize_seen(const gpunn__resize &r, const gpunn__resize_axis &a, int i,
+                                                  int *begin)
 {
     *begin = gpunn__resize_begin(r, a, i - a.taps / 2);
     return gpunn__resize_begin(r, a, min(i + 1 + a.taps / 4, a.in)) - *begin;
 }
 
 /* The weight of cell i in output o, to which it contributes. */
-__device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, const gpunn__resize_axis &a, int o, int i)
+__device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, const gpunn__resize_axis &a,
+                                                      int o, int i)
 {
     float share, sum = 0;
     int   first = gpunn__resize_first(r, a, o, &share);
     if (a.taps < 4) return first < i ? share : i == a.in - 1 || a.taps == 1 ? 1 : 1 - share;
-    for (int tap = 0; tap < 4; tap++) sum += gpunn__resize_cell(a, first, tap) == i ? gpunn__resize_tap(a, share, tap) : 0;
+    for (int tap = 0; tap < 4; tap++)
+        sum += gpunn__resize_cell(a, first, tap) == i ? gpunn__resize_tap(a, share, tap) : 0;
     return sum;
 }
 
@@ -8663,7 +9195,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel
 }
 
 /* block: a whole block computes one cell, to which many outputs contribute. Otherwise a thread does. */
-template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_back_kernel(const gpunn__resize r)
+template <bool block>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_back_kernel(const gpunn__resize r)
 {
     GPUNN__FOLLOW();
     int64_t i = block ? blockIdx.x : blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
@@ -8676,9 +9209,11 @@ template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) g
         int     oz, oy, ox, deep = gpunn__resize_seen(r, r.z, z, &oz);
         int     high = gpunn__resize_seen(r, r.y, y, &oy), wide = gpunn__resize_seen(r, r.x, x, &ox);
         float   sum = 0;
-        for (int at = block ? (int)threadIdx.x : 0; at < deep * high * wide; at += block ? (int)blockDim.x : 1) {
-            int     row = at / wide, column = ox + at - row * wide, slice = row / high;
-            float   weight = gpunn__resize_weight(r, r.z, oz + slice, z) * gpunn__resize_weight(r, r.x, column, x);
+        for (int at = block ? (int)threadIdx.x : 0; at < deep * high * wide;
+             at += block ? (int)blockDim.x : 1) {
+            int   row = at / wide, column = ox + at - row * wide, slice = row / high;
+            float weight = gpunn__resize_weight(r, r.z, oz + slice, z) *
+                           gpunn__resize_weight(r, r.x, column, x);
             int64_t from = (volume * r.z.out + oz + slice) * r.y.out + oy + row - slice * high;
             weight *= gpunn__resize_weight(r, r.y, oy + row - slice * high, y);
             sum += weight * gpunn__load(r.from, r.from_dtype, from * r.x.out + column);
@@ -8691,7 +9226,8 @@ template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) g
     }
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step,
+                                                     gpunn__action action)
 {
     const gpunn_value  *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     const int64_t       most = (int64_t)1 << 30, volumes = x->dim[0] * x->dim[1];
@@ -8701,7 +9237,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_st
     memset(&r, 0, sizeof r);
     if (action == GPUNN__PREPARE) {
         if (x->count / volumes > most || y->count / volumes > most)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a channel has more than 2^30 values; use smaller sizes");
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "a channel has more than 2^30 values; use smaller sizes");
         return GPUNN_OK;
     }
     r.cells = x->count, r.results = y->count;
@@ -8711,29 +9248,34 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_st
         axes[i]->in = i < missing ? 1 : (int)x->dim[2 + i - missing];
         axes[i]->out = i < missing ? 1 : (int)y->dim[2 + i - missing];
         axes[i]->ratio = i < missing ? 1 : step->attr->ratio[i - missing];
-        axes[i]->taps = r.mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out ? 2
-                        : r.mode == GPUNN_INTERPOLATE_CUBIC && i >= missing                                  ? 4
-                                                                                                             : 1;
+        axes[i]->taps = r.mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out
+                            ? 2
+                        : r.mode == GPUNN_INTERPOLATE_CUBIC && i >= missing ? 4
+                                                                            : 1;
     }
-    const gpunn_value *from = action == GPUNN__FORWARD ? x : y, *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
+    const gpunn_value *from = action == GPUNN__FORWARD ? x : y,
+                      *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
     r.from = from->data, r.from_dtype = from->dtype;
     r.to = to->data, r.to_dtype = to->dtype;
     if (action == GPUNN__FORWARD)
-        return GPUNN__LAUNCH(cuda, gpunn__resize_kernel, gpunn__blocks(cuda, r.results, 1), GPUNN__THREADS, r);
+        return GPUNN__LAUNCH(cuda, gpunn__resize_kernel, gpunn__blocks(cuda, r.results, 1), GPUNN__THREADS,
+                             r);
     if (r.to == NULL) return GPUNN_OK;
     r.accumulate = step->accumulate[0];
     if (r.results / r.cells < 64)
-        return GPUNN__LAUNCH(cuda, gpunn__resize_back_kernel<false>, gpunn__blocks(cuda, r.cells, 1), GPUNN__THREADS, r);
+        return GPUNN__LAUNCH(cuda, gpunn__resize_back_kernel<false>, gpunn__blocks(cuda, r.cells, 1),
+                             GPUNN__THREADS, r);
     int64_t blocks = (int64_t)cuda->multiprocessors * 32;
-    return GPUNN__LAUNCH(cuda, gpunn__resize_back_kernel<true>, (unsigned)(blocks < r.cells ? blocks : r.cells), GPUNN__THREADS,
-                         r);
+    return GPUNN__LAUNCH(cuda, gpunn__resize_back_kernel<true>,
+                         (unsigned)(blocks < r.cells ? blocks : r.cells), GPUNN__THREADS, r);
 }
 
-/* ==== >>cuda/norm ================================================================================================== */
+/* ==== >>cuda/norm ======================================================================================= */
 /* batch_norm, layer_norm, rms_norm, group_norm and instance_norm. */
-/* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. In the backward pass let m = n * inner be the values per channel,
- * or infinity with running statistics, and h = x - mean. Then
+/* ---- batch_norm: x[n][channels][inner] ------------------------------------------------------------------ *
+ * y = (x - mean) *
+ * invstd * weight + bias. In the backward pass let m = n * inner be the values per channel, or infinity with
+ * running statistics, and h = x - mean. Then
  *    dbias = sum g, dweight = invstd * sum(g h),
  *    dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * In training the same passes add a residual to y and apply a relu. g is then the gradient after the relu's
@@ -8780,10 +9322,11 @@ typedef struct gpunn__norm {
     void        *dresidual; /* NULL: not wanted */
     gpunn_dtype  x_dtype, g_dtype, residual_dtype, result_dtype, y_dtype, dresidual_dtype;
     const float *weight, *bias;
-    float       *running_mean, *running_var, *saved; /* saved: the mean, then 1 / deviation, of all channels */
-    float       *dweight, *dbias;
-    bool         add, add_weight, add_bias, add_residual;
-    float        eps, momentum;
+    /* saved: the mean, then 1 / deviation, of all channels */
+    float *running_mean, *running_var, *saved;
+    float *dweight, *dbias;
+    bool   add, add_weight, add_bias, add_residual;
+    float  eps, momentum;
     /* [channels][parts] of gpunn__moments; backward: of the sums of g and g h. With packs of channels
      * [parts][channels] of mean and square; backward: of the same sums. */
     void *partial;
@@ -8813,12 +9356,15 @@ __device__ __forceinline__ gpunn__norm_place gpunn__norm_start(const gpunn__norm
 }
 
 /* Locates item q: its elements are at, at + stride, .. for the bits set in *mask. */
-__device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const gpunn__norm_place &place, int q, unsigned *mask)
+__device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const gpunn__norm_place &place,
+                                                    int q, unsigned *mask)
 {
     if (b.stride == 1) {
         int     image = q / b.packs, pack = q - image * b.packs;
-        int64_t line = image * b.channels * b.inner + place.start, at = (line & ~(int64_t)7) + pack * GPUNN__PACK;
-        int     begin = (int)max(line - at, (int64_t)0), end = (int)min(line + b.inner - at, (int64_t)GPUNN__PACK);
+        int64_t line = image * b.channels * b.inner + place.start,
+                at = (line & ~(int64_t)7) + pack * GPUNN__PACK;
+        int begin = (int)max(line - at, (int64_t)0),
+            end = (int)min(line + b.inner - at, (int64_t)GPUNN__PACK);
         *mask = end > begin ? 0xFFu << begin & 0xFFu >> (GPUNN__PACK - end) : 0;
         return at;
     }
@@ -8832,21 +9378,22 @@ __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const 
 /* Loads an item. Values outside the mask are undefined. PACKS: the mask is full and the elements are
  * contiguous. alone: reads nothing outside the mask, because other blocks may be writing there. */
 template <bool PACKS>
-__device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype, int64_t at,
-                                                 unsigned mask, float v[8], bool alone = false)
+__device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype,
+                                                 int64_t at, unsigned mask, float v[8], bool alone = false)
 {
     if (PACKS || (b.stride == 1 && (alone ? mask == 0xFF : at + GPUNN__PACK <= b.count)))
         gpunn__load8(data, dtype, at, v);
     else {
 #pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) v[j] = mask >> j & 1 ? gpunn__load(data, dtype, at + j * b.stride) : 0;
+        for (int j = 0; j < GPUNN__PACK; j++)
+            v[j] = mask >> j & 1 ? gpunn__load(data, dtype, at + j * b.stride) : 0;
     }
 }
 
 /* Stores v, or adds it to the previous values. */
 template <bool PACKS>
-__device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *data, gpunn_dtype dtype, int64_t at, unsigned mask,
-                                                  bool add, float v[8])
+__device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *data, gpunn_dtype dtype,
+                                                  int64_t at, unsigned mask, bool add, float v[8])
 {
     if (add) {
         float old[8];
@@ -8871,7 +9418,8 @@ __device__ __forceinline__ float gpunn__norm_value(float x, float mean, float sc
 
 /* Adds the residual to the normalized values v, applies the relu and stores them to y. */
 template <bool PACKS>
-__device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t at, unsigned mask, float v[8])
+__device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t at, unsigned mask,
+                                                   float v[8])
 {
     if (b.residual) {
         float residual[8];
@@ -8889,7 +9437,8 @@ __device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t
 /* Loads g and applies the relu's derivative if it follows from the result. summed: the earlier pass has
  * stored exactly that as the residual's gradient, which is read instead. */
 template <bool PACKS>
-__device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64_t at, unsigned mask, bool summed, float g[8])
+__device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64_t at, unsigned mask,
+                                                     bool summed, float g[8])
 {
     if (summed && b.dresidual && !b.add_residual) {
         gpunn__norm_load<PACKS>(b, b.dresidual, b.dresidual_dtype, at, mask, g, true);
@@ -8910,7 +9459,8 @@ __device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64
 
 /* Stores or adds the residual's gradient. */
 template <bool PACKS>
-__device__ __forceinline__ void gpunn__norm_hand_on(const gpunn__norm &b, int64_t at, unsigned mask, const float g[8])
+__device__ __forceinline__ void gpunn__norm_hand_on(const gpunn__norm &b, int64_t at, unsigned mask,
+                                                    const float g[8])
 {
     if (b.dresidual == NULL) return;
     float v[8];
@@ -8941,7 +9491,8 @@ __device__ __forceinline__ float2 gpunn__norm_sum(const gpunn__norm &b, float2 v
 
 /* Moments of values minus a number near them, which keeps rounding errors small. */
 typedef struct gpunn__moments {
-    float count, mean_or_sum, squares_or_products; /* mean and sum of (value - mean)^2; backward: sums of g and of g h */
+    /* mean and sum of (value - mean)^2; backward: sums of g and of g h */
+    float count, mean_or_sum, squares_or_products;
 } gpunn__moments;
 
 __device__ __forceinline__ void gpunn__moments_join(gpunn__moments *a, float count, float mean, float square)
@@ -8969,17 +9520,19 @@ __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int6
     gpunn__load8(b.x, b.x_dtype, b.n / 2 * b.channels + channel, middle);
     gpunn__load8(b.x, b.x_dtype, (b.n - 1) * b.channels + channel, last);
 #pragma unroll
-    for (int j = 0; j < GPUNN__PACK; j++) v[j] = fmaxf(fminf(v[j], middle[j]), fminf(fmaxf(v[j], middle[j]), last[j]));
+    for (int j = 0; j < GPUNN__PACK; j++)
+        v[j] = fmaxf(fminf(v[j], middle[j]), fminf(fmaxf(v[j], middle[j]), last[j]));
 }
 
 /* Updates the running statistics and saves the mean and 1 / deviation. center is the channel's mean minus
  * near_by. */
-__device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, double values, float near_by, float center,
-                                                 float square)
+__device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, double values,
+                                                 float near_by, float center, float square)
 {
     double share = (double)b.momentum, unbiased = (double)square / (values - 1);
     if (b.running_mean) {
-        b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * ((double)near_by + (double)center));
+        b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] +
+                                    share * ((double)near_by + (double)center));
         b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased);
     }
     b.saved[c] = near_by + center;
@@ -8994,7 +9547,8 @@ __device__ __forceinline__ void gpunn__norm_note_gradients(const gpunn__norm &b,
 }
 
 /* The moments of the thread's items. */
-__device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm &b, const gpunn__norm_place &place, float near_by)
+__device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm       &b,
+                                                              const gpunn__norm_place &place, float near_by)
 {
     gpunn__moments all = {0, 0, 0};
     for (int q = place.item; q < place.end; q += b.rows) {
@@ -9018,7 +9572,8 @@ __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm 
 }
 
 /* The forward pass for lines and columns. */
-static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_kernel(const gpunn__norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4))
+    gpunn__norm_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
     gpunn__norm_place place = gpunn__norm_start(b);
@@ -9031,10 +9586,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
             own = gpunn__norm_moments(b, place, near_by);
         else if (place.first)
             for (int i = place.row; i < b.parts; i += b.rows)
-                gpunn__moments_join(&own, partial[i].count, partial[i].mean_or_sum, partial[i].squares_or_products);
+                gpunn__moments_join(&own, partial[i].count, partial[i].mean_or_sum,
+                                    partial[i].squares_or_products);
         float2 sum = gpunn__norm_sum(b, make_float2(own.count, own.count * own.mean_or_sum));
         float  center = sum.y / sum.x, delta = own.mean_or_sum - center;
-        float  square = gpunn__norm_sum(b, make_float2(own.squares_or_products + own.count * delta * delta, 0)).x;
+        float  square =
+            gpunn__norm_sum(b, make_float2(own.squares_or_products + own.count * delta * delta, 0)).x;
         if (!(b.phase & GPUNN__NORM_APPLY)) {
             if (place.leads) partial[place.part] = {sum.x, center, square};
             return;
@@ -9151,7 +9708,8 @@ __device__ __forceinline__ gpunn__norm_pack gpunn__norm_pack_start(const gpunn__
 }
 
 /* One number for each of the pack's eight channels; `without` if data is NULL. */
-__device__ __forceinline__ void gpunn__norm_channels(const float *data, const gpunn__norm_pack &place, float without, float v[8])
+__device__ __forceinline__ void gpunn__norm_channels(const float *data, const gpunn__norm_pack &place,
+                                                     float without, float v[8])
 {
     if (data && place.used) {
         gpunn__load8(data, GPUNN_F32, place.channel, v);
@@ -9167,7 +9725,8 @@ typedef float2 gpunn__norm_pairs[GPUNN__THREADS];
 /* Combines the values of all threads of a column in a tree. Returns shared memory [channel of the
  * pack][column]. The values are two sums or, with MOMENTS, the mean and square of `count` values. */
 template <bool MOMENTS>
-__device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn__norm &b, float count, const float2 v[8])
+__device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn__norm &b, float count,
+                                                                     const float2 v[8])
 {
     __shared__ gpunn__norm_pairs part[GPUNN__PACK];
     __shared__ float             counts[MOMENTS ? GPUNN__THREADS : 1];
@@ -9183,7 +9742,8 @@ __device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn
         for (int j = 0; j < GPUNN__PACK; j++) {
             float2 own = part[j][t], other = part[j][t + half];
             float  delta = other.x - own.x;
-            part[j][t] = MOMENTS ? make_float2(own.x + delta * share, own.y + other.y + delta * delta * counts[t] * share)
+            part[j][t] = MOMENTS ? make_float2(own.x + delta * share,
+                                               own.y + other.y + delta * delta * counts[t] * share)
                                  : make_float2(own.x + other.x, own.y + other.y);
         }
         if (MOMENTS) counts[t] += counts[t + half];
@@ -9193,7 +9753,8 @@ __device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn
 }
 
 /* The two numbers of each channel of the pack, from one part. */
-__device__ __forceinline__ void gpunn__norm_partial(const gpunn__norm &b, const gpunn__norm_pack &place, int part, float2 v[8])
+__device__ __forceinline__ void gpunn__norm_partial(const gpunn__norm &b, const gpunn__norm_pack &place,
+                                                    int part, float2 v[8])
 {
     float pair[8];
 #pragma unroll
@@ -9214,13 +9775,15 @@ __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, 
     for (int j = 0; j < GPUNN__PACK; j++) own[j] = make_float2(0, 0);
     if (!(b.phase & GPUNN__NORM_SUM)) {
         for (int part = place.used ? place.row : b.parts; part < b.parts; part += b.rows) {
-            float rows = (float)(min((part + 1) * b.part_rows, b.n) - part * b.part_rows), share = __fdividef(rows, count + rows);
+            float rows = (float)(min((part + 1) * b.part_rows, b.n) - part * b.part_rows),
+                  share = __fdividef(rows, count + rows);
             float2 other[8];
             gpunn__norm_partial(b, place, part, other);
 #pragma unroll
             for (int j = 0; j < GPUNN__PACK; j++) {
                 float delta = other[j].x - own[j].x;
-                own[j] = make_float2(own[j].x + delta * share, own[j].y + other[j].y + delta * delta * count * share);
+                own[j] = make_float2(own[j].x + delta * share,
+                                     own[j].y + other[j].y + delta * delta * count * share);
             }
             count += rows;
         }
@@ -9241,7 +9804,8 @@ __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, 
 }
 
 /* The forward pass for packs of channels. */
-static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_packs_kernel(const gpunn__norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4))
+    gpunn__norm_packs_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
@@ -9292,7 +9856,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
 
 /* BY_X: x determines the relu's derivative; there is no residual. */
 template <bool BY_X>
-static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) gpunn__norm_packs_back_kernel(const gpunn__norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3))
+    gpunn__norm_packs_back_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
@@ -9329,7 +9894,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) 
             float2 other[8];
             gpunn__norm_partial(b, place, part, other);
 #pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) sum[j] = make_float2(sum[j].x + other[j].x, sum[j].y + other[j].y);
+            for (int j = 0; j < GPUNN__PACK; j++)
+                sum[j] = make_float2(sum[j].x + other[j].x, sum[j].y + other[j].y);
         }
     const gpunn__norm_pairs *all = gpunn__norm_join<false>(b, 0, sum);
     if (tells) {
@@ -9372,7 +9938,8 @@ __device__ __forceinline__ int64_t gpunn__norm_slot(const gpunn__norm &b, int64_
 }
 
 /* Combines a channel's parts: this rank's moments, or the count and the sums of its gradients. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(const gpunn__norm b, gpunn__moments *own)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__norm_own_kernel(const gpunn__norm b, gpunn__moments *own)
 {
     GPUNN__FOLLOW();
     const int64_t  c = (int64_t)blockIdx.x * GPUNN__THREADS + threadIdx.x;
@@ -9403,7 +9970,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(
 /* Combines the moments of all ranks, in rank order. Forward: writes mean and variance. Backward: writes to
  * partial, scaled to this rank's number of values. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__norm_ranks_kernel(const gpunn__norm b, const gpunn__moments *ranks, int size, float *mean, float *variance)
+    gpunn__norm_ranks_kernel(const gpunn__norm b, const gpunn__moments *ranks, int size, float *mean,
+                             float *variance)
 {
     GPUNN__FOLLOW();
     const int64_t c = (int64_t)blockIdx.x * GPUNN__THREADS + threadIdx.x;
@@ -9412,7 +9980,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (int rank = 1; rank < size; rank++) {
         const gpunn__moments other = ranks[rank * b.channels + c];
         if (b.g)
-            all.count += other.count, all.mean_or_sum += other.mean_or_sum, all.squares_or_products += other.squares_or_products;
+            all.count += other.count, all.mean_or_sum += other.mean_or_sum,
+                all.squares_or_products += other.squares_or_products;
         else
             gpunn__moments_join(&all, other.count, other.mean_or_sum, other.squares_or_products);
     }
@@ -9421,7 +9990,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         for (int part = 0; part < b.parts; part++)
             ((float2 *)b.partial)[gpunn__norm_slot(b, c, part)] = part ? make_float2(0, 0)
                                                                        : make_float2(all.mean_or_sum * share,
-                                                                                     all.squares_or_products * share);
+                                                                                     all.squares_or_products *
+                                                                                         share);
     } else {
         gpunn__norm_note(b, c, (double)all.count, 0, all.mean_or_sum, all.squares_or_products);
         mean[c] = all.mean_or_sum;
@@ -9458,8 +10028,10 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
                      : b.stride == 1     ? (b.n * b.packs + b.rows - 1) / b.rows
                                          : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
     b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
-    const int blocks = (b.packs_of_channels && backward ? 3 : 4) - (b.packs_of_channels && cuda->architecture >= 100);
-    int64_t   tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * blocks / tiles;
+    const int blocks = (b.packs_of_channels && backward ? 3 : 4) -
+                       (b.packs_of_channels && cuda->architecture >= 100);
+    int64_t tiles = (b.channels + b.tile - 1) / b.tile,
+            parts = (int64_t)cuda->multiprocessors * blocks / tiles;
     if (parts > rounds / 4) parts = rounds / 4; /* at least four rounds of all threads */
     if (parts < 1) parts = 1;
     b.part_rows = (rounds + parts - 1) / parts * b.rows;
@@ -9474,11 +10046,13 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
 
 static gpunn_status gpunn__norm_launch(gpunn__cuda *cuda, const gpunn__norm &b, unsigned blocks)
 {
-    if (b.g == NULL && b.packs_of_channels) return GPUNN__LAUNCH(cuda, gpunn__norm_packs_kernel, blocks, GPUNN__THREADS, b);
+    if (b.g == NULL && b.packs_of_channels)
+        return GPUNN__LAUNCH(cuda, gpunn__norm_packs_kernel, blocks, GPUNN__THREADS, b);
     if (b.g == NULL) return GPUNN__LAUNCH(cuda, gpunn__norm_kernel, blocks, GPUNN__THREADS, b);
     if (b.packs_of_channels && b.relu && b.result == NULL)
         return GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<true>), blocks, GPUNN__THREADS, b);
-    if (b.packs_of_channels) return GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<false>), blocks, GPUNN__THREADS, b);
+    if (b.packs_of_channels)
+        return GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<false>), blocks, GPUNN__THREADS, b);
     return GPUNN__LAUNCH(cuda, gpunn__norm_back_kernel, blocks, GPUNN__THREADS, b);
 }
 
@@ -9492,14 +10066,17 @@ static size_t gpunn__norm_bytes(const gpunn__norm *b, int count)
  * then normalizes by a given mean and variance. */
 static gpunn_status gpunn__norm_combine_ranks(gpunn__cuda *cuda, const gpunn_ranks *ranks, gpunn__norm *b)
 {
-    const unsigned  blocks = (unsigned)((b->channels + GPUNN__THREADS - 1) / GPUNN__THREADS);
-    const int64_t   count = (int64_t)(sizeof(gpunn__moments) / sizeof(float)) * b->channels;
-    float          *mean = (float *)((char *)b->partial + gpunn__norm_bytes(b, b->parts)), *variance = mean + b->channels;
+    const unsigned blocks = (unsigned)((b->channels + GPUNN__THREADS - 1) / GPUNN__THREADS);
+    const int64_t  count = (int64_t)(sizeof(gpunn__moments) / sizeof(float)) * b->channels;
+    float         *mean = (float *)((char *)b->partial + gpunn__norm_bytes(b, b->parts)),
+          *variance = mean + b->channels;
     gpunn__moments *all = (gpunn__moments *)mean + b->channels;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_own_kernel, blocks, GPUNN__THREADS, *b, all + ranks->rank * b->channels));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_own_kernel, blocks, GPUNN__THREADS, *b,
+                             all + ranks->rank * b->channels));
     GPUNN__TRY(ranks->joined ? gpunn__ranks_gather(cuda, ranks, (float *)all, count)
                              : gpunn__ranks_gather_host(cuda, ranks, (float *)all, count));
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_ranks_kernel, blocks, GPUNN__THREADS, *b, all, ranks->size, mean, variance));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_ranks_kernel, blocks, GPUNN__THREADS, *b, all, ranks->size,
+                             mean, variance));
     b->dweight = b->dbias = NULL; /* already added */
     if (b->g) return GPUNN_OK;
     b->training = false;
@@ -9515,13 +10092,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
     bool               forward = action == GPUNN__FORWARD;
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->evaluates && step->ranks == NULL && b.n * b.inner == 1)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE,
-                                    "expected more than 1 value per channel when training; use a larger batch");
+            return gpunn__cuda_fail(
+                cuda, GPUNN_ERR_SHAPE,
+                "expected more than 1 value per channel when training; use a larger batch");
         if (b.channels > INT32_MAX || b.n * b.inner > (int64_t)1 << 33)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "more than 2^31 channels, or 2^33 values in one; split the input into smaller ones");
+            return gpunn__cuda_fail(
+                cuda, GPUNN_ERR_UNSUPPORTED,
+                "more than 2^31 channels, or 2^33 values in one; split the input into smaller ones");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
-        if (step->training && (b.parts > 1 || step->ranks)) step->workspace_bytes = gpunn__norm_bytes(&b, b.parts);
+        if (step->training && (b.parts > 1 || step->ranks))
+            step->workspace_bytes = gpunn__norm_bytes(&b, b.parts);
         if (step->ranks) step->workspace_bytes += gpunn__norm_bytes(&b, 1 + step->ranks->size);
         return GPUNN_OK;
     }
@@ -9564,9 +10144,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
     return gpunn__norm_launch(cuda, b, blocks);
 }
 
-/* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------------------------- *
- * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with
- * k = g * weight:
+/* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------- *
+ * y = h * rstd * weight +
+ * bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with k = g * weight:
  *    dbias = sum g, dweight = sum(g h rstd) over the lines,
  *    dx = rstd * (k - mean of k - h * rstd^2 * mean of k h); rms_norm: without the mean of k.
  * A line is read twice, the second time from a cache. The sums over the lines are a reduction that keeps the
@@ -9589,7 +10169,8 @@ typedef struct gpunn__row_norm {
 
 /* Loads elements c .. c + N - 1 of weight or bias. */
 template <int N>
-__device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, const float *data, int64_t c, float *v)
+__device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, const float *data, int64_t c,
+                                                     float *v)
 {
     if (N == 8 && b.packs) {
         gpunn__load8(data, GPUNN_F32, c, v);
@@ -9600,7 +10181,8 @@ __device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, c
 }
 
 /* Stores N elements of the result or of dx, which may accumulate, and of the 16-bit copy. */
-template <int N> __device__ __forceinline__ void gpunn__row_store(const gpunn__row_norm &b, int64_t i, float *v)
+template <int N>
+__device__ __forceinline__ void gpunn__row_store(const gpunn__row_norm &b, int64_t i, float *v)
 {
     const gpunn__along &a = b.along;
     if (b.half && a.add) {
@@ -9672,7 +10254,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
             mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n), gpunn__add(), a.lanes);
             square += visit.own.count * (visit.own.mean_or_sum - mean) * (visit.own.mean_or_sum - mean);
         }
-        gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps)};
+        gpunn__row_apply apply = {b, mean,
+                                  1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps)};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
             /* one value equals its mean: no gradient */
@@ -9684,8 +10267,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
 
 /* Loads N elements of h and k. */
 template <int N>
-__device__ __forceinline__ void gpunn__row_gradients(const gpunn__row_norm &b, int64_t i, int64_t c, float mean, float *h,
-                                                     float *k)
+__device__ __forceinline__ void gpunn__row_gradients(const gpunn__row_norm &b, int64_t i, int64_t c,
+                                                     float mean, float *h, float *k)
 {
     gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, h);
     gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, k);
@@ -9737,8 +10320,8 @@ __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
         float                    rstd = there ? b.rstd[line.index] : 0;
         gpunn__row_gradient_sums sums = {b, mean, 0, 0};
         gpunn__line_visit(line, sums);
-        float               shift = b.mean ? gpunn__lanes_reduce(sums.sum, gpunn__add(), a.lanes) / n : 0;
-        float               slope = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
+        float shift = b.mean ? gpunn__lanes_reduce(sums.sum, gpunn__add(), a.lanes) / n : 0;
+        float slope = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
         gpunn__row_dx_apply apply = {b, mean, rstd, shift, slope};
         gpunn__line_visit(line, apply);
     }
@@ -9747,8 +10330,9 @@ __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
 /* Adds up both sums over the lines of a unit. Its first `lanes` threads write them: to partial, or for chunk
  * -1 to the gradients. */
 template <int N>
-__device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b, int64_t chunk,
-                                                     int64_t column, bool there, float (*sum)[N])
+__device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b,
+                                                     int64_t chunk, int64_t column, bool there,
+                                                     float (*sum)[N])
 {
     __shared__ float part[N][GPUNN__THREADS];
     int              thread = threadIdx.x & (r.span - 1);
@@ -9773,13 +10357,16 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
 
 /* A unit's threads: `lanes` across the columns, span / lanes down the lines. With several chunks a unit is a
  * whole block. */
-template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
+template <int N>
+__device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
 {
     const gpunn__along &a = b.along;
     int                 thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t             units = r.chunks * r.tiles;
-    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
-        int64_t unit = first + threadIdx.x / r.span, chunk = gpunn__quotient(unit, r.tiles), tile = unit - chunk * r.tiles;
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units;
+         first += (int64_t)gridDim.x * per_block) {
+        int64_t unit = first + threadIdx.x / r.span, chunk = gpunn__quotient(unit, r.tiles),
+                tile = unit - chunk * r.tiles;
         int64_t column = (tile * r.lanes + (thread & (r.lanes - 1))) * N;
         bool    there = unit < units && column < r.columns;
         float   sum[2][N];
@@ -9787,7 +10374,8 @@ template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const g
         for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
         if (there) {
             int64_t end = min((chunk + 1) * r.chunk_lines, r.lines);
-            for (int64_t line = chunk * r.chunk_lines + thread / r.lanes; line < end; line += r.span / r.lanes) {
+            for (int64_t line = chunk * r.chunk_lines + thread / r.lanes; line < end;
+                 line += r.span / r.lanes) {
                 float x[N], g[N], rstd = b.rstd[line], mean = b.mean ? b.mean[line] : 0;
                 gpunn__line_load<N>(a.x, a.x_type, line * r.columns + column, 1, x);
                 gpunn__line_load<N>(a.gradient, a.gradient_type, line * r.columns + column, 1, g);
@@ -9804,7 +10392,8 @@ template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const g
         for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
 #pragma unroll
         for (int k = 0; k < 2; k++)
-            for (chunk = thread / r.lanes; there && b.sums[k] && chunk < r.chunks; chunk += r.span / r.lanes) {
+            for (chunk = thread / r.lanes; there && b.sums[k] && chunk < r.chunks;
+                 chunk += r.span / r.lanes) {
                 float v[N];
                 gpunn__line_load<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, v);
 #pragma unroll
@@ -9824,7 +10413,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
 }
 
 /* Computes all gradients. PREPARE sizes the workspace for those of weight and bias. */
-static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, gpunn__row_norm *b)
+static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action,
+                                             gpunn__row_norm *b)
 {
     const bool       columns = step->grad_in[1].data || step->grad_in[2].data;
     gpunn__reduction r;
@@ -9849,11 +10439,13 @@ static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step
     unsigned       blocks = gpunn__blocks(cuda, r.chunks * r.tiles * r.span, 1);
     const unsigned lines = b->along.out ? gpunn__along_blocks(cuda, &b->along) : 0;
     if (blocks < lines) blocks = lines;
-    if (r.pack == 8) return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<8>), blocks, GPUNN__THREADS, r, *b);
+    if (r.pack == 8)
+        return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<8>), blocks, GPUNN__THREADS, r, *b);
     return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<1>), blocks, GPUNN__THREADS, r, *b);
 }
 
-static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool centered)
+static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action,
+                                         bool centered)
 {
     gpunn__row_norm b;
     memset(&b, 0, sizeof b);
@@ -9890,10 +10482,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step 
     return gpunn__row_norm_step(cuda, step, action, false);
 }
 
-/* ---- group_norm: x[n][channels][inner], lines of `group` channels ----------------------------------------------------------- *
- * Like layer_norm of the lines, with a weight and a bias per channel. In the backward pass, a first launch
- * sums g and g h rstd of each channel of each sample into sums. A second one computes dx from them, and a
- * reduction over the samples gives dbias and dweight. */
+/* ---- group_norm: x[n][channels][inner], lines of `group` channels --------------------------------------- *
+ * Like layer_norm of the lines, with a weight
+ * and a bias per channel. In the backward pass, a first launch sums g and g h rstd of each channel of each
+ * sample into sums. A second one computes dx from them, and a reduction over the samples gives dbias and
+ * dweight. */
 
 typedef struct gpunn__group_norm {
     gpunn__along along; /* inner 1 */
@@ -9905,7 +10498,8 @@ typedef struct gpunn__group_norm {
 } gpunn__group_norm;
 
 /* The channel of position c in a line. *left receives how many positions are left in that channel. */
-__device__ __forceinline__ int64_t gpunn__group_norm_channel(const gpunn__group_norm &b, int64_t first, int64_t c, int64_t *left)
+__device__ __forceinline__ int64_t gpunn__group_norm_channel(const gpunn__group_norm &b, int64_t first,
+                                                             int64_t c, int64_t *left)
 {
     int64_t channel = gpunn__quotient(c, b.inner);
     *left = (channel + 1) * b.inner - c;
@@ -9941,10 +10535,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
         gpunn__line              line = gpunn__along_line(a, first);
         gpunn__row_moments<true> visit = {a, {0, 0, 0}};
         gpunn__line_visit(line, visit);
-        float n = (float)a.n, mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n), gpunn__add(), a.lanes);
+        float n = (float)a.n, mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n),
+                                                         gpunn__add(), a.lanes);
         float square = visit.own.squares_or_products +
                        visit.own.count * (visit.own.mean_or_sum - mean) * (visit.own.mean_or_sum - mean);
-        float                   rstd = 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps);
+        float rstd = 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps);
         gpunn__group_norm_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
@@ -10012,7 +10607,8 @@ struct gpunn__group_norm_dx_visit {
     }
 };
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_back_kernel(const gpunn__group_norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__group_norm_back_kernel(const gpunn__group_norm b)
 {
     GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
@@ -10028,7 +10624,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_back_
         }
         sum = gpunn__lanes_reduce(sum, gpunn__add(), a.lanes);
         product = gpunn__lanes_reduce(product, gpunn__add(), a.lanes);
-        float                      rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
+        float rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
         gpunn__group_norm_dx_visit dx_visit = {b, channel, mean, rstd, sum / n, rstd * product / n};
         gpunn__line_visit(line, dx_visit);
     }
@@ -10056,7 +10652,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.along.lines * sizeof(float);
         if (step->backward)
-            step->workspace_bytes = 2 * each + gpunn__cuda_channel_sums_workspace(cuda, in[0].dim[0], b.channels, 1);
+            step->workspace_bytes = 2 * each +
+                                    gpunn__cuda_channel_sums_workspace(cuda, in[0].dim[0], b.channels, 1);
         return GPUNN_OK;
     }
     unsigned blocks = gpunn__along_blocks(cuda, &b.along);
@@ -10066,8 +10663,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     single.n = b.inner;
     single.lines = in[0].dim[0] * b.channels;
     single.lanes = gpunn__lanes_of(cuda, single.lines, single.n, 1);
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_sums_kernel, gpunn__along_blocks(cuda, &single), GPUNN__THREADS, b, single));
-    if (b.along.out) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_back_kernel, blocks, GPUNN__THREADS, b));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_sums_kernel, gpunn__along_blocks(cuda, &single),
+                             GPUNN__THREADS, b, single));
+    if (b.along.out)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_back_kernel, blocks, GPUNN__THREADS, b));
     for (int k = 0; k < 2; k++)
         if (step->grad_in[1 + k].data)
             GPUNN__TRY(gpunn__cuda_channel_sums(cuda, b.sums[k], GPUNN_F32, in[0].dim[0], b.channels, 1,
@@ -10099,10 +10698,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__instance_norm_ke
         variance += fmax(1 / ((double)b.rstd[i] * (double)b.rstd[i]) - (double)b.eps, 0.0);
     }
     b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * center / (double)b.n);
-    b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased * variance / (double)b.n);
+    b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] +
+                               share * unbiased * variance / (double)b.n);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_step *step,
+                                                       gpunn__action action)
 {
     const gpunn_value *in = step->in;
     if (!step->training || step->evaluates) return gpunn__cuda_batch_norm(cuda, step, action);
@@ -10119,11 +10720,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_
                                 (float *)in[4].data,
                                 step->attr->eps,
                                 step->attr->momentum};
-    return GPUNN__LAUNCH(cuda, gpunn__instance_norm_kernel, (unsigned)((channels + GPUNN__THREADS - 1) / GPUNN__THREADS),
-                         GPUNN__THREADS, b);
+    return GPUNN__LAUNCH(cuda, gpunn__instance_norm_kernel,
+                         (unsigned)((channels + GPUNN__THREADS - 1) / GPUNN__THREADS), GPUNN__THREADS, b);
 }
 
-/* ==== >>cuda/softmax =============================================================================================== *
+/* ==== >>cuda/softmax ===================================================================================== *
  * softmax and log_softmax. A line is read twice, the second time from a cache. The first pass updates the
  * maximum and the sum of exp(x - maximum) together; the second writes the result. NaN appears in the sum,
  * not in the maximum. A line that is all -inf gives NaN, as in torch. */
@@ -10229,7 +10830,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_backward
         gpunn__line              line = gpunn__along_line(a, first);
         gpunn__softmax_dot_visit dot = {a, line.stride, 0};
         gpunn__line_visit(line, dot);
-        gpunn__softmax_dx_visit dx_visit = {a, line.stride, gpunn__lanes_reduce(dot.sum, gpunn__add(), a.lanes)};
+        gpunn__softmax_dx_visit dx_visit = {a, line.stride,
+                                            gpunn__lanes_reduce(dot.sum, gpunn__add(), a.lanes)};
         gpunn__line_visit(line, dx_visit);
     }
 }
@@ -10240,7 +10842,8 @@ static gpunn_status gpunn__softmax_step(gpunn__cuda *cuda, gpunn_step *step, gpu
     gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
     a.log = log;
     if (step->backward)
-        return GPUNN__LAUNCH(cuda, gpunn__softmax_backward_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+        return GPUNN__LAUNCH(cuda, gpunn__softmax_backward_kernel, gpunn__along_blocks(cuda, &a),
+                             GPUNN__THREADS, a);
     return GPUNN__LAUNCH(cuda, gpunn__softmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
 }
 
@@ -10249,12 +10852,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_softmax(gpunn__cuda *cuda, gpunn_step *
     return gpunn__softmax_step(cuda, step, action, false);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step,
+                                                     gpunn__action action)
 {
     return gpunn__softmax_step(cuda, step, action, true);
 }
 
-/* ==== >>cuda/loss ================================================================================================== *
+/* ==== >>cuda/loss ======================================================================================== *
  * cross_entropy and nll over x[n][classes][inner], with one label per line and line = n * inner + position.
  * Let l = log_softmax(x) (nll: x itself), w the class weights (1 without) and e the label smoothing (nll:
  * 0). A line that is not ignored costs
@@ -10313,25 +10917,29 @@ struct gpunn__smooth_visit {
 };
 
 /* Stores the reduced loss and saves the divisor. The reduction is MEAN or SUM. */
-__device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss &l, double loss, double weights)
+__device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss &l, double loss,
+                                                        double weights)
 {
     double divisor = l.reduction == GPUNN_REDUCE_MEAN ? weights : 1;
     l.saved->x = (float)divisor;
-    gpunn__store(l.along.out, l.along.out_type, 0, loss == 0 && divisor == 0 ? -0.0f : (float)(loss / divisor));
+    gpunn__store(l.along.out, l.along.out_type, 0,
+                 loss == 0 && divisor == 0 ? -0.0f : (float)(loss / divisor));
 }
 
 /* The forward pass. With several blocks, each leaves its partial sums for a second launch. */
 __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
 {
     float loss = 0, weights = 0;
-    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines;
+         first += gpunn__along_step(l.along)) {
         gpunn__line line = gpunn__along_line(l.along, first);
         float       top = 0, spread = 0, smooth = 0, all = 0;
         if (l.softmax) {
             gpunn__exp_sum s = gpunn__exp_sum_of(l.along, line);
             top = s.top;
             spread = logf(s.sum);
-            if (line.index < l.along.lines && line.thread == 0) l.saved[1 + line.index] = make_float2(top, 1 / s.sum);
+            if (line.index < l.along.lines && line.thread == 0)
+                l.saved[1 + line.index] = make_float2(top, 1 / s.sum);
         }
         if (l.smoothing > 0) {
             gpunn__smooth_visit visit = {l, line.stride, top, 0, 0};
@@ -10395,7 +11003,8 @@ struct gpunn__class_loss_dx_visit {
 __device__ __forceinline__ void gpunn__class_loss_dx(const gpunn__class_loss &l)
 {
     float2 whole = *l.saved;
-    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines;
+         first += gpunn__along_step(l.along)) {
         gpunn__line line = gpunn__along_line(l.along, first);
         if (line.index >= l.along.lines) continue;
         gpunn__class_loss_dx_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};
@@ -10423,7 +11032,8 @@ static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gp
     gpunn__class_loss_make(l);
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
 {
     GPUNN__FOLLOW();
     double loss = 0, weights = 0;
@@ -10436,7 +11046,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total
     if (threadIdx.x == 0) gpunn__class_loss_total(l, loss, weights);
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
 {
     GPUNN__FOLLOW();
     gpunn__class_loss_dx(l);
@@ -10489,14 +11100,16 @@ static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, 
     }
     if (action == GPUNN__BACKWARD) {
         if (!step->grad_in[0].data) return GPUNN_OK;
-        return GPUNN__LAUNCH(cuda, gpunn__class_loss_backward_kernel, gpunn__along_blocks(cuda, &l.along), GPUNN__THREADS, l);
+        return GPUNN__LAUNCH(cuda, gpunn__class_loss_backward_kernel, gpunn__along_blocks(cuda, &l.along),
+                             GPUNN__THREADS, l);
     }
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__class_loss_kernel, blocks, threads, l));
     if (blocks == 1 || l.reduction == GPUNN_REDUCE_NONE) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__class_loss_total_kernel, 1, GPUNN__THREADS, l, (int)blocks);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step,
+                                                       gpunn__action action)
 {
     return gpunn__class_loss_step(cuda, step, action);
 }
@@ -10506,7 +11119,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__class_loss_step(cuda, step, action);
 }
 
-/* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
+/* ---- ctc_loss ------------------------------------------------------------------------------------------- *
+ * *
  * gpunn.h's formulas, with one block per sample and one thread per position of a row. A label or length out
  * of range costs NaN, which the check of the loss reports, and has no gradient. The saved data is losses,
  * offsets, then for each sample the rows of a, and skip; evaluation keeps it in the workspace. The backward
@@ -10561,15 +11175,16 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gp
     GPUNN__FOLLOW();
     const int64_t sample = blockIdx.x;
     int64_t       times, n = gpunn__ctc_places(c, sample, &times);
-    float        *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2, *row = first;
-    float         bad = n == 0, most = 0;
-    double        offset = 0;
+    float *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2, *row = first;
+    float  bad = n == 0, most = 0;
+    double offset = 0;
     for (int64_t s = threadIdx.x; s < n + 2; s += blockDim.x) {
         int64_t label = s < n ? gpunn__ctc_class(c, sample, s) : 0;
         if (label < 0 || label >= c.count) bad = 1;
         skip[s] = s < n && s % 2 && s > 1 && label != gpunn__ctc_class(c, sample, s - 2) ? 0 : -INFINITY;
     }
-    for (int64_t k = threadIdx.x; k < c.row_count; k += blockDim.x) first[k * c.row - 1] = first[k * c.row - 2] = -INFINITY;
+    for (int64_t k = threadIdx.x; k < c.row_count; k += blockDim.x)
+        first[k * c.row - 1] = first[k * c.row - 2] = -INFINITY;
     if (gpunn__block_reduce(bad, gpunn__add()) > 0) {
         if (threadIdx.x == 0) c.loss[sample] = NAN;
         return;
@@ -10580,8 +11195,10 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gp
         float         top = -INFINITY;
         row = first + t % c.row_count * c.row;
         for (int64_t s = threadIdx.x; s < n; s += blockDim.x) {
-            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)), value = s < 2 ? emit : -INFINITY;
-            if (t > 0) value = gpunn__log_add(before[s], before[s - 1], before[s - 2] + skip[s]) + (emit - most);
+            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)),
+                  value = s < 2 ? emit : -INFINITY;
+            if (t > 0)
+                value = gpunn__log_add(before[s], before[s - 1], before[s - 2] + skip[s]) + (emit - most);
             row[s] = value;
             top = gpunn__larger()(top, value);
         }
@@ -10594,7 +11211,8 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gp
     if (times == 0)
         c.loss[sample] = n == 1 ? 0 : INFINITY;
     else
-        c.loss[sample] = -offset - (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
+        c.loss[sample] = -offset -
+                         (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
 }
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__ctc_total_kernel(const gpunn__ctc c)
@@ -10607,7 +11225,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__ctc_total_kernel
         total += cost;
     }
     total = gpunn__block_reduce(total, gpunn__add());
-    if (threadIdx.x == 0 && c.reduction != GPUNN_REDUCE_NONE) gpunn__store(c.out, c.out_type, 0, (float)total);
+    if (threadIdx.x == 0 && c.reduction != GPUNN_REDUCE_NONE)
+        gpunn__store(c.out, c.out_type, 0, (float)total);
 }
 
 static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const gpunn__ctc c)
@@ -10618,11 +11237,13 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
     const float  *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2;
     float        *row = c.back + 2 * sample * c.row, *terms = c.terms + sample * c.row, most = 0;
     int          *next = c.next + sample * c.row;
-    double        offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share_of(c, sample) : 0;
-    const float   gradient = gpunn__load(c.gradient, c.gradient_type, c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
-    const float   scale = (float)(share * (double)gradient);
+    double offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share_of(c, sample) : 0;
+    const float gradient = gpunn__load(c.gradient, c.gradient_type,
+                                       c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
+    const float scale = (float)(share * (double)gradient);
     for (int64_t i = threadIdx.x; i < c.times * c.count && !c.accumulate; i += blockDim.x)
-        gpunn__store(c.out, c.out_type, i / c.count * c.time_stride + sample * c.sample_stride + i % c.count, 0);
+        gpunn__store(c.out, c.out_type, i / c.count * c.time_stride + sample * c.sample_stride + i % c.count,
+                     0);
     for (int64_t s = threadIdx.x; s < n && share != 0; s += blockDim.x) {
         int64_t label = gpunn__ctc_class(c, sample, s), before = s - 2, after = s + 2;
         if (label == c.blank) continue;
@@ -10645,8 +11266,10 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
                 row[s] = -INFINITY;
                 continue;
             }
-            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)), value = s > n - 3 ? emit : -INFINITY;
-            if (t < times - 1) value = gpunn__log_add(before[s], before[s + 1], before[s + 2] + skip[s + 2]) + (emit - most);
+            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)),
+                  value = s > n - 3 ? emit : -INFINITY;
+            if (t < times - 1)
+                value = gpunn__log_add(before[s], before[s + 1], before[s + 2] + skip[s + 2]) + (emit - most);
             row[s] = value;
             top = gpunn__larger()(top, value);
             float both = forth[s] + value;
@@ -10663,7 +11286,8 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
             if (next[s] < 0) continue;
             float sum = terms[s];
             for (int k = next[s]; k > 0; k = ~next[k]) sum += terms[k];
-            gpunn__store(c.out, c.out_type, at + label, (c.accumulate ? gpunn__load(c.out, c.out_type, at + label) : 0) - sum);
+            gpunn__store(c.out, c.out_type, at + label,
+                         (c.accumulate ? gpunn__load(c.out, c.out_type, at + label) : 0) - sum);
         }
         blanks = gpunn__block_reduce(blanks, gpunn__add());
         if (threadIdx.x == 0)
@@ -10687,12 +11311,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step 
     c.time_stride = sample ? c.samples * c.count : c.count;
     c.sample_stride = sample ? c.count : c.times * c.count;
     const int64_t doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
-    const size_t  kept = (size_t)doubles * sizeof(double) + (size_t)(scratch * (c.row_count + 1)) * sizeof(float);
+    const size_t  kept = (size_t)doubles * sizeof(double) +
+                        (size_t)(scratch * (c.row_count + 1)) * sizeof(float);
     if (action == GPUNN__PREPARE) {
         if (c.samples > INT32_MAX || c.most > INT32_MAX / 4)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 samples, or 2^29 - 1 labels of one");
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "more than 2^31 - 1 samples, or 2^29 - 1 labels of one");
         if (!step->backward) step->saved_bytes = step->training ? kept : 0;
-        step->workspace_bytes = step->backward ? (size_t)scratch * 4 * sizeof(float) : step->training ? 0 : kept;
+        step->workspace_bytes = step->backward   ? (size_t)scratch * 4 * sizeof(float)
+                                : step->training ? 0
+                                                 : kept;
         return GPUNN_OK;
     }
     c.x = in[0].data;
@@ -10730,7 +11358,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step 
     return GPUNN__LAUNCH(cuda, gpunn__ctc_total_kernel, 1, GPUNN__THREADS, c);
 }
 
-/* ==== >>cuda/attention ============================================================================================= *
+/* ==== >>cuda/attention =================================================================================== *
  * softmax(q k^T scale + mask) v. For 16-bit operands without dropout, cuDNN's fused attention does it.
  * cuDNN's dropout either draws by itself or reads l x s stored draws, but gpunn's dropout must be the same
  * on every backend. The general way is products of all heads with one kernel between them, which scales,
@@ -10771,19 +11399,20 @@ typedef struct gpunn__dnn_flow { /* a graph under construction */
     cudnnBackendDescriptor_t    operations[GPUNN__DNN_ATTENTION_OPERATIONS];
 } gpunn__dnn_flow;
 
-static cudnnBackendDescriptor_t gpunn__dnn_value(gpunn__dnn_flow *flow, int64_t name, cudnnDataType_t type, const int64_t dim[4],
-                                                 const int64_t stride[4])
+static cudnnBackendDescriptor_t gpunn__dnn_value(gpunn__dnn_flow *flow, int64_t name, cudnnDataType_t type,
+                                                 const int64_t dim[4], const int64_t stride[4])
 {
     gpunn__dnn_builder      *builder = flow->builder;
     cudnnBackendDescriptor_t tensor = gpunn__dnn_make(builder, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    const bool               between = name == 0, number = name >= GPUNN__DNN_SCALE && name <= GPUNN__DNN_MASKED;
+    const bool between = name == 0, number = name >= GPUNN__DNN_SCALE && name <= GPUNN__DNN_MASKED;
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);
     gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, between ? flow->between++ : name);
     gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &between);
-    if (number) gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &number);
+    if (number)
+        gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &number);
     gpunn__dnn_finalize(builder, tensor);
     return tensor;
 }
@@ -10794,8 +11423,9 @@ static cudnnDataType_t gpunn__dnn_half(const gpunn__dnn_flow *flow)
 }
 
 /* The rows of each head in memory. transposed: rows and columns exchanged. */
-static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t name, int64_t heads, int64_t rows, int64_t e,
-                                                const int64_t step[3], bool transposed)
+static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t name, int64_t heads,
+                                                int64_t rows, int64_t e, const int64_t step[3],
+                                                bool transposed)
 {
     const int64_t dim[4] = {flow->a->n, heads, transposed ? e : rows, transposed ? rows : e};
     const int64_t stride[4] = {step[0], step[1], transposed ? 1 : step[2], transposed ? step[2] : 1};
@@ -10803,11 +11433,13 @@ static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t n
 }
 
 /* A virtual matrix per head of q. transposed: [columns, rows] of the same memory. */
-static cudnnBackendDescriptor_t gpunn__dnn_matrix(gpunn__dnn_flow *flow, cudnnDataType_t type, int64_t rows, int64_t columns,
-                                                  bool transposed)
+static cudnnBackendDescriptor_t gpunn__dnn_matrix(gpunn__dnn_flow *flow, cudnnDataType_t type, int64_t rows,
+                                                  int64_t columns, bool transposed)
 {
-    const int64_t heads = flow->a->heads, dim[4] = {flow->a->n, heads, transposed ? columns : rows, transposed ? rows : columns};
-    const int64_t stride[4] = {heads * rows * columns, rows * columns, transposed ? 1 : columns, transposed ? columns : 1};
+    const int64_t heads = flow->a->heads,
+                  dim[4] = {flow->a->n, heads, transposed ? columns : rows, transposed ? rows : columns};
+    const int64_t stride[4] = {heads * rows * columns, rows * columns, transposed ? 1 : columns,
+                               transposed ? columns : 1};
     return gpunn__dnn_value(flow, 0, type, dim, stride);
 }
 
@@ -10839,9 +11471,10 @@ static cudnnBackendDescriptor_t gpunn__dnn_lengths(gpunn__dnn_flow *flow, int64_
 
 /* Adds the operation to [m][n] = a [m][k] b [k][n]. The descriptors m, n and k hold the sizes of each sample;
  * NULL: the full size. */
-static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b,
-                                                   cudnnBackendDescriptor_t m, cudnnBackendDescriptor_t n,
-                                                   cudnnBackendDescriptor_t k, cudnnBackendDescriptor_t to)
+static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t a,
+                                                   cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t m,
+                                                   cudnnBackendDescriptor_t n, cudnnBackendDescriptor_t k,
+                                                   cudnnBackendDescriptor_t to)
 {
     gpunn__dnn_builder      *builder = flow->builder;
     cudnnBackendDescriptor_t product = gpunn__dnn_make(builder, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
@@ -10862,19 +11495,22 @@ static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnB
 
 /* Adds the operation to = mode(x), mode(x, b), or, for BINARY_SELECT, t ? x : b. axis: for GEN_INDEX, else
  * -1. */
-static cudnnBackendDescriptor_t gpunn__dnn_apply(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode, int64_t axis,
-                                                 cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
-                                                 cudnnBackendDescriptor_t t, cudnnBackendDescriptor_t to)
+static cudnnBackendDescriptor_t gpunn__dnn_apply(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode,
+                                                 int64_t axis, cudnnBackendDescriptor_t x,
+                                                 cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t t,
+                                                 cudnnBackendDescriptor_t to)
 {
     gpunn__dnn_builder *builder = flow->builder;
-    const bool choice = mode == CUDNN_POINTWISE_CMP_GE || mode == CUDNN_POINTWISE_CMP_LT || mode == CUDNN_POINTWISE_LOGICAL_AND;
+    const bool          choice = mode == CUDNN_POINTWISE_CMP_GE || mode == CUDNN_POINTWISE_CMP_LT ||
+                        mode == CUDNN_POINTWISE_LOGICAL_AND;
     const cudnnDataType_t    type = choice ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
     cudnnBackendDescriptor_t function = gpunn__dnn_make(builder, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     gpunn__dnn_set(builder, function, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     gpunn__dnn_set(builder, function, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
     if (axis >= 0) gpunn__dnn_set_int(builder, function, CUDNN_ATTR_POINTWISE_AXIS, axis);
     gpunn__dnn_finalize(builder, function);
-    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder,
+                                                         CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     if (b) gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
@@ -10885,15 +11521,17 @@ static cudnnBackendDescriptor_t gpunn__dnn_apply(gpunn__dnn_flow *flow, cudnnPoi
     return to;
 }
 
-static cudnnBackendDescriptor_t gpunn__dnn_reduce(gpunn__dnn_flow *flow, cudnnReduceTensorOp_t mode, cudnnBackendDescriptor_t x,
-                                                  cudnnBackendDescriptor_t to)
+static cudnnBackendDescriptor_t gpunn__dnn_reduce(gpunn__dnn_flow *flow, cudnnReduceTensorOp_t mode,
+                                                  cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t to)
 {
     gpunn__dnn_builder      *builder = flow->builder;
     cudnnBackendDescriptor_t reduction = gpunn__dnn_make(builder, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     gpunn__dnn_set_type(builder, reduction, CUDNN_ATTR_REDUCTION_COMP_TYPE, GPUNN_F32);
-    gpunn__dnn_set(builder, reduction, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
+    gpunn__dnn_set(builder, reduction, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
+                   &mode);
     gpunn__dnn_finalize(builder, reduction);
-    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder,
+                                                         CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, to);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, reduction);
@@ -10906,7 +11544,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_reduce(gpunn__dnn_flow *flow, cudnnRe
 static cudnnBackendDescriptor_t gpunn__dnn_relayout(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
                                                     cudnnBackendDescriptor_t to)
 {
-    cudnnBackendDescriptor_t operation = gpunn__dnn_make(flow->builder, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(flow->builder,
+                                                         CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     gpunn__dnn_link(flow->builder, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
     gpunn__dnn_link(flow->builder, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, to);
     gpunn__dnn_finalize(flow->builder, operation);
@@ -10915,14 +11554,17 @@ static cudnnBackendDescriptor_t gpunn__dnn_relayout(gpunn__dnn_flow *flow, cudnn
 }
 
 /* The index of each score's row (axis 2) or key (axis 3). */
-static cudnnBackendDescriptor_t gpunn__dnn_index(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x, int64_t axis)
+static cudnnBackendDescriptor_t gpunn__dnn_index(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
+                                                 int64_t axis)
 {
-    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, axis, x, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
+    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, axis, x, NULL, NULL,
+                            gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
 }
 
 /* Compares a with b by mode, for each score. */
 static cudnnBackendDescriptor_t gpunn__dnn_compare_each(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode,
-                                                        cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b)
+                                                        cudnnBackendDescriptor_t a,
+                                                        cudnnBackendDescriptor_t b)
 {
     return gpunn__dnn_apply(flow, mode, -1, a, b, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_BOOLEAN));
 }
@@ -10931,7 +11573,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_compare_each(gpunn__dnn_flow *flow, c
 static cudnnBackendDescriptor_t gpunn__dnn_select(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
                                                   cudnnBackendDescriptor_t seen)
 {
-    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_BINARY_SELECT, -1, x, gpunn__dnn_number(flow, GPUNN__DNN_MASKED), seen,
+    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_BINARY_SELECT, -1, x,
+                            gpunn__dnn_number(flow, GPUNN__DNN_MASKED), seen,
                             gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
 }
 
@@ -10944,18 +11587,21 @@ static cudnnBackendDescriptor_t gpunn__dnn_causal(gpunn__dnn_flow *flow, cudnnBa
 }
 
 /* The scores q k^T scale + bias, with -inf beyond the lengths. k is transposed. */
-static cudnnBackendDescriptor_t gpunn__dnn_pairs(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t q, cudnnBackendDescriptor_t k,
-                                                 cudnnBackendDescriptor_t scale)
+static cudnnBackendDescriptor_t gpunn__dnn_pairs(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t q,
+                                                 cudnnBackendDescriptor_t k, cudnnBackendDescriptor_t scale)
 {
     const int64_t *const     has = flow->a->bias;
     cudnnBackendDescriptor_t x = gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT);
     x = gpunn__dnn_product(flow, q, k, flow->rows, flow->keys, NULL, x);
-    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, x, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, x, scale, NULL,
+                         gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     if (has[0]) {
         const int64_t            dim[4] = {has[0], has[1], has[2], flow->a->s};
         const int64_t            stride[4] = {has[1] * has[2] * has[3], has[2] * has[3], has[3], 1};
-        cudnnBackendDescriptor_t bias = gpunn__dnn_value(flow, GPUNN__DNN_BIASES, CUDNN_DATA_FLOAT, dim, stride);
-        x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, x, bias, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+        cudnnBackendDescriptor_t bias = gpunn__dnn_value(flow, GPUNN__DNN_BIASES, CUDNN_DATA_FLOAT, dim,
+                                                         stride);
+        x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, x, bias, NULL,
+                             gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     }
     if (!flow->a->padded) return x;
     cudnnBackendDescriptor_t row = gpunn__dnn_index(flow, x, 2), key = gpunn__dnn_index(flow, x, 3);
@@ -10972,21 +11618,28 @@ static void gpunn__dnn_attention_forward(gpunn__dnn_flow *flow)
     cudnnBackendDescriptor_t    k = gpunn__dnn_rows(flow, GPUNN__DNN_K, a->kv_heads, a->s, a->e, a->k, true);
     cudnnBackendDescriptor_t    x = gpunn__dnn_pairs(flow, q, k, gpunn__dnn_number(flow, GPUNN__DNN_SCALE));
     x = gpunn__dnn_causal(flow, x);
-    cudnnBackendDescriptor_t top = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_MAX, x, gpunn__dnn_column(flow, 0));
-    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, x, top, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, x, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    cudnnBackendDescriptor_t sum = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, x, gpunn__dnn_column(flow, 0));
-    cudnnBackendDescriptor_t log = gpunn__dnn_apply(flow, CUDNN_POINTWISE_LOG, -1, sum, NULL, NULL, gpunn__dnn_column(flow, 0));
-    (void)gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, top, log, NULL, gpunn__dnn_column(flow, GPUNN__DNN_LSE));
-    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_DIV, -1, x, sum, NULL, gpunn__dnn_scores(flow, gpunn__dnn_half(flow)));
+    cudnnBackendDescriptor_t top = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_MAX, x,
+                                                     gpunn__dnn_column(flow, 0));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, x, top, NULL,
+                         gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, x, NULL, NULL,
+                         gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    cudnnBackendDescriptor_t sum = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, x,
+                                                     gpunn__dnn_column(flow, 0));
+    cudnnBackendDescriptor_t log = gpunn__dnn_apply(flow, CUDNN_POINTWISE_LOG, -1, sum, NULL, NULL,
+                                                    gpunn__dnn_column(flow, 0));
+    (void)gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, top, log, NULL,
+                           gpunn__dnn_column(flow, GPUNN__DNN_LSE));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_DIV, -1, x, sum, NULL,
+                         gpunn__dnn_scores(flow, gpunn__dnn_half(flow)));
     cudnnBackendDescriptor_t v = gpunn__dnn_rows(flow, GPUNN__DNN_V, a->kv_heads, a->s, a->ev, a->v, false);
     (void)gpunn__dnn_product(flow, x, v, flow->rows, NULL, flow->keys,
                              gpunn__dnn_rows(flow, GPUNN__DNN_O, a->heads, a->l, a->ev, a->y, false));
 }
 
 /* The gradient of k or v: left right, summed over the heads of q that share one head of k or v. */
-static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t left, cudnnBackendDescriptor_t right, int64_t name,
-                              int64_t e, const int64_t step[3])
+static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t left,
+                              cudnnBackendDescriptor_t right, int64_t name, int64_t e, const int64_t step[3])
 {
     const gpunn__dnn_attention *a = flow->a;
     cudnnBackendDescriptor_t    to = gpunn__dnn_rows(flow, name, a->kv_heads, a->s, e, step, false);
@@ -11009,38 +11662,48 @@ static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
     const cudnnDataType_t       half = gpunn__dnn_half(flow);
     cudnnBackendDescriptor_t    q = gpunn__dnn_rows(flow, GPUNN__DNN_Q, a->heads, a->l, a->e, a->q, false);
     cudnnBackendDescriptor_t    o = gpunn__dnn_rows(flow, GPUNN__DNN_O, a->heads, a->l, a->ev, a->y, false);
-    cudnnBackendDescriptor_t    d_o = gpunn__dnn_rows(flow, GPUNN__DNN_DO, a->heads, a->l, a->ev, a->dy, false);
-    cudnnBackendDescriptor_t    scale = gpunn__dnn_number(flow, GPUNN__DNN_SCALE);
-    cudnnBackendDescriptor_t    both = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, d_o, o, NULL,
-                                                        gpunn__dnn_matrix(flow, CUDNN_DATA_FLOAT, a->l, a->ev, false));
-    cudnnBackendDescriptor_t    sums = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, both, gpunn__dnn_column(flow, 0));
-    sums = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, sums, gpunn__dnn_number(flow, GPUNN__DNN_ONE), NULL,
-                            gpunn__dnn_column(flow, GPUNN__DNN_SUMS));
+    cudnnBackendDescriptor_t d_o = gpunn__dnn_rows(flow, GPUNN__DNN_DO, a->heads, a->l, a->ev, a->dy, false);
+    cudnnBackendDescriptor_t scale = gpunn__dnn_number(flow, GPUNN__DNN_SCALE);
+    cudnnBackendDescriptor_t both = gpunn__dnn_apply(
+        flow, CUDNN_POINTWISE_MUL, -1, d_o, o, NULL,
+        gpunn__dnn_matrix(flow, CUDNN_DATA_FLOAT, a->l, a->ev, false));
+    cudnnBackendDescriptor_t sums = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, both,
+                                                      gpunn__dnn_column(flow, 0));
+    sums = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, sums, gpunn__dnn_number(flow, GPUNN__DNN_ONE),
+                            NULL, gpunn__dnn_column(flow, GPUNN__DNN_SUMS));
     cudnnBackendDescriptor_t k = gpunn__dnn_rows(flow, GPUNN__DNN_K, a->kv_heads, a->s, a->e, a->k, true);
     cudnnBackendDescriptor_t p = gpunn__dnn_pairs(flow, q, k, scale);
     p = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, p, gpunn__dnn_column(flow, GPUNN__DNN_LSE), NULL,
                          gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     p = gpunn__dnn_causal(flow, p);
-    p = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, p, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    cudnnBackendDescriptor_t transposed = gpunn__dnn_relayout(flow, p, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
+    p = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, p, NULL, NULL,
+                         gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    cudnnBackendDescriptor_t transposed = gpunn__dnn_relayout(
+        flow, p, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
     gpunn__dnn_shared(flow, transposed, d_o, GPUNN__DNN_DV, a->ev, a->dv);
     cudnnBackendDescriptor_t v = gpunn__dnn_rows(flow, GPUNN__DNN_V, a->kv_heads, a->s, a->ev, a->v, true);
     cudnnBackendDescriptor_t ds = gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT);
     ds = gpunn__dnn_product(flow, d_o, v, flow->rows, flow->keys, NULL, ds);
-    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, ds, sums, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, p, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, ds, sums, NULL,
+                          gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, p, NULL,
+                          gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, scale, NULL,
+                          gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     transposed = gpunn__dnn_relayout(flow, ds, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
     gpunn__dnn_shared(flow, transposed, q, GPUNN__DNN_DK, a->e, a->dk);
-    const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e}, stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
+    const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e},
+                  stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
     k = gpunn__dnn_relayout(flow, k, gpunn__dnn_value(flow, 0, CUDNN_DATA_FLOAT, dim, stride));
     cudnnBackendDescriptor_t dq = gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false);
     if (!a->adds) {
         (void)gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys, dq);
         return;
     }
-    const int64_t sum_dim[4] = {a->n, a->heads, a->l, a->e}, sum_stride[4] = {a->heads * a->l * a->e, a->l * a->e, a->e, 1};
-    cudnnBackendDescriptor_t sum = gpunn__dnn_value(flow, GPUNN__DNN_DQ_SUMS, CUDNN_DATA_FLOAT, sum_dim, sum_stride);
+    const int64_t sum_dim[4] = {a->n, a->heads, a->l, a->e},
+                  sum_stride[4] = {a->heads * a->l * a->e, a->l * a->e, a->e, 1};
+    cudnnBackendDescriptor_t sum = gpunn__dnn_value(flow, GPUNN__DNN_DQ_SUMS, CUDNN_DATA_FLOAT, sum_dim,
+                                                    sum_stride);
     sum = gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys, sum);
     (void)gpunn__dnn_apply(flow, CUDNN_POINTWISE_IDENTITY, -1, sum, NULL, NULL, dq);
 }
@@ -11064,7 +11727,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_attention_graph(gpunn__dnn_builder *b
 static gpunn__dnn_choice *gpunn__dnn_attention_entry(gpunn__cuda *cuda, const gpunn__dnn_attention *a)
 {
     bool fresh;
-    return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, a, sizeof *a, sizeof(gpunn__dnn_choice), gpunn__dnn_forget, &fresh);
+    return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, a, sizeof *a, sizeof(gpunn__dnn_choice),
+                                                   gpunn__dnn_forget, &fresh);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
@@ -11077,10 +11741,12 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, con
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, NULL, a, gpunn__dnn_attention_graph, choice));
     if (choice->count == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this attention: %s", choice->reason);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this attention: %s",
+                                choice->reason);
     *workspace_bytes = 0;
     for (int i = 0; i < choice->count; i++)
-        if ((size_t)choice->plans[i].workspace > *workspace_bytes) *workspace_bytes = (size_t)choice->plans[i].workspace;
+        if ((size_t)choice->plans[i].workspace > *workspace_bytes)
+            *workspace_bytes = (size_t)choice->plans[i].workspace;
     return GPUNN_OK;
 }
 
@@ -11123,7 +11789,8 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, con
                                                           size_t *workspace_bytes)
 {
     (void)a, (void)workspace_bytes;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                            "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
@@ -11157,19 +11824,23 @@ typedef struct gpunn__attention_line {
     float   scale;     /* NaN if the length is out of range */
 } gpunn__attention_line;
 
-__device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const gpunn__attention &t, int64_t index)
+__device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const gpunn__attention &t,
+                                                                          int64_t                 index)
 {
-    const int64_t         head = gpunn__quotient(index, t.l), sample = gpunn__quotient(head, t.heads), row = index - head * t.l;
+    const int64_t head = gpunn__quotient(index, t.l), sample = gpunn__quotient(head, t.heads),
+                  row = index - head * t.l;
     const int64_t         length = index < t.a.lines ? gpunn__length_of(&t.lengths, sample, t.a.n) : t.a.n;
     const bool            fits = length >= 0 && length <= t.a.n;
-    gpunn__attention_line line = {sample * t.mask_step[0] + (head - sample * t.heads) * t.mask_step[1] + row * t.mask_step[2],
-                                  fits ? gpunn__keys_seen(&t.lengths, length, t.causal, row, t.l) : t.a.n, fits ? t.scale : NAN};
+    gpunn__attention_line line = {
+        sample * t.mask_step[0] + (head - sample * t.heads) * t.mask_step[1] + row * t.mask_step[2],
+        fits ? gpunn__keys_seen(&t.lengths, length, t.causal, row, t.l) : t.a.n, fits ? t.scale : NAN};
     return line;
 }
 
 /* Loads, scales and masks scores i .. i + N - 1, which belong to keys from c on. */
 template <int N>
-__device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &t, const gpunn__attention_line &line, int64_t i,
+__device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention      &t,
+                                                        const gpunn__attention_line &line, int64_t i,
                                                         int64_t c, float *v)
 {
     gpunn__line_load<N>(t.a.x, GPUNN_F32, i, 1, v);
@@ -11178,12 +11849,14 @@ __device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &
         const int64_t at = line.mask + (c + j) * t.mask_step[3];
         v[j] *= line.scale;
         if (t.mask && !t.choice) v[j] += ((const float *)t.mask)[at];
-        if (c + j >= line.end || (t.mask && t.choice && !((const unsigned char *)t.mask)[at])) v[j] = -INFINITY;
+        if (c + j >= line.end || (t.mask && t.choice && !((const unsigned char *)t.mask)[at]))
+            v[j] = -INFINITY;
     }
 }
 
 /* The dropout factors of weights i .. i + N - 1. If N is 8, i is a multiple of 8. */
-template <int N> __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t, int64_t i, float *factor)
+template <int N>
+__device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t, int64_t i, float *factor)
 {
     const float scale = gpunn__drop_scale(t.keep);
     uint32_t    word[4];
@@ -11247,13 +11920,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel
         const float            sum = gpunn__lanes_reduce(s.sum * expf(s.top - top), gpunn__add(), t.a.lanes);
         gpunn__attention_weigh weigh = {t, own, top, sum == 0 ? 0 : 1 / sum};
         gpunn__line_visit(line, weigh);
-        if (t.sums && line.index < t.a.lines && line.thread == 0) t.sums[line.index] = make_float2(top, weigh.factor);
+        if (t.sums && line.index < t.a.lines && line.thread == 0)
+            t.sums[line.index] = make_float2(top, weigh.factor);
     }
 }
 
 /* Recomputes p, the weights before dropout, and dp, multiplied by the dropout factors. */
 template <int N>
-__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t, const gpunn__attention_line &line, float2 sums,
+__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention      &t,
+                                                       const gpunn__attention_line &line, float2 sums,
                                                        int64_t i, int64_t c, float *p, float *dp, float *kept)
 {
     gpunn__attention_scores<N>(t, line, i, c, p);
@@ -11306,26 +11981,29 @@ struct gpunn__attention_ds_visit {
 };
 
 /* The weights and ds may overwrite the scores and dp. */
-static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_backward_kernel(const gpunn__attention t)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
+    gpunn__attention_backward_kernel(const gpunn__attention t)
 {
     GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
         const gpunn__line           line = gpunn__along_line(t.a, first);
         const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
-        const float                *saved = (const float *)t.sums + (line.index < t.a.lines ? line.index : 0) * t.apart;
-        const float2                sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
-        gpunn__attention_dot        dot = {t, own, sums, 0};
+        const float *saved = (const float *)t.sums + (line.index < t.a.lines ? line.index : 0) * t.apart;
+        const float2 sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
+        gpunn__attention_dot dot = {t, own, sums, 0};
         gpunn__line_visit(line, dot);
-        gpunn__attention_ds_visit dx_visit = {t, own, sums, gpunn__lanes_reduce(dot.sum, gpunn__add(), t.a.lanes)};
+        gpunn__attention_ds_visit dx_visit = {t, own, sums,
+                                              gpunn__lanes_reduce(dot.sum, gpunn__add(), t.a.lanes)};
         gpunn__line_visit(line, dx_visit);
     }
 }
 
 /* d[m][n] (=, +=) a b for every head of q. With sum, d is a head of k: the products of the heads of q that it
  * serves are added up. */
-static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__attention_shape *c,
-                                             int64_t m, int64_t n, int64_t k, const gpunn__heads *a, bool transpose_a,
-                                             const gpunn__heads *b, bool transpose_b, const gpunn__heads *d, bool sum,
+static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step *step,
+                                             const gpunn__attention_shape *c, int64_t m, int64_t n, int64_t k,
+                                             const gpunn__heads *a, bool transpose_a, const gpunn__heads *b,
+                                             bool transpose_b, const gpunn__heads *d, bool sum,
                                              bool accumulate, gpunn__action action)
 {
     const gpunn__heads *const value[3] = {a, b, d};
@@ -11355,14 +12033,17 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
 }
 
 /* Workspace for the scores of every head. */
-static gpunn__heads gpunn__attention_head_scores(gpunn__arena *arena, const gpunn__attention_shape *c, gpunn_dtype dtype)
+static gpunn__heads gpunn__attention_head_scores(gpunn__arena *arena, const gpunn__attention_shape *c,
+                                                 gpunn_dtype dtype)
 {
     const int64_t samples = c->heads * c->l * c->s;
-    gpunn__heads  h = {(char *)gpunn__arena_take(arena, gpunn__bytes(dtype, c->n * samples)), dtype, samples, c->l * c->s, c->s};
+    gpunn__heads  h = {(char *)gpunn__arena_take(arena, gpunn__bytes(dtype, c->n * samples)), dtype, samples,
+                       c->l * c->s, c->s};
     return h;
 }
 
-static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__attention_shape *c)
+static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step *step,
+                                            const gpunn__attention_shape *c)
 {
     const gpunn_value *mask = &step->in[3];
     gpunn__attention   t;
@@ -11402,12 +12083,15 @@ enum { GPUNN__ATTENTION_TILE = 128 }; /* rows and keys per tile, the most in cuD
 
 /* Writes to [rows][pitch] a mask of rows of s or, if mask_s is 1, of one number per row. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__attention_bias_kernel(const void *mask, bool choice, int64_t mask_s, float *to, int64_t rows, int64_t s, int64_t pitch)
+    gpunn__attention_bias_kernel(const void *mask, bool choice, int64_t mask_s, float *to, int64_t rows,
+                                 int64_t s, int64_t pitch)
 {
     GPUNN__FOLLOW();
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * pitch; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t row = gpunn__quotient(i, pitch), c = i - row * pitch, at = mask_s == 1 ? row : row * mask_s + c;
-        float         x = GPUNN__HIDDEN;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * pitch;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t row = gpunn__quotient(i, pitch), c = i - row * pitch,
+                      at = mask_s == 1 ? row : row * mask_s + c;
+        float x = GPUNN__HIDDEN;
         if (c < s && choice)
             x = ((const unsigned char *)mask)[at] ? 0 : GPUNN__HIDDEN;
         else if (c < s && ((const float *)mask)[at] != -INFINITY) /* NaN stays NaN */
@@ -11416,10 +12100,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_lengths_kernel(int *to, int64_t n, int rows, int keys)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__attention_lengths_kernel(int *to, int64_t n, int rows, int keys)
 {
     GPUNN__FOLLOW();
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < 2 * n; i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < 2 * n;
+         i += (int64_t)gridDim.x * blockDim.x)
         to[i] = i < n ? rows : keys;
 }
 
@@ -11431,7 +12117,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.n * a.heads * a.l;
          i += (int64_t)gridDim.x * blockDim.x) {
         if (!(lse[i] < 0.5f * (GPUNN__HIDDEN + GPUNN__LEAST))) continue;
-        const int64_t head = gpunn__quotient(i, a.l), sample = gpunn__quotient(head, a.heads), row = i - head * a.l;
+        const int64_t head = gpunn__quotient(i, a.l), sample = gpunn__quotient(head, a.heads),
+                      row = i - head * a.l;
         const int64_t first = sample * a.y[0] + (head - sample * a.heads) * a.y[1] + row * a.y[2];
         for (int64_t c = 0; c < a.ev; c++) gpunn__store(y, (gpunn_dtype)a.dtype, first + c, 0);
         lse[i] = -GPUNN__HIDDEN;
@@ -11439,21 +12126,22 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 }
 
 /* Runs cuDNN's attention, with the kernels that prepare lengths and mask and clear unseen rows. */
-static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *mask, const gpunn__dnn_attention *a,
-                                         const gpunn__dnn_attention_data *data)
+static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *mask,
+                                         const gpunn__dnn_attention *a, const gpunn__dnn_attention_data *data)
 {
     const int64_t rows = a->bias[0] * a->bias[1] * a->bias[2], lines = a->n * a->heads * a->l;
     if (a->padded)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_lengths_kernel, gpunn__blocks(cuda, 2 * a->n, 1), GPUNN__THREADS,
-                                 data->lengths, a->n, (int)a->l, (int)a->s));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_lengths_kernel, gpunn__blocks(cuda, 2 * a->n, 1),
+                                 GPUNN__THREADS, data->lengths, a->n, (int)a->l, (int)a->s));
     if (rows)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_bias_kernel, gpunn__blocks(cuda, rows * a->bias[3], 1), GPUNN__THREADS,
-                                 mask->data, mask->dtype == GPUNN_BOOL, mask->rank ? mask->dim[mask->rank - 1] : 1, data->bias,
-                                 rows, a->s, a->bias[3]));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_bias_kernel,
+                                 gpunn__blocks(cuda, rows * a->bias[3], 1), GPUNN__THREADS, mask->data,
+                                 mask->dtype == GPUNN_BOOL, mask->rank ? mask->dim[mask->rank - 1] : 1,
+                                 data->bias, rows, a->s, a->bias[3]));
     GPUNN__TRY(gpunn__dnn_attention_run(cuda, a, data));
     if (!rows || a->backward) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, gpunn__attention_unseen_kernel, gpunn__blocks(cuda, lines, 1), GPUNN__THREADS, *a,
-                         (float *)data->lse, data->y);
+    return GPUNN__LAUNCH(cuda, gpunn__attention_unseen_kernel, gpunn__blocks(cuda, lines, 1), GPUNN__THREADS,
+                         *a, (float *)data->lse, data->y);
 }
 
 /* Chooses a plan. A backward pass prefers the reproducible form. If cuDNN has no plan for it and the device
@@ -11463,7 +12151,8 @@ static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *m
 static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attention *key, size_t *bytes)
 {
     if (key->backward && cuda->args.deterministic && cuda->capability / 10 == 10)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "on this GPU cuDNN's gradients are not deterministic");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "on this GPU cuDNN's gradients are not deterministic");
     const gpunn_status status = gpunn__dnn_attention_prepare(cuda, key, bytes);
     if (status != GPUNN_ERR_UNSUPPORTED || !key->backward) return status;
     if (cuda->args.deterministic) {
@@ -11479,12 +12168,15 @@ static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attentio
 static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn__attention_shape *c)
 {
     const gpunn_dtype dtype = step->in[0].dtype;
-    if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype) return "its result is of another dtype";
-    if (step->training && !step->evaluates && step->attr->dropout_p > 0) return "cuDNN draws what dropout_p drops by itself";
+    if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype)
+        return "its result is of another dtype";
+    if (step->training && !step->evaluates && step->attr->dropout_p > 0)
+        return "cuDNN draws what dropout_p drops by itself";
     if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN wants heads of sizes that are multiples of 8";
     if (step->input_count > 4) return "lengths follow the run";
     if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
-    if (step->backward && (c->l == 1 || c->s == 1)) return "cuDNN has no backward pass for sequences of length 1";
+    if (step->backward && (c->l == 1 || c->s == 1))
+        return "cuDNN has no backward pass for sequences of length 1";
     for (int i = 0; step->backward && i < (c->packed ? 1 : 3); i++)
         if (step->grad_in[i].data == NULL || step->grad_in[i].dtype != dtype || step->accumulate[i])
             return "cuDNN writes all of its gradients, in the dtype of the operands, and adds to none";
@@ -11494,8 +12186,9 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
 /* Whether cuDNN runs the step. If so, sets its key, its data and the total workspace bytes. The workspace
  * holds lse (evaluation) or sums (backward), the bias, the lengths, the sum of dq and last cuDNN's own
  * workspace. */
-static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_attention *key,
-                                           gpunn__dnn_attention_data *data, size_t *bytes, bool *fused)
+static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step,
+                                           gpunn__dnn_attention *key, gpunn__dnn_attention_data *data,
+                                           size_t *bytes, bool *fused)
 {
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
     const gpunn_dtype            dtype = step->in[0].dtype;
@@ -11513,7 +12206,8 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     key->tag = GPUNN__ATTENTION_TAG;
     key->backward = step->backward;
     key->dtype = dtype;
-    key->n = c.n, key->heads = c.heads, key->kv_heads = c.kv_heads, key->l = c.l, key->s = c.s, key->e = c.e, key->ev = c.ev;
+    key->n = c.n, key->heads = c.heads, key->kv_heads = c.kv_heads, key->l = c.l, key->s = c.s, key->e = c.e,
+    key->ev = c.ev;
     key->causal = step->attr->is_causal;
     for (int i = 0; i < (step->backward ? 6 : 3); i++) {
         const gpunn_value *value = (i < 3 ? step->in : step->grad_in) + (c.packed ? 0 : i % 3);
@@ -11538,12 +12232,15 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     }
     const int64_t bias = key->bias[0] * key->bias[1] * key->bias[2] * key->bias[3];
     gpunn__arena  arena = {(char *)step->workspace, 0};
-    data->sums = gpunn__arena_take(&arena, step->backward || !step->training ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) : 0);
+    data->sums = gpunn__arena_take(
+        &arena, step->backward || !step->training ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) : 0);
     data->lse = step->training ? step->saved : data->sums;
     data->bias = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, bias));
-    data->lengths = (int *)gpunn__arena_take(&arena, key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
+    data->lengths = (int *)gpunn__arena_take(&arena,
+                                             key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
     const gpunn_status status = gpunn__attention_plan(cuda, key, bytes);
-    data->dq_sums = gpunn__arena_take(&arena, key->adds ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l * c.e) : 0);
+    data->dq_sums = gpunn__arena_take(&arena,
+                                      key->adds ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l * c.e) : 0);
     data->workspace = gpunn__arena_take(&arena, 0);
     *bytes += arena.bytes;
     *fused = status == GPUNN_OK;
@@ -11557,7 +12254,8 @@ static gpunn_status gpunn__attention_check(gpunn__cuda *cuda, const gpunn__atten
 {
     const double scores = (double)(c->n * c->heads * c->l) * (double)c->s;
     if (scores < 1e15) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "%.0f scores do not fit a GPU's memory; use a smaller batch or shorter rows",
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
+                            "%.0f scores do not fit a GPU's memory; use a smaller batch or shorter rows",
                             scores);
 }
 
@@ -11576,21 +12274,24 @@ static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step
         step->workspace_bytes = arena.bytes;
         if (step->training) step->saved_bytes = (size_t)(c.n * c.heads * c.l) * sizeof(float2);
     }
-    GPUNN__TRY(
-        gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true, &scores, false, false, action));
+    GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true,
+                                        &scores, false, false, action));
     if (action != GPUNN__PREPARE) {
         gpunn__attention t = gpunn__attention_of(cuda, step, &c);
         t.a.x = scores.data;
         t.a.out = weights.data;
         t.a.out_type = weights.dtype;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_kernel, gpunn__along_blocks(cuda, &t.a), GPUNN__THREADS, t));
+        GPUNN__TRY(
+            GPUNN__LAUNCH(cuda, gpunn__attention_kernel, gpunn__along_blocks(cuda, &t.a), GPUNN__THREADS, t));
     }
-    return gpunn__attention_product(cuda, step, &c, c.l, c.ev, c.s, &weights, false, &part[2], false, &y, false, false, action);
+    return gpunn__attention_product(cuda, step, &c, c.l, c.ev, c.s, &weights, false, &part[2], false, &y,
+                                    false, false, action);
 }
 
 /* The gradient of k (part 1) or v (part 2). If it is 16-bit and shared by heads of q, it is summed in F32
  * first. */
-static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step, const gpunn__attention_shape *c, int part,
+static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step,
+                                            const gpunn__attention_shape *c, int part,
                                             const gpunn__heads *left, const gpunn__heads *right, size_t used,
                                             gpunn__action action)
 {
@@ -11604,12 +12305,14 @@ static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step,
     sums.data = gpunn__beyond((char *)step->workspace, used);
     sums.dtype = GPUNN_F32;
     if (wide) d = gpunn__attention_heads(c, &sums, part);
-    if (wide && action == GPUNN__PREPARE && step->workspace_bytes < used + gpunn__bytes(GPUNN_F32, value->count))
+    if (wide && action == GPUNN__PREPARE &&
+        step->workspace_bytes < used + gpunn__bytes(GPUNN_F32, value->count))
         step->workspace_bytes = used + gpunn__bytes(GPUNN_F32, value->count);
     GPUNN__TRY(gpunn__attention_product(cuda, step, c, c->s, e, c->l, left, true, right, false, &d, true,
                                         !wide && step->accumulate[operand], action));
     if (!wide || action == GPUNN__PREPARE) return GPUNN_OK;
-    return gpunn__cuda_copy(cuda, value->data, value->dtype, d.data, GPUNN_F32, value->count, step->accumulate[operand]);
+    return gpunn__cuda_copy(cuda, value->data, value->dtype, d.data, GPUNN_F32, value->count,
+                            step->accumulate[operand]);
 }
 
 static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -11620,15 +12323,17 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
     gpunn__arena arena = {(char *)step->workspace, 0};
     for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
     const bool         same = part[0].dtype == GPUNN_F32;
-    const gpunn__heads dy = gpunn__attention_heads(&c, &step->grad_out, 3), dq = gpunn__attention_heads(&c, &step->grad_in[0], 0);
+    const gpunn__heads dy = gpunn__attention_heads(&c, &step->grad_out, 3),
+                       dq = gpunn__attention_heads(&c, &step->grad_in[0], 0);
     const gpunn__heads scores = gpunn__attention_head_scores(&arena, &c, GPUNN_F32);
     const gpunn__heads dp = gpunn__attention_head_scores(&arena, &c, GPUNN_F32);
     const gpunn__heads weights = same ? scores : gpunn__attention_head_scores(&arena, &c, part[0].dtype);
     const gpunn__heads ds = same ? dp : gpunn__attention_head_scores(&arena, &c, part[0].dtype);
     if (action == GPUNN__PREPARE) step->workspace_bytes = arena.bytes;
-    GPUNN__TRY(
-        gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true, &scores, false, false, action));
-    GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.ev, &dy, false, &part[2], true, &dp, false, false, action));
+    GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true,
+                                        &scores, false, false, action));
+    GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.ev, &dy, false, &part[2], true, &dp,
+                                        false, false, action));
     if (action != GPUNN__PREPARE) {
         gpunn__attention t = gpunn__attention_of(cuda, step, &c);
         t.a.x = scores.data;
@@ -11636,20 +12341,23 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
         t.weights = weights.data;
         t.a.out = ds.data;
         t.a.out_type = ds.dtype;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_backward_kernel, gpunn__along_blocks(cuda, &t.a), GPUNN__THREADS, t));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_backward_kernel, gpunn__along_blocks(cuda, &t.a),
+                                 GPUNN__THREADS, t));
     }
     if (dq.data) /* first, since all three may belong to one packed value */
-        GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.e, c.s, &ds, false, &part[1], false, &dq, false,
-                                            step->accumulate[0], action));
+        GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.e, c.s, &ds, false, &part[1], false, &dq,
+                                            false, step->accumulate[0], action));
     GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], arena.bytes, action));
     return gpunn__attention_shared(cuda, step, &c, 2, &weights, &dy, arena.bytes, action);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, gpunn_step *step,
+                                                                      gpunn__action action)
 {
     const gpunn_value *in = step->in, *last = in[0].rank == 5 ? &in[0] : &in[2],
                       *y = step->backward ? &step->grad_out : &step->out;
-    for (int i = 0; in[0].rank == 4 && i < 2; i++) GPUNN__TRY(gpunn__check_operands(cuda, &in[i], &in[i + 1], &in[i + 1]));
+    for (int i = 0; in[0].rank == 4 && i < 2; i++)
+        GPUNN__TRY(gpunn__check_operands(cuda, &in[i], &in[i + 1], &in[i + 1]));
     GPUNN__TRY(gpunn__check_operands(cuda, step->backward ? y : last, last, y));
     gpunn__dnn_attention      key;
     gpunn__dnn_attention_data data;
@@ -11658,14 +12366,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cud
     GPUNN__TRY(gpunn__attention_fused(cuda, step, &key, &data, &bytes, &fused));
     if (fused && action == GPUNN__PREPARE) {
         step->workspace_bytes = bytes;
-        if (step->training && !step->backward) step->saved_bytes = gpunn__bytes(GPUNN_F32, key.n * key.heads * key.l);
+        if (step->training && !step->backward)
+            step->saved_bytes = gpunn__bytes(GPUNN_F32, key.n * key.heads * key.l);
         return GPUNN_OK;
     }
     if (fused) return gpunn__attention_run(cuda, &in[3], &key, &data);
-    return step->backward ? gpunn__attention_backward(cuda, step, action) : gpunn__attention_forward(cuda, step, action);
+    return step->backward ? gpunn__attention_backward(cuda, step, action)
+                          : gpunn__attention_forward(cuda, step, action);
 }
 
-/* ==== >>cuda/recurrent ============================================================================================= *
+/* ==== >>cuda/recurrent =================================================================================== *
  * rnn, lstm and gru: one layer, F32 in all precisions. cuDNN keeps all weights in one buffer, so they are
  * gathered there from PyTorch's layout, and their gradients are scattered back. cuDNN has PyTorch's order of
  * gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases.
@@ -11697,17 +12407,21 @@ static void gpunn__dnn_rnn_forget(gpunn__cuda *cuda, void *value)
 }
 
 /* Makes the descriptors, which needs no device. cuDNN 9 reads the sequence lengths here, on the host. */
-static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
+static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key,
+                                    gpunn__dnn_rnn_choice *choice)
 {
     const cudnnRNNMode_t mode = key->op == GPUNN_OP_LSTM  ? CUDNN_LSTM
                                 : key->op == GPUNN_OP_GRU ? CUDNN_GRU
                                 : key->relu               ? CUDNN_RNN_RELU
                                                           : CUDNN_RNN_TANH;
-    const int            length = (int)key->length, batch = (int)key->batch, in = (int)key->in, hidden = (int)key->hidden;
-    const int    directions = (int)key->directions, dim[3] = {directions, batch, hidden}, stride[3] = {batch * hidden, hidden, 1};
-    const size_t bytes = (size_t)batch * sizeof(int);
-    int *const   lengths = (int *)gpunn__host_alloc(builder->cuda, bytes);
-    const int64_t sizes[] = {key->length, key->batch, key->in, key->directions * key->hidden, key->batch * key->hidden};
+    const int            length = (int)key->length, batch = (int)key->batch, in = (int)key->in,
+              hidden = (int)key->hidden;
+    const int directions = (int)key->directions, dim[3] = {directions, batch, hidden},
+              stride[3] = {batch * hidden, hidden, 1};
+    const size_t  bytes = (size_t)batch * sizeof(int);
+    int *const    lengths = (int *)gpunn__host_alloc(builder->cuda, bytes);
+    const int64_t sizes[] = {key->length, key->batch, key->in, key->directions * key->hidden,
+                             key->batch * key->hidden};
     if (lengths == NULL) {
         builder->status = GPUNN_ERR_MEMORY;
         (void)snprintf(builder->text, sizeof builder->text, "out of memory");
@@ -11727,20 +12441,23 @@ static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dn
     (void)GPUNN__DNN(builder, cudnnCreateTensorDescriptor, &choice->bias);
     (void)GPUNN__DNN(builder, cudnnSetRNNDescriptor_v8, choice->rnn, CUDNN_RNN_ALGO_STANDARD, mode,
                      key->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
-                     directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT,
-                     CUDNN_DATA_FLOAT, key->precision == GPUNN_PRECISION_TF32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH, in, hidden,
+                     directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
+                     CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT,
+                     key->precision == GPUNN_PRECISION_TF32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH, in, hidden,
                      hidden, 1, NULL, CUDNN_RNN_PADDED_IO_ENABLED);
-    (void)GPUNN__DNN(builder, cudnnSetRNNDataDescriptor, choice->x, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
-                     length, batch, in, lengths, NULL);
-    (void)GPUNN__DNN(builder, cudnnSetRNNDataDescriptor, choice->y, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
-                     length, batch, directions * hidden, lengths, NULL);
+    (void)GPUNN__DNN(builder, cudnnSetRNNDataDescriptor, choice->x, CUDNN_DATA_FLOAT,
+                     CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, length, batch, in, lengths, NULL);
+    (void)GPUNN__DNN(builder, cudnnSetRNNDataDescriptor, choice->y, CUDNN_DATA_FLOAT,
+                     CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, length, batch, directions * hidden, lengths,
+                     NULL);
     (void)GPUNN__DNN(builder, cudnnSetTensorNdDescriptor, choice->state, CUDNN_DATA_FLOAT, 3, dim, stride);
     gpunn__host_free(builder->cuda, lengths, bytes);
 }
 
 /* Finds the offsets of the weights' parts. The gates of one matrix must be contiguous, as in PyTorch;
  * otherwise cuDNN is not used. */
-static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
+static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key,
+                                 gpunn__dnn_rnn_choice *choice)
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
     char *const       base = (char *)libraries->lt_workspace; /* any address, since nothing is read from it */
@@ -11749,20 +12466,23 @@ static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_r
         for (int64_t g = 0; g < 2 * gates; g++) {
             void         *address[2] = {base, base};
             const int64_t size[2] = {key->hidden * (g < gates ? key->in : key->hidden), key->hidden};
-            (void)GPUNN__DNN(builder, cudnnGetRNNWeightParams, libraries->dnn, choice->rnn, (int32_t)d, choice->sizes.weights,
-                             base, (int32_t)g, choice->matrix, &address[0], choice->bias, &address[1]);
+            (void)GPUNN__DNN(builder, cudnnGetRNNWeightParams, libraries->dnn, choice->rnn, (int32_t)d,
+                             choice->sizes.weights, base, (int32_t)g, choice->matrix, &address[0],
+                             choice->bias, &address[1]);
             for (int i = 0; i < (key->bias ? 2 : 1) && builder->status == GPUNN_OK; i++) {
                 int64_t *const first = &choice->sizes.part[d][2 * i + (g >= gates)];
                 const int64_t  at = ((char *)address[i] - base) / (int64_t)sizeof(float);
                 if (g % gates == 0) *first = at;
                 if (at == *first + g % gates * size[i]) continue;
                 builder->status = GPUNN_ERR_UNSUPPORTED;
-                (void)snprintf(builder->text, sizeof builder->text, "the weights of its gates do not lie behind each other");
+                (void)snprintf(builder->text, sizeof builder->text,
+                               "the weights of its gates do not lie behind each other");
             }
         }
 }
 
-static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
+static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                          gpunn__dnn_rnn_choice *choice)
 {
     gpunn__libraries     *libraries = cuda->libraries;
     gpunn__dnn_rnn_sizes *sizes = &choice->sizes;
@@ -11771,12 +12491,13 @@ static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rn
     gpunn__dnn_rnn_describe(&builder, key, choice);
     (void)GPUNN__DNN(&builder, cudnnGetRNNWeightSpaceSize, libraries->dnn, choice->rnn, &sizes->weights);
     (void)GPUNN__DNN(&builder, cudnnGetRNNTempSpaceSizes, libraries->dnn, choice->rnn,
-                     key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, choice->x, &sizes->workspace,
-                     &sizes->reserve);
+                     key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, choice->x,
+                     &sizes->workspace, &sizes->reserve);
     gpunn__dnn_rnn_parts(&builder, key, choice);
     if (builder.status == GPUNN_OK && sizes->workspace > cuda->args.workspace_limit) {
         builder.status = GPUNN_ERR_UNSUPPORTED;
-        (void)snprintf(builder.text, sizeof builder.text, "it needs %llu bytes of workspace and workspace_limit is %llu",
+        (void)snprintf(builder.text, sizeof builder.text,
+                       "it needs %llu bytes of workspace and workspace_limit is %llu",
                        (unsigned long long)sizes->workspace, (unsigned long long)cuda->args.workspace_limit);
     }
     choice->usable = builder.status == GPUNN_OK;
@@ -11795,50 +12516,59 @@ static gpunn__dnn_rnn_choice *gpunn__dnn_rnn_entry(gpunn__cuda *cuda, const gpun
                                                        gpunn__dnn_rnn_forget, &fresh);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                    gpunn__dnn_rnn_sizes *sizes)
 {
     gpunn__dnn_rnn_choice *choice = gpunn__dnn_rnn_entry(cuda, key);
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_rnn_search(cuda, key, choice));
     if (!choice->usable)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s", choice->reason);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s",
+                                choice->reason);
     *sizes = choice->sizes;
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                const gpunn__dnn_rnn_data *data)
 {
     cudnnHandle_t                handle = cuda->libraries->dnn;
     const gpunn__dnn_rnn_choice *c = gpunn__dnn_rnn_entry(cuda, key);
     gpunn__dnn_builder           builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
     if (!c) return GPUNN_ERR_MEMORY;
     if (!c->usable) return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this recurrent layer was not prepared");
-    const size_t weights = c->sizes.weights, workspace = c->sizes.workspace, reserve = key->training ? c->sizes.reserve : 0;
+    const size_t weights = c->sizes.weights, workspace = c->sizes.workspace,
+                 reserve = key->training ? c->sizes.reserve : 0;
     if (!data->backward)
         (void)GPUNN__DNN(&builder, cudnnRNNForward, handle, c->rnn,
-                         key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, c->x, data->x, c->y, data->y,
-                         c->state, data->h_0, data->h_n, c->state, data->c_0, data->c_n, weights, data->weights, workspace,
-                         data->workspace, reserve, data->reserve);
-    else
-        (void)GPUNN__DNN(&builder, cudnnRNNBackwardData_v8, handle, c->rnn, NULL, c->y, data->y, data->dy, c->x, data->dx,
-                         c->state, data->h_0, data->dh_n, data->dh_0, c->state, data->c_0, data->dc_n, data->dc_0, weights,
-                         data->weights, workspace, data->workspace, reserve, data->reserve);
-    if (data->dweights) /* after the previous call, whose reserve it reads */
-        (void)GPUNN__DNN(&builder, cudnnRNNBackwardWeights_v8, handle, c->rnn, CUDNN_WGRAD_MODE_ADD, NULL, c->x, data->x,
-                         c->state, data->h_0, c->y, data->y, weights, data->dweights, workspace, data->workspace, reserve,
+                         key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, c->x,
+                         data->x, c->y, data->y, c->state, data->h_0, data->h_n, c->state, data->c_0,
+                         data->c_n, weights, data->weights, workspace, data->workspace, reserve,
                          data->reserve);
+    else
+        (void)GPUNN__DNN(&builder, cudnnRNNBackwardData_v8, handle, c->rnn, NULL, c->y, data->y, data->dy,
+                         c->x, data->dx, c->state, data->h_0, data->dh_n, data->dh_0, c->state, data->c_0,
+                         data->dc_n, data->dc_0, weights, data->weights, workspace, data->workspace, reserve,
+                         data->reserve);
+    if (data->dweights) /* after the previous call, whose reserve it reads */
+        (void)GPUNN__DNN(&builder, cudnnRNNBackwardWeights_v8, handle, c->rnn, CUDNN_WGRAD_MODE_ADD, NULL,
+                         c->x, data->x, c->state, data->h_0, c->y, data->y, weights, data->dweights,
+                         workspace, data->workspace, reserve, data->reserve);
     if (builder.status == GPUNN_OK) return GPUNN_OK;
     GPUNN__TRY(gpunn__cuda_check(cuda, cudaGetLastError(), "cudnnRNN"));
     return gpunn__dnn_fail(cuda, builder.status, builder.text);
 }
 #elif !defined(GPUNN__EMULATOR) /* no cudnn.h: products and a kernel per step */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                    gpunn__dnn_rnn_sizes *sizes)
 {
     (void)key, (void)sizes;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                            "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                const gpunn__dnn_rnn_data *data)
 {
     (void)data;
     return gpunn__dnn_rnn_prepare(cuda, key, NULL);
@@ -11878,19 +12608,23 @@ static __device__ __forceinline__ int64_t gpunn__recurrent_length(const gpunn__r
 }
 
 /* Element k of the state h that sequence n has before step s. */
-static __device__ __forceinline__ float gpunn__recurrent_before(const gpunn__recurrent &r, int64_t s, int64_t n, int64_t k)
+static __device__ __forceinline__ float gpunn__recurrent_before(const gpunn__recurrent &r, int64_t s,
+                                                                int64_t n, int64_t k)
 {
     int64_t t = s > 0 ? gpunn__recurrent_time(r, s - 1) : r.length;
-    if (t < gpunn__recurrent_length(r, n)) return r.y[((t * r.batch + n) * r.directions + r.direction) * r.hidden + k];
+    if (t < gpunn__recurrent_length(r, n))
+        return r.y[((t * r.batch + n) * r.directions + r.direction) * r.hidden + k];
     return r.h_0 ? gpunn__load(r.h_0, r.h_0_dtype, n * r.hidden + k) : 0;
 }
 
 /* One forward step of a direction: gates, state and y. Sequences that have ended keep their state. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_kernel(const gpunn__recurrent r)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__recurrent_cell_kernel(const gpunn__recurrent r)
 {
     GPUNN__FOLLOW();
     const int64_t H = r.hidden, t = gpunn__recurrent_time(r, r.step);
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H;
+         i += (int64_t)gridDim.x * blockDim.x) {
         int64_t n = i / H, k = i - n * H, length = gpunn__recurrent_length(r, n);
         float  *gate = r.kept + (t * r.batch + n) * r.width + k, x[4], h = r.h[i], c = r.c[i], y = 0;
         if (length < 0) h = c = y = NAN;
@@ -11936,15 +12670,18 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_k
 
 /* One backward step of a direction: replaces the saved gates by their gradients and updates those of the
  * state. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_backward_kernel(const gpunn__recurrent r)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__recurrent_cell_backward_kernel(const gpunn__recurrent r)
 {
     GPUNN__FOLLOW();
     const int64_t H = r.hidden, t = gpunn__recurrent_time(r, r.step);
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H;
+         i += (int64_t)gridDim.x * blockDim.x) {
         int64_t n = i / H, k = i - n * H, length = gpunn__recurrent_length(r, n);
         float  *gate = r.kept + (t * r.batch + n) * r.width + k, dh = r.h[i];
         if (t >= length) {
-            for (int g = 0; g < r.width / H - (r.op == GPUNN_OP_LSTM); g++) gate[g * H] = length < 0 ? NAN : 0.0f;
+            for (int g = 0; g < r.width / H - (r.op == GPUNN_OP_LSTM); g++)
+                gate[g * H] = length < 0 ? NAN : 0.0f;
             continue;
         }
         dh += r.dy[((t * r.batch + n) * r.directions + r.direction) * H + k];
@@ -11953,7 +12690,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_b
             gate[0] = r.relu ? (y <= 0 ? 0 : dh) : dh * (1 - y * y);
             dh = 0;
         } else if (r.op == GPUNN_OP_LSTM) {
-            float in = gate[0], forget = gate[H], g = gate[2 * H], out = gate[3 * H], tanh_c = tanhf(gate[4 * H]), before;
+            float in = gate[0], forget = gate[H], g = gate[2 * H], out = gate[3 * H],
+                  tanh_c = tanhf(gate[4 * H]), before;
             if (r.step > 0)
                 before = gate[(r.direction ? r.batch : -r.batch) * r.width + 4 * H];
             else
@@ -11979,13 +12717,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_b
 }
 
 /* to[time][n][hidden] = the h that each step starts from. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_before_kernel(const gpunn__recurrent r, float *to)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__recurrent_before_kernel(const gpunn__recurrent r, float *to)
 {
     GPUNN__FOLLOW();
     int64_t count = r.length * r.batch * r.hidden;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = i / r.hidden, t = row / r.batch;
-        to[i] = gpunn__recurrent_before(r, gpunn__recurrent_time(r, t), row - t * r.batch, i - row * r.hidden);
+        to[i] = gpunn__recurrent_before(r, gpunn__recurrent_time(r, t), row - t * r.batch,
+                                        i - row * r.hidden);
     }
 }
 
@@ -12033,11 +12774,12 @@ static void gpunn__recurrent_relayout(gpunn__recurrent *r, const gpunn_step *ste
 
 /* to[i] = or += from[i], or 0 if from is NULL. Any alignment is possible. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__recurrent_copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count,
-                                 bool add)
+    gpunn__recurrent_copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                 int64_t count, bool add)
 {
     GPUNN__FOLLOW();
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
         float x = from ? gpunn__load(from, from_dtype, i) : 0;
         gpunn__store(to, to_dtype, i, add ? gpunn__load(to, to_dtype, i) + x : x);
     }
@@ -12046,13 +12788,13 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 static gpunn_status gpunn__recurrent_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from,
                                           gpunn_dtype from_dtype, int64_t count, bool add)
 {
-    return GPUNN__LAUNCH(cuda, gpunn__recurrent_copy_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, to, to_dtype, from,
-                         from_dtype, count, add);
+    return GPUNN__LAUNCH(cuda, gpunn__recurrent_copy_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS,
+                         to, to_dtype, from, from_dtype, count, add);
 }
 
 /* The products of one step: gates += h W_hh^T, with gru's q separate. Backward: dh += gates W_hh. */
-static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__recurrent *r,
-                                          gpunn__action action)
+static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *step,
+                                          const gpunn__recurrent *r, gpunn__action action)
 {
     const int64_t  H = r->hidden, t = r->direction ? r->length - 1 - r->step : r->step, rows = r->gates * H;
     float *const   gates = gpunn__beyond(r->kept, t * r->batch * r->width);
@@ -12087,8 +12829,8 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
 }
 
 /* Operand i in F32, converted into the workspace if needed. */
-static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i, gpunn__arena *arena,
-                                             gpunn_value *x)
+static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i,
+                                             gpunn__arena *arena, gpunn_value *x)
 {
     const gpunn_value *from = &step->in[i];
     *x = *from;
@@ -12109,15 +12851,17 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
     gpunn_value      x, gates;
     r.h = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
     r.c = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
-    float *const evaluation = step->training ? NULL : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, kept));
+    float *const evaluation = step->training
+                                  ? NULL
+                                  : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, kept));
     GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &arena, &x));
     for (int64_t d = 0; d < r.directions; d++) {
         gpunn__recurrent_relayout(&r, step, d);
         if (!step->training) r.kept = evaluation;
         gates = x;
         gates.data = r.kept;
-        gpunn__product p = gpunn__make_product(step, r.length * r.batch, rows, r.in, &x, false, &step->in[4 + 4 * d], true,
-                                               &gates);
+        gpunn__product p = gpunn__make_product(step, r.length * r.batch, rows, r.in, &x, false,
+                                               &step->in[4 + 4 * d], true, &gates);
         p.ldd = r.width;
         GPUNN__TRY(gpunn__products(cuda, &p, 1, action));
         if (run) GPUNN__TRY(gpunn__recurrent_copy(cuda, r.h, GPUNN_F32, r.h_0, r.h_0_dtype, states, false));
@@ -12139,10 +12883,12 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
 
 /* The gradients of one direction's weights and its part of dx, from the gradients of the gates. */
 static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action,
-                                               const gpunn__recurrent *r, const gpunn_value *x, const gpunn_value *dx,
-                                               float *before, float *sums, void *workspace)
+                                               const gpunn__recurrent *r, const gpunn_value *x,
+                                               const gpunn_value *dx, float *before, float *sums,
+                                               void *workspace)
 {
-    const int64_t      steps = r->length * r->batch, H = r->hidden, rows = r->gates * H, first = 4 + 4 * r->direction;
+    const int64_t steps = r->length * r->batch, H = r->hidden, rows = r->gates * H,
+                  first = 4 + 4 * r->direction;
     const bool         gru = r->op == GPUNN_OP_GRU, run = action == GPUNN__BACKWARD;
     const gpunn_value *grad = step->grad_in + first;
     const bool        *add = step->accumulate + first;
@@ -12150,7 +12896,8 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
     gates.data = r->kept;
     previous.data = before;
     if (dx->data) {
-        gpunn__product p = gpunn__make_product(step, steps, r->in, rows, &gates, false, &step->in[first], false, dx);
+        gpunn__product p = gpunn__make_product(step, steps, r->in, rows, &gates, false, &step->in[first],
+                                               false, dx);
         p.lda = r->width;
         p.accumulate = r->direction > 0 || (dx->data == step->grad_in[0].data && step->accumulate[0]);
         GPUNN__TRY(gpunn__products(cuda, &p, 1, action));
@@ -12162,8 +12909,8 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
         GPUNN__TRY(gpunn__products(cuda, &p, 1, action));
     }
     if (grad[1].data && run)
-        GPUNN__TRY(
-            GPUNN__LAUNCH(cuda, gpunn__recurrent_before_kernel, gpunn__blocks(cuda, steps * H, 1), GPUNN__THREADS, *r, before));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_before_kernel, gpunn__blocks(cuda, steps * H, 1),
+                                 GPUNN__THREADS, *r, before));
     for (int i = 0; grad[1].data && i < (gru ? 2 : 1); i++) { /* gru: r and z, then q */
         gpunn__product p = gpunn__make_product(step,
                                                !gru     ? rows
@@ -12177,13 +12924,15 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
         GPUNN__TRY(gpunn__products(cuda, &p, 1, action));
     }
     if (!run || (grad[2].data == NULL && grad[3].data == NULL)) return GPUNN_OK;
-    GPUNN__TRY(gpunn__cuda_channel_sums(cuda, r->kept, GPUNN_F32, steps, r->width, 1, sums, false, workspace));
+    GPUNN__TRY(
+        gpunn__cuda_channel_sums(cuda, r->kept, GPUNN_F32, steps, r->width, 1, sums, false, workspace));
     for (int i = 2; i < 4; i++) {
         float        *to = (float *)grad[i].data;
         const int64_t both = gru && i == 3 ? 2 * H : rows;
         if (to == NULL) continue;
         GPUNN__TRY(gpunn__recurrent_copy(cuda, to, GPUNN_F32, sums, GPUNN_F32, both, add[i]));
-        if (both < rows) GPUNN__TRY(gpunn__recurrent_copy(cuda, to + both, GPUNN_F32, sums + 3 * H, GPUNN_F32, H, add[i]));
+        if (both < rows)
+            GPUNN__TRY(gpunn__recurrent_copy(cuda, to + both, GPUNN_F32, sums + 3 * H, GPUNN_F32, H, add[i]));
     }
     return GPUNN_OK;
 }
@@ -12200,7 +12949,8 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
     r.c = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
     float *const before = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, steps * r.hidden));
     float *const sums = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, r.width));
-    void *const  workspace = gpunn__arena_take(&arena, gpunn__cuda_channel_sums_workspace(cuda, steps, r.width, 1));
+    void *const  workspace = gpunn__arena_take(&arena,
+                                               gpunn__cuda_channel_sums_workspace(cuda, steps, r.width, 1));
     GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &arena, &x));
     if (dx.data && dx.dtype != GPUNN_F32) {
         void *own = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, dx.count));
@@ -12213,24 +12963,29 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
         const bool         given = step->attr->states;
         const float *const c_n = given && lstm ? final + r.directions * states : NULL;
         if (run) {
-            GPUNN__TRY(gpunn__recurrent_copy(cuda, r.h, GPUNN_F32, given ? final : NULL, GPUNN_F32, states, false));
+            GPUNN__TRY(
+                gpunn__recurrent_copy(cuda, r.h, GPUNN_F32, given ? final : NULL, GPUNN_F32, states, false));
             GPUNN__TRY(gpunn__recurrent_copy(cuda, r.c, GPUNN_F32, c_n, GPUNN_F32, states, false));
         }
         for (r.step = run ? r.length - 1 : 0; r.step >= 0; r.step--) {
-            if (run) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_cell_backward_kernel, blocks, GPUNN__THREADS, r));
-            if (r.step > 0 || step->grad_in[2].data || !run) GPUNN__TRY(gpunn__recurrent_step(cuda, step, &r, action));
+            if (run)
+                GPUNN__TRY(
+                    GPUNN__LAUNCH(cuda, gpunn__recurrent_cell_backward_kernel, blocks, GPUNN__THREADS, r));
+            if (r.step > 0 || step->grad_in[2].data || !run)
+                GPUNN__TRY(gpunn__recurrent_step(cuda, step, &r, action));
         }
         GPUNN__TRY(gpunn__recurrent_gradients(cuda, step, action, &r, &x, &dx, before, sums, workspace));
         for (int i = 2; run && i < 4; i++) {
             const gpunn_value *to = &step->grad_in[i];
             if (to->data)
-                GPUNN__TRY(gpunn__recurrent_copy(cuda, gpunn__element(to->data, to->dtype, d * states), to->dtype,
-                                                 i == 2 ? r.h : r.c, GPUNN_F32, states, step->accumulate[i]));
+                GPUNN__TRY(gpunn__recurrent_copy(cuda, gpunn__element(to->data, to->dtype, d * states),
+                                                 to->dtype, i == 2 ? r.h : r.c, GPUNN_F32, states,
+                                                 step->accumulate[i]));
         }
     }
     if (run && dx.data && dx.data != step->grad_in[0].data)
-        return gpunn__cuda_copy(cuda, step->grad_in[0].data, step->grad_in[0].dtype, dx.data, GPUNN_F32, dx.count,
-                                step->accumulate[0]);
+        return gpunn__cuda_copy(cuda, step->grad_in[0].data, step->grad_in[0].dtype, dx.data, GPUNN_F32,
+                                dx.count, step->accumulate[0]);
     if (!run) step->workspace_bytes = arena.bytes;
     return GPUNN_OK;
 }
@@ -12247,7 +13002,8 @@ static gpunn_status gpunn__recurrent_fits(gpunn__cuda *cuda, const gpunn_step *s
     const bool             relu = r.op == GPUNN_OP_RNN && step->attr->relu;
     *key = {GPUNN__RNN_TAG, r.op, relu,     step->precision, step->training,          r.length,
             r.batch,        r.in, r.hidden, r.directions,    step->in[6].data != NULL};
-    *fits = r.lengths == NULL && !cuda->args.deterministic && !(relu && step->training) && gpunn__dnn_available(cuda);
+    *fits = r.lengths == NULL && !cuda->args.deterministic && !(relu && step->training) &&
+            gpunn__dnn_available(cuda);
     if (!*fits) return GPUNN_OK;
     gpunn_status status = gpunn__dnn_rnn_prepare(cuda, key, sizes);
     *fits = status == GPUNN_OK;
@@ -12265,7 +13021,8 @@ typedef struct gpunn__recurrent_parts {
 } gpunn__recurrent_parts;
 
 /* all = own; back: own = or += all. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_parts_kernel(const gpunn__recurrent_parts p, bool back)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__recurrent_parts_kernel(const gpunn__recurrent_parts p, bool back)
 {
     GPUNN__FOLLOW();
     for (int j = 0; j < p.count; j++) {
@@ -12281,8 +13038,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_parts_
     }
 }
 
-static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__dnn_rnn_sizes *sizes,
-                                          float *all, bool back)
+static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *step,
+                                          const gpunn__dnn_rnn_sizes *sizes, float *all, bool back)
 {
     gpunn__recurrent_parts p;
     int64_t                most = 0;
@@ -12297,7 +13054,8 @@ static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *s
         p.part[p.count++].add = back && step->accumulate[4 + i];
         if (value->count > most) most = value->count;
     }
-    return GPUNN__LAUNCH(cuda, gpunn__recurrent_parts_kernel, gpunn__blocks(cuda, most, 1), GPUNN__THREADS, p, back);
+    return GPUNN__LAUNCH(cuda, gpunn__recurrent_parts_kernel, gpunn__blocks(cuda, most, 1), GPUNN__THREADS, p,
+                         back);
 }
 
 /* Where cuDNN writes the gradient of operand i: the gradient itself, or a buffer from which gpunn__cuda_copy
@@ -12307,7 +13065,8 @@ static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__arena
     const gpunn_value *to = &step->grad_in[i];
     const bool         direct = to->data && to->dtype == GPUNN_F32 && !step->accumulate[i];
     if (to->data == NULL && i > 0) return NULL;
-    return direct ? (float *)to->data : (float *)gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, step->in[i].count));
+    return direct ? (float *)to->data
+                  : (float *)gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, step->in[i].count));
 }
 
 static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step, const gpunn__dnn_rnn *key,
@@ -12326,16 +13085,20 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     data.reserve = step->training ? step->saved : NULL;
     for (int i = 0; i < 4; i++)
         if (i != 1) GPUNN__TRY(gpunn__recurrent_operand(cuda, step, i, &arena, &in[i]));
-    data.x = (const float *)in[0].data, data.h_0 = (const float *)in[2].data, data.c_0 = (const float *)in[3].data;
+    data.x = (const float *)in[0].data, data.h_0 = (const float *)in[2].data,
+    data.c_0 = (const float *)in[3].data;
     data.y = (float *)step->out.data;
     data.dy = (const float *)step->grad_out.data;
-    float *const behind = (float *)(step->backward ? step->grad_out.data : step->out.data) + y, *final[2] = {NULL, NULL};
+    float *const behind = (float *)(step->backward ? step->grad_out.data : step->out.data) + y,
+                 *final[2] = {NULL, NULL};
     /* a state that would be unaligned goes through a buffer of its own */
     for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) {
         const bool aligned = (y + i * states) % 4 == 0;
-        final[i] = aligned ? behind + i * states : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
+        final[i] = aligned ? behind + i * states
+                           : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
     }
-    *(step->backward ? &data.dh_n : &data.h_n) = final[0], *(step->backward ? &data.dc_n : &data.c_n) = final[1];
+    *(step->backward ? &data.dh_n : &data.h_n) = final[0],
+                                    *(step->backward ? &data.dc_n : &data.c_n) = final[1];
     if (step->backward) {
         data.dx = gpunn__recurrent_aside(step, 0, &arena);
         data.dh_0 = gpunn__recurrent_aside(step, 2, &arena);
@@ -12352,19 +13115,21 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, weights, false));
     for (int i = 0; step->backward && i < 2; i++)
         if (final[i] && final[i] != behind + i * states)
-            GPUNN__TRY(gpunn__recurrent_copy(cuda, final[i], GPUNN_F32, behind + i * states, GPUNN_F32, states, false));
+            GPUNN__TRY(gpunn__recurrent_copy(cuda, final[i], GPUNN_F32, behind + i * states, GPUNN_F32,
+                                             states, false));
     if (data.dweights) GPUNN__CUDA(cuda, cudaMemsetAsync(data.dweights, 0, sizes->weights, cuda->stream));
     GPUNN__TRY(gpunn__dnn_rnn_run(cuda, key, &data));
     if (data.dweights) GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, data.dweights, true));
     for (int i = 0; !step->backward && i < 2; i++)
         if (final[i] && final[i] != behind + i * states)
-            GPUNN__TRY(gpunn__recurrent_copy(cuda, behind + i * states, GPUNN_F32, final[i], GPUNN_F32, states, false));
+            GPUNN__TRY(gpunn__recurrent_copy(cuda, behind + i * states, GPUNN_F32, final[i], GPUNN_F32,
+                                             states, false));
     float *const gradients[4] = {data.dx, NULL, data.dh_0, data.dc_0};
     for (int i = 0; i < 4; i++) {
         const gpunn_value *to = &step->grad_in[i];
         if (gradients[i] && to->data && to->data != gradients[i])
-            GPUNN__TRY(
-                gpunn__cuda_copy(cuda, to->data, to->dtype, gradients[i], GPUNN_F32, step->in[i].count, step->accumulate[i]));
+            GPUNN__TRY(gpunn__cuda_copy(cuda, to->data, to->dtype, gradients[i], GPUNN_F32, step->in[i].count,
+                                        step->accumulate[i]));
     }
     return GPUNN_OK;
 }
@@ -12376,7 +13141,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step
     bool                 fits;
     GPUNN__TRY(gpunn__recurrent_fits(cuda, step, &key, &sizes, &fits));
     if (fits) return gpunn__recurrent_library(cuda, step, &key, &sizes, action);
-    return step->backward ? gpunn__recurrent_backward(cuda, step, action) : gpunn__recurrent_forward(cuda, step, action);
+    return step->backward ? gpunn__recurrent_backward(cuda, step, action)
+                          : gpunn__recurrent_forward(cuda, step, action);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_lstm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -12389,14 +13155,20 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_gru(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__cuda_rnn(cuda, step, action);
 }
 
-/* ==== >>cuda/short ================================================================================================= *
+/* ==== >>cuda/short ======================================================================================= *
  * Runs several short steps in one launch, because they take longer to launch than to compute. One block does
  * them one after another, forward or backward: small products, elementwise ops, sums to one number and class
  * losses. A product is small if it has one or two tiles, or few multiplications per thread. Eight
  * multiplications of a thread take about 150 clocks, a launch about 4000. */
-enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_BEFORE_UPDATE = 12, GPUNN__SHORT_TILES = 2, GPUNN__SHORT_EIGHTS = 24 };
+enum {
+    GPUNN__SHORT_STEPS = 16,
+    GPUNN__SHORT_BEFORE_UPDATE = 12,
+    GPUNN__SHORT_TILES = 2,
+    GPUNN__SHORT_EIGHTS = 24
+};
 
-typedef struct gpunn__short_map { /* like gpunn__map_job; each operand has the result's size or is one number */
+/* like gpunn__map_job; each operand has the result's size or is one number */
+typedef struct gpunn__short_map {
     gpunn_op    op;
     bool        single[GPUNN__FROM_COUNT], add[3];
     int         count;
@@ -12443,7 +13215,8 @@ __device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float 
     }
 }
 
-__device__ __forceinline__ float gpunn__map_derivative_of(gpunn_op op, int i, const float *from, const float *attr)
+__device__ __forceinline__ float gpunn__map_derivative_of(gpunn_op op, int i, const float *from,
+                                                          const float *attr)
 {
     switch (op) {
 #define GPUNN__X(ENUM, name, ...) \
@@ -12470,7 +13243,8 @@ __device__ __forceinline__ void gpunn__short_map_make(const gpunn__short_map &m,
         for (int d = 0; d < 3; d++) {
             if (m.to[d] == NULL) continue;
             float gradient = gpunn__map_derivative_of(m.op, d, from, m.attr);
-            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + gradient : gradient);
+            gpunn__store(m.to[d], m.to_dtype[d], i,
+                         m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + gradient : gradient);
         }
     }
 }
@@ -12532,17 +13306,20 @@ __device__ __forceinline__ void gpunn__short_make(const gpunn__short *steps, int
 GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step);
 
 /* Collects the short steps from `step` on. Returns the first step that is not among them. */
-GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short_steps *shorts);
+GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step,
+                                                gpunn__short_steps *shorts);
 
 /* Launches the short steps at cuda->next as one kernel and moves cuda->next past them. Does nothing if there
  * are fewer than two. joins: steps that end the run are left to the launch of its update. */
 GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda, bool joins);
 
 #ifndef GPUNN__SHORT
-#define GPUNN__SHORT 1024 /* most elements of a short step, four per thread; a product may have twice as many */
+#define GPUNN__SHORT \
+    1024 /* most elements of a short step, four per thread; a product may have twice as many */
 #endif
 
-static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 1)
+    gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
 {
     GPUNN__FOLLOW();
     gpunn__short_make(steps.step, steps.count);
@@ -12580,7 +13357,8 @@ static bool gpunn__short_map_of(const gpunn_step *step, gpunn__short_map *m)
 
 static bool gpunn__short_sum_of(const gpunn_step *step, gpunn__short_sum *s)
 {
-    const gpunn_value *x = step->backward ? &step->grad_in[0] : &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value *x = step->backward ? &step->grad_in[0] : &step->in[0],
+                      *y = step->backward ? &step->grad_out : &step->out;
     memset(s, 0, sizeof *s);
     if (step->in[0].count > GPUNN__SHORT || step->out.count != 1 || x->data == NULL) return false;
     s->x = x->data, s->x_type = x->dtype;
@@ -12607,9 +13385,11 @@ static bool gpunn__short_product_of(const gpunn__cuda *cuda, const gpunn__produc
 static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
 {
     gpunn__product whole;
-    if (!step->backward) return gpunn__linear_whole(step, &whole) && gpunn__short_product_of(cuda, &whole, item);
+    if (!step->backward)
+        return gpunn__linear_whole(step, &whole) && gpunn__short_product_of(cuda, &whole, item);
     const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);
-    if ((step->grad_in[2].data && !g.sums) || (step->activated.op && step->grad_in[0].data && !g.derived)) return 0;
+    if ((step->grad_in[2].data && !g.sums) || (step->activated.op && step->grad_in[0].data && !g.derived))
+        return 0;
     for (int i = 0; i < g.count; i++)
         if (!gpunn__short_product_of(cuda, &g.product[i], &item[i])) return 0;
     return g.count;
@@ -12647,8 +13427,8 @@ GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step)
         const char  *text = kernel->nodes[k].text; /* starts with the op's name and ends with the shape */
         const size_t length = strlen(text), word = strcspn(text, " ");
         int          op = 1;
-        while (op < GPUNN_OP_COUNT &&
-               (strncmp(gpunn_op_name((gpunn_op)op), text, word) != 0 || gpunn_op_name((gpunn_op)op)[word] != 0))
+        while (op < GPUNN_OP_COUNT && (strncmp(gpunn_op_name((gpunn_op)op), text, word) != 0 ||
+                                       gpunn_op_name((gpunn_op)op)[word] != 0))
             op++;
         const bool number = length >= 2 && strcmp(text + length - 2, "[]") == 0;
         const bool reduces = op == GPUNN_OP_SUM || op == GPUNN_OP_CROSS_ENTROPY || op == GPUNN_OP_NLL;
@@ -12657,7 +13437,8 @@ GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step)
     return largest <= GPUNN__SHORT;
 }
 
-GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short_steps *shorts)
+GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step,
+                                                gpunn__short_steps *shorts)
 {
     for (shorts->count = 0; shorts->count + 2 <= GPUNN__SHORT_STEPS && step < cuda->end; step++) {
         const int items = gpunn__short_of(cuda, step, &shorts->step[shorts->count]);
@@ -12680,20 +13461,23 @@ GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda, bool joins)
     return GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts);
 }
 
-/* ==== >>cuda/optimizers ============================================================================================ *
+/* ==== >>cuda/optimizers ================================================================================== *
  * The optimizers of gpunn.h's table as kernels, each in one pass over parameter, gradient and state. The
  * inputs of a run's decisions are in device memory: whether the loss is finite, the gradient norm, the loss
  * scale, lr and step. Every block evaluates them itself, in the same order. */
-#define GPUNN__BAD_GRADIENT ((uint64_t)1 << 63) /* flag in bad[0], beside the step: a gradient is bad, not the loss */
+#define GPUNN__BAD_GRADIENT \
+    ((uint64_t)1 << 63) /* flag in bad[0], beside the step: a gradient is bad, not the loss */
 enum {
-    /* up to so many gradient elements, in so many ranges, every block of an update checks all of them itself */
+    /* up to so many gradient elements, in so many ranges, every block of an update checks all of them
+     * itself */
     GPUNN__FEW_GRADIENTS = 4096,
     GPUNN__FEW_RANGES = 2,
     GPUNN__GRADIENT_RANGES = 160, /* most ranges that fit a kernel's arguments */
 };
 
 typedef struct gpunn__update_job {
-    gpunn_update  u;                       /* its lr and step are those of the captured run and are not read */
+    /* its lr and step are those of the captured run and are not read */
+    gpunn_update  u;
     double        setting[GPUNN_SETTINGS]; /* the decimal numbers that the caller wrote */
     const float  *loss, *loss_scale;
     const double *partials;             /* sums of squares of all gradients of the run */
@@ -12711,23 +13495,27 @@ typedef struct gpunn__update_job {
     const gpunn__device_state *state;
     uint64_t                  *bad;
     gpunn_update_numbers      *numbers; /* decided by an earlier kernel; NULL: still to be decided */
-    double                    *sums;    /* trust ratio: per block, the sums of squares of parameter and move */
-    int                        sum_count;
-    int64_t                   *refused; /* as in gpunn_run */
-    uint64_t                  *doubt;   /* as in gpunn_run; updates set it */
+    /* trust ratio: per block, the sums of squares of parameter and move */
+    double   *sums;
+    int       sum_count;
+    int64_t  *refused; /* as in gpunn_run */
+    uint64_t *doubt;   /* as in gpunn_run; updates set it */
 } gpunn__update_job;
 
 /* Copies the values that a run changes in place aside, or back. One block copies ranges first,
  * first + blocks, ... */
-__device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first, unsigned blocks)
+__device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first,
+                                                 unsigned blocks)
 {
     for (unsigned k = first; k < (unsigned)count; k += blocks) {
-        float *const from = back ? kept[k].copy : kept[k].values, *const to = back ? kept[k].values : kept[k].copy;
+        float *const from = back ? kept[k].copy : kept[k].values, *const to = back ? kept[k].values
+                                                                                   : kept[k].copy;
         for (int64_t i = threadIdx.x; i < kept[k].count; i += blockDim.x) to[i] = from[i];
     }
 }
 
-/* A small network's training: the steps that end a run and its update of few parameters, made by one block. */
+/* A small network's training: the steps that end a run and its update of few parameters, made by one
+ * block. */
 typedef struct gpunn__short_training {
     gpunn__short      step[GPUNN__SHORT_BEFORE_UPDATE];
     int               count;
@@ -12760,19 +13548,21 @@ struct gpunn__checks {
 GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run *run);
 
 /* Finds out what the run's steps write, and when. */
-GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks);
+GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run,
+                                                 gpunn__checks *checks);
 
-/* For gradients that are complete after so many steps, but not those that come last: see gpunn__checks_end. They wait until
- * they are many, or only those are left. In a profile, and with GPUNN_PLAIN, all are last. */
+/* For gradients that are complete after so many steps, but not those that come last: see gpunn__checks_end.
+ * They wait until they are many, or only those are left. In a profile, and with GPUNN_PLAIN, all are last. */
 GPUNN__INTERNAL gpunn_status gpunn__checks_after(gpunn__cuda *cuda, gpunn__checks *checks, int steps);
 
 /* The sum of the squares of `count` values, copied to the host. An entry of gpunn_backend. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count,
+                                                        double *result);
 
 /* Statistics of `count` values, as up to GPUNN_SUM_PARTS partial results on the host; unused parts are 0. An
  * entry of gpunn_backend. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
-                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS]);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype,
+                                                    int64_t count, gpunn_value_sums parts[GPUNN_SUM_PARTS]);
 
 /* clang-format off */
 /* The columns states, step and move of the optimizer table: the number of states, and how one element
@@ -12786,29 +13576,31 @@ template <int KIND> struct gpunn__rule;
 #define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
 #define GPUNN__STATE(setting) +1
 #define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
-#define GPUNN__STEP(states, settings, numbers, text)                                                                           \
-    static constexpr int STATES = 0 states;                                                                                    \
-    static __device__ __forceinline__ void step(const float *setting, const float *once, float &p, float g, float &s0,         \
-                                                float &s1, float &s2)                                                          \
-    {                                                                                                                          \
-        settings                                                                                                               \
-        numbers                                                                                                                \
-        text                                                                                                                   \
-        (void)once, (void)p, (void)s0, (void)s1, (void)s2;                                                                     \
+#define GPUNN__STEP(states, settings, numbers, text)                                                        \
+    static constexpr int STATES = 0 states;                                                                 \
+    static __device__ __forceinline__ void step(const float *setting, const float *once, float &p, float g, \
+    float &s0,                                                                                              \
+                                                float &s1, float &s2)                                       \
+    {                                                                                                       \
+        settings                                                                                            \
+        numbers                                                                                             \
+        text                                                                                                \
+        (void)once, (void)p, (void)s0, (void)s1, (void)s2;                                                  \
     }
-#define GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                  \
+#define GPUNN__X(ENUM, name, settings, states, numbers, text) \
     template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> { GPUNN__STEP(states, settings, numbers, text) };
-#define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio)                                            \
-    template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> {                                                                      \
-        GPUNN__STEP(states, settings, numbers, text)                                                                           \
-        static __device__ __forceinline__ float move(const float *setting, const float *once, float p, float s0, float s1,     \
-                                                     float s2)                                                                 \
-        {                                                                                                                      \
-            settings                                                                                                           \
-            numbers                                                                                                            \
-            (void)s2;                                                                                                          \
-            return direction;                                                                                                  \
-        }                                                                                                                      \
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio)                    \
+    template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> {                                              \
+        GPUNN__STEP(states, settings, numbers, text)                                                   \
+        static __device__ __forceinline__ float move(const float *setting, const float *once, float p, \
+        float s0, float s1,                                                                            \
+                                                     float s2)                                         \
+        {                                                                                              \
+            settings                                                                                   \
+            numbers                                                                                    \
+            (void)s2;                                                                                  \
+            return direction;                                                                          \
+        }                                                                                              \
     };
 GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, GPUNN__ONCE)
 #undef where
@@ -12872,7 +13664,8 @@ struct gpunn__verdict {
             if (!gpunn__is_finite(*gpunn__few_at(job, i)) && first == 0) first = (float)(count - i);
         first = gpunn__block_reduce(first, gpunn__larger());
         if (first == 0) return;
-        const unsigned long long place = ~(unsigned long long)(uintptr_t)gpunn__few_at(job, count - (int)first);
+        const unsigned long long place = ~(unsigned long long)(uintptr_t)gpunn__few_at(job,
+                                                                                       count - (int)first);
         if (place > bad_place) bad_place = place;
     }
 };
@@ -12889,14 +13682,16 @@ __device__ __forceinline__ bool gpunn__is_refused(const gpunn__update_job &job)
 }
 
 /* Whether the step may be made. If not, one thread of the launch (tells) reports it. */
-__device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsigned long long bad_place, bool tells)
+__device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsigned long long bad_place,
+                                              bool tells)
 {
     const float   *gradient = (const float *)(uintptr_t)~bad_place;
     const uint64_t step = job.state->step + 1;
     const bool     bad_loss = gpunn__has_bad_loss(job);
     if (!bad_loss && bad_place == 0) return true;
     if (tells && gpunn__is_refused(job))
-        gpunn__note_bad(job.bad, bad_loss ? job.loss : gradient, bad_loss ? step : step | GPUNN__BAD_GRADIENT);
+        gpunn__note_bad(job.bad, bad_loss ? job.loss : gradient,
+                        bad_loss ? step : step | GPUNN__BAD_GRADIENT);
     return false;
 }
 
@@ -12910,19 +13705,22 @@ __device__ __forceinline__ void gpunn__count_refused(const gpunn__update_job &jo
 
 /* Fills in all numbers but those of the kind's row, for which setting and *at receive the settings and the
  * step. One thread runs it. */
-__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, const gpunn__verdict &verdict,
-                                                     gpunn_update_numbers *numbers, double *setting, double *at)
+__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job,
+                                                     const gpunn__verdict    &verdict,
+                                                     gpunn_update_numbers *numbers, double *setting,
+                                                     double *at)
 {
     const gpunn_update &u = job.u;
     float               unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
-    int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
+    int64_t step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
     numbers->go = gpunn__may_go(job, verdict.bad_place, job.reports && blockIdx.x == 0);
     if (job.doubt && job.reports && blockIdx.x == 0) *job.doubt = verdict.bad_place;
     if (!numbers->go && blockIdx.x == 0) gpunn__count_refused(job);
     if (!numbers->go) return;
     if (job.refused) step -= job.refused[u.first];
     if (u.clip_norm > 0) {
-        double ratio = (double)u.clip_norm / (sqrt(verdict.squares) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
+        double ratio = (double)u.clip_norm /
+                       (sqrt(verdict.squares) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
         if (ratio < 1) clip = (float)ratio;
     }
     numbers->scale = u.kind == GPUNN_UPDATE_AVERAGE ? 1 : u.gradient_scale * clip * unscale;
@@ -12939,7 +13737,8 @@ __host__ __device__ constexpr bool gpunn__decided_apart(int kind)
 }
 
 /* The numbers of an update, the same in every thread of every block. */
-template <int KIND> __device__ __forceinline__ gpunn_update_numbers gpunn__update_numbers(const gpunn__update_job &job)
+template <int KIND>
+__device__ __forceinline__ gpunn_update_numbers gpunn__update_numbers(const gpunn__update_job &job)
 {
     __shared__ gpunn_update_numbers shared;
     if (gpunn__decided_apart(KIND)) return *job.numbers;
@@ -12976,7 +13775,8 @@ struct gpunn__elements {
 
 /* Loads elements. Absent states read as 0. */
 template <int KIND>
-__device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const gpunn_update &u, float scale, int64_t i)
+__device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const gpunn_update &u, float scale,
+                                                     int64_t i)
 {
     const float limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
     e->n = gpunn__pack_size(u.count, i);
@@ -12995,7 +13795,8 @@ __device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const g
     }
 }
 
-template <int KIND> __device__ __forceinline__ void gpunn__states_store(gpunn__elements *e, const gpunn_update &u, int64_t i)
+template <int KIND>
+__device__ __forceinline__ void gpunn__states_store(gpunn__elements *e, const gpunn_update &u, int64_t i)
 {
 #pragma unroll
     for (int k = 0; k < gpunn__rule<KIND>::STATES; k++)
@@ -13041,7 +13842,8 @@ template <int KIND> __device__ __forceinline__ void gpunn__update_make(const gpu
 }
 
 /* Four blocks per multiprocessor. Left to its own choice of registers, ptxas spills one kind on sm_90. */
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
+template <int KIND>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
     gpunn__update_make<KIND>(job);
@@ -13063,7 +13865,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 1)
 
 /* The first kernel of a trust ratio: updates the states and sums squares. Block i leaves its two sums at
  * sums + 2 i. */
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(const gpunn__update_job job)
+template <int KIND>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
     const gpunn_update_numbers k = *job.numbers;
@@ -13077,7 +13880,8 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             gpunn__rule<KIND>::step(setting.value, k.once, e.p[j], e.g[j], e.s[0][j], e.s[1][j], e.s[2][j]);
-            const float move = gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+            const float move = gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j],
+                                                       e.s[2][j]);
             if (j < e.n) {
                 squares += (double)e.p[j] * (double)e.p[j];
                 moves += (double)move * (double)move;
@@ -13094,7 +13898,8 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 }
 
 /* The second kernel of a trust ratio: updates the parameters. */
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(const gpunn__update_job job)
+template <int KIND>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
     const gpunn_update_numbers k = *job.numbers;
@@ -13109,13 +13914,15 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     squares = gpunn__block_reduce(squares, gpunn__add());
     moves = gpunn__block_reduce(moves, gpunn__add());
     const double norms = squares > 0 && moves > 0 ? sqrt(squares / moves) : 1;
-    const float  rate = (float)((double)k.lr * gpunn__update_ratio((gpunn_update_kind)KIND, job.setting, norms));
+    const float  rate = (float)((double)k.lr *
+                               gpunn__update_ratio((gpunn_update_kind)KIND, job.setting, norms));
     for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         gpunn__elements e;
         gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++)
-            e.p[j] -= rate * gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+            e.p[j] -= rate *
+                      gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j], e.s[2][j]);
         gpunn__parameters_store(&e, job.u, i);
     }
 }
@@ -13128,10 +13935,11 @@ __device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, 
         if (!gpunn__is_finite(v[j])) (void)atomicMax(bad_place, ~(unsigned long long)(uintptr_t)(x + j));
 }
 
-/* Checks gradients, unless *doubt says that they are finite. Successive ranges start at different blocks, so that
- * short ones are spread over the device. */
+/* Checks gradients, unless *doubt says that they are finite. Successive ranges start at different blocks, so
+ * that short ones are spread over the device. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__finite_kernel(unsigned long long *bad_place, const uint64_t *doubt, const gpunn__gradients gradients)
+    gpunn__finite_kernel(unsigned long long *bad_place, const uint64_t *doubt,
+                         const gpunn__gradients gradients)
 {
     GPUNN__FOLLOW();
     if (doubt && *doubt == 0) return;
@@ -13139,7 +13947,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (int r = 0; r < gradients.count; r++) {
         const float  *x = gradients.values[r];
         const int64_t count = gradients.length[r];
-        int64_t       i = ((blockIdx.x + (unsigned)r) % gridDim.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+        int64_t       i = ((blockIdx.x + (unsigned)r) % gridDim.x * (int64_t)blockDim.x + threadIdx.x) *
+                    GPUNN__PACK;
         for (; i < count; i += step) {
             float v[8];
             gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
@@ -13167,7 +13976,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scale_kernel(float *x, int64_t count, float scale, float limit)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__scale_kernel(float *x, int64_t count, float scale, float limit)
 {
     GPUNN__FOLLOW();
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -13246,7 +14056,8 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
         /* Other kinds decide within the update. A generated kernel would need an extra launch for it. */
         if (u->fused_launch) {
             gpunn__cuda_clear();
-            return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
+            return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream),
+                                     "a generated update");
         }
     }
     job->sums = cuda->partials + GPUNN__PARTIALS;
@@ -13255,10 +14066,10 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
 #define GPUNN__X(ENUM, ...)   \
     case GPUNN_UPDATE_##ENUM: \
         return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
-#define GPUNN__TRUST(ENUM, ...)                                                                                               \
-    case GPUNN_UPDATE_##ENUM:                                                                                                 \
-        GPUNN__TRY(                                                                                                           \
-            GPUNN__LAUNCH(cuda, (gpunn__norms_kernel<GPUNN_UPDATE_##ENUM>), (unsigned)job->sum_count, GPUNN__THREADS, *job)); \
+#define GPUNN__TRUST(ENUM, ...)                                                                              \
+    case GPUNN_UPDATE_##ENUM:                                                                                \
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__norms_kernel<GPUNN_UPDATE_##ENUM>), (unsigned)job->sum_count, \
+                                 GPUNN__THREADS, *job));                                                     \
         return GPUNN__LAUNCH(cuda, (gpunn__trust_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
         GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, , , , )
 #undef GPUNN__X
@@ -13276,14 +14087,15 @@ static int gpunn__squares_of(const gpunn_run *run, const gpunn_update *u)
 }
 
 /* Sums the squares of a clip group's gradients into the partials after those of earlier groups. */
-static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job, int group)
+static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job,
+                                        int group)
 {
     for (int i = 0; i < run->update_count; i++) {
         const gpunn_update *u = &run->updates[i];
         const int           blocks = u->clip_group == group ? gpunn__squares_of(run, u) : 0;
         if (blocks == 0) continue;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient, u->count,
-                                 cuda->partials + job->partial_count, cuda->state));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient,
+                                 u->count, cuda->partials + job->partial_count, cuda->state));
         job->partial_count += blocks;
     }
     return GPUNN_OK;
@@ -13296,10 +14108,12 @@ static bool gpunn__has_gradients(const gpunn_run *run, const gpunn_update *u)
     return u->kind != GPUNN_UPDATE_AVERAGE && (u->parameter || run->loss_scale);
 }
 
-/* ---- checks of gradients --------------------------------------------------------------------------------------------- *
- * No update may use a gradient that is not finite. Kernels on a second stream, a branch of the run's graph, look at gradients
- * right behind the step that wrote them last, while the second-level cache holds them. Where that is not possible a kernel
- * reads all of them before the update. The last few are left to the update's own blocks. */
+/* ---- checks of gradients -------------------------------------------------------------------------------- *
+ * No update
+ * may use a gradient that is not finite. Kernels on a second stream, a branch of the run's graph, look at
+ * gradients right behind the step that wrote them last, while the second-level cache holds them. Where that
+ * is not possible a kernel reads all of them before the update. The last few are left to the update's own
+ * blocks. */
 
 enum {
     GPUNN__CHECK_TOGETHER = 1 << 19, /* floats: gradients wait for others until a kernel has so many */
@@ -13309,10 +14123,12 @@ enum {
 /* Whether blocks of the run's update can look at so many gradients by themselves. */
 static bool gpunn__are_few(const gpunn_run *run, int64_t count)
 {
-    return run->update_count == 1 && count <= GPUNN__FEW_GRADIENTS && run->loss_scale == NULL && run->exchange_count == 0;
+    return run->update_count == 1 && count <= GPUNN__FEW_GRADIENTS && run->loss_scale == NULL &&
+           run->exchange_count == 0;
 }
 
-/* Whether checks follow the run's steps. They do not if norms of all gradients or other ranks' gradients are needed. */
+/* Whether checks follow the run's steps. They do not if norms of all gradients or other ranks' gradients are
+ * needed. */
 static bool gpunn__is_checked(const gpunn_run *run)
 {
     bool checked = run->gradients && run->exchange_count == 0 && (run->update_count > 0 || run->doubt);
@@ -13324,8 +14140,10 @@ static bool gpunn__is_checked(const gpunn_run *run)
 GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run *run)
 {
     const gpunn_update *u = run->updates;
-    if (cuda->plain || run->update_count != 1 || u->count > GPUNN__FEW_GRADIENTS || u->parameter == NULL) return false;
-    if (run->loss_scale || run->exchange_count > 0 || u->clip_norm > 0 || gpunn__decided_apart(u->kind)) return false;
+    if (cuda->plain || run->update_count != 1 || u->count > GPUNN__FEW_GRADIENTS || u->parameter == NULL)
+        return false;
+    if (run->loss_scale || run->exchange_count > 0 || u->clip_norm > 0 || gpunn__decided_apart(u->kind))
+        return false;
 #define GPUNN__X(ENUM, ...) \
     if (u->kind == GPUNN_UPDATE_##ENUM) return true;
     GPUNN_OPTIMIZERS(GPUNN__X, , , , )
@@ -13337,8 +14155,10 @@ GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run
 static const float *gpunn__written_by(const gpunn_run *run, const gpunn_step *step, int i)
 {
     const float *values = (const float *)step->grad_in[i].data;
-    const bool   writes = (step->backward || step->op == GPUNN_OP_GROUP) && values && step->grad_in[i].dtype == GPUNN_F32;
-    return writes && values >= run->gradients && values < run->gradients + run->gradient_count ? values : NULL;
+    const bool   writes = (step->backward || step->op == GPUNN_OP_GROUP) && values &&
+                        step->grad_in[i].dtype == GPUNN_F32;
+    return writes && values >= run->gradients && values < run->gradients + run->gradient_count ? values
+                                                                                               : NULL;
 }
 
 /* Whether the run's updates read any of that. What a run without updates writes, a later one does. */
@@ -13356,12 +14176,14 @@ static bool gpunn__is_read(const gpunn_run *run, const gpunn__check *check)
 /* Adds what operand `first` of step s writes, unless all of it is written again later. */
 static void gpunn__checks_add(gpunn__checks *checks, const gpunn_run *run, int s, int first)
 {
-    gpunn__check check = {gpunn__written_by(run, &run->steps[s], first), run->steps[s].grad_in[first].count, s + 1};
+    gpunn__check check = {gpunn__written_by(run, &run->steps[s], first), run->steps[s].grad_in[first].count,
+                          s + 1};
     for (int t = s, i = first + 1; t < run->step_count && check.values; t++, i = 0)
         for (; i < run->steps[t].input_count; i++) {
             const float  *later = gpunn__written_by(run, &run->steps[t], i);
             const int64_t count = run->steps[t].grad_in[i].count;
-            if (later == NULL || later >= check.values + check.count || check.values >= later + count) continue;
+            if (later == NULL || later >= check.values + check.count || check.values >= later + count)
+                continue;
             if (later <= check.values && later + count >= check.values + check.count) return;
             check.after = t + 1;
         }
@@ -13380,7 +14202,8 @@ static gpunn_status gpunn__checks_reserve(gpunn__cuda *cuda, const gpunn_run *ru
 {
     int capacity = 0;
     for (int s = 0; s < run->step_count; s++)
-        for (int i = 0; i < run->steps[s].input_count; i++) capacity += gpunn__written_by(run, &run->steps[s], i) != NULL;
+        for (int i = 0; i < run->steps[s].input_count; i++)
+            capacity += gpunn__written_by(run, &run->steps[s], i) != NULL;
     if (capacity <= cuda->check_capacity) return GPUNN_OK;
     gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_capacity * sizeof *cuda->checks);
     cuda->checks = (gpunn__check *)gpunn__host_alloc(cuda, (size_t)capacity * sizeof *cuda->checks);
@@ -13388,7 +14211,8 @@ static gpunn_status gpunn__checks_reserve(gpunn__cuda *cuda, const gpunn_run *ru
     return cuda->checks ? GPUNN_OK : GPUNN_ERR_MEMORY;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks)
+GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run,
+                                                 gpunn__checks *checks)
 {
     memset(checks, 0, sizeof *checks);
     checks->bad_place = run->update_count > 0 ? &cuda->state->bad_place : (unsigned long long *)run->doubt;
@@ -13397,25 +14221,27 @@ GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_
     checks->list = cuda->checks;
     for (int s = 0; s < run->step_count; s++)
         for (int i = 0; i < run->steps[s].input_count; i++) gpunn__checks_add(checks, run, s, i);
-    if (checks->count > 1) qsort(checks->list, (size_t)checks->count, sizeof *checks->list, gpunn__check_order);
+    if (checks->count > 1)
+        qsort(checks->list, (size_t)checks->count, sizeof *checks->list, gpunn__check_order);
     return GPUNN_OK;
 }
 
 /* Launches a kernel for the ranges, if there are any, and empties the list. */
-static gpunn_status gpunn__gradients_check(gpunn__cuda *cuda, gpunn__gradients *gradients, unsigned long long *bad_place,
-                                           const uint64_t *doubt)
+static gpunn_status gpunn__gradients_check(gpunn__cuda *cuda, gpunn__gradients *gradients,
+                                           unsigned long long *bad_place, const uint64_t *doubt)
 {
     const unsigned blocks = gpunn__blocks(cuda, gradients->total, GPUNN__PACK);
     if (gradients->count == 0) return GPUNN_OK;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__finite_kernel, blocks, GPUNN__THREADS, bad_place, doubt, *gradients));
+    GPUNN__TRY(
+        GPUNN__LAUNCH(cuda, gpunn__finite_kernel, blocks, GPUNN__THREADS, bad_place, doubt, *gradients));
     gradients->count = 0;
     gradients->total = 0;
     return GPUNN_OK;
 }
 
 /* Adds a range, and launches a kernel for all of them if no more fit. */
-static gpunn_status gpunn__gradients_add(gpunn__cuda *cuda, gpunn__gradients *gradients, const float *values, int64_t count,
-                                         unsigned long long *bad_place, const uint64_t *doubt)
+static gpunn_status gpunn__gradients_add(gpunn__cuda *cuda, gpunn__gradients *gradients, const float *values,
+                                         int64_t count, unsigned long long *bad_place, const uint64_t *doubt)
 {
     gradients->values[gradients->count] = values;
     gradients->length[gradients->count] = count;
@@ -13430,7 +14256,8 @@ static gpunn_status gpunn__checks_launch(gpunn__cuda *cuda, gpunn__checks *check
     gpunn__gradients gradients = {};
     for (; checks->next < end; checks->next++) {
         const gpunn__check *check = &checks->list[checks->next];
-        GPUNN__TRY(gpunn__gradients_add(cuda, &gradients, check->values, check->count, checks->bad_place, NULL));
+        GPUNN__TRY(
+            gpunn__gradients_add(cuda, &gradients, check->values, check->count, checks->bad_place, NULL));
     }
     return gpunn__gradients_check(cuda, &gradients, checks->bad_place, NULL);
 }
@@ -13469,7 +14296,8 @@ static gpunn_status gpunn__checks_end(gpunn__cuda *cuda, gpunn__checks *checks)
     GPUNN__TRY(gpunn__checks_launch(cuda, checks, checks->count));
     if (!checks->beside) return GPUNN_OK;
     GPUNN__CUDA(cuda, cudaEventRecord(cuda->side_to, cuda->side));
-    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->side_to, 0), "cudaStreamWaitEvent");
+    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->side_to, 0),
+                             "cudaStreamWaitEvent");
 }
 
 /* Whether there are checks of all gradients that an update reads, between which there are zeros. */
@@ -13493,7 +14321,8 @@ static bool gpunn__checks_cover_all(const gpunn_run *run, const gpunn__checks *c
     return all;
 }
 
-/* Leaves the gradients that come last, a weight's and a bias's, to the update's blocks, if these can look at them. */
+/* Leaves the gradients that come last, a weight's and a bias's, to the update's blocks, if these can look at
+ * them. */
 static void gpunn__checks_leave(const gpunn_run *run, gpunn__checks *checks, gpunn__update_job *job)
 {
     const int left = checks->count - checks->next;
@@ -13507,8 +14336,8 @@ static void gpunn__checks_leave(const gpunn_run *run, gpunn__checks *checks, gpu
 }
 
 /* Before updates: what the checks beside the steps have left, or all. */
-static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks,
-                                                gpunn__update_job *job)
+static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run,
+                                                gpunn__checks *checks, gpunn__update_job *job)
 {
     gpunn__gradients      gradients = {};
     const uint64_t *const doubt = run->is_checked ? run->doubt : NULL;
@@ -13518,7 +14347,8 @@ static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_r
     }
     checks->next = checks->count;
     GPUNN__TRY(gpunn__checks_end(cuda, checks));
-    if (run->update_count == 1 && gpunn__has_gradients(run, run->updates) && gpunn__are_few(run, run->updates->count)) {
+    if (run->update_count == 1 && gpunn__has_gradients(run, run->updates) &&
+        gpunn__are_few(run, run->updates->count)) {
         job->few[0] = run->updates->gradient;
         job->few_count[0] = (int)run->updates->count;
         return GPUNN_OK;
@@ -13526,7 +14356,8 @@ static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_r
     for (int i = 0; i < run->update_count; i++) {
         const gpunn_update *u = &run->updates[i];
         if (!gpunn__has_gradients(run, u)) continue;
-        GPUNN__TRY(gpunn__gradients_add(cuda, &gradients, u->gradient, u->count, &cuda->state->bad_place, doubt));
+        GPUNN__TRY(
+            gpunn__gradients_add(cuda, &gradients, u->gradient, u->count, &cuda->state->bad_place, doubt));
     }
     return gpunn__gradients_check(cuda, &gradients, &cuda->state->bad_place, doubt);
 }
@@ -13542,7 +14373,8 @@ static __global__ void gpunn__report_in_loss_kernel(const gpunn__update_job job,
     *loss = NAN;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run,
+                                                 gpunn__checks *checks, int *begun)
 {
     int               groups = 1, updated = 0;
     bool              squares = false;
@@ -13569,10 +14401,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
         squares = squares || run->updates[i].clip_norm > 0;
         if (run->updates[i].clip_group >= groups) groups = run->updates[i].clip_group + 1;
     }
-    for (int group = 0; squares && group < groups; group++) GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
+    for (int group = 0; squares && group < groups; group++)
+        GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
     if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, checks, &job));
     if (*begun < run->exchange_count && run->exchanges[*begun].after == GPUNN_AFTER_CHECK) {
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__report_in_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
+        GPUNN__TRY(
+            GPUNN__LAUNCH(cuda, gpunn__report_in_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_CHECK, begun));
         GPUNN__TRY(gpunn__exchanges_end(cuda, 1));
     }
@@ -13580,7 +14414,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
         job.own_first = first;
         job.own_count = 0;
         for (int i = 0; squares && i < run->update_count; i++)
-            if (run->updates[i].clip_group == group) job.own_count += gpunn__squares_of(run, &run->updates[i]);
+            if (run->updates[i].clip_group == group)
+                job.own_count += gpunn__squares_of(run, &run->updates[i]);
         for (job.index = 0; job.index < run->update_count; job.index++) {
             job.u = run->updates[job.index];
             if (job.u.clip_group != group || job.u.parameter == NULL) continue;
@@ -13589,12 +14424,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
             updated++;
         }
     }
-    if (updated == 0 && run->loss) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job));
+    if (updated == 0 && run->loss)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job));
     if (!run->loss_scale) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__loss_scale_kernel, 1, 1, job, run->loss_scale);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count,
+                                                        double *result)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     double       part[GPUNN__PARTIALS];
@@ -13602,9 +14439,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const flo
     *result = 0;
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count, cuda->partials,
-                             (gpunn__device_state *)NULL));
-    GPUNN__CUDA(cuda, cudaMemcpyAsync(part, cuda->partials, (size_t)blocks * sizeof *part, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count,
+                             cuda->partials, (gpunn__device_state *)NULL));
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(part, cuda->partials, (size_t)blocks * sizeof *part,
+                                      cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__TRY(gpunn__stream_wait(cuda));
     for (int i = 0; i < blocks; i++) *result += part[i];
     return GPUNN_OK;
@@ -13617,7 +14455,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     double kinds[6] = {0}; /* counts of finite, zeros, NaN and infinities; sum, sum of squares */
     float  least = INFINITY, most = -INFINITY;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
         const float    value = gpunn__load(x, dtype, i);
         const unsigned size = __float_as_uint(value) & 0x7FFFFFFF;
         kinds[1] += size == 0;
@@ -13634,34 +14473,39 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     most = gpunn__block_reduce(most, gpunn__larger());
     least = -gpunn__block_reduce(-least, gpunn__larger());
     if (threadIdx.x == 0)
-        parts[blockIdx.x] = {kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], (double)least, (double)most};
+        parts[blockIdx.x] = {kinds[0], kinds[1], kinds[2],      kinds[3],
+                             kinds[4], kinds[5], (double)least, (double)most};
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
-                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS])
+GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype,
+                                                    int64_t count, gpunn_value_sums parts[GPUNN_SUM_PARTS])
 {
     gpunn__cuda   *cuda = (gpunn__cuda *)context;
-    const unsigned most = gpunn__blocks(cuda, count, 1), blocks = most < GPUNN_SUM_PARTS ? most : GPUNN_SUM_PARTS;
-    static_assert(sizeof(gpunn_value_sums) * GPUNN_SUM_PARTS <= GPUNN__PARTIALS_BYTES, "they stand in cuda->partials");
+    const unsigned most = gpunn__blocks(cuda, count, 1),
+                   blocks = most < GPUNN_SUM_PARTS ? most : GPUNN_SUM_PARTS;
+    static_assert(sizeof(gpunn_value_sums) * GPUNN_SUM_PARTS <= GPUNN__PARTIALS_BYTES,
+                  "they stand in cuda->partials");
     memset(parts, 0, GPUNN_SUM_PARTS * sizeof *parts);
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__value_sums_kernel, blocks, GPUNN__THREADS, values, dtype, count,
                              (gpunn_value_sums *)(void *)cuda->partials));
-    GPUNN__CUDA(cuda, cudaMemcpyAsync(parts, cuda->partials, blocks * sizeof *parts, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(parts, cuda->partials, blocks * sizeof *parts, cudaMemcpyDeviceToHost,
+                                      cuda->stream));
     GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale,
+                                               float limit)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
-    return GPUNN__LAUNCH(cuda, gpunn__scale_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, values, count, scale,
-                         limit > 0 ? limit : INFINITY);
+    return GPUNN__LAUNCH(cuda, gpunn__scale_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS,
+                         values, count, scale, limit > 0 ? limit : INFINITY);
 }
 
-/* ==== >>run/run ==================================================================================================== *
+/* ==== >>run/run ========================================================================================== *
  * Executes runs. A run that comes back unchanged is captured the second time and replayed as one graph from
  * then on. Values that vary between its runs are passed in the arguments of a kernel, which stores them to
  * cuda->state before the run. */
@@ -13682,10 +14526,11 @@ typedef struct gpunn__numbers {
     float        lr[GPUNN__NUMBERS];
     int64_t      update_step[GPUNN__NUMBERS];
     int          from[GPUNN__NUMBERS], to[GPUNN__NUMBERS]; /* the range of counts of an update */
-    const void  *wide;                                     /* the input of the run's first step if that only rounds to 16 bits */
-    void        *half;
-    gpunn_dtype  half_dtype;
-    int64_t      half_count;
+    /* the input of the run's first step if that only rounds to 16 bits */
+    const void *wide;
+    void       *half;
+    gpunn_dtype half_dtype;
+    int64_t     half_count;
 
     unsigned          rounding; /* number of blocks for that rounding */
     const gpunn_kept *kept;     /* as in gpunn_run, for the blocks after those */
@@ -13693,7 +14538,8 @@ typedef struct gpunn__numbers {
 } gpunn__numbers;
 
 /* The value of a count in this run: the host's plus earlier replays, or in a replay `by` more than before. */
-__device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t told, bool replayed, uint64_t by)
+__device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t told, bool replayed,
+                                                   uint64_t by)
 {
     count->now += replayed ? by : told - count->told;
     if (!replayed) count->told = told;
@@ -13738,14 +14584,15 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
         return;
     }
     if (blockIdx.x > 0) {
-        gpunn__copy_part(numbers.half, numbers.half_dtype, numbers.wide, GPUNN_F32, numbers.half_count, false, blockIdx.x - 1,
-                         numbers.rounding);
+        gpunn__copy_part(numbers.half, numbers.half_dtype, numbers.wide, GPUNN_F32, numbers.half_count, false,
+                         blockIdx.x - 1, numbers.rounding);
         return;
     }
     if (threadIdx.x == 0 && numbers.first == 0) gpunn__count_run(state, numbers);
     if (threadIdx.x == 0) state->bad_place = 0;
     if (threadIdx.x == 0 && numbers.doubt) *numbers.doubt = 0;
-    if (threadIdx.x == 0 && numbers.loss_gradient) *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
+    if (threadIdx.x == 0 && numbers.loss_gradient)
+        *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
     if (numbers.counts) gpunn__count_updates(numbers);
     for (int i = (int)threadIdx.x; i < numbers.count; i += (int)blockDim.x) {
         int64_t step = numbers.update_step[i];
@@ -13779,7 +14626,8 @@ static bool gpunn__rounds_first(const gpunn__cuda *cuda, const gpunn_run *run)
 {
     const gpunn_step *step = run->steps;
     return !cuda->plain && run->step_count > 0 && step->op == GPUNN_OP_CAST && !step->backward &&
-           step->in[0].dtype == GPUNN_F32 && (step->out.dtype == GPUNN_F16 || step->out.dtype == GPUNN_BF16) &&
+           step->in[0].dtype == GPUNN_F32 &&
+           (step->out.dtype == GPUNN_F16 || step->out.dtype == GPUNN_BF16) &&
            step->in[0].channels_last == step->out.channels_last;
 }
 
@@ -13788,10 +14636,10 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
     gpunn__numbers numbers;
     unsigned       keeping = (unsigned)(run->kept_count < 1024 ? run->kept_count : 1024); /* blocks */
     if (run->update_count > GPUNN__MAX_UPDATES)
-        return gpunn__cuda_fail(
-            cuda, GPUNN_ERR_UNSUPPORTED,
-            "%d ranges of parameters have settings of their own, and a GPU takes %d; give fewer parameters their own",
-            run->update_count, GPUNN__MAX_UPDATES);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "%d ranges of parameters have settings of their own, and a GPU takes %d; "
+                                "give fewer parameters their own",
+                                run->update_count, GPUNN__MAX_UPDATES);
     numbers.seed = run->state ? run->state->seed : 0;
     numbers.step = run->state ? run->state->step : 0;
     numbers.draw = run->state ? run->state->draw : 0;
@@ -13831,7 +14679,8 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
             numbers.rounding = gpunn__blocks(cuda, numbers.half_count, GPUNN__PACK);
         }
         const unsigned blocks = 1 + numbers.rounding + keeping;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__numbers_kernel, blocks, blocks > 1 ? GPUNN__THREADS : 32, cuda->state, numbers));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__numbers_kernel, blocks, blocks > 1 ? GPUNN__THREADS : 32,
+                                 cuda->state, numbers));
         numbers.rounding = keeping = 0;
         numbers.first += numbers.count;
     } while (numbers.first < run->update_count);
@@ -13839,7 +14688,8 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
 }
 
 /* Reports a bad loss or gradient that kernels have recorded, once, instead of running; false: there is none.
- * If ranks have joined, the run executes anyway: others wait for it, and some may not know yet. Never waits. */
+ * If ranks have joined, the run executes anyway: others wait for it, and some may not know yet. Never
+ * waits. */
 static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
 {
     uint64_t   noted = cuda->bad[0];
@@ -13864,22 +14714,27 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *st
     gpunn_kernel_call           call;
     memset(&call, 0, sizeof call);
     if (launch == NULL || launch->run == NULL || step->input_count > GPUNN_KERNEL_OPERANDS)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, launch ? "it is for CPUs" : "its CUDA file is not linked");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                launch ? "it is for CPUs" : "its CUDA file is not linked");
     if (action == GPUNN__PREPARE) {
         for (int i = 0; i < step->input_count; i++) {
             gpunn_dtype dtype = step->grad_in[i].dtype ? step->grad_in[i].dtype : step->in[i].dtype;
             if (dtype && dtype != (gpunn_dtype)operands[i].dtype)
-                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                        "it was made for a model of another precision: operand %d is %s here and %s there", i,
-                                        gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
+                return gpunn__cuda_fail(
+                    cuda, GPUNN_ERR_UNSUPPORTED,
+                    "it was made for a model of another precision: operand %d is %s here and %s there", i,
+                    gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
         }
         if (gpunn__short_fused(step))
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "its steps are so short that they share a launch with others");
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "its steps are so short that they share a launch with others");
         step->workspace_bytes = launch->workspace(step->group.batch, cuda->multiprocessors);
-        return step->workspace_bytes == SIZE_MAX ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
-                                                 : GPUNN_OK;
+        return step->workspace_bytes == SIZE_MAX
+                   ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
+                   : GPUNN_OK;
     }
-    for (int i = 0; i < step->input_count; i++) data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
+    for (int i = 0; i < step->input_count; i++)
+        data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
     call.data = data;
     call.accumulate = (const unsigned char *)step->accumulate;
     call.half = step->group.half;
@@ -13900,14 +14755,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
 {
     const gpunn_custom_op *op = step->attr->custom;
     gpunn_custom_function  function = step->backward ? op->cuda_backward : op->cuda_forward;
-    gpunn_value            in[GPUNN_CUSTOM_INPUTS], grad_in[GPUNN_CUSTOM_INPUTS], out = step->out, grad_out = step->grad_out;
-    const bool             run = action != GPUNN__PREPARE;
-    gpunn_custom_call      call;
-    gpunn_value           *values[2 * GPUNN_CUSTOM_INPUTS + 2];
-    int                    count = 0;
+    gpunn_value            in[GPUNN_CUSTOM_INPUTS], grad_in[GPUNN_CUSTOM_INPUTS], out = step->out,
+                                                                       grad_out = step->grad_out;
+    const bool        run = action != GPUNN__PREPARE;
+    gpunn_custom_call call;
+    gpunn_value      *values[2 * GPUNN_CUSTOM_INPUTS + 2];
+    int               count = 0;
     if (function == NULL)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "op '%s' has no .cuda_%s function; give it one, or open the CPU",
-                                op->name, step->backward ? "backward" : "forward");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "op '%s' has no .cuda_%s function; give it one, or open the CPU", op->name,
+                                step->backward ? "backward" : "forward");
     memset(&call, 0, sizeof call);
     call.in = in;
     call.out = &out;
@@ -13932,7 +14789,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
         if (value->data == NULL || (value->dtype != GPUNN_F16 && value->dtype != GPUNN_BF16)) continue;
         void *wide = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, value->count));
         if (run && (value != &out || step->backward))
-            GPUNN__TRY(gpunn__cuda_copy(cuda, wide, GPUNN_F32, value->data, value->dtype, value->count, false));
+            GPUNN__TRY(
+                gpunn__cuda_copy(cuda, wide, GPUNN_F32, value->data, value->dtype, value->count, false));
         if (run) value->data = wide;
         value->dtype = GPUNN_F32;
     }
@@ -13953,8 +14811,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
         return gpunn__cuda_copy(cuda, step->out.data, step->out.dtype, out.data, GPUNN_F32, out.count, false);
     for (int i = 0; i < step->input_count && step->backward; i++)
         if (grad_in[i].data != step->grad_in[i].data)
-            GPUNN__TRY(gpunn__cuda_copy(cuda, step->grad_in[i].data, step->grad_in[i].dtype, grad_in[i].data, GPUNN_F32,
-                                        grad_in[i].count, step->accumulate[i]));
+            GPUNN__TRY(gpunn__cuda_copy(cuda, step->grad_in[i].data, step->grad_in[i].dtype, grad_in[i].data,
+                                        GPUNN_F32, grad_in[i].count, step->accumulate[i]));
     return GPUNN_OK;
 }
 
@@ -13984,7 +14842,8 @@ static gpunn_status gpunn__mark(gpunn__cuda *cuda, int step)
 }
 
 /* What follows the steps. Kernels that follow those of two streams overlap neither. */
-static gpunn_status gpunn__run_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun)
+static gpunn_status gpunn__run_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks,
+                                       int *begun)
 {
     const bool overlaps = cuda->overlaps;
     cuda->overlaps = overlaps && !checks->beside;
@@ -14044,7 +14903,8 @@ static gpunn_status gpunn__times(gpunn__cuda *cuda, int count, double *seconds)
         float milliseconds = 0;
         if (!cuda->marks[i].set) continue;
         if (last >= 0) {
-            GPUNN__CUDA(cuda, cudaEventElapsedTime(&milliseconds, cuda->marks[last].event, cuda->marks[i].event));
+            GPUNN__CUDA(cuda,
+                        cudaEventElapsedTime(&milliseconds, cuda->marks[last].event, cuda->marks[i].event));
             seconds[last] = 1e-3 * (double)milliseconds;
         }
         last = i;
@@ -14074,9 +14934,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, dou
     return status;
 }
 
-/* ---- capture and replay ---------------------------------------------------------------------------------------------- */
+/* ---- capture and replay -------------------------------------------------------------------------------- */
 
-enum { GPUNN__MAX_CAPTURED = 8 }; /* graphs per plan: first and later gradients, or buffers that the program alternates */
+/* graphs per plan: first and later gradients, or buffers that the program alternates */
+enum { GPUNN__MAX_CAPTURED = 8 };
 
 typedef struct gpunn__captured gpunn__captured;
 struct gpunn__captured {
@@ -14090,20 +14951,23 @@ struct gpunn__captured {
 /* Whether all arguments of a captured update kernel are the same. */
 static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
 {
-    return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter && a->state[0] == b->state[0] &&
-           a->state[1] == b->state[1] && a->state[2] == b->state[2] && a->gradient == b->gradient && a->half == b->half &&
-           a->half_dtype == b->half_dtype && memcmp(a->setting + 1, b->setting + 1, sizeof a->setting - sizeof(float)) == 0 &&
-           a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit && a->clip_norm == b->clip_norm &&
-           a->clip_group == b->clip_group && a->fused_launch == b->fused_launch;
+    return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter &&
+           a->state[0] == b->state[0] && a->state[1] == b->state[1] && a->state[2] == b->state[2] &&
+           a->gradient == b->gradient && a->half == b->half && a->half_dtype == b->half_dtype &&
+           memcmp(a->setting + 1, b->setting + 1, sizeof a->setting - sizeof(float)) == 0 &&
+           a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit &&
+           a->clip_norm == b->clip_norm && a->clip_group == b->clip_group &&
+           a->fused_launch == b->fused_launch;
 }
 
 static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
 {
-    bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count && a->loss == b->loss &&
-                a->update_count == b->update_count && a->loss_scale == b->loss_scale && a->skips == b->skips &&
-                a->refused == b->refused && a->doubt == b->doubt && a->is_checked == b->is_checked &&
-                a->gradients == b->gradients;
-    for (int i = 0; i < a->update_count && same; i++) same = gpunn__update_same(&a->updates[i], &b->updates[i]);
+    bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count &&
+                a->loss == b->loss && a->update_count == b->update_count && a->loss_scale == b->loss_scale &&
+                a->skips == b->skips && a->refused == b->refused && a->doubt == b->doubt &&
+                a->is_checked == b->is_checked && a->gradients == b->gradients;
+    for (int i = 0; i < a->update_count && same; i++)
+        same = gpunn__update_same(&a->updates[i], &b->updates[i]);
     return same;
 }
 
@@ -14126,7 +14990,8 @@ static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured 
 static bool gpunn__needs_host(const gpunn_run *run)
 {
     bool meets = false;
-    for (int i = 0; i < run->step_count && !meets; i++) meets = run->steps[i].ranks && !run->steps[i].ranks->joined;
+    for (int i = 0; i < run->step_count && !meets; i++)
+        meets = run->steps[i].ranks && !run->steps[i].ranks->joined;
     return meets;
 }
 
@@ -14167,8 +15032,9 @@ static gpunn_status gpunn__use_stream(gpunn__cuda *cuda, cudaStream_t stream)
 
 static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
 {
-    cudaGraph_t  graph = NULL;
-    cudaStream_t stream = cuda->stream; /* the program may use its stream meanwhile, or it may not support capture */
+    cudaGraph_t graph = NULL;
+    /* the program may use its stream meanwhile, or it may not support capture */
+    cudaStream_t stream = cuda->stream;
     GPUNN__CUDA(cuda, cudaStreamBeginCapture(cuda->own, cudaStreamCaptureModeThreadLocal));
     gpunn_status status = gpunn__use_stream(cuda, cuda->own);
     if (status == GPUNN_OK) status = gpunn__run_launch(cuda, run);
@@ -14180,13 +15046,15 @@ static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captu
     else
         status = gpunn__cuda_check(cuda, ended, "cudaStreamEndCapture");
     if (status == GPUNN_OK)
-        status = gpunn__cuda_check(cuda, cudaGraphInstantiate(&captured->graph, graph, 0), "cudaGraphInstantiate");
+        status = gpunn__cuda_check(cuda, cudaGraphInstantiate(&captured->graph, graph, 0),
+                                   "cudaGraphInstantiate");
     if (graph) (void)cudaGraphDestroy(graph);
     return status;
 }
 
 /* Captures the run. If a driver cannot capture overlapping kernels, captures it again without overlap. */
-static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
+static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__captured *captured,
+                                                   gpunn_run *run)
 {
     gpunn_status status = gpunn__run_capture(cuda, captured, run);
     if (status == GPUNN_OK || cuda->dead || !cuda->overlaps) return status;
@@ -14197,7 +15065,8 @@ static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__cap
 GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
 {
     gpunn__cuda       *cuda = (gpunn__cuda *)context;
-    const gpunn__range range(run->step_count > 0 && run->steps->training ? "gpunn training" : "gpunn evaluation");
+    const gpunn__range range(run->step_count > 0 && run->steps->training ? "gpunn training"
+                                                                         : "gpunn evaluation");
     GPUNN__ENTER(cuda);
     if (gpunn__takes_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
     if (gpunn__cuda_capturing(cuda)) {
@@ -14215,7 +15084,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
         gpunn__run_capture_overlapping(cuda, captured, run) != GPUNN_OK) {
         char text[sizeof cuda->text + 128];
         if (cuda->dead) return cuda->dead;
-        (void)snprintf(text, sizeof text, "a run could not be captured and is launched kernel by kernel, which is slower: %s",
+        (void)snprintf(text, sizeof text,
+                       "a run could not be captured and is launched kernel by kernel, which is slower: %s",
                        cuda->text);
         gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
         captured->plain = true;
@@ -14233,10 +15103,11 @@ GPUNN__INTERNAL void gpunn__cuda_forget(void *context, void *kept)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     const gpunn__current current(cuda->context);
-    for (gpunn__captured *captured = (gpunn__captured *)kept; captured; captured = gpunn__captured_free(cuda, captured)) {}
+    for (gpunn__captured *captured = (gpunn__captured *)kept; captured;
+         captured = gpunn__captured_free(cuda, captured)) {}
 }
 
-/* ==== >>run/backend ================================================================================================ */
+/* ==== >>run/backend ===================================================================================== */
 /* The gpunn_backend table of CUDA, and opening, closing and describing devices. */
 
 static int gpunn__cuda_device_count(void)
@@ -14246,7 +15117,7 @@ static int gpunn__cuda_device_count(void)
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-/* ---- opening a device ------------------------------------------------------------------------------------------------ */
+/* ---- opening a device ---------------------------------------------------------------------------------- */
 
 /* Counts the GPUs. If there are none, the failure says why. */
 static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
@@ -14258,22 +15129,24 @@ static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
     if (error == cudaErrorInsufficientDriver && driver == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "there is no NVIDIA driver on this machine; install one to use its GPU");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "there is no NVIDIA driver on this machine; install one to use its GPU");
     if (error == cudaErrorInsufficientDriver)
-        return gpunn__cuda_fail(
-            cuda, GPUNN_ERR_DEVICE,
-            "the NVIDIA driver is too old: it supports CUDA %d.%d and this program was built with CUDA %d.%d; "
-            "update the driver, or build with CUDA %d",
-            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver / 1000);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "the NVIDIA driver is too old: it supports CUDA %d.%d and this program was "
+                                "built with CUDA %d.%d; update the driver, or build with CUDA %d",
+                                driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
+                                driver / 1000);
     if (error == cudaErrorNoDevice || error == cudaSuccess) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "there is an NVIDIA driver but no GPU that it can use%s%s%s",
-                                visible ? " (CUDA_VISIBLE_DEVICES is '" : "", visible ? visible : "", visible ? "')" : "");
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_DEVICE, "there is an NVIDIA driver but no GPU that it can use%s%s%s",
+            visible ? " (CUDA_VISIBLE_DEVICES is '" : "", visible ? visible : "", visible ? "')" : "");
     }
     if (error == cudaErrorInitializationError)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "CUDA does not begin in this process; if it was forked from one that had used CUDA, fork before "
-                                "that, or start it by exec");
+                                "CUDA does not begin in this process; if it was forked from one that had "
+                                "used CUDA, fork before that, or start it by exec");
     return gpunn__cuda_check(cuda, error, "cudaGetDeviceCount");
 }
 
@@ -14283,11 +15156,10 @@ static gpunn_status gpunn__cuda_reach(gpunn__cuda *cuda)
 {
     const cudaError_t error = gpunn__context_retain(&cuda->context, cuda->device);
     if (error == cudaErrorDevicesUnavailable)
-        return gpunn__cuda_fail(
-            cuda, GPUNN_ERR_DEVICE,
-            "GPU %d is busy: another process has it to itself, or it takes none; end that process, wait, or use "
-            "another index",
-            cuda->device);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "GPU %d is busy: another process has it to itself, or it takes none; end "
+                                "that process, wait, or use another index",
+                                cuda->device);
     return gpunn__cuda_check(cuda, error, "cuDevicePrimaryCtxRetain");
 }
 
@@ -14300,15 +15172,16 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->integrated, cudaDevAttrIntegrated, index));
-    GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->pageable, cudaDevAttrPageableMemoryAccessUsesHostPageTables, index));
+    GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->pageable,
+                                             cudaDevAttrPageableMemoryAccessUsesHostPageTables, index));
     cuda->capability = 10 * major + minor;
     cudaFuncAttributes code;
     const cudaError_t  error = cudaFuncGetAttributes(&code, (const void *)gpunn__numbers_kernel);
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
         error == cudaErrorUnsupportedPtxVersion)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "this program has no code for GPU %d, whose compute capability is %d.%d; compile it with nvcc "
-                                "-arch=sm_%d, -arch=native or -arch=all-major",
+                                "this program has no code for GPU %d, whose compute capability is %d.%d; "
+                                "compile it with nvcc -arch=sm_%d, -arch=native or -arch=all-major",
                                 index, major, minor, cuda->capability);
     GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes"));
     cuda->architecture = code.ptxVersion;
@@ -14320,7 +15193,8 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
 
 /* Writes "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared" for a GPU that
  * uses host memory. */
-static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability, uint64_t *identity)
+static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability,
+                                        uint64_t *identity)
 {
     cudaDeviceProp properties;
     cudaError_t    error = cudaGetDeviceProperties(&properties, index);
@@ -14329,8 +15203,9 @@ static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int 
     *identity = UINT64_C(0xCBF29CE484222325);
     for (size_t i = 0; i < sizeof properties.uuid.bytes; i++) /* FNV-1a */
         *identity = (*identity ^ (unsigned char)properties.uuid.bytes[i]) * UINT64_C(0x100000001B3);
-    (void)snprintf(name, size, "%.60s, %d multiprocessors, %llu GiB%s, compute capability %d.%d", properties.name,
-                   properties.multiProcessorCount, (unsigned long long)(properties.totalGlobalMem >> 30),
+    (void)snprintf(name, size, "%.60s, %d multiprocessors, %llu GiB%s, compute capability %d.%d",
+                   properties.name, properties.multiProcessorCount,
+                   (unsigned long long)(properties.totalGlobalMem >> 30),
                    properties.integrated ? " shared" : "", properties.major, properties.minor);
     return cudaSuccess;
 }
@@ -14343,13 +15218,15 @@ static gpunn_status gpunn__cuda_adopt(gpunn__cuda *cuda, cudaStream_t stream)
     cudaEvent_t             event;
     GPUNN__CUDA(cuda, cudaStreamIsCapturing(stream, &capturing));
     if (capturing != cudaStreamCaptureStatusNone)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "the stream is being captured; open the device before the capture begins");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE,
+                                "the stream is being captured; open the device before the capture begins");
     GPUNN__CUDA(cuda, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     cudaError_t error = cudaEventRecord(event, stream);
     (void)cudaEventDestroy(event);
     if (error == cudaErrorInvalidResourceHandle)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "the stream is not one of GPU %d; give the index of the GPU on which it was made", cuda->device);
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_DEVICE,
+            "the stream is not one of GPU %d; give the index of the GPU on which it was made", cuda->device);
     GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaEventRecord"));
     cuda->stream = stream;
     return GPUNN_OK;
@@ -14371,12 +15248,14 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     int count, capability;
     GPUNN__TRY(gpunn__cuda_count(cuda, &count));
     if (cuda->device >= count)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "index is %d, but this machine has %d GPU%s; the first has index 0",
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "index is %d, but this machine has %d GPU%s; the first has index 0",
                                 cuda->device, count, count == 1 ? "" : "s");
     GPUNN__TRY(gpunn__cuda_reach(cuda));
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__cuda_acquire(cuda));
-    GPUNN__CUDA(cuda, gpunn__cuda_describe(cuda->device, cuda->name, sizeof cuda->name, &capability, &cuda->identity));
+    GPUNN__CUDA(cuda, gpunn__cuda_describe(cuda->device, cuda->name, sizeof cuda->name, &capability,
+                                           &cuda->identity));
     GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
     cuda->stream = cuda->own;
     if (cuda->args.stream) GPUNN__TRY(gpunn__cuda_adopt(cuda, (cudaStream_t)cuda->args.stream));
@@ -14440,7 +15319,9 @@ static void *gpunn__cuda_open(const gpunn_device_args *args, char *message, size
     const char *plain = getenv("GPUNN_PLAIN");
     cuda->plain = plain && *plain && strcmp(plain, "0") != 0;
     if (gpunn__cuda_begin(cuda) == GPUNN_OK) {
-        if (cuda->plain) gpunn__cuda_log(cuda, GPUNN_LOG_INFO, "GPUNN_PLAIN is set: each step of a run is waited for, slowly");
+        if (cuda->plain)
+            gpunn__cuda_log(cuda, GPUNN_LOG_INFO,
+                            "GPUNN_PLAIN is set: each step of a run is waited for, slowly");
         return cuda;
     }
     (void)snprintf(message, message_size, "%s", cuda->text);
@@ -14459,7 +15340,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
     (void)snprintf(info->name, sizeof info->name, "%s", cuda->name);
 }
 
-/* ---- single steps and updates ---------------------------------------------------------------------------------------- */
+/* ---- single steps and updates -------------------------------------------------------------------------- */
 
 static gpunn_status gpunn__cuda_prepare(void *context, gpunn_step *step)
 {
@@ -14493,7 +15374,8 @@ static gpunn_status gpunn__cuda_update(void *context, const gpunn_update *update
     return gpunn__run_launch(cuda, &run);
 }
 
-/* Normalizes bytes to floats. This is many times faster than uploading the bytes, so the kernel is kept simple. */
+/* Normalizes bytes to floats. This is many times faster than uploading the bytes, so the kernel is kept
+ * simple. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__normalize_kernel(float *to, const uint8_t *from, int64_t count, const gpunn_pixels pixels)
 {
@@ -14516,11 +15398,12 @@ static gpunn_status gpunn__cuda_normalize(void *context, float *to, const uint8_
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
-    return GPUNN__LAUNCH(cuda, gpunn__normalize_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, to, from, count, *pixels);
+    return GPUNN__LAUNCH(cuda, gpunn__normalize_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, to,
+                         from, count, *pixels);
 }
 
-static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                        int64_t count)
+static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from,
+                                        gpunn_dtype from_dtype, int64_t count)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
@@ -14536,7 +15419,8 @@ static bool gpunn__cuda_channels_last(void *context, int64_t elements)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     const gpunn__current current(cuda->context);
-    return elements >= GPUNN__CHANNELS_LAST_FROM && gpunn__cuda_entered(cuda, &current) == GPUNN_OK && gpunn__dnn_available(cuda);
+    return elements >= GPUNN__CHANNELS_LAST_FROM && gpunn__cuda_entered(cuda, &current) == GPUNN_OK &&
+           gpunn__dnn_available(cuda);
 }
 
 static const char *gpunn__cuda_text(void *context)
@@ -14544,7 +15428,7 @@ static const char *gpunn__cuda_text(void *context)
     return ((gpunn__cuda *)context)->text;
 }
 
-/* ---- report ---------------------------------------------------------------------------------------------------------- */
+/* ---- report -------------------------------------------------------------------------------------------- */
 
 static const char *gpunn__tensor_cores(int capability)
 {
@@ -14556,7 +15440,8 @@ static const char *gpunn__tensor_cores(int capability)
                               : "no tensor cores";
 }
 
-static void gpunn__report_line(void (*write)(void *user, const char *text), void *user, const char *format, ...)
+static void gpunn__report_line(void (*write)(void *user, const char *text), void *user, const char *format,
+                               ...)
 {
     char    line[768];
     va_list list;
@@ -14588,16 +15473,19 @@ static void gpunn__report_device(void (*write)(void *user, const char *text), vo
     uint64_t           identity;
     cudaError_t        error = gpunn__cuda_describe(index, name, sizeof name, &capability, &identity);
     if (error == cudaSuccess) {
-        gpunn__report_line(write, user, "GPU %d         %s\n              %s\n", index, name, gpunn__tensor_cores(capability));
+        gpunn__report_line(write, user, "GPU %d         %s\n              %s\n", index, name,
+                           gpunn__tensor_cores(capability));
         error = gpunn__code_attributes(&code, index);
         if (error == cudaSuccess)
-            gpunn__report_line(
-                write, user, "              runs the code for sm_%d of this program%s\n", code.binaryVersion,
-                code.binaryVersion == code.ptxVersion && code.binaryVersion != capability ? ", compiled by the driver" : "");
+            gpunn__report_line(write, user, "              runs the code for sm_%d of this program%s\n",
+                               code.binaryVersion,
+                               code.binaryVersion == code.ptxVersion && code.binaryVersion != capability
+                                   ? ", compiled by the driver"
+                                   : "");
     }
     if (error != cudaSuccess)
-        gpunn__report_line(write, user, "GPU %d         cannot be used: %s, %s\n", index, cudaGetErrorName(error),
-                           cudaGetErrorString(error));
+        gpunn__report_line(write, user, "GPU %d         cannot be used: %s, %s\n", index,
+                           cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
 static void gpunn__cuda_report(void (*write)(void *user, const char *text), void *user)
@@ -14620,7 +15508,8 @@ static void gpunn__cuda_report(void (*write)(void *user, const char *text), void
         n += (size_t)snprintf(text + n, sizeof text - n, " sm_%d", built[i] / 10);
     gpunn__report_line(write, user, "built for    %s\n", text);
 #endif
-    if (gpunn__cuda_count(&probe, &count) != GPUNN_OK) gpunn__report_line(write, user, "GPU           none: %s\n", probe.text);
+    if (gpunn__cuda_count(&probe, &count) != GPUNN_OK)
+        gpunn__report_line(write, user, "GPU           none: %s\n", probe.text);
     for (int i = 0; i < count; i++) gpunn__report_device(write, user, i);
     gpunn__libraries_report(write, user);
     gpunn__nccl nccl;
@@ -14629,7 +15518,7 @@ static void gpunn__cuda_report(void (*write)(void *user, const char *text), void
     gpunn__report_line(write, user, "NCCL          %s\n", nccl.text);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 #ifndef GPUNN__BACKEND_NAME
 #define GPUNN__BACKEND_NAME gpunn_cuda_backend

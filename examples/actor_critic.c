@@ -1,11 +1,14 @@
-/* actor_critic.c - learns to balance a pole on a cart by proximal policy optimization (PPO; Schulman et al. 2017).
+/* actor_critic.c - learns to balance a pole on a cart by proximal policy optimization (PPO; Schulman et al.
+ * 2017).
  *
- * Shows: an actor that draws its actions in the graph (gpunn_rand), a critic beside it, three losses in one pass, each readable;
+ * Shows: an actor that draws its actions in the graph (gpunn_rand), a critic beside it, three losses in one
+ * pass, each readable;
  *        short runs in turn with the program's own simulation.
  * Build: cc -O3 -march=native -I. examples/actor_critic.c -o actor_critic -lm
  *        nvcc -O3 -arch=native -I. examples/actor_critic.c gpunn_cuda.cu -o actor_critic
  * Run:   ./actor_critic [--steps N] ...      (--help explains all options)
- * Expect: the last 100 episodes reach a mean of 475 of 500 steps, Gymnasium's mark for CartPole-v1, after 60,000 to 90,000 steps
+ * Expect: the last 100 episodes reach a mean of 475 of 500 steps, Gymnasium's mark for CartPole-v1, after
+ * 60,000 to 90,000 steps
  *        of the cart, in about a second; where they do not, it ends with status 1. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -18,7 +21,16 @@
 
 #define GAMMA 0.98f /* what a reward is worth a step later */
 #define LAMBDA 0.8f /* of generalized advantage estimation */
-enum { CARTS = 8, HORIZON = 32, SAMPLES = CARTS * HORIZON, STATE = 4, HIDDEN = 64, EPOCHS = 20, LONGEST = 500, LAST = 100 };
+enum {
+    CARTS = 8,
+    HORIZON = 32,
+    SAMPLES = CARTS * HORIZON,
+    STATE = 4,
+    HIDDEN = 64,
+    EPOCHS = 20,
+    LONGEST = 500,
+    LAST = 100
+};
 
 /* ---- the cart: CartPole-v1 of Gymnasium ---- */
 typedef struct cart {
@@ -37,7 +49,8 @@ static void cart_reset(cart *c)
     for (int i = 0; i < STATE; i++) c->state[i] = uniform(-0.05f, 0.05f);
 }
 
-/* A push to the left (0) or to the right (1) for 0.02 s. Whether the pole has fallen or the cart left the track. */
+/* A push to the left (0) or to the right (1) for 0.02 s. Whether the pole has fallen or the cart left the
+ * track. */
 static bool cart_push(cart *c, int64_t action)
 {
     const float force = action ? 10.0f : -10.0f, sine = sinf(c->state[2]), cosine = cosf(c->state[2]);
@@ -52,9 +65,11 @@ static bool cart_push(cart *c, int64_t action)
 
 /* ---- the network ---- */
 typedef struct network {
-    gpunn_model  *model;
-    gpunn_tensor *state, *taken, *before, *advantage, *target; /* [batch, 4]; all others [batch, 1], taken i64 */
-    gpunn_tensor *chosen, *likelihood, *value;                 /* acting: an action that is drawn, its log-probability */
+    gpunn_model *model;
+    /* [batch, 4]; all others [batch, 1], taken i64 */
+    gpunn_tensor *state, *taken, *before, *advantage, *target;
+    /* acting: an action that is drawn, its log-probability */
+    gpunn_tensor *chosen, *likelihood, *value;
     gpunn_tensor *policy, *critic, *entropy, *loss;
 } network;
 
@@ -71,14 +86,18 @@ static gpunn_tensor *column(gpunn_model *model, const char *name, gpunn_dtype dt
 
 static network build(gpunn_device *dev)
 {
-    static const char *const actor[] = {"actor.0", "actor.1", "actor.2"}, *const critic[] = {"critic.0", "critic.1", "critic.2"};
+    static const char *const actor[] = {"actor.0", "actor.1", "actor.2"}, *const critic[] = {"critic.0",
+                                                                                             "critic.1",
+                                                                                             "critic.2"};
     network net = {.model = gpunn_model_create(dev)};
     net.state = gpunn_input(net.model, "state", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, STATE));
     net.taken = column(net.model, "taken", GPUNN_I64), net.before = column(net.model, "before", GPUNN_F32);
-    net.advantage = column(net.model, "advantage", GPUNN_F32), net.target = column(net.model, "target", GPUNN_F32);
+    net.advantage = column(net.model, "advantage", GPUNN_F32),
+    net.target = column(net.model, "target", GPUNN_F32);
     gpunn_tensor *logp = gpunn_log_softmax(layers(net.state, actor, 2), 1);
     net.value = layers(net.state, critic, 1);
-    gpunn_tensor *race[] = {logp, gpunn_rand_like(logp)}; /* the winner is drawn by the probabilities (Gumbel) */
+    /* the winner is drawn by the probabilities (Gumbel) */
+    gpunn_tensor *race[] = {logp, gpunn_rand_like(logp)};
     net.chosen = gpunn_argmax(gpunn_expr("x - log(-log(y))", race, 2), 1, true);
     net.likelihood = gpunn_gather(logp, 1, net.chosen);
     gpunn_tensor *now[] = {gpunn_gather(logp, 1, net.taken), net.before, net.advantage};
@@ -92,7 +111,8 @@ static network build(gpunn_device *dev)
 
 /* ---- what the carts go through ---- */
 typedef struct rollout {
-    float   state[HORIZON][CARTS][STATE], likelihood[HORIZON][CARTS], value[HORIZON + 1][CARTS], reward[HORIZON][CARTS];
+    float state[HORIZON][CARTS][STATE], likelihood[HORIZON][CARTS], value[HORIZON + 1][CARTS],
+        reward[HORIZON][CARTS];
     int64_t taken[HORIZON][CARTS];
     bool    ended[HORIZON][CARTS];
     float   advantage[HORIZON][CARTS], target[HORIZON][CARTS];
@@ -113,14 +133,18 @@ static void record_add(record *r, int length)
 }
 
 /* What the critic expects from states; with chosen, also what the actor does there. */
-static gpunn_status ask(const network *net, const float *state, int count, float *value, int64_t *chosen, float *likelihood)
+static gpunn_status ask(const network *net, const float *state, int count, float *value, int64_t *chosen,
+                        float *likelihood)
 {
     gpunn_tensor *outputs[] = {net->value, net->chosen, net->likelihood};
     gpunn_status  status = gpunn_write(net->state, state, (size_t)count * STATE * sizeof *state);
     if (status == GPUNN_OK) status = gpunn_forward(outputs, chosen ? 3 : 1);
     if (status == GPUNN_OK) status = gpunn_read(net->value, value, (size_t)count * sizeof *value);
-    if (status == GPUNN_OK && chosen) status = gpunn_read(net->chosen, chosen, (size_t)count * sizeof *chosen);
-    return status == GPUNN_OK && chosen ? gpunn_read(net->likelihood, likelihood, (size_t)count * sizeof *likelihood) : status;
+    if (status == GPUNN_OK && chosen)
+        status = gpunn_read(net->chosen, chosen, (size_t)count * sizeof *chosen);
+    return status == GPUNN_OK && chosen
+               ? gpunn_read(net->likelihood, likelihood, (size_t)count * sizeof *likelihood)
+               : status;
 }
 
 /* Every step is worth 1; where only the time is over, also what the critic expects to come. */
@@ -156,7 +180,8 @@ static gpunn_status act(const network *net, cart carts[CARTS], rollout *r, recor
     return status == GPUNN_OK ? ask(net, last[0], CARTS, r->value[HORIZON], NULL, NULL) : status;
 }
 
-/* How much better than the critic expected each action was, by generalized advantage estimation, and what it should expect. */
+/* How much better than the critic expected each action was, by generalized advantage estimation, and what it
+ * should expect. */
 static void judge(rollout *r)
 {
     double sum = 0, square = 0;
@@ -171,7 +196,8 @@ static void judge(rollout *r)
     }
     const double mean = sum / SAMPLES, deviation = sqrt(fmax(0, square / SAMPLES - mean * mean)) + 1e-8;
     for (int t = 0; t < HORIZON; t++)
-        for (int i = 0; i < CARTS; i++) r->advantage[t][i] = (float)(((double)r->advantage[t][i] - mean) / deviation);
+        for (int i = 0; i < CARTS; i++)
+            r->advantage[t][i] = (float)(((double)r->advantage[t][i] - mean) / deviation);
 }
 
 static gpunn_status learn(const network *net, gpunn_optimizer *adam, const rollout *r)
@@ -181,7 +207,8 @@ static gpunn_status learn(const network *net, gpunn_optimizer *adam, const rollo
     if (status == GPUNN_OK) status = gpunn_write(net->before, r->likelihood, sizeof r->likelihood);
     if (status == GPUNN_OK) status = gpunn_write(net->advantage, r->advantage, sizeof r->advantage);
     if (status == GPUNN_OK) status = gpunn_write(net->target, r->target, sizeof r->target);
-    for (int epoch = 0; epoch < EPOCHS && status == GPUNN_OK; epoch++) status = gpunn_train_step(adam, net->loss);
+    for (int epoch = 0; epoch < EPOCHS && status == GPUNN_OK; epoch++)
+        status = gpunn_train_step(adam, net->loss);
     return status;
 }
 
@@ -194,9 +221,10 @@ static double seconds(void)
 
 static void report(const network *net, const record *past, int steps, double spent)
 {
-    printf("step %6d, episode %4d: %5.1f of %d steps on the average of the last 100; losses %.4f, %.2f, entropy %.3f; %.1f s\n",
-           steps, past->episodes, past->mean, LONGEST, (double)gpunn_item(net->policy), (double)gpunn_item(net->critic),
-           (double)gpunn_item(net->entropy), spent);
+    printf("step %6d, episode %4d: %5.1f of %d steps on the average of the last 100; losses %.4f, %.2f, "
+           "entropy %.3f; %.1f s\n",
+           steps, past->episodes, past->mean, LONGEST, (double)gpunn_item(net->policy),
+           (double)gpunn_item(net->critic), (double)gpunn_item(net->entropy), spent);
 }
 
 int main(int argc, char **argv)
@@ -206,9 +234,10 @@ int main(int argc, char **argv)
     record         past = {{0}, 0, 0};
     int            most = 300000, seed = 1, threads = 1, steps = 0;
     double         spent[2] = {0, 0};
-    const option   known[] = {{"--steps N", "of the carts, at most", .number = &most, .lowest = 1},
-                              {"--seed N", "of initial weights, actions and where the carts start", .number = &seed},
-                              {"--threads N", "of the CPU", .number = &threads, .lowest = 1, .highest = 1024}};
+    const option   known[] = {
+          {"--steps N", "of the carts, at most", .number = &most, .lowest = 1},
+          {"--seed N", "of initial weights, actions and where the carts start", .number = &seed},
+          {"--threads N", "of the CPU", .number = &threads, .lowest = 1, .highest = 1024}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     srand((unsigned)seed);
     gpunn_device    *dev = gpunn_device_open(.seed = (uint64_t)seed, .threads = threads);
@@ -231,8 +260,8 @@ int main(int argc, char **argv)
     if (status != GPUNN_OK)
         fprintf(stderr, "actor_critic: %s\n", gpunn_error(dev));
     else
-        printf("%.1f of %d after %d steps; %.3f ms to act and %.3f ms to learn from %d steps\n", past.mean, LONGEST, steps,
-               spent[0] * 1e3 / rounds, spent[1] * 1e3 / rounds, SAMPLES);
+        printf("%.1f of %d after %d steps; %.3f ms to act and %.3f ms to learn from %d steps\n", past.mean,
+               LONGEST, steps, spent[0] * 1e3 / rounds, spent[1] * 1e3 / rounds, SAMPLES);
     gpunn_optimizer_destroy(adam);
     gpunn_model_destroy(net.model);
     gpunn_device_close(dev);

@@ -1,5 +1,5 @@
-/* bert.h - BERT and RoBERTa for bert_qa.c and roberta_classify.c: config.json, the encoder with Hugging Face's names, weights.
- * Include it behind gpunn.h. */
+/* bert.h - BERT and RoBERTa for bert_qa.c and roberta_classify.c: config.json, the encoder with Hugging
+ * Face's names, weights. Include it behind gpunn.h. */
 #ifndef BERT_H
 #define BERT_H
 
@@ -50,7 +50,8 @@ static inline float bert__share(json *j, const char *key)
 }
 
 /* A config.json of the model type; what it leaves out is as in the base model. */
-static inline bool bert_read_config(const char *path, const char *model_type, bert_config *c, text_error *error)
+static inline bool bert_read_config(const char *path, const char *model_type, bert_config *c,
+                                    text_error *error)
 {
     size_t bytes;
     char  *text = text_read(path, (size_t)1 << 20, &bytes, error), *key, *word;
@@ -100,8 +101,8 @@ static inline bool bert_read_config(const char *path, const char *model_type, be
     bool good = json_end(&j);
     free(text);
     if (good && c->hidden_size % c->num_attention_heads)
-        good = text_fail(error, "%s: hidden_size %d is no multiple of num_attention_heads %d", path, c->hidden_size,
-                         c->num_attention_heads);
+        good = text_fail(error, "%s: hidden_size %d is no multiple of num_attention_heads %d", path,
+                         c->hidden_size, c->num_attention_heads);
     return good;
 }
 
@@ -112,8 +113,8 @@ static inline int bert_max_length(const bert_config *c)
     return c->max_position_embeddings - (roberta ? c->pad_token_id + 1 : 0);
 }
 
-/* The length of a model's texts, which varies up to `most`, in steps of 8 where that is one: few lengths are few plans, and
- * products of whole vectors. */
+/* The length of a model's texts, which varies up to `most`, in steps of 8 where that is one: few lengths are
+ * few plans, and products of whole vectors. */
 static inline int64_t bert_length(gpunn_model *model, int most)
 {
     return gpunn_size(model, "length", .max = most, .multiple = most % 8 ? 1 : 8);
@@ -130,8 +131,9 @@ static inline bool bert_fits(const bert_config *c, int pieces, const char *name,
 {
     int spare = c->vocab_size - pieces;
     return spare == 0 || (spare > 0 && spare < 128 && c->vocab_size % 8 == 0) ||
-           text_fail(error, "'%s' has %d pieces, but the model's vocab_size is %d; they do not belong together", name, pieces,
-                     c->vocab_size);
+           text_fail(error,
+                     "'%s' has %d pieces, but the model's vocab_size is %d; they do not belong together",
+                     name, pieces, c->vocab_size);
 }
 
 static inline gpunn_tensor *bert__linear(gpunn_tensor *x, const char *layer, const char *name, int out)
@@ -149,16 +151,16 @@ static inline gpunn_tensor *bert__norm(gpunn_tensor *x, const char *layer, const
 }
 
 /* layer_norm(x + attention(x)), then layer_norm(that + feed-forward(that)); x [n, length, hidden]. */
-static inline gpunn_tensor *bert__layer(const bert_config *c, const char *name, gpunn_tensor *x, gpunn_tensor *mask,
-                                        int64_t length)
+static inline gpunn_tensor *bert__layer(const bert_config *c, const char *name, gpunn_tensor *x,
+                                        gpunn_tensor *mask, int64_t length)
 {
     int           hidden = c->hidden_size, heads = c->num_attention_heads;
     gpunn_shape   apart = GPUNN_SHAPE(GPUNN_BATCH, length, heads, hidden / heads);
     gpunn_tensor *q = gpunn_reshape(bert__linear(x, name, "attention.self.query", hidden), apart);
     gpunn_tensor *k = gpunn_reshape(bert__linear(x, name, "attention.self.key", hidden), apart);
     gpunn_tensor *v = gpunn_reshape(bert__linear(x, name, "attention.self.value", hidden), apart);
-    gpunn_tensor *h = gpunn_scaled_dot_product_attention(q, k, v, .mask = mask, .dropout_p = c->attention_probs_dropout_prob,
-                                                         .heads_last = true);
+    gpunn_tensor *h = gpunn_scaled_dot_product_attention(
+        q, k, v, .mask = mask, .dropout_p = c->attention_probs_dropout_prob, .heads_last = true);
     h = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, length, hidden));
     h = gpunn_dropout(bert__linear(h, name, "attention.output.dense", hidden), c->hidden_dropout_prob);
     x = bert__norm(gpunn_add(h, x), name, "attention.output", c->layer_norm_eps);
@@ -167,25 +169,29 @@ static inline gpunn_tensor *bert__layer(const bert_config *c, const char *name, 
     return bert__norm(gpunn_add(h, x), name, "output", c->layer_norm_eps);
 }
 
-/* tokens I64 [n, length] -> [n, length, hidden]. types: I64 [n, length], the segment of each; NULL: all are of the first. mask:
- * BOOL [n, 1, 1, length], false for padding, which stands at the end. length: a number, or a gpunn_size. */
-static inline gpunn_tensor *bert_encoder(const bert_config *c, gpunn_model *model, gpunn_tensor *tokens, gpunn_tensor *types,
-                                         gpunn_tensor *mask, int64_t length)
+/* tokens I64 [n, length] -> [n, length, hidden]. types: I64 [n, length], the segment of each; NULL: all are
+ * of the first. mask: BOOL [n, 1, 1, length], false for padding, which stands at the end. length: a number,
+ * or a gpunn_size. */
+static inline gpunn_tensor *bert_encoder(const bert_config *c, gpunn_model *model, gpunn_tensor *tokens,
+                                         gpunn_tensor *types, gpunn_tensor *mask, int64_t length)
 {
     char             name[128];
     const char      *type = c->model_type;
     const gpunn_init normal = {GPUNN_INIT_NORMAL, 0, 0.02f};
     int64_t          first = c->max_position_embeddings - bert_max_length(c);
     (void)snprintf(name, sizeof name, "%s.embeddings.word_embeddings", type);
-    gpunn_tensor *x = gpunn_embedding(tokens, name, .num_embeddings = c->vocab_size, .embedding_dim = c->hidden_size,
+    gpunn_tensor *x = gpunn_embedding(tokens, name, .num_embeddings = c->vocab_size,
+                                      .embedding_dim = c->hidden_size,
                                       .padding_idx = c->pad_token_id ? c->pad_token_id : GPUNN_ZERO);
     (void)snprintf(name, sizeof name, "%s.embeddings.position_embeddings.weight", type);
-    gpunn_tensor *places = gpunn_parameter(model, name, GPUNN_SHAPE(c->max_position_embeddings, c->hidden_size), normal);
+    gpunn_tensor *places = gpunn_parameter(model, name,
+                                           GPUNN_SHAPE(c->max_position_embeddings, c->hidden_size), normal);
     places = gpunn_slice(gpunn_slice(places, 0, first, c->max_position_embeddings, 1), 0, 0, length, 1);
     (void)snprintf(name, sizeof name, "%s.embeddings.token_type_embeddings%s", type, types ? "" : ".weight");
     gpunn_tensor *kinds = types ? gpunn_embedding(types, name, .num_embeddings = c->type_vocab_size,
                                                   .embedding_dim = c->hidden_size)
-                                : gpunn_parameter(model, name, GPUNN_SHAPE(c->type_vocab_size, c->hidden_size), normal);
+                                : gpunn_parameter(model, name,
+                                                  GPUNN_SHAPE(c->type_vocab_size, c->hidden_size), normal);
     if (types == NULL) kinds = gpunn_slice(kinds, 0, 0, 1, 1);
     x = gpunn_add(gpunn_add(x, kinds), places);
     x = gpunn_dropout(bert__norm(x, type, "embeddings", c->layer_norm_eps), c->hidden_dropout_prob);
@@ -237,7 +243,8 @@ static inline void bert__mismatch(void *user, const char *line)
 }
 
 /* Checkpoints of 2018 call a layer norm's weight gamma and its bias beta. */
-static inline bool bert__load_old_names(gpunn_device *dev, gpunn_model *model, const char *path, text_error *error)
+static inline bool bert__load_old_names(gpunn_device *dev, gpunn_model *model, const char *path,
+                                        text_error *error)
 {
     for (int i = 0; i < gpunn_parameter_count(model); i++) {
         gpunn_tensor *t = gpunn_parameter_at(model, i);
@@ -245,13 +252,15 @@ static inline bool bert__load_old_names(gpunn_device *dev, gpunn_model *model, c
         char          old[256];
         gpunn_array   array;
         if (norm == NULL) continue;
-        (void)snprintf(old, sizeof old, "%.*sLayerNorm.%s", (int)(norm - name), name, strstr(norm, "bias") ? "beta" : "gamma");
+        (void)snprintf(old, sizeof old, "%.*sLayerNorm.%s", (int)(norm - name), name,
+                       strstr(norm, "bias") ? "beta" : "gamma");
         gpunn_status status = gpunn_read_safetensors(dev, path, name, &array);
         if (status == GPUNN_ERR_ARGUMENT) {
             gpunn_clear_error(dev);
             status = gpunn_read_safetensors(dev, path, old, &array);
         }
-        if (status == GPUNN_ERR_ARGUMENT) return text_fail(error, "'%s' does not fit the model: it has no %s", path, name);
+        if (status == GPUNN_ERR_ARGUMENT)
+            return text_fail(error, "'%s' does not fit the model: it has no %s", path, name);
         if (status == GPUNN_OK) status = gpunn_write(t, array.data, array.bytes);
         gpunn_array_free(dev, &array);
         if (status != GPUNN_OK) return text_fail(error, "'%s': %s", path, gpunn_error(dev));
@@ -259,18 +268,19 @@ static inline bool bert__load_old_names(gpunn_device *dev, gpunn_model *model, c
     return true;
 }
 
-/* Weights with Hugging Face's names. head: the beginning of names that the file may lack or have in another shape, which then
- * keep their initial values, and *new_head tells; NULL: none. What is in the file only (a pooler, other heads) is left there. */
-static inline bool bert_load(gpunn_device *dev, gpunn_model *model, const char *path, const char *head, bool *new_head,
-                             text_error *error)
+/* Weights with Hugging Face's names. head: the beginning of names that the file may lack or have in another
+ * shape, which then keep their initial values, and *new_head tells; NULL: none. What is in the file only (a
+ * pooler, other heads) is left there. */
+static inline bool bert_load(gpunn_device *dev, gpunn_model *model, const char *path, const char *head,
+                             bool *new_head, text_error *error)
 {
     bert__report report = {.head = head};
     if (gpunn_load(model, path, .partial = true, .report = bert__mismatch, .user = &report) != GPUNN_OK)
         return text_fail(error, "%s", gpunn_error(dev));
     if (report.missing || report.misshapen)
         return text_fail(error,
-                         "'%s' does not fit the model: %d of its weights are missing there and %d have another shape; "
-                         "the first: %s",
+                         "'%s' does not fit the model: %d of its weights are missing there and %d have "
+                         "another shape; the first: %s",
                          path, report.missing, report.misshapen, report.first);
     *new_head = report.head_missing > 0;
     return report.old_names == 0 || bert__load_old_names(dev, model, path, error);

@@ -1,14 +1,17 @@
 /* char_lstm.c - a language model of characters: learns a text with an LSTM or GRU, then writes more of it.
  *
- * Shows: embedding, recurrent layers and their states, carried from one piece of the text to the next; a second network for
- *        sampling with the first one's parameters, whose layers keep their states themselves; clipping, checkpoints, weights with
- *        PyTorch's names.
+ * Shows: embedding, recurrent layers and their states, carried from one piece of the text to the next; a
+ * second network for
+ *        sampling with the first one's parameters, whose layers keep their states themselves; clipping,
+ *        checkpoints, weights with PyTorch's names.
  * Build: cc -O3 -march=native -I. examples/char_lstm.c -o char_lstm -lm
  *        nvcc -O3 -arch=native -I. examples/char_lstm.c gpunn_cuda.cu -o char_lstm
- * Run:   ./char_lstm [--text FILE] [--cell lstm|gru] [--steps N] [--save FILE] ...      (--help explains all options)
- *        Weights are, for PyTorch, those of a module with embed = Embedding(vocabulary, embed), rnn = LSTM(embed, hidden, layers),
- *        head = Linear(hidden, vocabulary).
- * Expect: the loss falls from 3.1 to 0.26: the words are predictable, what number comes next is not learnt; then lines like
+ * Run:   ./char_lstm [--text FILE] [--cell lstm|gru] [--steps N] [--save FILE] ...      (--help explains all
+ * options)
+ *        Weights are, for PyTorch, those of a module with embed = Embedding(vocabulary, embed), rnn =
+ *        LSTM(embed, hidden, layers), head = Linear(hidden, vocabulary).
+ * Expect: the loss falls from 3.1 to 0.26: the words are predictable, what number comes next is not learnt;
+ * then lines like
  *        "ninety-two, fifty-three, thirty-nine, eighty-seven, twenty-five,". */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -34,10 +37,11 @@ typedef struct corpus {
     int            vocabulary;
 } corpus;
 
-/* length characters of each of batch sequences, from the states h_0 and c_0 (lstm) to h_n and c_n; that of sampling, for one character
- * of one sequence, keeps its states itself. */
+/* length characters of each of batch sequences, from the states h_0 and c_0 (lstm) to h_n and c_n; that of
+ * sampling, for one character of one sequence, keeps its states itself. */
 typedef struct network {
-    gpunn_tensor *tokens, *h_0, *c_0, *h_n, *c_n, *logits; /* tokens [length, batch], logits [length, batch, vocabulary] */
+    /* tokens [length, batch], logits [length, batch, vocabulary] */
+    gpunn_tensor *tokens, *h_0, *c_0, *h_n, *c_n, *logits;
 } network;
 
 static int fail(const char *format, const char *what)
@@ -48,18 +52,21 @@ static int fail(const char *format, const char *what)
     return 1;
 }
 
-/* ---- options -------------------------------------------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------------------------------------- */
 static void parse(int argc, char **argv, options *o)
 {
     const option known[] = {
-        {"--text FILE", "what to learn; its bytes are the vocabulary; default: numbers in words", .text = &o->text},
+        {"--text FILE", "what to learn; its bytes are the vocabulary; default: numbers in words",
+         .text = &o->text},
         {"--cell lstm|gru", "kind of the recurrent layers", .choice = &o->gru},
         {"--hidden N", "features of a recurrent layer", .number = &o->hidden, .lowest = 1, .highest = 65536},
         {"--layers N", "recurrent layers", .number = &o->layers, .lowest = 1, .highest = 64},
         {"--embed N", "features of a character", .number = &o->embed, .lowest = 1, .highest = 65536},
         {"--dropout X", "between recurrent layers; default 0", .real = &o->dropout, .highest = 0.99},
-        {"--batch N", "pieces of the text that are learnt side by side", .number = &o->batch, .lowest = 1, .highest = 65536},
-        {"--length N", "characters of a piece in one step", .number = &o->length, .lowest = 1, .highest = 65536},
+        {"--batch N", "pieces of the text that are learnt side by side", .number = &o->batch, .lowest = 1,
+         .highest = 65536},
+        {"--length N", "characters of a piece in one step", .number = &o->length, .lowest = 1,
+         .highest = 65536},
         {"--steps N", "training steps", .number = &o->steps},
         {"--lr X", "Adam's learning rate", .real = &o->lr, .lowest = 1e-9},
         {"--clip X", "largest norm of the gradient; 0: none", .real = &o->clip},
@@ -71,18 +78,21 @@ static void parse(int argc, char **argv, options *o)
         {"--temperature X", "of the sample; 0: always the likeliest character", .real = &o->temperature},
         {"--load FILE", "weights to start from (safetensors)", .text = &o->load},
         {"--save FILE", "where the learnt weights go (safetensors)", .text = &o->save, .written = true},
-        {"--checkpoint FILE", "written at each end of the text; where it is there, training goes on from it, exactly",
+        {"--checkpoint FILE",
+         "written at each end of the text; where it is there, training goes on from it, exactly",
          .text = &o->checkpoint, .written = true}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
-/* ---- the text -------------------------------------------------------------------------------------------------------- */
+/* ---- the text ------------------------------------------------------------------------------------------ */
 static size_t put_number(char *to, int n)
 {
-    static const char *const small[] = {"",         "one",     "two",     "three",     "four",     "five",    "six",
-                                        "seven",    "eight",   "nine",    "ten",       "eleven",   "twelve",  "thirteen",
-                                        "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
-    static const char *const tens[] = {"", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"};
+    static const char *const small[] = {"",        "one",     "two",       "three",    "four",
+                                        "five",    "six",     "seven",     "eight",    "nine",
+                                        "ten",     "eleven",  "twelve",    "thirteen", "fourteen",
+                                        "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
+    static const char *const tens[] = {"",      "",      "twenty",  "thirty", "forty",
+                                       "fifty", "sixty", "seventy", "eighty", "ninety"};
     size_t                   used = 0;
     if (n >= 100) used += (size_t)sprintf(to, "%s hundred%s", small[n / 100], n % 100 ? " and " : "");
     n %= 100;
@@ -105,11 +115,14 @@ static bool read_text(const options *o, corpus *c)
         c->text = size > 0 ? malloc((size_t)size) : NULL;
         if (c->text) c->size = fread(c->text, 1, (size_t)size, file);
         if (file) fclose(file);
-        if (size < 0 || c->size != (size_t)size) return fail("the text '%s' cannot be read; check its name", o->text), false;
+        if (size < 0 || c->size != (size_t)size)
+            return fail("the text '%s' cannot be read; check its name", o->text), false;
     }
     const size_t needed = (size_t)o->batch * ((size_t)o->length + 1);
     if (c->text == NULL || c->size < needed) {
-        fprintf(stderr, "char_lstm: the text has %zu bytes, but --batch %d sequences of --length %d need %zu; use less of one\n",
+        fprintf(stderr,
+                "char_lstm: the text has %zu bytes, but --batch %d sequences of --length %d need %zu; use "
+                "less of one\n",
                 c->size, o->batch, o->length, needed);
         return false;
     }
@@ -123,7 +136,7 @@ static bool read_text(const options *o, corpus *c)
     return true;
 }
 
-/* ---- the networks ---------------------------------------------------------------------------------------------------- */
+/* ---- the networks -------------------------------------------------------------------------------------- */
 /* again: the network of sampling, with the parameters of the first. */
 static network build(gpunn_model *model, const options *o, int vocabulary, bool again)
 {
@@ -140,17 +153,21 @@ static network build(gpunn_model *model, const options *o, int vocabulary, bool 
                        : gpunn_input(model, "tokens", GPUNN_I64, GPUNN_SHAPE(o->length, GPUNN_BATCH));
     if (!again) net.h_0 = gpunn_input(model, "h_0", GPUNN_F32, state);
     if (!again && !o->gru) net.c_0 = gpunn_input(model, "c_0", GPUNN_F32, state);
-    gpunn_tensor  *h = again ? gpunn_embedding(net.tokens, "sampling", .weight = gpunn_find(model, "embed.weight"))
-                             : gpunn_embedding(net.tokens, "embed", .num_embeddings = vocabulary, .embedding_dim = o->embed);
+    gpunn_tensor  *h = again ? gpunn_embedding(net.tokens, "sampling",
+                                               .weight = gpunn_find(model, "embed.weight"))
+                             : gpunn_embedding(net.tokens, "embed", .num_embeddings = vocabulary,
+                                               .embedding_dim = o->embed);
     gpunn_rnn_args args = {.hidden_size = o->hidden, .num_layers = o->layers, .h_0 = net.h_0, .c_0 = net.c_0};
     if (o->layers > 1) args.dropout = o->dropout;
     if (!again) args.h_n = &net.h_n;
     if (!again && !o->gru) args.c_n = &net.c_n;
     if (again) args.weights = weights, args.stateful = true;
-    h = o->gru ? gpunn_gru_(h, again ? "sampling_rnn" : "rnn", args) : gpunn_lstm_(h, again ? "sampling_rnn" : "rnn", args);
+    h = o->gru ? gpunn_gru_(h, again ? "sampling_rnn" : "rnn", args)
+               : gpunn_lstm_(h, again ? "sampling_rnn" : "rnn", args);
     if (again)
-        net.logits = gpunn_add(gpunn_linear(h, "sampling_head", .weight = gpunn_find(model, "head.weight"), .no_bias = true),
-                               gpunn_find(model, "head.bias"));
+        net.logits = gpunn_add(
+            gpunn_linear(h, "sampling_head", .weight = gpunn_find(model, "head.weight"), .no_bias = true),
+            gpunn_find(model, "head.bias"));
     else
         net.logits = gpunn_linear(h, "head", .out_features = vocabulary);
     if (net.h_n) gpunn_keep(net.h_n);
@@ -171,13 +188,15 @@ static gpunn_status carry(const network *net, float *values, size_t bytes, bool 
     return status;
 }
 
-/* ---- training -------------------------------------------------------------------------------------------------------- */
+/* ---- training ------------------------------------------------------------------------------------------ */
 /* The text as --batch streams side by side, each read in pieces of --length. */
-static gpunn_status train(const options *o, const corpus *c, const network *net, gpunn_tensor *targets, gpunn_tensor *loss,
-                          gpunn_optimizer *adam)
+static gpunn_status train(const options *o, const corpus *c, const network *net, gpunn_tensor *targets,
+                          gpunn_tensor *loss, gpunn_optimizer *adam)
 {
-    const size_t batch = (size_t)o->batch, length = (size_t)o->length, stream = c->size / batch, pieces = (stream - 1) / length;
-    const size_t count = batch * length, state = (size_t)o->layers * batch * (size_t)o->hidden * sizeof(float);
+    const size_t batch = (size_t)o->batch, length = (size_t)o->length, stream = c->size / batch,
+                 pieces = (stream - 1) / length;
+    const size_t count = batch * length,
+                 state = (size_t)o->layers * batch * (size_t)o->hidden * sizeof(float);
     int64_t     *tokens = malloc(2 * count * sizeof *tokens), *next = tokens + count;
     float       *values = malloc(state);
     gpunn_status status = tokens && values ? GPUNN_OK : GPUNN_ERR_MEMORY;
@@ -211,7 +230,7 @@ static gpunn_status train(const options *o, const corpus *c, const network *net,
     return status;
 }
 
-/* ---- sampling -------------------------------------------------------------------------------------------------------- */
+/* ---- sampling ------------------------------------------------------------------------------------------ */
 static int choose(const float *logits, int count, double temperature, uint64_t *random)
 {
     int    best = 0;
@@ -241,7 +260,8 @@ static gpunn_status sample(const options *o, const corpus *c, network *net)
     for (size_t i = 1; i < prompted + (size_t)o->sample && status == GPUNN_OK; i++) {
         status = gpunn_write(net->tokens, &token, sizeof token);
         if (status == GPUNN_OK) status = gpunn_forward(&net->logits, 1);
-        if (status == GPUNN_OK) status = gpunn_read(net->logits, logits, (size_t)c->vocabulary * sizeof *logits);
+        if (status == GPUNN_OK)
+            status = gpunn_read(net->logits, logits, (size_t)c->vocabulary * sizeof *logits);
         if (status != GPUNN_OK) break;
         token = i < prompted ? c->token[(unsigned char)prompt[i]]
                              : choose(logits, c->vocabulary, (double)o->temperature, &random);
@@ -253,11 +273,12 @@ static gpunn_status sample(const options *o, const corpus *c, network *net)
 
 static int run(const options *o, const corpus *c, gpunn_device *dev)
 {
-    gpunn_model     *model = gpunn_model_create(dev);
-    network          net = build(model, o, c->vocabulary, false);
-    gpunn_tensor    *targets = gpunn_input(model, "targets", GPUNN_I64, GPUNN_SHAPE(o->length, GPUNN_BATCH));
-    gpunn_tensor    *loss = gpunn_cross_entropy(gpunn_reshape(net.logits, GPUNN_SHAPE(GPUNN_BATCH * o->length, c->vocabulary)),
-                                                gpunn_reshape(targets, GPUNN_SHAPE(GPUNN_BATCH * o->length)));
+    gpunn_model  *model = gpunn_model_create(dev);
+    network       net = build(model, o, c->vocabulary, false);
+    gpunn_tensor *targets = gpunn_input(model, "targets", GPUNN_I64, GPUNN_SHAPE(o->length, GPUNN_BATCH));
+    gpunn_tensor *loss = gpunn_cross_entropy(
+        gpunn_reshape(net.logits, GPUNN_SHAPE(GPUNN_BATCH * o->length, c->vocabulary)),
+        gpunn_reshape(targets, GPUNN_SHAPE(GPUNN_BATCH * o->length)));
     network          one = build(model, o, c->vocabulary, true);
     gpunn_optimizer *adam = gpunn_adam(model, .lr = o->lr);
     gpunn_status     status = gpunn_last_status(dev);

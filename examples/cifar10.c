@@ -1,13 +1,16 @@
 /* cifar10.c - PyTorch's "Training a classifier" in C: LeNet on CIFAR-10 with SGD and momentum.
  *
- * Shows: the CIFAR reader, augmentation, a training loop of one's own, saving, loading into a new network, accuracy per class, fused kernels.
- * First: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
- * Build: cc -O3 -march=native -I. examples/cifar10.c -o cifar10 -lm
- *        nvcc -O3 -arch=native -I. examples/cifar10.c examples/kernels/cifar10_kernels.cu gpunn_cuda.cu -o cifar10
+ * Shows: the CIFAR reader, augmentation, a training loop of one's own, saving, loading into a new network,
+ * accuracy per class, fused kernels. First: python3 -m generator examples/kernels/cifar10.json -o
+ * examples/kernels/cifar10 Build: cc -O3 -march=native -I. examples/cifar10.c -o cifar10 -lm
+ *        nvcc -O3 -arch=native -I. examples/cifar10.c examples/kernels/cifar10_kernels.cu gpunn_cuda.cu -o
+ *        cifar10
  * Data:  wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf cifar-10-binary.tar.gz
- * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--augment] [--synthetic]    (--help explains all options)
+ * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--augment] [--synthetic]    (--help explains
+ * all options)
  *        ./cifar10 --spec FILE only writes the network's spec, examples/kernels/cifar10.json.
- * Expect: the running loss falls from 2.2 to about 1.25 in two epochs; 55 % on the test images (100 % of stripes). */
+ * Expect: the running loss falls from 2.2 to about 1.25 in two epochs; 55 % on the test images (100 % of
+ * stripes). */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #define CIFAR10_KERNELS_IMPLEMENTATION
@@ -19,7 +22,8 @@
 #include <string.h>
 
 enum { CLASSES = 10, BATCH = 4, FILES = 5, SYNTHETIC_IMAGES = 2000 };
-static const char *const class_names[CLASSES] = {"plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+static const char *const class_names[CLASSES] = {"plane", "car",  "bird",  "cat",  "deer",
+                                                 "dog",   "frog", "horse", "ship", "truck"};
 
 typedef struct network {
     gpunn_model  *model;
@@ -43,7 +47,8 @@ static network build(gpunn_device *dev)
     return net;
 }
 
-/* Stripes whose direction, width and colour tell the class, in CIFAR-10's records of a label and 3 x 32 x 32 bytes. */
+/* Stripes whose direction, width and colour tell the class, in CIFAR-10's records of a label and 3 x 32 x 32
+ * bytes. */
 static bool write_synthetic(const char *path, unsigned seed)
 {
     FILE *file = fopen(path, "wb");
@@ -58,20 +63,24 @@ static bool write_synthetic(const char *path, unsigned seed)
             for (int row = 0; row < 32; row++)
                 for (int column = 0; column < 32; column++) {
                     int stripe = ((label & 1 ? row : column) + shift) / (1 + label / 2) % 2;
-                    record[1 + (channel * 32 + row) * 32 + column] = (uint8_t)(stripe * 60 * (1 + channel * (label % 3)) / 2 +
-                                                                               rand() % 64);
+                    record[1 + (channel * 32 + row) * 32 + column] =
+                        (uint8_t)(stripe * 60 * (1 + channel * (label % 3)) / 2 + rand() % 64);
                 }
         good = good && fwrite(record, sizeof record, 1, file) == 1;
     }
     return fclose(file) == 0 && good;
 }
 
-static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels, bool shuffle,
-                                 bool augment)
+static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels,
+                                 bool shuffle, bool augment)
 {
-    gpunn_loader_args args = {.count = images->dim[0], .batch_size = shuffle ? BATCH : 500, .shuffle = shuffle, .workers = 1};
-    args.fields[0] = (gpunn_field){
-        .input = net->image, .samples = images->data, .dtype = GPUNN_U8, .mean = {0.5f, 0.5f, 0.5f}, .std = {0.5f, 0.5f, 0.5f}};
+    gpunn_loader_args args = {
+        .count = images->dim[0], .batch_size = shuffle ? BATCH : 500, .shuffle = shuffle, .workers = 1};
+    args.fields[0] = (gpunn_field){.input = net->image,
+                                   .samples = images->data,
+                                   .dtype = GPUNN_U8,
+                                   .mean = {0.5f, 0.5f, 0.5f},
+                                   .std = {0.5f, 0.5f, 0.5f}};
     if (augment) { /* RandomCrop(32, padding=4) and RandomHorizontalFlip() of torchvision */
         args.fields[0].crop_padding = 4;
         args.fields[0].horizontal_flip = 0.5f;
@@ -114,9 +123,11 @@ static gpunn_status test(const network *net, gpunn_loader *loader, const gpunn_a
             all += guess[i] == label;
         }
     }
-    printf("accuracy on %lld test images: %.1f %%\n", (long long)done, 100.0 * (double)all / (double)(done ? done : 1));
+    printf("accuracy on %lld test images: %.1f %%\n", (long long)done,
+           100.0 * (double)all / (double)(done ? done : 1));
     for (int i = 0; i < CLASSES; i++)
-        printf("  %-6s %.1f %%\n", class_names[i], 100.0 * (double)right[i] / (double)(total[i] ? total[i] : 1));
+        printf("  %-6s %.1f %%\n", class_names[i],
+               100.0 * (double)right[i] / (double)(total[i] ? total[i] : 1));
     return GPUNN_OK;
 }
 
@@ -126,13 +137,15 @@ static gpunn_status write_spec(gpunn_device *dev, const char *path)
     gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = 0.001f, .momentum = 0.9f);
     gpunn_status     status = gpunn_last_status(dev);
     if (status == GPUNN_OK)
-        status = gpunn_spec_save(net.model, path, .name = "cifar10", .outputs = {net.logits}, .loss = net.loss, .optimizer = sgd);
+        status = gpunn_spec_save(net.model, path, .name = "cifar10", .outputs = {net.logits},
+                                 .loss = net.loss, .optimizer = sgd);
     gpunn_optimizer_destroy(sgd);
     gpunn_model_destroy(net.model);
     return status;
 }
 
-static gpunn_status run(gpunn_device *dev, const char *folder, const char *out, int epochs, bool augment, gpunn_array data[4])
+static gpunn_status run(gpunn_device *dev, const char *folder, const char *out, int epochs, bool augment,
+                        gpunn_array data[4])
 {
     char        weights[1024];
     char        names[FILES + 1][1024];
@@ -180,14 +193,15 @@ int main(int argc, char **argv)
     char         stripes[512];
     int          epochs = 2;
     bool         synthetic = false, augment = false;
-    const option known[] = {{"--data FOLDER", "folder of the binary version's six files", .text = &folder},
-                            {"--epochs N", "passes over the training images", .number = &epochs, .lowest = 1},
-                            {"--augment", "crops and mirrors the training images at random", .flag = &augment},
-                            {"--synthetic",
-                             "first writes a small stand-in (coloured stripes), without --data below the folder of --out",
-                             .flag = &synthetic},
-                            {"--out FOLDER", "folder for the trained weights, made where there is none", .text = &out},
-                            {"--spec FILE", "only writes the network's spec, for python3 -m generator", .text = &spec}};
+    const option known[] = {
+        {"--data FOLDER", "folder of the binary version's six files", .text = &folder},
+        {"--epochs N", "passes over the training images", .number = &epochs, .lowest = 1},
+        {"--augment", "crops and mirrors the training images at random", .flag = &augment},
+        {"--synthetic",
+         "first writes a small stand-in (coloured stripes), without --data below the folder of --out",
+         .flag = &synthetic},
+        {"--out FOLDER", "folder for the trained weights, made where there is none", .text = &out},
+        {"--spec FILE", "only writes the network's spec, for python3 -m generator", .text = &spec}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     snprintf(stripes, sizeof stripes, "%s/cifar10_synthetic", out);
     if (folder == NULL) folder = synthetic ? stripes : "cifar-10-batches-bin";
@@ -209,8 +223,8 @@ int main(int argc, char **argv)
     gpunn_status status = spec ? write_spec(dev, spec) : run(dev, folder, out, epochs, augment, data);
     if (gpunn_last_status(dev) != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
     if (status == GPUNN_ERR_IO && spec == NULL && data[2].data == NULL)
-        fprintf(stderr, "get the data (163 MB): wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf "
-                        "cifar-10-binary.tar.gz\nor try --synthetic\n");
+        fprintf(stderr, "get the data (163 MB): wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz "
+                        "&& tar xf cifar-10-binary.tar.gz\nor try --synthetic\n");
     for (int i = 0; i < 4; i++) gpunn_array_free(dev, &data[i]);
     gpunn_device_close(dev);
     return status == GPUNN_OK ? 0 : 1;

@@ -3,8 +3,9 @@
  * Shows: one program for both devices; what a transfer costs beside the computation; when a GPU pays.
  * Build: cc -O3 -march=native -I. examples/cpu_vs_gpu.c -o cpu_vs_gpu -lm
  *        nvcc -O3 -arch=native -Xcompiler -march=native -I. examples/cpu_vs_gpu.c gpunn_cuda.cu -o cpu_vs_gpu
- * Run:   ./cpu_vs_gpu [--precision bf16] [--quick]                                    (--help explains all options)
- * Expect: a line for each work: milliseconds to write its inputs, to compute, to read its result, on either device. */
+ * Run:   ./cpu_vs_gpu [--precision bf16] [--quick]                                    (--help explains all
+ * options) Expect: a line for each work: milliseconds to write its inputs, to compute, to read its result, on
+ * either device. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"
@@ -17,7 +18,8 @@
 
 enum { MAX_INPUTS = 4 };
 
-/* What a builder below makes: inputs to be filled with numbers, and either a result to read or a loss to train by. */
+/* What a builder below makes: inputs to be filled with numbers, and either a result to read or a loss to
+ * train by. */
 typedef struct graph {
     gpunn_model     *model;
     gpunn_tensor    *inputs[MAX_INPUTS], *output, *loss;
@@ -67,12 +69,13 @@ static void cnn(graph *g, int channels)
     train_classifier(g, gpunn_linear(h, "fc", .out_features = 10));
 }
 
-static gpunn_tensor *conv_norm(gpunn_tensor *x, const char *block, int number, int channels, int kernel, int stride)
+static gpunn_tensor *conv_norm(gpunn_tensor *x, const char *block, int number, int channels, int kernel,
+                               int stride)
 {
     char name[48];
     snprintf(name, sizeof name, "%s.conv%d", block, number);
-    x = gpunn_conv2d(x, name, .out_channels = channels, .kernel_size = kernel, .stride = stride, .padding = kernel / 2,
-                     .no_bias = true);
+    x = gpunn_conv2d(x, name, .out_channels = channels, .kernel_size = kernel, .stride = stride,
+                     .padding = kernel / 2, .no_bias = true);
     snprintf(name, sizeof name, "%s.bn%d", block, number);
     return gpunn_batch_norm2d(x, name);
 }
@@ -80,7 +83,8 @@ static gpunn_tensor *conv_norm(gpunn_tensor *x, const char *block, int number, i
 static gpunn_tensor *resnet18(graph *g, int side)
 {
     gpunn_tensor *h = input(g, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, side, side));
-    h = gpunn_max_pool2d(gpunn_relu(conv_norm(h, "stem", 1, 64, 7, 2)), .kernel_size = 3, .stride = 2, .padding = 1);
+    h = gpunn_max_pool2d(gpunn_relu(conv_norm(h, "stem", 1, 64, 7, 2)), .kernel_size = 3, .stride = 2,
+                         .padding = 1);
     for (int i = 0; i < 8; i++) {
         int  width = 64 << i / 2, stride = i > 0 && i % 2 == 0 ? 2 : 1;
         char block[16];
@@ -105,8 +109,8 @@ static void resnet18_train(graph *g, int side)
 static void bert_layer(graph *g, int length)
 {
     gpunn_tensor *x = input(g, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, length, 768));
-    g->output = gpunn_transformer_encoder_layer(x, "layer", .nhead = 12, .dim_feedforward = 3072, .gelu = true,
-                                                .batch_first = true);
+    g->output = gpunn_transformer_encoder_layer(x, "layer", .nhead = 12, .dim_feedforward = 3072,
+                                                .gelu = true, .batch_first = true);
 }
 
 /* One step of fitting a displacement field, in voxels, that carries the moving volume onto the fixed one. */
@@ -173,8 +177,10 @@ static size_t bytes_of(const gpunn_tensor *t, int64_t batch)
     return bytes;
 }
 
-/* Repeats the action until `seconds` have gone by, at least twice after two to warm up; seconds for one, waiting included. */
-static gpunn_status repeat(gpunn_device *dev, graph *g, void **values, void *result, int action, double seconds, double *each)
+/* Repeats the action until `seconds` have gone by, at least twice after two to warm up; seconds for one,
+ * waiting included. */
+static gpunn_status repeat(gpunn_device *dev, graph *g, void **values, void *result, int action,
+                           double seconds, double *each)
 {
     gpunn_status status = GPUNN_OK;
     double       begin = now();
@@ -200,10 +206,11 @@ static gpunn_status repeat(gpunn_device *dev, graph *g, void **values, void *res
     return status;
 }
 
-static bool measure(gpunn_device *dev, const struct work *work, gpunn_precision precision, bool quick, double seconds,
-                    times *result)
+static bool measure(gpunn_device *dev, const struct work *work, gpunn_precision precision, bool quick,
+                    double seconds, times *result)
 {
-    graph g = {.model = gpunn_model_create(dev, .precision = precision), .batch = quick ? work->quick_batch : work->batch};
+    graph g = {.model = gpunn_model_create(dev, .precision = precision),
+               .batch = quick ? work->quick_batch : work->batch};
     work->build(&g, quick ? work->quick_size : work->size);
     void *values[MAX_INPUTS] = {NULL}, *output = NULL;
     bool  memory = true;
@@ -251,14 +258,16 @@ int main(int argc, char **argv)
     float        seconds = 1;
     int          threads = 0, precision = 0; /* as gpunn_precision counts them */
     bool         quick = false, found = false, good = true;
-    const option known[] = {{"--only NAME", "one work, by the name in its line", .text = &only},
-                            {"--seconds X", "how long each time is measured", .real = &seconds, .lowest = 0.001},
-                            {"--threads N", "of the CPU; default: all processors", .number = &threads, .lowest = 1},
-                            {"--precision f32|tf32|bf16|f16", "how the GPU computes", .choice = &precision},
-                            {"--quick", "small sizes", .flag = &quick}};
+    const option known[] = {
+        {"--only NAME", "one work, by the name in its line", .text = &only},
+        {"--seconds X", "how long each time is measured", .real = &seconds, .lowest = 0.001},
+        {"--threads N", "of the CPU; default: all processors", .number = &threads, .lowest = 1},
+        {"--precision f32|tf32|bf16|f16", "how the GPU computes", .choice = &precision},
+        {"--quick", "small sizes", .flag = &quick}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 
-    gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = threads, .log_fn = log_line);
+    gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = threads,
+                                          .log_fn = log_line);
     if (cpu == NULL) {
         fprintf(stderr, "%s\n", gpunn_error(NULL));
         return 1;
@@ -266,20 +275,22 @@ int main(int argc, char **argv)
     gpunn_device *gpu = gpunn_device_open(.type = GPUNN_DEVICE_CUDA, .seed = 1, .log_fn = log_line);
     printf("CPU: %s\nGPU: %s\n\n", gpunn_device_name(cpu), gpu ? gpunn_device_name(gpu) : gpunn_error(NULL));
     printf("%-14s  %29s  %29s  %9s %9s\n", "", "CPU, milliseconds", "GPU, milliseconds", "CPU / GPU", "with");
-    printf("%-14s  %9s %9s %9s  %9s %9s %9s  %9s %9s\n", "", "in", "compute", "out", "in", "compute", "out", "computing",
-           "transfers");
+    printf("%-14s  %9s %9s %9s  %9s %9s %9s  %9s %9s\n", "", "in", "compute", "out", "in", "compute", "out",
+           "computing", "transfers");
     for (int i = 0; i < WORKS; i++) {
         if (only && strcmp(only, works[i].name) != 0) continue;
         found = true;
         times on_cpu = {0, 0, 0}, on_gpu = {0, 0, 0};
-        if (!measure(cpu, &works[i], GPUNN_PRECISION_F32, quick, (double)seconds, &on_cpu)) on_cpu.compute = 0, good = false;
+        if (!measure(cpu, &works[i], GPUNN_PRECISION_F32, quick, (double)seconds, &on_cpu))
+            on_cpu.compute = 0, good = false;
         if (gpu && !measure(gpu, &works[i], (gpunn_precision)precision, quick, (double)seconds, &on_gpu))
             on_gpu.compute = 0, good = false;
         printf("%-14s", works[i].name);
         print_times(&on_cpu);
         print_times(&on_gpu);
         if (on_cpu.compute > 0 && on_gpu.compute > 0)
-            printf("  %9.2f %9.2f", on_cpu.compute / on_gpu.compute, on_cpu.compute / (on_gpu.in + on_gpu.compute + on_gpu.out));
+            printf("  %9.2f %9.2f", on_cpu.compute / on_gpu.compute,
+                   on_cpu.compute / (on_gpu.in + on_gpu.compute + on_gpu.out));
         printf("  %s, n = %d", works[i].what, quick ? works[i].quick_size : works[i].size);
         if (works[i].batch > 1) printf(", batch %d", quick ? works[i].quick_batch : works[i].batch);
         printf("\n");

@@ -1,14 +1,18 @@
-/* csv.h - comma-separated values (RFC 4180), record by record: fields in quotes may hold commas, lines' ends and, doubled, quotes.
+/* csv.h - comma-separated values (RFC 4180), record by record: fields in quotes may hold commas, lines' ends
+ * and, doubled, quotes.
  *
  *     csv       c = csv_begin(text);                    ends at its first 0 and is changed
  *     csv_field field[2];
- *     for (int n; (n = csv_next(&c, field, 2)) != 0;)   how many fields the record has, of which two are kept; -1: it is broken
+ *     for (int n; (n = csv_next(&c, field, 2)) != 0;)   how many fields the record has, of which two are
+ *     kept; -1: it is broken
  *         if (n == 2) use(field[0].text, field[0].bytes, c.line);                    c.line: where it begins
  *
- * Numbers, by the names that the header row gives their columns, in any order, such as the samples of a gpunn_loader:
+ * Numbers, by the names that the header row gives their columns, in any order, such as the samples of a
+ * gpunn_loader:
  *
  *     const char *names[] = {"length", "width"};
- *     float      *table = csv_floats(text, names, 2, &rows, &error);                 [rows][2]; NULL: error.text says why */
+ *     float      *table = csv_floats(text, names, 2, &rows, &error);                 [rows][2]; NULL:
+ *     error.text says why */
 #ifndef CSV_H
 #define CSV_H
 
@@ -34,8 +38,8 @@ static inline csv csv_begin(char *text)
     return (csv){text + (strncmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0), 1, 1};
 }
 
-/* A field, whose quotes are removed in place, and what follows: a comma, a line's end or the 0 at the end of all. NULL: a quote has
- * no end, or something stands behind it; then nothing has changed. */
+/* A field, whose quotes are removed in place, and what follows: a comma, a line's end or the 0 at the end of
+ * all. NULL: a quote has no end, or something stands behind it; then nothing has changed. */
 static inline char *csv__field(csv *c, char *at, csv_field *field)
 {
     char *to = at, *end = at + 1;
@@ -55,14 +59,16 @@ static inline char *csv__field(csv *c, char *at, csv_field *field)
     return end + 1;
 }
 
-/* The next record that is not an empty line; 0: there is none. Behind a broken one it goes on with the next line. */
+/* The next record that is not an empty line; 0: there is none. Behind a broken one it goes on with the next
+ * line. */
 static inline int csv_next(csv *c, csv_field *fields, int most)
 {
     for (int count = 1; *c->at; count = 1) {
         csv_field spare;
         c->line = c->next_line;
         char *start = c->at, *next = csv__field(c, start, most > 0 ? &fields[0] : &spare);
-        for (; next && *next == ','; count++) next = csv__field(c, start = next + 1, count < most ? &fields[count] : &spare);
+        for (; next && *next == ','; count++)
+            next = csv__field(c, start = next + 1, count < most ? &fields[count] : &spare);
         bool broken = next == NULL, empty = next == c->at;
         if (broken) next = start + strcspn(start, "\n");
         c->at = next + strspn(next, "\r");
@@ -99,15 +105,18 @@ static inline bool csv_number(const csv_field *field, float *value)
 static inline csv_field csv_trimmed(csv_field field)
 {
     for (; field.bytes > 0 && (*field.text == ' ' || *field.text == '\t'); field.bytes--) field.text++;
-    while (field.bytes > 0 && (field.text[field.bytes - 1] == ' ' || field.text[field.bytes - 1] == '\t')) field.bytes--;
+    while (field.bytes > 0 && (field.text[field.bytes - 1] == ' ' || field.text[field.bytes - 1] == '\t'))
+        field.bytes--;
     return field;
 }
 
 /* Why a header may lack a name that a person reads in it. */
 static inline const char *csv__reason(const csv_field *header, int width, const char *name)
 {
-    if (width == 1 && memchr(header->text, ';', header->bytes)) return "; its fields are separated by semicolons, use commas";
-    if (width == 1 && memchr(header->text, '\t', header->bytes)) return "; its fields are separated by tabs, use commas";
+    if (width == 1 && memchr(header->text, ';', header->bytes))
+        return "; its fields are separated by semicolons, use commas";
+    if (width == 1 && memchr(header->text, '\t', header->bytes))
+        return "; its fields are separated by tabs, use commas";
     for (int i = 0; i < width; i++) {
         const csv_field field = csv_trimmed(header[i]);
         if (csv_column(&field, 1, name) == 0) return "; it has blanks around that name, remove them";
@@ -116,48 +125,55 @@ static inline const char *csv__reason(const csv_field *header, int width, const 
 }
 
 /* Where the header row has each of the names. */
-static inline bool csv__places(const csv_field *header, int width, const char *const *names, int columns, int *place,
-                               text_error *error)
+static inline bool csv__places(const csv_field *header, int width, const char *const *names, int columns,
+                               int *place, text_error *error)
 {
     for (int i = 0; i < columns; i++) {
         place[i] = csv_column(header, width, names[i]);
         if (place[i] < 0)
-            return text_fail(error, "the header names no column '%s'%s", names[i], csv__reason(header, width, names[i]));
+            return text_fail(error, "the header names no column '%s'%s", names[i],
+                             csv__reason(header, width, names[i]));
         if (csv_column(header + place[i] + 1, width - place[i] - 1, names[i]) >= 0)
             return text_fail(error, "the header names two columns '%s'", names[i]);
     }
     return true;
 }
 
-static inline bool csv__row(const csv *c, const csv_field *field, const char *const *names, int columns, const int *place,
-                            float *row, text_error *error)
+static inline bool csv__row(const csv *c, const csv_field *field, const char *const *names, int columns,
+                            const int *place, float *row, text_error *error)
 {
     for (int i = 0; i < columns; i++)
         if (!csv_number(&field[place[i]], &row[i]))
             return text_fail(error, "line %d: '%.*s' in column '%s' is no finite number", c->line,
-                             field[place[i]].bytes > 30 ? 30 : (int)field[place[i]].bytes, field[place[i]].text, names[i]);
+                             field[place[i]].bytes > 30 ? 30 : (int)field[place[i]].bytes,
+                             field[place[i]].text, names[i]);
     return true;
 }
 
 /* The next record as a row of the table, which grows. */
-static inline bool csv__add(const csv *c, const csv_field *field, const char *const *names, int columns, const int *place,
-                            float **table, size_t *rows, size_t *capacity, text_error *error)
+static inline bool csv__add(const csv *c, const csv_field *field, const char *const *names, int columns,
+                            const int *place, float **table, size_t *rows, size_t *capacity,
+                            text_error *error)
 {
     const size_t bytes = (size_t)columns * sizeof **table;
     if (*rows == *capacity) {
         const size_t more = *capacity ? 2 * *capacity : 64;
         float       *grown = more <= SIZE_MAX / bytes ? realloc(*table, more * bytes) : NULL;
-        if (grown == NULL) return text_fail(error, "line %d: out of memory for %zu rows of %d columns", c->line, more, columns);
+        if (grown == NULL)
+            return text_fail(error, "line %d: out of memory for %zu rows of %d columns", c->line, more,
+                             columns);
         *table = grown;
         *capacity = more;
     }
     return csv__row(c, field, names, columns, place, *table + (*rows)++ * (size_t)columns, error);
 }
 
-/* The named columns of a table whose first record is its header: rows x columns numbers, row by row, to be freed; NaN where a field
- * is empty. The text is changed. NULL: error says which name the header lacks, which line is broken, has other fields than the header
- * or holds no number where one belongs, that there is no row or no memory. */
-static inline float *csv_floats(char *text, const char *const *names, int columns, size_t *rows, text_error *error)
+/* The named columns of a table whose first record is its header: rows x columns numbers, row by row, to be
+ * freed; NaN where a field is empty. The text is changed. NULL: error says which name the header lacks, which
+ * line is broken, has other fields than the header or holds no number where one belongs, that there is no row
+ * or no memory. */
+static inline float *csv_floats(char *text, const char *const *names, int columns, size_t *rows,
+                                text_error *error)
 {
     csv       c = csv_begin(text);
     csv_field field[CSV_MAX_COLUMNS];
@@ -166,13 +182,16 @@ static inline float *csv_floats(char *text, const char *const *names, int column
     size_t    capacity = 0;
     bool      good = width > 0 && width <= CSV_MAX_COLUMNS && columns > 0 && columns <= CSV_MAX_COLUMNS;
     *rows = 0;
-    if (!good) text_fail(error, "the header is missing or broken, or there are not 1 to %d columns", CSV_MAX_COLUMNS);
+    if (!good)
+        text_fail(error, "the header is missing or broken, or there are not 1 to %d columns",
+                  CSV_MAX_COLUMNS);
     good = good && csv__places(field, width, names, columns, place, error);
     while (good && (n = csv_next(&c, field, CSV_MAX_COLUMNS)) != 0)
         if (n < 0)
             good = text_fail(error, "line %d: %s", c.line, CSV_BROKEN);
         else if (n != width)
-            good = text_fail(error, "line %d: %d field%s, where the header has %d", c.line, n, n == 1 ? "" : "s", width);
+            good = text_fail(error, "line %d: %d field%s, where the header has %d", c.line, n,
+                             n == 1 ? "" : "s", width);
         else
             good = csv__add(&c, field, names, columns, place, &table, rows, &capacity, error);
     if (good && *rows == 0) good = text_fail(error, "there is no row below the header");

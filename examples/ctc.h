@@ -1,12 +1,15 @@
-/* ctc.h - labels of what a network says step by step, where a class stands for no label (connectionist temporal classification).
+/* ctc.h - labels of what a network says step by step, where a class stands for no label (connectionist
+ * temporal classification).
  *
  *     int labels[STEPS];
- *     int count = ctc_greedy(log_probabilities, steps, classes, 0, labels)                        the best class of each step
- *     count = ctc_beam_search(log_probabilities, steps, classes, 0, 16, labels, &score)           -1: out of memory
+ *     int count = ctc_greedy(log_probabilities, steps, classes, 0, labels)                        the best
+ *     class of each step count = ctc_beam_search(log_probabilities, steps, classes, 0, 16, labels, &score)
+ *            -1: out of memory
  *
- * log_probabilities is [steps, classes], as gpunn_log_softmax and gpunn_ctc_loss have it for one sample; labels has room for `steps`.
- * The search (Graves, 2012; Hannun and others, 2014) adds up all ways to a text and keeps the likeliest `width` beginnings at each
- * step; score is the logarithm of the probability of those ways to the text that were kept. */
+ * log_probabilities is [steps, classes], as gpunn_log_softmax and gpunn_ctc_loss have it for one sample;
+ * labels has room for `steps`. The search (Graves, 2012; Hannun and others, 2014) adds up all ways to a text
+ * and keeps the likeliest `width` beginnings at each step; score is the logarithm of the probability of those
+ * ways to the text that were kept. */
 #ifndef CTC_H
 #define CTC_H
 
@@ -34,7 +37,8 @@ typedef struct ctc__node {
     int parent, label, child, sibling; /* -1: none */
 } ctc__node;
 
-/* A text that is kept: the logarithms of the probabilities of all ways to it that end with a blank, and with its last label. */
+/* A text that is kept: the logarithms of the probabilities of all ways to it that end with a blank, and with
+ * its last label. */
 typedef struct ctc__beam {
     int    node, from; /* node -1: that of label behind beam `from`, which is not made yet */
     int    label;
@@ -131,8 +135,8 @@ static inline bool ctc__grow(ctc__search *s)
 }
 
 /* score may be NULL. A step of NaN, or where nothing is possible, leaves no text: 0 labels and -infinity. */
-static inline int ctc_beam_search(const float *log_probabilities, int steps, int classes, int blank, int width, int *labels,
-                                  double *score)
+static inline int ctc_beam_search(const float *log_probabilities, int steps, int classes, int blank,
+                                  int width, int *labels, double *score)
 {
     ctc__search s = {.width = width, .node_count = 1, .node_capacity = 256, .count = 1};
     int         count = 0;
@@ -151,7 +155,8 @@ static inline int ctc_beam_search(const float *log_probabilities, int steps, int
     if (good && score) *score = s.count ? s.beams[0].all : -HUGE_VAL;
     const int end = good && s.count ? s.beams[0].node : 0;
     for (int node = end; good && node > 0; node = s.nodes[node].parent) count++;
-    for (int node = end, i = count; good && node > 0; node = s.nodes[node].parent) labels[--i] = s.nodes[node].label;
+    for (int node = end, i = count; good && node > 0; node = s.nodes[node].parent)
+        labels[--i] = s.nodes[node].label;
     free(s.nodes);
     free(s.beams);
     free(s.next);

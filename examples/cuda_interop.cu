@@ -1,10 +1,13 @@
-/* cuda_interop.cu - a CUDA solver of the heat equation, and a network that learns its step beside it, on the GPU alone.
+/* cuda_interop.cu - a CUDA solver of the heat equation, and a network that learns its step beside it, on the
+ * GPU alone.
  *
- * Shows: gpunn in a CUDA program: its stream (gpunn_device_open(.stream)), its memory as the network's input and target (gpunn_bind),
+ * Shows: gpunn in a CUDA program: its stream (gpunn_device_open(.stream)), its memory as the network's input
+ * and target (gpunn_bind),
  *        two buffers that take turns, and no copy to or from the host while it trains.
  * Build: nvcc -O3 -arch=native -std=c++17 -I. examples/cuda_interop.cu gpunn_cuda.cu -o cuda_interop
  * Run:   ./cuda_interop [steps]
- * Expect: after 2000 steps the filter of the convolution is the solver's stencil: 0.2 beside, 0.2 in the middle, 0 at the corners. */
+ * Expect: after 2000 steps the filter of the convolution is the solver's stencil: 0.2 beside, 0.2 in the
+ * middle, 0 at the corners. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 
@@ -48,8 +51,9 @@ static learner learner_make(gpunn_device *dev)
     l.model = gpunn_model_create(dev);
     l.field = gpunn_input(l.model, "field", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, SIZE, SIZE));
     l.next = gpunn_input(l.model, "next", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, SIZE, SIZE));
-    l.loss = gpunn_mse_loss(gpunn_conv2d(l.field, "step", .out_channels = 1, .kernel_size = 3, .padding = 1, .no_bias = true),
-                            l.next);
+    l.loss = gpunn_mse_loss(
+        gpunn_conv2d(l.field, "step", .out_channels = 1, .kernel_size = 3, .padding = 1, .no_bias = true),
+        l.next);
     l.filter = gpunn_find(l.model, "step.weight");
     l.optimizer = gpunn_adam(l.model, .lr = 0.005f);
     return l;

@@ -1,14 +1,17 @@
-/* custom_op.c - an activation of the program's own, snake(x) = x + sin(a x)^2 / a with a trained a for each feature, in a network.
+/* custom_op.c - an activation of the program's own, snake(x) = x + sin(a x)^2 / a with a trained a for each
+ * feature, in a network.
  *
  * Shows: an op with operands and gradients of its own, in C and, where the compiler knows CUDA, as kernels
- *        (gpunn_custom); the same as a formula (gpunn_expr); and that formula fused by the generator, without writing CUDA.
+ *        (gpunn_custom); the same as a formula (gpunn_expr); and that formula fused by the generator, without
+ *        writing CUDA.
  * First: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  * Build: cc -O3 -march=native -I. examples/custom_op.c -o custom_op -lm
  *        nvcc -O3 -arch=native -std=c++17 -I. -x cu examples/custom_op.c examples/kernels/custom_op_kernels.cu gpunn_cuda.cu \
  *             -o custom_op
  * Run:   ./custom_op
  *        ./custom_op --spec FILE.json only writes the formula's model, examples/kernels/custom_op.json.
- * Expect: three times nearly the same losses, falling from about 0.5 to below 0.001, and the times of a step: the generated
+ * Expect: three times nearly the same losses, falling from about 0.5 to below 0.001, and the times of a step:
+ * the generated
  *         kernels are the quickest. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -73,8 +76,8 @@ static __global__ void snake_kernel(const float *x, const float *a, float *y, in
 }
 
 /* A thread a feature, which adds up in the order of the rows: the same bits at every run. */
-static __global__ void snake_backward_kernel(const float *x, const float *a, const float *g, float *dx, float *da, int64_t rows,
-                                             int64_t features)
+static __global__ void snake_backward_kernel(const float *x, const float *a, const float *g, float *dx,
+                                             float *da, int64_t rows, int64_t features)
 {
     int64_t f = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
     float   sum = 0;
@@ -91,7 +94,8 @@ static int snake_cuda_forward(const gpunn_custom_call *call)
 {
     int64_t count = call->out->count;
     snake_kernel<<<(unsigned)((count + 255) / 256), 256, 0, (cudaStream_t)call->stream>>>(
-        (const float *)call->in[0].data, (const float *)call->in[1].data, (float *)call->out->data, count, call->in[0].dim[1]);
+        (const float *)call->in[0].data, (const float *)call->in[1].data, (float *)call->out->data, count,
+        call->in[0].dim[1]);
     return (int)cudaGetLastError();
 }
 
@@ -109,7 +113,8 @@ static int snake_cuda_backward(const gpunn_custom_call *call)
 #endif
 
 static const gpunn_custom_op snake = {
-    "snake", 2, snake_shape, snake_forward, snake_backward, snake_cuda_forward, snake_cuda_backward, 0, NULL, NULL};
+    "snake", 2,    snake_shape, snake_forward, snake_backward, snake_cuda_forward, snake_cuda_backward,
+    0,       NULL, NULL};
 
 /* ---- the network ---- */
 static gpunn_tensor *activation(gpunn_model *model, gpunn_tensor *x, const char *name, bool own)
@@ -158,7 +163,8 @@ static gpunn_status train(gpunn_device *dev, const network *n, float *losses, do
     for (int step = 0; step < STEPS && status == GPUNN_OK; step++) {
         if (step == 100) start = now();
         status = gpunn_train_step(n->opt, n->loss);
-        if (status == GPUNN_OK && (step == 0 || step == 99 || step == STEPS - 1)) losses[noted++] = gpunn_item(n->loss);
+        if (status == GPUNN_OK && (step == 0 || step == 99 || step == STEPS - 1))
+            losses[noted++] = gpunn_item(n->loss);
     }
     if (status == GPUNN_OK) status = gpunn_synchronize(dev);
     *milliseconds = 1e3 * (now() - start) / (STEPS - 100);
@@ -188,7 +194,8 @@ static bool run(gpunn_device *dev, const char *name, bool own, bool fused, float
     if (status == GPUNN_OK) status = start_alike(model, own);
     if (status == GPUNN_OK) status = train(dev, &n, losses, &milliseconds);
     if (status == GPUNN_OK)
-        printf("  %-11s %9.6f %9.6f %9.6f %10.3f\n", name, (double)losses[0], (double)losses[1], (double)losses[2], milliseconds);
+        printf("  %-11s %9.6f %9.6f %9.6f %10.3f\n", name, (double)losses[0], (double)losses[1],
+               (double)losses[2], milliseconds);
     else
         fprintf(stderr, "%s\n", gpunn_error(dev));
     gpunn_optimizer_destroy(n.opt);
@@ -210,8 +217,8 @@ static bool run_all(gpunn_device_type type)
             return false;
         }
         if (way == 0)
-            printf("%s\n  %-11s %9s %9s %9s %10s\n", gpunn_device_name(dev), "loss at", "step 1", "step 100", "step 300",
-                   "ms a step");
+            printf("%s\n  %-11s %9s %9s %9s %10s\n", gpunn_device_name(dev), "loss at", "step 1", "step 100",
+                   "step 300", "ms a step");
         good = run(dev, names[way], way == 0, way == 2, losses[way]);
         gpunn_device_close(dev);
         float difference = good ? losses[way][1] - losses[0][1] : 0;
@@ -239,7 +246,8 @@ static int write_spec(const char *path)
 int main(int argc, char **argv)
 {
     const char  *spec = NULL;
-    const option known[] = {{"--spec FILE.json", "only writes the formula's model, for python3 -m generator", .text = &spec}};
+    const option known[] = {
+        {"--spec FILE.json", "only writes the formula's model, for python3 -m generator", .text = &spec}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     if (spec) return write_spec(spec);
     bool good = run_all(GPUNN_DEVICE_CPU);

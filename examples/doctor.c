@@ -4,7 +4,8 @@
  * Build: cc -O3 -I. examples/doctor.c -o doctor -lm
  *        nvcc -O3 -arch=native -I. examples/doctor.c gpunn_cuda.cu -o doctor           with the GPU
  * Run:   ./doctor
- * Expect: a line for each part, a small model that gives the CPU's numbers on each GPU, and last what gpunn would choose. Exits
+ * Expect: a line for each part, a small model that gives the CPU's numbers on each GPU, and last what gpunn
+ * would choose. Exits
  *         with 1 when a GPU that is there does not work. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -84,7 +85,8 @@ static void show_compiler(void)
     const char *wheel = strstr(path, "/cu13/bin/nvcc");
     printf("nvcc          %s\n", path);
     printf("build with    %s -O3 -arch=native app.c gpunn_cuda.cu -o app", path);
-    if (wheel) printf(" -L%.*s/cu13/lib -I%.*s/cudnn/include", (int)(wheel - path), path, (int)(wheel - path), path);
+    if (wheel)
+        printf(" -L%.*s/cu13/lib -I%.*s/cudnn/include", (int)(wheel - path), path, (int)(wheel - path), path);
     printf("\n");
 }
 
@@ -99,7 +101,8 @@ static bool train(gpunn_device *dev, float output[BATCH * CLASSES])
     gpunn_tensor    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 12, 12));
     gpunn_tensor    *t = gpunn_input(model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     gpunn_tensor    *h = gpunn_relu(gpunn_conv2d(x, "conv", .out_channels = 8, .kernel_size = 3));
-    gpunn_tensor    *y = gpunn_linear(gpunn_flatten(gpunn_max_pool2d(h, .kernel_size = 2)), "fc", .out_features = CLASSES);
+    gpunn_tensor    *y = gpunn_linear(gpunn_flatten(gpunn_max_pool2d(h, .kernel_size = 2)), "fc",
+                                      .out_features = CLASSES);
     gpunn_tensor    *loss = gpunn_cross_entropy(y, t);
     gpunn_optimizer *sgd = gpunn_sgd(model, .lr = 0.1f);
     gpunn_status     status = gpunn_write(x, pixels, sizeof pixels);
@@ -117,7 +120,8 @@ static bool try_device(gpunn_device_type type, int index, float output[BATCH * C
     gpunn_device *dev = gpunn_device_open(.type = type, .index = index, .seed = 1, .log_fn = log_line);
     bool          good = dev && train(dev, output);
     if (dev && type == GPUNN_DEVICE_CPU)
-        printf("CPU           %s; a small model takes %zu bytes\n", gpunn_device_name(dev), gpunn_memory_peak(dev));
+        printf("CPU           %s; a small model takes %zu bytes\n", gpunn_device_name(dev),
+               gpunn_memory_peak(dev));
     if (!good) printf("              fails: %s\n", gpunn_error(dev));
     gpunn_device_close(dev);
     return good;

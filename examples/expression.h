@@ -1,18 +1,21 @@
-/* expression.h - regular expressions over UTF-8, as Oniguruma reads those of tokenizer.json files, for tokenizer.h.
+/* expression.h - regular expressions over UTF-8, as Oniguruma reads those of tokenizer.json files, for
+ * tokenizer.h.
  *
  *     const char      *why;
- *     expression      *e = expression_of(pattern, strlen(pattern), &why);                      NULL: why says it
- *     expression_room  room = {0};                                                             of one thread
- *     expression_place place = {0};
- *     while (expression_next(e, &room, text, bytes, &place, &start, &end) == 1) ...            the matches; -1: out of memory
- *     expression_room_free(&room), expression_free(e)
+ *     expression      *e = expression_of(pattern, strlen(pattern), &why);                      NULL: why says
+ *     it expression_room  room = {0};                                                             of one
+ *     thread expression_place place = {0};
+ *     while (expression_next(e, &room, text, bytes, &place, &start, &end) == 1) ...            the matches;
+ *     -1: out of memory expression_room_free(&room), expression_free(e)
  *
- * Known are characters and their escapes, . and classes ([a-z], [^...], one in another, &&, \s \S \d \D \w \W, \p{L}, \p{Lu}, \P{...},
- * \p{^...}, \p{Han}), groups ( ), (?: ), (?i: ), (?> ), (?= ) and (?! ), |, * + ? and {n,m}, lazily with ? or, but for {n,m}, possessively with
- * +, ^ and $ at lines, \A and \z. \1 is known behind a group of one character. What is not known is a sentence.
+ * Known are characters and their escapes, . and classes ([a-z], [^...], one in another, &&, \s \S \d \D \w
+ * \W, \p{L}, \p{Lu}, \P{...}, \p{^...}, \p{Han}), groups ( ), (?: ), (?i: ), (?> ), (?= ) and (?! ), |, * + ?
+ * and {n,m}, lazily with ? or, but for {n,m}, possessively with +, ^ and $ at lines, \A and \z. \1 is known
+ * behind a group of one character. What is not known is a sentence.
  *
- * A match is looked for by going back, but never twice over the same place in the same way: that takes at most as many steps as the
- * expression has, times the bytes that it reaches, whatever was written into a hostile file. */
+ * A match is looked for by going back, but never twice over the same place in the same way: that takes at
+ * most as many steps as the expression has, times the bytes that it reaches, whatever was written into a
+ * hostile file. */
 #ifndef EXPRESSION_H
 #define EXPRESSION_H
 
@@ -95,10 +98,11 @@ static inline unsigned unicode_category_of(uint32_t c)
 /* \w: letters, accents, digits, letters of numbers, connectors and circled letters. */
 static inline bool unicode_is_word(uint32_t c)
 {
-    static const unicode_range circled[] = {{0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
-    const char                *category = &UNICODE_CATEGORIES[2 * unicode_category_of(c)];
-    return category[0] == 'L' || category[0] == 'M' || memcmp(category, "Nd", 2) == 0 || memcmp(category, "Nl", 2) == 0 ||
-           memcmp(category, "Pc", 2) == 0 || unicode_in(circled, c);
+    static const unicode_range circled[] = {
+        {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
+    const char *category = &UNICODE_CATEGORIES[2 * unicode_category_of(c)];
+    return category[0] == 'L' || category[0] == 'M' || memcmp(category, "Nd", 2) == 0 ||
+           memcmp(category, "Nl", 2) == 0 || memcmp(category, "Pc", 2) == 0 || unicode_in(circled, c);
 }
 
 /* ---- what an expression is made of ---- */
@@ -122,8 +126,9 @@ typedef enum expression__kind {
 
 typedef struct expression__step {
     expression__kind kind;
-    uint32_t         what;         /* a character, a class, or the number of a choice */
-    int              first, other; /* how far it is to the steps that are next: the better one, and the other */
+    uint32_t         what; /* a character, a class, or the number of a choice */
+    /* how far it is to the steps that are next: the better one, and the other */
+    int first, other;
 } expression__step;
 
 typedef enum expression__item_kind {
@@ -135,7 +140,8 @@ typedef enum expression__item_kind {
     EXPRESSION__WITHIN
 } expression__item_kind;
 
-/* Of a class: characters from first to last, a set of categories, the class `first`, or a table of `last` ranges. */
+/* Of a class: characters from first to last, a set of categories, the class `first`, or a table of `last`
+ * ranges. */
 typedef struct expression__item {
     expression__item_kind kind;
     bool                  negated;
@@ -168,7 +174,8 @@ static inline bool expression__item_holds(const expression *e, const expression_
 static inline bool expression__list_holds(const expression *e, const expression__class *class, uint32_t c)
 {
     bool in = false;
-    for (int i = class->items; i >= 0 && !in; i = e->items[i].next) in = expression__item_holds(e, &e->items[i], c);
+    for (int i = class->items; i >= 0 && !in; i = e->items[i].next)
+        in = expression__item_holds(e, &e->items[i], c);
     return in;
 }
 
@@ -177,8 +184,10 @@ static inline bool expression__class_holds(const expression *e, const expression
     const bool letter = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
     bool       in = expression__list_holds(e, class, c);
     if (class->any_case && letter) in = in || expression__list_holds(e, class, c ^ 0x20);
-    if (class->any_case && c == 0x17f) in = in || expression__list_holds(e, class, 's') || expression__list_holds(e, class, 'S');
-    if (class->any_case && c == 0x212a) in = in || expression__list_holds(e, class, 'k') || expression__list_holds(e, class, 'K');
+    if (class->any_case && c == 0x17f)
+        in = in || expression__list_holds(e, class, 's') || expression__list_holds(e, class, 'S');
+    if (class->any_case && c == 0x212a)
+        in = in || expression__list_holds(e, class, 'k') || expression__list_holds(e, class, 'K');
     return in != class->negated;
 }
 
@@ -204,7 +213,8 @@ typedef struct expression__reader {
     size_t      bytes, at;
     int         depth, within, groups;
     bool        any_case;
-    int         single; /* the step at which the first group's only character was read; -1: it has more, or stands not here */
+    /* the step at which the first group's only character was read; -1: it has more, or stands not here */
+    int         single;
     const char *why;
 } expression__reader;
 
@@ -266,7 +276,8 @@ static inline bool expression__add_item(expression__reader *r, int class, expres
         return expression__fail(r, "(?i) is known for ASCII only");
     for (int i = e->classes[class].items; i >= 0; i = e->items[i].next) { /* sets of categories are one */
         expression__item *other = &e->items[i];
-        if (item.kind != EXPRESSION__CATEGORIES || other->kind != item.kind || other->negated || item.negated) continue;
+        if (item.kind != EXPRESSION__CATEGORIES || other->kind != item.kind || other->negated || item.negated)
+            continue;
         other->first |= item.first;
         return true;
     }
@@ -299,7 +310,8 @@ static inline expression__item expression__property(expression__reader *r)
         item.ranges = unicode_han;
         item.first = item.last = sizeof unicode_han / sizeof *unicode_han;
     }
-    if (!expression__take(r, "}") || item.first == 0) expression__fail(r, "\\p is known with Han and categories, as L or Lu");
+    if (!expression__take(r, "}") || item.first == 0)
+        expression__fail(r, "\\p is known with Han and categories, as L or Lu");
     return item;
 }
 
@@ -331,14 +343,16 @@ static inline expression__item expression__escape(expression__reader *r)
     } else if (c == 'x' || c == 'u') {
         r->at++;
         const bool braces = c == 'x' && expression__take(r, "{");
-        item.first = braces ? expression__hex(r, 1, 8) : expression__hex(r, c == 'u' ? 4 : 2, c == 'u' ? 4 : 2);
+        item.first = braces ? expression__hex(r, 1, 8)
+                            : expression__hex(r, c == 'u' ? 4 : 2, c == 'u' ? 4 : 2);
         if (braces && !expression__take(r, "}")) expression__fail(r, "an escape lacks its digits");
     } else if ((found = strchr(kinds, c)) != NULL) {
         r->at++;
         if (c == 'p' || c == 'P')
             item = expression__property(r);
         else if (c == 'd' || c == 'D')
-            item = (expression__item){.kind = EXPRESSION__CATEGORIES, .first = expression__categories("Nd", 2)};
+            item = (expression__item){.kind = EXPRESSION__CATEGORIES,
+                                      .first = expression__categories("Nd", 2)};
         else
             item.kind = c == 's' || c == 'S' ? EXPRESSION__SPACES : EXPRESSION__WORDS;
         item.negated = item.negated != (c < 'a');
@@ -367,20 +381,24 @@ static inline void expression__read_item(expression__reader *r, int class)
         expression__fail(r, "[:...:] is not known here");
     } else if (expression__take(r, "[")) {
         const int within = expression__read_class(r);
-        expression__add_item(r, class, (expression__item){.kind = EXPRESSION__WITHIN, .first = (uint32_t)within});
+        expression__add_item(r, class,
+                             (expression__item){.kind = EXPRESSION__WITHIN, .first = (uint32_t)within});
     } else {
         expression__item item = expression__character(r);
-        if (item.kind == EXPRESSION__RANGE && r->bytes - r->at >= 2 && expression__peek(r, "-") && r->text[r->at + 1] != ']') {
+        if (item.kind == EXPRESSION__RANGE && r->bytes - r->at >= 2 && expression__peek(r, "-") &&
+            r->text[r->at + 1] != ']') {
             r->at++;
             const expression__item last = expression__character(r);
-            if (last.kind != EXPRESSION__RANGE || last.first < item.first) expression__fail(r, "a class holds no such range");
+            if (last.kind != EXPRESSION__RANGE || last.first < item.first)
+                expression__fail(r, "a class holds no such range");
             item.last = last.first;
         }
         expression__add_item(r, class, item);
     }
 }
 
-/* What stands behind [, up to ]; returns its number. a&&b is what is neither outside of a nor outside of b. */
+/* What stands behind [, up to ]; returns its number. a&&b is what is neither outside of a nor outside of
+ * b. */
 static inline int expression__read_class(expression__reader *r)
 {
     const bool negated = expression__take(r, "^");
@@ -421,7 +439,8 @@ static inline void expression__read_group(expression__reader *r, bool any_case)
     if (!expression__take(r, ")")) expression__fail(r, "a group does not end");
 }
 
-/* (?=...) and the like, of which not many may stand in each other: each is looked for anew wherever it is met. */
+/* (?=...) and the like, of which not many may stand in each other: each is looked for anew wherever it is
+ * met. */
 static inline void expression__read_within(expression__reader *r, expression__kind kind)
 {
     const int at = r->e->step_count;
@@ -438,8 +457,8 @@ static inline void expression__add_one(expression__reader *r, expression__item i
     const bool one = item.kind == EXPRESSION__RANGE && !r->any_case;
     const int class = one ? 0 : expression__add_class(r);
     if (!one) expression__add_item(r, class, item);
-    expression__add(
-        r, (expression__step){one ? EXPRESSION__CHARACTER : EXPRESSION__CLASS, one ? item.first : (uint32_t) class, 0, 0});
+    expression__add(r, (expression__step){one ? EXPRESSION__CHARACTER : EXPRESSION__CLASS,
+                                          one ? item.first : (uint32_t) class, 0, 0});
 }
 
 /* Behind (. */
@@ -472,7 +491,8 @@ static inline void expression__add_numbers(expression__reader *r, bool negated)
 {
     static const unicode_range numbers[] = {{0xb2, 0xb3}, {0xb9, 0xb9}, {0xbc, 0xbe}};
     const int class = r->e->class_count - 1;
-    expression__add_item(r, class, (expression__item){.kind = EXPRESSION__TABLE, .last = 3, .ranges = numbers});
+    expression__add_item(r, class,
+                         (expression__item){.kind = EXPRESSION__TABLE, .last = 3, .ranges = numbers});
     for (int i = r->e->classes[class].items; i >= 0; i = r->e->items[i].next) r->e->items[i].negated = false;
     r->e->classes[class].negated = negated;
 }
@@ -485,7 +505,8 @@ static inline void expression__read_escape(expression__reader *r)
     } else if (expression__take(r, "z")) {
         expression__add(r, (expression__step){.kind = EXPRESSION__TEXT_ENDS});
     } else if (expression__take(r, "1")) {
-        if (r->single != r->e->step_count) expression__fail(r, "\\1 is known behind a group of one character only");
+        if (r->single != r->e->step_count)
+            expression__fail(r, "\\1 is known behind a group of one character only");
         expression__add(r, (expression__step){.kind = EXPRESSION__SAME});
     } else {
         const expression__item item = expression__escape(r);
@@ -504,7 +525,8 @@ static inline bool expression__read_atom(expression__reader *r)
         const int class = expression__read_class(r);
         expression__add(r, (expression__step){EXPRESSION__CLASS, (uint32_t) class, 0, 0});
     } else if (expression__take(r, ".")) {
-        expression__add(r, (expression__step){.kind = EXPRESSION__CLASS}); /* the first class: not a newline */
+        /* the first class: not a newline */
+        expression__add(r, (expression__step){.kind = EXPRESSION__CLASS});
     } else if (expression__take(r, "^")) {
         expression__add(r, (expression__step){.kind = EXPRESSION__LINE_BEGINS});
     } else if (expression__take(r, "$")) {
@@ -549,8 +571,9 @@ static inline bool expression__read_times(expression__reader *r, int *least, int
 /* The steps from `from` on, again and again. */
 static inline void expression__repeat(expression__reader *r, int from, int least, int most, bool lazily)
 {
-    expression      *e = r->e;
-    const int        size = e->step_count - from, rest = most < 0 ? least == 0 : most - least, first = from + (least == 0);
+    expression *e = r->e;
+    const int   size = e->step_count - from, rest = most < 0 ? least == 0 : most - least,
+              first = from + (least == 0);
     expression__step choice = {.kind = EXPRESSION__CHOICE};
     if (most == 0) e->step_count = from;
     for (int i = 0; i < least + rest; i++) {
@@ -564,7 +587,8 @@ static inline void expression__repeat(expression__reader *r, int from, int least
     }
     choice.first = lazily ? 1 : -size;
     choice.other = lazily ? -size : 1;
-    if (most < 0 && least == 0) expression__add(r, (expression__step){.kind = EXPRESSION__JUMP, .first = -(size + 1)});
+    if (most < 0 && least == 0)
+        expression__add(r, (expression__step){.kind = EXPRESSION__JUMP, .first = -(size + 1)});
     if (most < 0 && least > 0) expression__add(r, choice);
 }
 
@@ -577,7 +601,8 @@ static inline bool expression__read_piece(expression__reader *r)
     while (expression__more(r)) {
         const bool braces = expression__peek(r, "{");
         if (!expression__read_times(r, &least, &most)) break;
-        const bool lazily = expression__take(r, "?"), one_way = !lazily && !braces && expression__take(r, "+");
+        const bool lazily = expression__take(r, "?"),
+                   one_way = !lazily && !braces && expression__take(r, "+");
         if (braces && lazily && least == most) expression__fail(r, "{n}? is not known here");
         expression__repeat(r, from, least, most, lazily);
         if (!one_way) continue;
@@ -598,7 +623,9 @@ static inline void expression__read_choices(expression__reader *r)
         while (expression__read_piece(r)) {}
         if (!expression__take(r, "|")) break;
         const int length = r->e->step_count - from + 2;
-        if (!expression__insert(r, from, (expression__step){.kind = EXPRESSION__CHOICE, .first = 1, .other = length})) return;
+        if (!expression__insert(r, from,
+                                (expression__step){.kind = EXPRESSION__CHOICE, .first = 1, .other = length}))
+            return;
         if (!expression__add(r, (expression__step){.kind = EXPRESSION__JUMP, .first = jump}))
             return; /* the one before, for now */
         jump = r->e->step_count - 1;
@@ -613,8 +640,10 @@ static inline void expression__read_choices(expression__reader *r)
 static inline bool expression__takes_all(const expression *e, int at)
 {
     const expression__step *s = &e->steps[at];
-    if (s->kind != EXPRESSION__CHOICE || s->first != -1 || e->steps[at - 1].kind > EXPRESSION__CLASS) return false;
-    for (at += s->other; e->steps[at].kind == EXPRESSION__JUMP && e->steps[at].first > 0;) at += e->steps[at].first;
+    if (s->kind != EXPRESSION__CHOICE || s->first != -1 || e->steps[at - 1].kind > EXPRESSION__CLASS)
+        return false;
+    for (at += s->other; e->steps[at].kind == EXPRESSION__JUMP && e->steps[at].first > 0;)
+        at += e->steps[at].first;
     return e->steps[at].kind == EXPRESSION__END;
 }
 
@@ -638,7 +667,8 @@ static inline expression *expression_of(const char *text, size_t bytes, const ch
     expression__reader r = {.e = calloc(1, sizeof(expression)), .text = text, .bytes = bytes, .single = -1};
     if (r.e == NULL) return *why = "out of memory", NULL;
     const int dot = expression__add_class(&r);
-    expression__add_item(&r, dot, (expression__item){.kind = EXPRESSION__RANGE, .negated = true, .first = '\n', .last = '\n'});
+    expression__add_item(
+        &r, dot, (expression__item){.kind = EXPRESSION__RANGE, .negated = true, .first = '\n', .last = '\n'});
     expression__read_choices(&r);
     if (r.at < r.bytes) expression__fail(&r, "a parenthesis closes nothing");
     expression__add(&r, (expression__step){.kind = EXPRESSION__END});
@@ -654,7 +684,8 @@ static inline expression *expression_literal(const char *text, size_t bytes, con
     expression__reader r = {.e = calloc(1, sizeof(expression)), .text = text, .bytes = bytes};
     if (r.e == NULL) return *why = "out of memory", NULL;
     while (expression__more(&r))
-        expression__add(&r, (expression__step){.kind = EXPRESSION__CHARACTER, .what = text_next(text, bytes, &r.at)});
+        expression__add(
+            &r, (expression__step){.kind = EXPRESSION__CHARACTER, .what = text_next(text, bytes, &r.at)});
     expression__add(&r, (expression__step){.kind = EXPRESSION__END});
     *why = r.why;
     if (r.why) return expression_free(r.e), NULL;
@@ -666,7 +697,8 @@ static inline expression *expression_of_ranges(const unicode_range *ranges, size
 {
     expression__reader r = {.e = calloc(1, sizeof(expression))};
     if (r.e == NULL) return *why = "out of memory", NULL;
-    expression__add_one(&r, (expression__item){.kind = EXPRESSION__TABLE, .last = (uint32_t)count, .ranges = ranges});
+    expression__add_one(
+        &r, (expression__item){.kind = EXPRESSION__TABLE, .last = (uint32_t)count, .ranges = ranges});
     expression__add(&r, (expression__step){.kind = EXPRESSION__END});
     expression__settle(r.e);
     return r.e;
@@ -682,8 +714,9 @@ typedef struct expression__choice {
 /* Memory that matches share, one after another. */
 typedef struct expression_room {
     expression__choice *choices; /* that may still be taken */
-    uint32_t           *seen;    /* of each place from where a match begins, a bit a choice that has been met there */
-    size_t              choice_count, choice_room, seen_count, seen_room;
+    /* of each place from where a match begins, a bit a choice that has been met there */
+    uint32_t *seen;
+    size_t    choice_count, choice_room, seen_count, seen_room;
 } expression_room;
 
 static inline void expression_room_free(expression_room *room)
@@ -781,7 +814,8 @@ static inline int expression__take_step(const expression__match *m, int *step, s
     }
     if (s->kind == EXPRESSION__CHOICE) {
         const expression__step *better = s + s->first;
-        const int chosen = better->kind > EXPRESSION__CLASS || expression__passes(m, better, &end) ? s->first : s->other;
+        const int chosen = better->kind > EXPRESSION__CLASS || expression__passes(m, better, &end) ? s->first
+                                                                                                   : s->other;
         good = expression__is_new(m, s->what, *at);
         if (good == 1 && chosen == s->first && !expression__keep(m->room, *step + s->other, *at)) good = -1;
         *step += chosen;
@@ -793,7 +827,8 @@ static inline int expression__take_step(const expression__match *m, int *step, s
     return good < 0 ? -1 : good == (s->kind != EXPRESSION__NOT_AHEAD);
 }
 
-/* Whether the steps match at *at, which then is where they end: the first way to do so, by going back to the last choice left. */
+/* Whether the steps match at *at, which then is where they end: the first way to do so, by going back to the
+ * last choice left. */
 static inline int expression__run(expression__match m, int step, size_t *at)
 {
     const size_t bottom = m.room->choice_count, seen = m.room->seen_count;
@@ -822,7 +857,8 @@ typedef struct expression_place {
     bool   some;
 } expression_place;
 
-/* 1: the next match, from *start to *end; an empty one not where one has just ended. 0: there is none. -1: out of memory. */
+/* 1: the next match, from *start to *end; an empty one not where one has just ended. 0: there is none. -1:
+ * out of memory. */
 static inline int expression_next(const expression *e, expression_room *room, const char *text, size_t bytes,
                                   expression_place *place, size_t *start, size_t *end)
 {

@@ -1,14 +1,19 @@
-/* fashion_mnist.c - trains a convolutional network on the 60,000 images of Fashion-MNIST and tests it on the other 10,000.
+/* fashion_mnist.c - trains a convolutional network on the 60,000 images of Fashion-MNIST and tests it on the
+ * other 10,000.
  *
- * Shows: readers, loaders, gpunn_fit with progress, curves and early results, accuracy per class, saving and loading, fused
+ * Shows: readers, loaders, gpunn_fit with progress, curves and early results, accuracy per class, saving and
+ * loading, fused
  *        kernels of two models.
- * First: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
+ * First: python3 -m generator examples/kernels/fashion_mnist_simple.json -o
+ * examples/kernels/fashion_mnist_simple
  *        python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep
  * Build: cc -O3 -march=native -DGPUNN_ZLIB -I. examples/fashion_mnist.c -o fashion_mnist -lz -lm
- *        nvcc -O3 -arch=native -DGPUNN_ZLIB -I. examples/fashion_mnist.c examples/kernels/fashion_mnist_simple_kernels.cu
+ *        nvcc -O3 -arch=native -DGPUNN_ZLIB -I. examples/fashion_mnist.c
+ *        examples/kernels/fashion_mnist_simple_kernels.cu
  *             examples/kernels/fashion_mnist_deep_kernels.cu gpunn_cuda.cu -o fashion_mnist -lz
  * Data:  apt-get install dataset-fashion-mnist     (or --data FOLDER with the four idx files, .gz or not)
- * Run:   ./fashion_mnist [--model simple|deep] [--epochs N]                           (--help explains all options)
+ * Run:   ./fashion_mnist [--model simple|deep] [--epochs N]                           (--help explains all
+ * options)
  *        --spec FILE only writes the model's spec, examples/kernels/fashion_mnist_simple.json or _deep.json.
  *        Several processes: build with mpicc -DGPUNN_MPI in the place of cc, and mpirun -n 2 ./fashion_mnist.
  * Expect: about 90 % for the simple network, 91.5 % for the deep one; curves, history and weights in out/. */
@@ -45,7 +50,8 @@ static network build(gpunn_device *dev, bool deep)
     net.model = gpunn_model_create(dev);
     net.image = gpunn_input(net.model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 28, 28));
     net.label = gpunn_input(net.model, "label", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH));
-    gpunn_tensor *h = gpunn_conv2d(net.image, "conv1", .out_channels = 32, .kernel_size = 3, .padding = deep ? 1 : 0);
+    gpunn_tensor *h = gpunn_conv2d(net.image, "conv1", .out_channels = 32, .kernel_size = 3,
+                                   .padding = deep ? 1 : 0);
     if (deep) h = gpunn_batch_norm2d(h, "bn1");
     h = gpunn_max_pool2d(gpunn_relu(h), .kernel_size = 2);
     if (deep) {
@@ -60,8 +66,8 @@ static network build(gpunn_device *dev, bool deep)
 }
 
 /* group: whose ranks share the samples out; NULL: each takes all, as they come. */
-static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels, int batch,
-                                 gpunn_group *group)
+static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels,
+                                 int batch, gpunn_group *group)
 {
     gpunn_loader_args args = {
         .batch_size = batch, .shuffle = group != NULL, .workers = 1, .count = images->dim[0], .group = group};
@@ -103,7 +109,8 @@ static gpunn_status write_spec(gpunn_device *dev, const options *opt)
     gpunn_optimizer *adam = gpunn_adam(net.model, .lr = 1e-3f);
     gpunn_status     status = gpunn_last_status(dev);
     if (status == GPUNN_OK)
-        status = gpunn_spec_save(net.model, opt->spec, .name = opt->deep ? "fashion_mnist_deep" : "fashion_mnist_simple",
+        status = gpunn_spec_save(net.model, opt->spec,
+                                 .name = opt->deep ? "fashion_mnist_deep" : "fashion_mnist_simple",
                                  .outputs = {net.logits, net.accuracy}, .loss = net.loss, .optimizer = adam);
     if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
     gpunn_optimizer_destroy(adam);
@@ -113,14 +120,17 @@ static gpunn_status write_spec(gpunn_device *dev, const options *opt)
 
 static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_array data[4])
 {
-    const gpunn_array *images = &data[0], *labels = &data[1], *test_images = &data[2], *test_labels = &data[3];
-    char               curves[1024], history[1024], weights[1024];
+    const gpunn_array *images = &data[0], *labels = &data[1], *test_images = &data[2],
+                      *test_labels = &data[3];
+    char curves[1024], history[1024], weights[1024];
     snprintf(curves, sizeof curves, "%s/fashion_mnist_curves.svg", opt->out);
     snprintf(history, sizeof history, "%s/fashion_mnist_history.csv", opt->out);
     snprintf(weights, sizeof weights, "%s/fashion_mnist.safetensors", opt->out);
 
-    network          net = build(dev, opt->deep), copy = build(dev, opt->deep); /* the second one takes the saved weights */
-    gpunn_group     *group = gpunn_group_open(dev);                             /* one process, or those that mpirun started */
+    /* the second one takes the saved weights */
+    network net = build(dev, opt->deep), copy = build(dev, opt->deep);
+    /* one process, or those that mpirun started */
+    gpunn_group     *group = gpunn_group_open(dev);
     const int        ranks = gpunn_group_size(group), share = opt->batch >= ranks ? opt->batch / ranks : 1;
     const bool       first = gpunn_group_rank(group) == 0;
     gpunn_optimizer *adam = gpunn_adam(net.model, .lr = 1e-3f);
@@ -131,25 +141,30 @@ static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_arr
     gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
     if (first && ranks > 1) printf("%d ranks\n", ranks);
     if (first)
-        printf("%s\n%lld training and %lld test images, %s network\n", gpunn_device_name(dev), (long long)images->dim[0],
-               (long long)test_images->dim[0], opt->deep ? "deep" : "simple");
+        printf("%s\n%lld training and %lld test images, %s network\n", gpunn_device_name(dev),
+               (long long)images->dim[0], (long long)test_images->dim[0], opt->deep ? "deep" : "simple");
     if (status == GPUNN_OK)
-        status = gpunn_use_kernels(net.model, opt->deep ? &fashion_mnist_deep_kernels : &fashion_mnist_simple_kernels);
+        status = gpunn_use_kernels(net.model,
+                                   opt->deep ? &fashion_mnist_deep_kernels : &fashion_mnist_simple_kernels);
     if (status == GPUNN_OK)
-        status = gpunn_set_schedule(adam, .type = GPUNN_SCHEDULE_COSINE, .total_steps = opt->epochs, .min_lr = 1e-5f);
+        status = gpunn_set_schedule(adam, .type = GPUNN_SCHEDULE_COSINE, .total_steps = opt->epochs,
+                                    .min_lr = 1e-5f);
     if (status == GPUNN_OK) status = gpunn_distribute(adam, group);
     if (status == GPUNN_OK)
-        status = gpunn_fit(adam, .loss = net.loss, .metric = net.accuracy, .train = trainer, .validation = tester,
-                           .epochs = opt->epochs, .on_progress = gpunn_progress_bar, .history_csv = history,
-                           .history_svg = curves);
-    if (status == GPUNN_OK && first) status = gpunn_evaluate(tester, net.loss, net.accuracy, &loss, &accuracy);
+        status = gpunn_fit(adam, .loss = net.loss, .metric = net.accuracy, .train = trainer,
+                           .validation = tester, .epochs = opt->epochs, .on_progress = gpunn_progress_bar,
+                           .history_csv = history, .history_svg = curves);
+    if (status == GPUNN_OK && first)
+        status = gpunn_evaluate(tester, net.loss, net.accuracy, &loss, &accuracy);
     if (status == GPUNN_OK && first) status = confusion(&net, tester, test_labels);
     if (status == GPUNN_OK && first) status = gpunn_save(net.model, weights);
     if (status == GPUNN_OK && first) status = gpunn_load(copy.model, weights);
-    if (status == GPUNN_OK && first) status = gpunn_evaluate(copy_tester, copy.loss, copy.accuracy, &loss, &again);
+    if (status == GPUNN_OK && first)
+        status = gpunn_evaluate(copy_tester, copy.loss, copy.accuracy, &loss, &again);
     if (status == GPUNN_OK && first) {
-        printf("test accuracy %.2f %%, loss %.4f; the same network reloaded: %.2f %%%s\n", 100 * (double)accuracy, (double)loss,
-               100 * (double)again, accuracy == again ? "" : " (NOT the same)");
+        printf("test accuracy %.2f %%, loss %.4f; the same network reloaded: %.2f %%%s\n",
+               100 * (double)accuracy, (double)loss, 100 * (double)again,
+               accuracy == again ? "" : " (NOT the same)");
         printf("wrote %s, %s and %s\n", curves, history, weights);
     }
     gpunn_loader_destroy(trainer);
@@ -166,10 +181,11 @@ static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_arr
 /* Training images and labels, test images and labels. */
 static gpunn_status read_data(gpunn_device *dev, const char *folder, gpunn_array data[4])
 {
-    static const char *const names[4] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-                                         "t10k-labels-idx1-ubyte"};
+    static const char *const names[4] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                                         "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
     gpunn_status             status = GPUNN_OK;
-    for (int i = 0; i < 4 && status == GPUNN_OK; i++) status = fashion_read(dev, folder, names[i], i % 2 ? 1 : 28 * 28, &data[i]);
+    for (int i = 0; i < 4 && status == GPUNN_OK; i++)
+        status = fashion_read(dev, folder, names[i], i % 2 ? 1 : 28 * 28, &data[i]);
     if (status != GPUNN_OK && gpunn_last_status(dev) != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
     for (int i = 0; i < 4 && status == GPUNN_OK; i += 2)
         if (data[i].dim[0] != data[i + 1].dim[0]) {
@@ -195,17 +211,20 @@ int main(int argc, char **argv)
         {"--batch N", "images of a step", .number = &opt.batch, .lowest = 1},
         {"--threads N", "of the CPU; default: all processors", .number = &opt.threads, .lowest = 1},
         {"--data FOLDER", "folder of the four idx files, .gz or not", .text = &opt.data},
-        {"--out FOLDER", "folder for curves, history and weights, made where there is none", .text = &opt.out},
+        {"--out FOLDER", "folder for curves, history and weights, made where there is none",
+         .text = &opt.out},
         {"--spec FILE", "only writes the model's spec, for python3 -m generator", .text = &opt.spec}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
-    gpunn_device *dev = gpunn_device_open(.index = GPUNN_LOCAL_RANK, .seed = 1, .threads = opt.threads, .log_fn = log_line);
+    gpunn_device *dev = gpunn_device_open(.index = GPUNN_LOCAL_RANK, .seed = 1, .threads = opt.threads,
+                                          .log_fn = log_line);
     if (dev == NULL) {
         fprintf(stderr, "%s\n", gpunn_error(NULL));
         return 1;
     }
     gpunn_array  data[4] = {{0}, {0}, {0}, {0}};
     gpunn_status status = opt.spec ? write_spec(dev, &opt) : read_data(dev, opt.data, data);
-    if (status == GPUNN_OK && !opt.spec) status = options_make_folder(argv[0], opt.out) ? train(dev, &opt, data) : GPUNN_ERR_IO;
+    if (status == GPUNN_OK && !opt.spec)
+        status = options_make_folder(argv[0], opt.out) ? train(dev, &opt, data) : GPUNN_ERR_IO;
     for (int i = 0; i < 4; i++) gpunn_array_free(dev, &data[i]);
     gpunn_device_close(dev);
     return status == GPUNN_OK ? 0 : 1;

@@ -1,12 +1,15 @@
-/* forecast.c - forecasts a series a day ahead with a GRU, against persistence: all stays as it is, or as it was a day before.
+/* forecast.c - forecasts a series a day ahead with a GRU, against persistence: all stays as it is, or as it
+ * was a day before.
  *
- * Shows: gpunn_gru over windows of a series; a loader whose function cuts each sample out of it; gpunn_fit; a schedule.
- * Build: cc -O3 -march=native -I. examples/forecast.c -o forecast -lm
+ * Shows: gpunn_gru over windows of a series; a loader whose function cuts each sample out of it; gpunn_fit; a
+ * schedule. Build: cc -O3 -march=native -I. examples/forecast.c -o forecast -lm
  *        nvcc -O3 -arch=native -I. examples/forecast.c gpunn_cuda.cu -o forecast
- * Data:  a CSV file whose last column is the series, --data FILE; without one a year of hourly numbers is made: the day, the week
+ * Data:  a CSV file whose last column is the series, --data FILE; without one a year of hourly numbers is
+ * made: the day, the week
  *        and the season, a weather that stays for some days, and noise.
  * Run:   ./forecast [--epochs N] ...      (--help explains all options)
- * Expect: on the made series' last fifth, which is not trained on, the mean absolute error of the next 24 hours is about half of
+ * Expect: on the made series' last fifth, which is not trained on, the mean absolute error of the next 24
+ * hours is about half of
  *        persistence's. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -47,7 +50,8 @@ static void series_make(series *s)
         const double day = i / 24.0, hour = i % 24;
         const float  work = (i / 24) % 7 < 5 ? 1.0f : 0.6f, season = (float)(2 * cos(day * 6.2831853 / 364));
         weather = 0.99f * weather + 0.5f * uniform();
-        s->value[i] = season + weather + work * (float)(sin((hour - 9) * 6.2831853 / 24) + 0.5 * sin(hour * 6.2831853 / 12)) +
+        s->value[i] = season + weather +
+                      work * (float)(sin((hour - 9) * 6.2831853 / 24) + 0.5 * sin(hour * 6.2831853 / 12)) +
                       0.2f * uniform();
     }
 }
@@ -97,15 +101,18 @@ static network build(gpunn_device *dev, int hidden)
     gpunn_tensor *state = NULL;
     net.seen = gpunn_input(net.model, "seen", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, SEEN, 1));
     net.next = gpunn_input(net.model, "next", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, AHEAD));
-    (void)gpunn_gru(net.seen, "gru", .hidden_size = hidden, .batch_first = true, .h_n = &state); /* [1, batch, hidden] */
+    /* [1, batch, hidden] */
+    (void)gpunn_gru(net.seen, "gru", .hidden_size = hidden, .batch_first = true, .h_n = &state);
     state = gpunn_reshape(state, GPUNN_SHAPE(GPUNN_BATCH, hidden));
-    gpunn_tensor *last = gpunn_reshape(gpunn_slice(net.seen, 1, SEEN - 1, SEEN, 1), GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor *last = gpunn_reshape(gpunn_slice(net.seen, 1, SEEN - 1, SEEN, 1),
+                                       GPUNN_SHAPE(GPUNN_BATCH, 1));
     net.forecast = gpunn_add(gpunn_linear(state, "out", .out_features = AHEAD), last);
     net.loss = gpunn_l1_loss(net.forecast, net.next);
     return net;
 }
 
-/* The mean absolute errors of the forecasts that every hour is as the last one, and as the same hour of the day before. */
+/* The mean absolute errors of the forecasts that every hour is as the last one, and as the same hour of the
+ * day before. */
 static void persistence(const part *p, double error[2])
 {
     error[0] = error[1] = 0;
@@ -119,8 +126,9 @@ static void persistence(const part *p, double error[2])
 
 static gpunn_loader *load(const network *net, part *p, bool shuffle)
 {
-    return gpunn_loader_create(net->model, .fields = {{.input = net->seen}, {.input = net->next}}, .count = p->count,
-                               .batch_size = 64, .shuffle = shuffle, .drop_last = shuffle, .workers = 1, .load = cut, .user = p);
+    return gpunn_loader_create(net->model, .fields = {{.input = net->seen}, {.input = net->next}},
+                               .count = p->count, .batch_size = 64, .shuffle = shuffle, .drop_last = shuffle,
+                               .workers = 1, .load = cut, .user = p);
 }
 
 static double seconds(void)
@@ -142,15 +150,18 @@ static gpunn_status run(gpunn_device *dev, const series *s, int hidden, int epoc
     double           simple[2], start = seconds();
     float            error = 0;
     persistence(&parts[1], simple);
-    if (status == GPUNN_OK) status = gpunn_set_schedule(adam, .type = GPUNN_SCHEDULE_COSINE, .total_steps = epochs);
     if (status == GPUNN_OK)
-        status = gpunn_fit(adam, .loss = net.loss, .train = trainer, .epochs = epochs, .on_progress = gpunn_progress_bar);
+        status = gpunn_set_schedule(adam, .type = GPUNN_SCHEDULE_COSINE, .total_steps = epochs);
+    if (status == GPUNN_OK)
+        status = gpunn_fit(adam, .loss = net.loss, .train = trainer, .epochs = epochs,
+                           .on_progress = gpunn_progress_bar);
     const double spent = seconds() - start;
     if (status == GPUNN_OK) status = gpunn_evaluate(tester, net.loss, NULL, &error, NULL);
     if (status == GPUNN_OK)
-        printf("%.2f ms a step; mean absolute error of %d steps ahead: %.4f; all as the last one %.4f, as 24 before %.4f\n",
-               spent * 1e3 / (epochs * (windows / 64)), AHEAD, (double)error * s->deviation, simple[0] * s->deviation,
-               simple[1] * s->deviation);
+        printf("%.2f ms a step; mean absolute error of %d steps ahead: %.4f; all as the last one %.4f, as 24 "
+               "before %.4f\n",
+               spent * 1e3 / (epochs * (windows / 64)), AHEAD, (double)error * s->deviation,
+               simple[0] * s->deviation, simple[1] * s->deviation);
     *ratio = simple[0] / (double)error;
     gpunn_optimizer_destroy(adam);
     gpunn_loader_destroy(trainer);
@@ -164,18 +175,20 @@ int main(int argc, char **argv)
     int          epochs = 10, hidden = 32, seed = 1, threads = 0;
     const char  *data = NULL;
     double       ratio = 0;
-    const option known[] = {{"--epochs N", "passes over the series", .number = &epochs, .lowest = 1},
-                            {"--hidden N", "numbers of the GRU's state", .number = &hidden, .lowest = 1, .highest = 1024},
-                            {"--seed N", "of initial weights and the made series", .number = &seed},
-                            {"--threads N", "of the CPU; default: all processors", .number = &threads, .highest = 1024},
-                            {"--data FILE", "CSV file whose last column is the series", .text = &data}};
+    const option known[] = {
+        {"--epochs N", "passes over the series", .number = &epochs, .lowest = 1},
+        {"--hidden N", "numbers of the GRU's state", .number = &hidden, .lowest = 1, .highest = 1024},
+        {"--seed N", "of initial weights and the made series", .number = &seed},
+        {"--threads N", "of the CPU; default: all processors", .number = &threads, .highest = 1024},
+        {"--data FILE", "CSV file whose last column is the series", .text = &data}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     srand((unsigned)seed);
     series s = {(float *)malloc(HOURS * sizeof *s.value), HOURS, 0, 0, 0};
     if (s.value && data == NULL) series_make(&s);
     if (data && !series_read(&s, data)) fprintf(stderr, "forecast: '%s' cannot be read\n", data);
     if (s.value == NULL || s.count < 10 * (SEEN + AHEAD)) {
-        fprintf(stderr, "forecast: %d numbers are too few; give %d and more\n", s.value ? s.count : 0, 10 * (SEEN + AHEAD));
+        fprintf(stderr, "forecast: %d numbers are too few; give %d and more\n", s.value ? s.count : 0,
+                10 * (SEEN + AHEAD));
         free(s.value);
         return 1;
     }

@@ -1,14 +1,16 @@
-/* gan.c - a DCGAN on Fashion-MNIST: one network makes pictures from noise, another tells them from real ones, each trained against
- * the other.
+/* gan.c - a DCGAN on Fashion-MNIST: one network makes pictures from noise, another tells them from real ones,
+ * each trained against the other.
  *
- * Shows: two optimizers over one model, each with its parameters by a prefix; gpunn_randn; layers that share weights; gpunn_detach.
- * Build: cc -O3 -march=native -DGPUNN_ZLIB -I. examples/gan.c -o gan -lz -lm
+ * Shows: two optimizers over one model, each with its parameters by a prefix; gpunn_randn; layers that share
+ * weights; gpunn_detach. Build: cc -O3 -march=native -DGPUNN_ZLIB -I. examples/gan.c -o gan -lz -lm
  *        with stb_image_write.h (apt-get install libstb-dev)
  *        nvcc -O3 -arch=native -DGPUNN_ZLIB -I. examples/gan.c gpunn_cuda.cu -o gan -lz
  * Data:  apt-get install dataset-fashion-mnist     (or --data FOLDER with the idx files, .gz or not)
  * Run:   ./gan [--epochs N]                        (--help explains all options)
- * Expect: after 5 epochs, some minutes on two cores, gan.png in out/ shows clothes. The mean and the deviation of each pixel over
- *        1024 made pictures come close to those of real ones: 0.04 apart, on the average, where black and white are 2 apart. */
+ * Expect: after 5 epochs, some minutes on two cores, gan.png in out/ shows clothes. The mean and the
+ * deviation of each pixel over
+ *        1024 made pictures come close to those of real ones: 0.04 apart, on the average, where black and
+ *        white are 2 apart. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "fashion.h"
@@ -33,11 +35,13 @@ static gpunn_tensor *make(gpunn_model *model)
 {
     gpunn_tensor *h = gpunn_randn(model, GPUNN_SHAPE(GPUNN_BATCH, NOISE));
     h = gpunn_linear(h, "maker.fc", .out_features = 2 * WIDTH * 7 * 7, .no_bias = true);
-    h = gpunn_relu(gpunn_batch_norm2d(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 2 * WIDTH, 7, 7)), "maker.bn1"));
-    h = gpunn_conv_transpose2d(h, "maker.up1", .out_channels = WIDTH, .kernel_size = 4, .stride = 2, .padding = 1,
-                               .no_bias = true);
+    h = gpunn_relu(
+        gpunn_batch_norm2d(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 2 * WIDTH, 7, 7)), "maker.bn1"));
+    h = gpunn_conv_transpose2d(h, "maker.up1", .out_channels = WIDTH, .kernel_size = 4, .stride = 2,
+                               .padding = 1, .no_bias = true);
     h = gpunn_relu(gpunn_batch_norm2d(h, "maker.bn2"));
-    return gpunn_tanh(gpunn_conv_transpose2d(h, "maker.up2", .out_channels = 1, .kernel_size = 4, .stride = 2, .padding = 1));
+    return gpunn_tanh(gpunn_conv_transpose2d(h, "maker.up2", .out_channels = 1, .kernel_size = 4, .stride = 2,
+                                             .padding = 1));
 }
 
 /* The logits of being real, from the second time on with the weights of the first. */
@@ -47,8 +51,8 @@ static gpunn_tensor *judge(gpunn_model *model, gpunn_tensor *x, const char *cons
     const char   *own[3] = {"judge.conv1.weight", "judge.conv2.weight", "judge.fc.weight"};
     for (int i = 0; i < 3; i++) weight[i] = gpunn_find(model, own[i]);
     for (int i = 0; i < 2; i++)
-        x = gpunn_leaky_relu(gpunn_conv2d(x, names[i], .out_channels = (i + 1) * WIDTH, .kernel_size = 4, .stride = 2,
-                                          .padding = 1, .no_bias = true, .weight = weight[i]),
+        x = gpunn_leaky_relu(gpunn_conv2d(x, names[i], .out_channels = (i + 1) * WIDTH, .kernel_size = 4,
+                                          .stride = 2, .padding = 1, .no_bias = true, .weight = weight[i]),
                              0.2f);
     return gpunn_linear(gpunn_flatten(x), names[2], .out_features = 1, .weight = weight[2], .bias = bias);
 }
@@ -95,8 +99,8 @@ static gpunn_status train(const network *net, gpunn_loader *loader, int epochs)
                 if (status == GPUNN_OK) sum[turn] += (double)gpunn_item(net->loss[turn]);
             }
         if (status == GPUNN_OK)
-            printf("epoch %d: judge %.3f, maker %.3f; %.2f ms for a step of both\n", epoch, sum[0] / batches, sum[1] / batches,
-                   (seconds() - start) * 1e3 / batches);
+            printf("epoch %d: judge %.3f, maker %.3f; %.2f ms for a step of both\n", epoch, sum[0] / batches,
+                   sum[1] / batches, (seconds() - start) * 1e3 / batches);
     }
     return status;
 }
@@ -113,7 +117,8 @@ static gpunn_status make_pictures(const network *net, float (*pictures)[PIXELS])
     return status;
 }
 
-/* How far the mean and the deviation of a pixel over made pictures are from those over real ones, both averaged over the pixels. */
+/* How far the mean and the deviation of a pixel over made pictures are from those over real ones, both
+ * averaged over the pixels. */
 static double distance(float (*made)[PIXELS], const uint8_t *real)
 {
     double sum = 0;
@@ -121,10 +126,12 @@ static double distance(float (*made)[PIXELS], const uint8_t *real)
         double mean[2] = {0, 0}, square[2] = {0, 0};
         for (int i = 0; i < COMPARED; i++) {
             const double value[2] = {(double)made[i][k], real[i * PIXELS + k] / 127.5 - 1};
-            for (int j = 0; j < 2; j++) mean[j] += value[j] / COMPARED, square[j] += value[j] * value[j] / COMPARED;
+            for (int j = 0; j < 2; j++)
+                mean[j] += value[j] / COMPARED, square[j] += value[j] * value[j] / COMPARED;
         }
         sum += fabs(mean[0] - mean[1]);
-        sum += fabs(sqrt(fmax(0, square[0] - mean[0] * mean[0])) - sqrt(fmax(0, square[1] - mean[1] * mean[1])));
+        sum += fabs(sqrt(fmax(0, square[0] - mean[0] * mean[0])) -
+                    sqrt(fmax(0, square[1] - mean[1] * mean[1])));
     }
     return sum / (2 * PIXELS);
 }
@@ -134,16 +141,21 @@ static gpunn_status run(gpunn_device *dev, const gpunn_array *file, int epochs, 
     static float   pictures[COMPARED][PIXELS];
     const network  net = build(dev);
     const uint8_t *samples = (const uint8_t *)file->data;
-    gpunn_field    field = {.input = net.real, .samples = samples, .dtype = GPUNN_U8, .mean = {0.5f}, .std = {0.5f}};
-    gpunn_loader  *loader = gpunn_loader_create(net.model, .fields = {field}, .count = images, .batch_size = BATCH,
-                                                .shuffle = true, .drop_last = true, .workers = 1);
-    gpunn_status   status = gpunn_last_status(dev);
+    gpunn_field    field = {
+           .input = net.real, .samples = samples, .dtype = GPUNN_U8, .mean = {0.5f}, .std = {0.5f}};
+    gpunn_loader *loader = gpunn_loader_create(net.model, .fields = {field}, .count = images,
+                                               .batch_size = BATCH, .shuffle = true, .drop_last = true,
+                                               .workers = 1);
+    gpunn_status  status = gpunn_last_status(dev);
     if (status == GPUNN_OK) status = train(&net, loader, epochs);
     if (status == GPUNN_OK) status = make_pictures(&net, pictures);
     if (status == GPUNN_OK) {
         printf("pixels of made and of real pictures: %.3f apart\n", distance(pictures, samples));
-        status = grid_write(path, pictures[0], COLUMNS * COLUMNS / 2, SIDE, SIDE, COLUMNS, -1, 1) ? GPUNN_OK : GPUNN_ERR_IO;
-        (void)fprintf(status == GPUNN_OK ? stdout : stderr, status == GPUNN_OK ? "wrote %s\n" : "'%s' cannot be written\n", path);
+        status = grid_write(path, pictures[0], COLUMNS * COLUMNS / 2, SIDE, SIDE, COLUMNS, -1, 1)
+                     ? GPUNN_OK
+                     : GPUNN_ERR_IO;
+        (void)fprintf(status == GPUNN_OK ? stdout : stderr,
+                      status == GPUNN_OK ? "wrote %s\n" : "'%s' cannot be written\n", path);
     }
     gpunn_loader_destroy(loader);
     for (int turn = 0; turn < 2; turn++) gpunn_optimizer_destroy(net.adam[turn]);
@@ -158,7 +170,8 @@ int main(int argc, char **argv)
     char         path[1024];
     const option known[] = {
         {"--epochs N", "passes over the images", .number = &epochs, .lowest = 1},
-        {"--images N", "of the 60000 that are trained on", .number = &images, .lowest = COMPARED, .highest = 60000},
+        {"--images N", "of the 60000 that are trained on", .number = &images, .lowest = COMPARED,
+         .highest = 60000},
         {"--seed N", "of initial weights and noise", .number = &seed},
         {"--threads N", "of the CPU; default: all processors", .number = &threads, .highest = 1024},
         {"--data FOLDER", "folder of the idx files, .gz or not", .text = &data},

@@ -1,17 +1,23 @@
 /* gpt2.c - trains a GPT-2 on a text and writes on in its manner.
  *
- * Shows: attention, a cache of keys and values that runs read and write, tied weights, AdamW with warm-up, cosine decay and
- *        clipping, accumulated gradients, exact resuming, weights with Hugging Face's names and shapes, mixed precision.
+ * Shows: attention, a cache of keys and values that runs read and write, tied weights, AdamW with warm-up,
+ * cosine decay and
+ *        clipping, accumulated gradients, exact resuming, weights with Hugging Face's names and shapes, mixed
+ *        precision.
  * Build: cc -O3 -march=native -I. examples/gpt2.c -o gpt2 -lm
  *        nvcc -O3 -arch=native -I. examples/gpt2.c gpunn_cuda.cu -o gpt2
- * Run:   ./gpt2                                 a tiny model, a built-in text, 400 steps, then a sample; --help: all options
- *        ./gpt2 --text book.txt --steps 2000 --checkpoint gpt2.ckpt    [--resume goes on where the checkpoint stands]
- *        ./gpt2 --config 124M --vocab vocab.json --merges merges.txt --weights model.safetensors --steps 0 --prompt "Hello,"
- *        ./gpt2 --config 124M --precision bf16 --batch 16 --context 1024 --text book.txt --save mine.safetensors
- *        mpirun -n 4 ./gpt2 ...                 with mpicc -DGPUNN_MPI in the place of cc: four batches a step, one for each rank
- * Expect: the loss falls from 5.5 to below 0.1 on the built-in text, numbers in words, and the sample counts on from forty-two;
- *         tokens a second, and which share of the machine's peak that is (of --peak TFLOP/s, a GPU's known figure, or a matrix
- *         product timed here). The 124M model with --batch 1 --context 64 takes 2.3 GiB, its checkpoint 1.4. */
+ * Run:   ./gpt2                                 a tiny model, a built-in text, 400 steps, then a sample;
+ * --help: all options
+ *        ./gpt2 --text book.txt --steps 2000 --checkpoint gpt2.ckpt    [--resume goes on where the checkpoint
+ *        stands] ./gpt2 --config 124M --vocab vocab.json --merges merges.txt --weights model.safetensors
+ *        --steps 0 --prompt "Hello," ./gpt2 --config 124M --precision bf16 --batch 16 --context 1024 --text
+ *        book.txt --save mine.safetensors mpirun -n 4 ./gpt2 ...                 with mpicc -DGPUNN_MPI in
+ *        the place of cc: four batches a step, one for each rank
+ * Expect: the loss falls from 5.5 to below 0.1 on the built-in text, numbers in words, and the sample counts
+ * on from forty-two;
+ *         tokens a second, and which share of the machine's peak that is (of --peak TFLOP/s, a GPU's known
+ *         figure, or a matrix product timed here). The 124M model with --batch 1 --context 64 takes 2.3 GiB,
+ *         its checkpoint 1.4. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"
@@ -45,11 +51,14 @@ typedef struct gpt2 {
     gpunn_tensor *tokens, *targets, *logits, *loss;
 } gpt2;
 
-/* The same network with a cache of keys and values, for any number of tokens that follow those of the runs before. */
+/* The same network with a cache of keys and values, for any number of tokens that follow those of the runs
+ * before. */
 typedef struct writer {
-    gpunn_model  *model;
-    gpunn_tensor *tokens, *places, *place, *length; /* places: of each token; place: of the first; length: behind the last */
-    gpunn_tensor *hidden, *draw, *next;             /* next: the token behind that of a run of one, by the number draw */
+    gpunn_model *model;
+    /* places: of each token; place: of the first; length: behind the last */
+    gpunn_tensor *tokens, *places, *place, *length;
+    /* next: the token behind that of a run of one, by the number draw */
+    gpunn_tensor *hidden, *draw, *next;
 } writer;
 
 static bool fail(const char *what)
@@ -63,7 +72,7 @@ static bool check(gpunn_device *dev, bool good)
     return good && gpunn_last_status(dev) == GPUNN_OK ? true : fail(gpunn_error(dev));
 }
 
-/* ---- the model -------------------------------------------------------------------------------------------------------- */
+/* ---- the model ----------------------------------------------------------------------------------------- */
 static gpunn_tensor *linear(gpunn_tensor *x, int block, const char *part, int out)
 {
     char name[64];
@@ -96,8 +105,9 @@ static void prepare_parameters(const gpt2 *net)
 {
     for (int i = 0; i < gpunn_parameter_count(net->model); i++) {
         gpunn_tensor *p = gpunn_parameter_at(net->model, i);
-        bool          matrix = rank_of(gpunn_tensor_shape(p)) == 2, residual = ends_with(gpunn_tensor_name(p), "c_proj.weight");
-        gpunn_init    init = {GPUNN_INIT_NORMAL, 0, residual ? 0.02f / sqrtf(2 * (float)net->s.layers) : 0.02f};
+        bool          matrix = rank_of(gpunn_tensor_shape(p)) == 2,
+             residual = ends_with(gpunn_tensor_name(p), "c_proj.weight");
+        gpunn_init init = {GPUNN_INIT_NORMAL, 0, residual ? 0.02f / sqrtf(2 * (float)net->s.layers) : 0.02f};
         if (!matrix) init.kind = GPUNN_INIT_ZEROS;
         if (matrix || ends_with(gpunn_tensor_name(p), ".bias")) gpunn_set_init(p, init);
         gpunn_set_decay(p, matrix);
@@ -107,7 +117,8 @@ static void prepare_parameters(const gpt2 *net)
 /* Attention of block i: softmax over the tokens before, from x with queries, keys and values side by side. */
 typedef gpunn_tensor *(*attention)(gpunn_tensor *x, int i, const void *net);
 
-static gpunn_tensor *blocks(gpunn_tensor *x, shape s, float dropout, gpunn_shape flat, attention attend, const void *net)
+static gpunn_tensor *blocks(gpunn_tensor *x, shape s, float dropout, gpunn_shape flat, attention attend,
+                            const void *net)
 {
     for (int i = 0; i < s.layers; i++) {
         gpunn_tensor *h = attend(linear(norm(x, i, "ln_1"), i, "attn.c_attn", 3 * s.width), i, net);
@@ -134,18 +145,22 @@ static gpunn_tensor *attend_window(gpunn_tensor *x, int i, const void *net)
 
 static gpt2 build(gpunn_device *dev, const options *o, shape s, int context)
 {
-    gpt2         net = {.model = gpunn_model_create(dev, .precision = (gpunn_precision)o->precision), .s = s, .context = context};
+    gpt2         net = {.model = gpunn_model_create(dev, .precision = (gpunn_precision)o->precision),
+                        .s = s,
+                        .context = context};
     const window w = {s, context, o->dropout};
     net.tokens = gpunn_input(net.model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, context));
     net.targets = gpunn_input(net.model, "targets", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, context));
     gpunn_init    none = {GPUNN_INIT_DEFAULT, 0, 0};
-    gpunn_tensor *x = gpunn_embedding(net.tokens, "wte", .num_embeddings = s.vocabulary, .embedding_dim = s.width);
+    gpunn_tensor *x = gpunn_embedding(net.tokens, "wte", .num_embeddings = s.vocabulary,
+                                      .embedding_dim = s.width);
     gpunn_tensor *places = gpunn_parameter(net.model, "wpe.weight", GPUNN_SHAPE(s.positions, s.width), none);
     x = gpunn_dropout(gpunn_add(x, gpunn_slice(places, 0, 0, context, 1)), o->dropout);
     x = blocks(x, s, o->dropout, GPUNN_SHAPE(GPUNN_BATCH, context, s.width), attend_window, &w);
     x = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH * context, s.width));
     net.logits = gpunn_linear(x, "lm_head", .no_bias = true, .weight = gpunn_find(net.model, "wte.weight"));
-    net.loss = gpunn_cross_entropy(net.logits, gpunn_reshape(net.targets, GPUNN_SHAPE(GPUNN_BATCH * context)));
+    net.loss = gpunn_cross_entropy(net.logits,
+                                   gpunn_reshape(net.targets, GPUNN_SHAPE(GPUNN_BATCH * context)));
     if (net.loss) prepare_parameters(&net);
     return net;
 }
@@ -158,35 +173,41 @@ typedef struct cache {
 
 static gpunn_tensor *attend_cache(gpunn_tensor *x, int i, const void *net)
 {
-    const cache  *c = net;
-    const int     head = c->s.width / c->s.heads;
-    gpunn_init    zeros = {GPUNN_INIT_ZEROS, 0, 0};
-    gpunn_tensor *part[3]; /* q, and all keys and values so far, each head's together: [1, heads, tokens, head] */
+    const cache *c = net;
+    const int    head = c->s.width / c->s.heads;
+    gpunn_init   zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    /* q, and all keys and values so far, each head's together: [1, heads, tokens, head] */
+    gpunn_tensor *part[3];
     x = gpunn_reshape(x, GPUNN_SHAPE(1, GPUNN_BATCH, 3, c->s.heads, head));
     for (int k = 0; k < 3; k++) {
         char name[64];
         snprintf(name, sizeof name, "h.%d.attn.%s", i, k == 1 ? "keys" : "values");
-        part[k] = gpunn_reshape(gpunn_slice(x, 2, k, k + 1, 1), GPUNN_SHAPE(1, GPUNN_BATCH, c->s.heads, head));
+        part[k] = gpunn_reshape(gpunn_slice(x, 2, k, k + 1, 1),
+                                GPUNN_SHAPE(1, GPUNN_BATCH, c->s.heads, head));
         part[k] = gpunn_permute(part[k], GPUNN_AXES(0, 2, 1, 3));
         if (k == 0) continue;
-        gpunn_tensor *all = gpunn_state(c->w->model, name, GPUNN_SHAPE(1, c->s.heads, c->context, head), zeros);
+        gpunn_tensor *all = gpunn_state(c->w->model, name, GPUNN_SHAPE(1, c->s.heads, c->context, head),
+                                        zeros);
         part[k] = gpunn_assign_at(all, 2, c->w->place, part[k]);
     }
-    x = gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .is_causal = true, .lengths = c->w->length);
+    x = gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .is_causal = true,
+                                           .lengths = c->w->length);
     return gpunn_permute(x, GPUNN_AXES(0, 2, 1, 3));
 }
 
 static writer build_writer(gpunn_device *dev, const options *o, const gpt2 *net)
 {
-    shape       s = net->s;
-    writer      w = {.model = gpunn_model_create(dev, .precision = (gpunn_precision)o->precision, .inference = true)};
+    shape  s = net->s;
+    writer w = {
+        .model = gpunn_model_create(dev, .precision = (gpunn_precision)o->precision, .inference = true)};
     const cache c = {&w, s, net->context};
     w.tokens = gpunn_input(w.model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     w.places = gpunn_input(w.model, "places", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     w.place = gpunn_input(w.model, "place", GPUNN_I64, GPUNN_SHAPE(0));
     w.length = gpunn_input(w.model, "length", GPUNN_I64, GPUNN_SHAPE(0));
-    gpunn_tensor *x = gpunn_add(gpunn_embedding(w.tokens, "wte", .num_embeddings = s.vocabulary, .embedding_dim = s.width),
-                                gpunn_embedding(w.places, "wpe", .num_embeddings = s.positions, .embedding_dim = s.width));
+    gpunn_tensor *x = gpunn_add(
+        gpunn_embedding(w.tokens, "wte", .num_embeddings = s.vocabulary, .embedding_dim = s.width),
+        gpunn_embedding(w.places, "wpe", .num_embeddings = s.positions, .embedding_dim = s.width));
     w.hidden = blocks(x, s, 0, GPUNN_SHAPE(GPUNN_BATCH, s.width), attend_cache, &c);
     w.draw = gpunn_input(w.model, "draw", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH));
     x = gpunn_linear(w.hidden, "lm_head", .no_bias = true, .weight = gpunn_find(w.model, "wte.weight"));
@@ -199,19 +220,22 @@ static bool take_weights(gpunn_device *dev, const writer *w, const gpt2 *net)
 {
     bool good = w->next != NULL;
     for (int i = 0; good && i < gpunn_parameter_count(w->model); i++) {
-        gpunn_tensor *to = gpunn_parameter_at(w->model, i), *from = gpunn_find(net->model, gpunn_tensor_name(to));
-        const size_t  bytes = gpunn_tensor_bytes(to);
-        void         *values = malloc(bytes);
-        good = values && gpunn_read(from, values, bytes) == GPUNN_OK && gpunn_write(to, values, bytes) == GPUNN_OK;
+        gpunn_tensor *to = gpunn_parameter_at(w->model, i),
+                     *from = gpunn_find(net->model, gpunn_tensor_name(to));
+        const size_t bytes = gpunn_tensor_bytes(to);
+        void        *values = malloc(bytes);
+        good = values && gpunn_read(from, values, bytes) == GPUNN_OK &&
+               gpunn_write(to, values, bytes) == GPUNN_OK;
         free(values);
     }
     return check(dev, good);
 }
 
-/* ---- weights with Hugging Face's names: its Conv1D keeps them [in, out] ------------------------------------------------ */
+/* ---- weights with Hugging Face's names: its Conv1D keeps them [in, out] -------------------------------- */
 static bool is_turned(const char *name)
 {
-    return ends_with(name, "c_attn.weight") || ends_with(name, "c_proj.weight") || ends_with(name, "c_fc.weight");
+    return ends_with(name, "c_attn.weight") || ends_with(name, "c_proj.weight") ||
+           ends_with(name, "c_fc.weight");
 }
 
 static void turn(const float *from, float *to, int64_t rows, int64_t columns)
@@ -245,9 +269,10 @@ static bool read_parameter(gpunn_device *dev, const char *path, gpunn_tensor *p,
         memcpy(*values, array.data, array.bytes);
     if (!fits && array.data) {
         snprintf(text, sizeof text,
-                 "%s of %.300s is [%lld, %lld], which does not fit this configuration and vocabulary ([%lld, %lld])", name, path,
-                 (long long)array.dim[0], (long long)(array.rank > 1 ? array.dim[1] : 1), (long long)shape.dim[turned ? 1 : 0],
-                 (long long)(rank > 1 ? shape.dim[turned ? 0 : 1] : 1));
+                 "%s of %.300s is [%lld, %lld], which does not fit this configuration and vocabulary ([%lld, "
+                 "%lld])",
+                 name, path, (long long)array.dim[0], (long long)(array.rank > 1 ? array.dim[1] : 1),
+                 (long long)shape.dim[turned ? 1 : 0], (long long)(rank > 1 ? shape.dim[turned ? 0 : 1] : 1));
         (void)fail(text);
     }
     gpunn_array_free(dev, &array);
@@ -260,7 +285,8 @@ static bool load_weights(gpunn_device *dev, const gpt2 *net, const char *path)
     int     count = gpunn_parameter_count(net->model);
     float **values = calloc((size_t)count, sizeof *values);
     bool    good = values != NULL;
-    for (int i = 0; good && i < count; i++) good = read_parameter(dev, path, gpunn_parameter_at(net->model, i), &values[i]);
+    for (int i = 0; good && i < count; i++)
+        good = read_parameter(dev, path, gpunn_parameter_at(net->model, i), &values[i]);
     for (int i = 0; good && i < count; i++) {
         gpunn_tensor *p = gpunn_parameter_at(net->model, i);
         good = check(dev, gpunn_write(p, values[i], gpunn_tensor_bytes(p)) == GPUNN_OK);
@@ -297,7 +323,7 @@ static bool save_weights(gpunn_device *dev, const gpt2 *net, const char *path)
     return good;
 }
 
-/* ---- text as tokens --------------------------------------------------------------------------------------------------- */
+/* ---- text as tokens ------------------------------------------------------------------------------------ */
 typedef struct corpus {
     tokenizer *pieces; /* NULL: bytes */
     int64_t   *tokens, count;
@@ -309,7 +335,8 @@ static bool encode(const corpus *c, const char *text, size_t bytes, int64_t **to
     bool       good = c->pieces == NULL || tokenizer_encode(c->pieces, text, bytes, &list);
     *count = (int64_t)(c->pieces ? list.count : bytes);
     *tokens = good ? malloc(((size_t)*count + 1) * sizeof **tokens) : NULL;
-    for (int64_t i = 0; *tokens && i < *count; i++) (*tokens)[i] = c->pieces ? list.items[i].id : (unsigned char)text[i];
+    for (int64_t i = 0; *tokens && i < *count; i++)
+        (*tokens)[i] = c->pieces ? list.items[i].id : (unsigned char)text[i];
     token_list_free(&list);
     return *tokens ? true : fail("out of memory");
 }
@@ -317,16 +344,19 @@ static bool encode(const corpus *c, const char *text, size_t bytes, int64_t **to
 /* The built-in text counts, from one to ninety-nine in words, ten to a line. */
 static char *count_in_words(size_t *bytes)
 {
-    static const char *const ones[] = {"",         "one",     "two",     "three",     "four",     "five",    "six",
-                                       "seven",    "eight",   "nine",    "ten",       "eleven",   "twelve",  "thirteen",
-                                       "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
-    static const char *const tens[] = {"", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"};
+    static const char *const ones[] = {"",        "one",     "two",       "three",    "four",
+                                       "five",    "six",     "seven",     "eight",    "nine",
+                                       "ten",     "eleven",  "twelve",    "thirteen", "fourteen",
+                                       "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
+    static const char *const tens[] = {"",      "",      "twenty",  "thirty", "forty",
+                                       "fifty", "sixty", "seventy", "eighty", "ninety"};
     enum { LAST = 99, LONGEST = 16 };
     char *text = malloc(LAST * LONGEST);
     *bytes = 0;
     for (int n = 1; text && n <= LAST; n++)
-        *bytes += (size_t)snprintf(text + *bytes, LONGEST, "%s%s%s,%c", tens[n / 10], n > 20 && n % 10 ? "-" : "",
-                                   ones[n < 20 ? n : n % 10], n % 10 ? ' ' : '\n');
+        *bytes += (size_t)snprintf(text + *bytes, LONGEST, "%s%s%s,%c", tens[n / 10],
+                                   n > 20 && n % 10 ? "-" : "", ones[n < 20 ? n : n % 10],
+                                   n % 10 ? ' ' : '\n');
     return text;
 }
 
@@ -336,7 +366,8 @@ static bool read_corpus(const options *o, corpus *c)
     char      *text;
     size_t     bytes;
     if (o->vocab == NULL && o->merges) return fail("--merges needs --vocab");
-    if (o->vocab && (c->pieces = tokenizer_open(o->vocab, o->merges, false, &error)) == NULL) return fail(error.text);
+    if (o->vocab && (c->pieces = tokenizer_open(o->vocab, o->merges, false, &error)) == NULL)
+        return fail(error.text);
     text = o->text ? text_read(o->text, (size_t)1 << 30, &bytes, &error) : count_in_words(&bytes);
     if (text == NULL) return fail(o->text ? error.text : "out of memory");
     bool good = encode(c, text, bytes, &c->tokens, &c->count);
@@ -344,8 +375,8 @@ static bool read_corpus(const options *o, corpus *c)
     return good;
 }
 
-/* Batch `number`, of which each rank has one of its own. Which piece of the text a sample is depends on nothing else, so resuming
- * needs no place in the data. */
+/* Batch `number`, of which each rank has one of its own. Which piece of the text a sample is depends on
+ * nothing else, so resuming needs no place in the data. */
 static bool write_batch(gpunn_device *dev, const gpt2 *net, const options *o, const corpus *c, int64_t number)
 {
     number = number * gpunn_group_size(net->group) + gpunn_group_rank(net->group);
@@ -353,19 +384,20 @@ static bool write_batch(gpunn_device *dev, const gpt2 *net, const options *o, co
     int64_t *tokens = malloc(size), *targets = malloc(size);
     bool     good = tokens && targets;
     for (int i = 0; good && i < o->batch; i++) {
-        uint64_t at = sampling_mixed((uint64_t)o->seed + (uint64_t)(number * o->batch + i)) % (uint64_t)(c->count - net->context);
+        uint64_t at = sampling_mixed((uint64_t)o->seed + (uint64_t)(number * o->batch + i)) %
+                      (uint64_t)(c->count - net->context);
         memcpy(tokens + (size_t)i * length, c->tokens + at, length * sizeof *tokens);
         memcpy(targets + (size_t)i * length, c->tokens + at + 1, length * sizeof *targets);
     }
     if (!good) (void)fail("out of memory");
-    good = good &&
-           check(dev, gpunn_write(net->tokens, tokens, size) == GPUNN_OK && gpunn_write(net->targets, targets, size) == GPUNN_OK);
+    good = good && check(dev, gpunn_write(net->tokens, tokens, size) == GPUNN_OK &&
+                                  gpunn_write(net->targets, targets, size) == GPUNN_OK);
     free(tokens);
     free(targets);
     return good;
 }
 
-/* ---- training --------------------------------------------------------------------------------------------------------- */
+/* ---- training ------------------------------------------------------------------------------------------ */
 static double seconds(void)
 {
     struct timespec t;
@@ -373,7 +405,8 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* TFLOP/s that the device could do: as given, as its maker says of 16-bit products, or as a matrix product makes here. */
+/* TFLOP/s that the device could do: as given, as its maker says of 16-bit products, or as a matrix product
+ * makes here. */
 static double peak_of(gpunn_device *dev, const options *o)
 {
     static const struct {
@@ -386,10 +419,11 @@ static double peak_of(gpunn_device *dev, const options *o)
     for (size_t i = 0; o->precision >= (int)GPUNN_PRECISION_BF16 && i < sizeof known / sizeof *known; i++)
         if (strstr(gpunn_device_name(dev), known[i].name)) return known[i].peak;
     gpunn_model  *model = gpunn_model_create(dev, .precision = (gpunn_precision)o->precision);
-    gpunn_tensor *a = gpunn_input(model, "a", GPUNN_F32, GPUNN_SHAPE(SIDE, SIDE)), *product = gpunn_matmul(a, a);
-    float        *values = calloc(SIDE * SIDE, sizeof *values);
-    double        best = 0;
-    bool          good = product && values && gpunn_write(a, values, SIDE * SIDE * sizeof *values) == GPUNN_OK;
+    gpunn_tensor *a = gpunn_input(model, "a", GPUNN_F32, GPUNN_SHAPE(SIDE, SIDE)),
+                 *product = gpunn_matmul(a, a);
+    float *values = calloc(SIDE * SIDE, sizeof *values);
+    double best = 0;
+    bool   good = product && values && gpunn_write(a, values, SIDE * SIDE * sizeof *values) == GPUNN_OK;
     for (int i = 0; good && i < TIMES; i++) {
         double begin = seconds();
         good = gpunn_forward(&product, 1) == GPUNN_OK && gpunn_synchronize(dev) == GPUNN_OK;
@@ -401,7 +435,8 @@ static double peak_of(gpunn_device *dev, const options *o)
     return best;
 }
 
-/* Of a training step, for each token: two for each weight of a product forward and four backward, and attention's own. */
+/* Of a training step, for each token: two for each weight of a product forward and four backward, and
+ * attention's own. */
 static double flops_of_token(const gpt2 *net)
 {
     double width = net->s.width, weights = 12 * net->s.layers * width * width + width * net->s.vocabulary;
@@ -416,8 +451,8 @@ static double rate_at(const options *o, int64_t step)
     return (double)o->lr * (0.55 + 0.45 * cos(3.14159265358979 * (done < 1 ? done : 1)));
 }
 
-static bool train_step(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, const options *o, const corpus *c, int64_t step,
-                       double *loss)
+static bool train_step(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, const options *o,
+                       const corpus *c, int64_t step, double *loss)
 {
     bool good = true;
     gpunn_set_lr(adam, (float)rate_at(o, step));
@@ -430,7 +465,8 @@ static bool train_step(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam
     return good;
 }
 
-static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, const options *o, const corpus *c)
+static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, const options *o,
+                  const corpus *c)
 {
     double  peak = peak_of(dev, o), begin = seconds(), loss = 0;
     int64_t first = gpunn_step_count(adam), since = first;
@@ -438,20 +474,22 @@ static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, con
         if (!train_step(dev, net, adam, o, c, step, &loss)) return false;
         if ((step + 1) % o->every && step + 1 < o->steps) continue;
         const int ranks = gpunn_group_size(net->group);
-        double spent = seconds() - begin, tokens = (double)((step + 1 - since) * o->batch * o->accumulate * net->context * ranks);
+        double    spent = seconds() - begin,
+               tokens = (double)((step + 1 - since) * o->batch * o->accumulate * net->context * ranks);
         if (gpunn_group_rank(net->group) == 0)
-            printf("step %" PRId64 " loss %.6f lr %.3g %.0f tokens/s, %.1f %% of %.3g TFLOP/s\n", step + 1, loss,
-                   (double)gpunn_get_lr(adam), tokens / spent, 100 * tokens / spent * flops_of_token(net) / (peak * ranks * 1e12),
-                   peak * ranks);
+            printf("step %" PRId64 " loss %.6f lr %.3g %.0f tokens/s, %.1f %% of %.3g TFLOP/s\n", step + 1,
+                   loss, (double)gpunn_get_lr(adam), tokens / spent,
+                   100 * tokens / spent * flops_of_token(net) / (peak * ranks * 1e12), peak * ranks);
         fflush(stdout);
-        if (o->checkpoint && !check(dev, gpunn_checkpoint_save(adam, NULL, o->checkpoint) == GPUNN_OK)) return false;
+        if (o->checkpoint && !check(dev, gpunn_checkpoint_save(adam, NULL, o->checkpoint) == GPUNN_OK))
+            return false;
         begin = seconds();
         since = step + 1;
     }
     return true;
 }
 
-/* ---- writing on ------------------------------------------------------------------------------------------------------- */
+/* ---- writing on ---------------------------------------------------------------------------------------- */
 static void print_token(const corpus *c, int64_t token)
 {
     size_t      bytes = 1;
@@ -461,21 +499,23 @@ static void print_token(const corpus *c, int64_t token)
 }
 
 /* Runs the tokens from `from` to `to`, whose keys and values go to the cache. */
-static bool advance(gpunn_device *dev, const writer *w, const int64_t *tokens, int64_t from, int64_t to, gpunn_tensor *out)
+static bool advance(gpunn_device *dev, const writer *w, const int64_t *tokens, int64_t from, int64_t to,
+                    gpunn_tensor *out)
 {
     const size_t bytes = (size_t)(to - from) * sizeof *tokens;
     int64_t     *places = malloc(bytes);
     for (int64_t i = from; places && i < to; i++) places[i - from] = i;
     bool good = places && gpunn_write(w->tokens, tokens + from, bytes) == GPUNN_OK &&
-                gpunn_write(w->places, places, bytes) == GPUNN_OK && gpunn_write(w->place, &from, sizeof from) == GPUNN_OK &&
+                gpunn_write(w->places, places, bytes) == GPUNN_OK &&
+                gpunn_write(w->place, &from, sizeof from) == GPUNN_OK &&
                 gpunn_write(w->length, &to, sizeof to) == GPUNN_OK && gpunn_forward(&out, 1) == GPUNN_OK;
     free(places);
     return check(dev, good);
 }
 
 /* Writes on behind tokens[0 .. used). Where the context is full, its later half goes on. */
-static bool write_on(gpunn_device *dev, const writer *w, const gpt2 *net, const options *o, const corpus *c, int64_t *tokens,
-                     int64_t used)
+static bool write_on(gpunn_device *dev, const writer *w, const gpt2 *net, const options *o, const corpus *c,
+                     int64_t *tokens, int64_t used)
 {
     const int64_t context = net->context;
     bool          good = true;
@@ -536,42 +576,50 @@ static bool write_logits(gpunn_device *dev, const gpt2 *net, const options *o, c
     return good;
 }
 
-/* ---- options ---------------------------------------------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------------------------------------- */
 static void parse(int argc, char **argv, options *o)
 {
     const option known[] = {
         {"--config tiny|124M", "the model's size", .choice = &o->large},
         {"--text FILE", "what to learn; default: a built-in text", .text = &o->text},
-        {"--vocab FILE", "tokenizer.json, or vocab.json with --merges; default: tokens are bytes", .text = &o->vocab},
+        {"--vocab FILE", "tokenizer.json, or vocab.json with --merges; default: tokens are bytes",
+         .text = &o->vocab},
         {"--merges merges.txt", "GPT-2's own merges, with --vocab", .text = &o->merges},
-        {"--weights FILE", "weights to start from, with Hugging Face's names (safetensors)", .text = &o->weights},
-        {"--save FILE", "where the trained weights go, with the same names", .text = &o->save, .written = true},
+        {"--weights FILE", "weights to start from, with Hugging Face's names (safetensors)",
+         .text = &o->weights},
+        {"--save FILE", "where the trained weights go, with the same names", .text = &o->save,
+         .written = true},
         {"--steps N", "training steps in all; 0: none", .number = &o->steps},
         {"--batch N", "sequences at once", .number = &o->batch, .lowest = 1},
-        {"--context N", "tokens of a sequence; default 128, or what the model takes", .number = &o->context, .lowest = 1},
+        {"--context N", "tokens of a sequence; default 128, or what the model takes", .number = &o->context,
+         .lowest = 1},
         {"--accumulate N", "batches for a step", .number = &o->accumulate, .lowest = 1},
         {"--lr X", "AdamW's highest learning rate; default 3e-3, 124M: 6e-4", .real = &o->lr, .lowest = 1e-9},
-        {"--warmup N", "steps in which the rate rises; then half a cosine down to a tenth", .number = &o->warmup},
+        {"--warmup N", "steps in which the rate rises; then half a cosine down to a tenth",
+         .number = &o->warmup},
         {"--decay X", "weight decay", .real = &o->decay},
         {"--clip X", "largest norm of the gradient; 0: none", .real = &o->clip},
         {"--dropout X", "everywhere; default 0", .real = &o->dropout, .highest = 0.99},
-        {"--precision f32|tf32|bf16|f16", "how a GPU computes, and how weights are kept to generate", .choice = &o->precision},
-        {"--checkpoint FILE", "file from which --resume goes on, written as lines are printed", .text = &o->checkpoint,
-         .written = true},
+        {"--precision f32|tf32|bf16|f16", "how a GPU computes, and how weights are kept to generate",
+         .choice = &o->precision},
+        {"--checkpoint FILE", "file from which --resume goes on, written as lines are printed",
+         .text = &o->checkpoint, .written = true},
         {"--resume", "goes on where the checkpoint stands", .flag = &o->resume},
         {"--every N", "steps between two lines, and two checkpoints", .number = &o->every, .lowest = 1},
         {"--peak X", "TFLOP/s that the device could do; default: known, or measured", .real = &o->peak},
         {"--generate N", "tokens to write at the end", .number = &o->generate},
         {"--prompt TEXT", "how the generated text begins", .text = &o->prompt},
-        {"--temperature X", "of the generated text; 0: always the likeliest token", .real = &o->sample.temperature},
+        {"--temperature X", "of the generated text; 0: always the likeliest token",
+         .real = &o->sample.temperature},
         {"--top-k N", "only the N likeliest tokens are drawn from", .number = &o->sample.top_k, .lowest = 1},
-        {"--top-p X", "and of these the fewest that have this share of their probability", .real = &o->sample.top_p,
-         .lowest = 1e-6, .highest = 1},
+        {"--top-p X", "and of these the fewest that have this share of their probability",
+         .real = &o->sample.top_p, .lowest = 1e-6, .highest = 1},
         {"--times", "also tells how long a generated token took", .flag = &o->times},
         {"--seed N", "of initial weights, batches, dropout and drawing", .number = &o->seed},
         {"--threads N", "of the CPU; default 0: all processors", .number = &o->threads},
         {"--cpu", "even where there is a GPU", .flag = &o->cpu},
-        {"--logits FILE", "also writes the first batch's logits (safetensors)", .text = &o->logits, .written = true}};
+        {"--logits FILE", "also writes the first batch's logits (safetensors)", .text = &o->logits,
+         .written = true}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
@@ -597,8 +645,8 @@ static bool run(gpunn_device *dev, const options *o, const corpus *c, shape s)
     if (good && o->resume) good = check(dev, gpunn_checkpoint_load(adam, NULL, o->checkpoint) == GPUNN_OK);
     if (good && first && gpunn_group_size(net.group) > 1) printf("%d ranks\n", gpunn_group_size(net.group));
     if (good && first)
-        printf("%d layers of width %d, %d tokens, context %d, on %s\n", s.layers, s.width, s.vocabulary, context,
-               gpunn_device_name(dev));
+        printf("%d layers of width %d, %d tokens, context %d, on %s\n", s.layers, s.width, s.vocabulary,
+               context, gpunn_device_name(dev));
     if (good && o->logits && first) good = write_logits(dev, &net, o, c);
     if (good && gpunn_step_count(adam) < o->steps) good = train(dev, &net, adam, o, c);
     if (good && o->save && first) good = save_weights(dev, &net, o->save);
@@ -630,23 +678,27 @@ int main(int argc, char **argv)
     if (o.large) s = (shape){12, 768, 12, 1024, 50257};
     if (o.lr == 0) o.lr = o.large ? 6e-4f : 3e-3f;
     if (!o.large && c.pieces) s.vocabulary = c.pieces->count;
-    if (good && o.resume && o.checkpoint == NULL) good = fail("--resume needs --checkpoint, which says what to go on from");
+    if (good && o.resume && o.checkpoint == NULL)
+        good = fail("--resume needs --checkpoint, which says what to go on from");
     if (good && o.context > s.positions) {
-        snprintf(text, sizeof text, "--context %d is longer than this configuration's %d positions", o.context, s.positions);
+        snprintf(text, sizeof text, "--context %d is longer than this configuration's %d positions",
+                 o.context, s.positions);
         good = fail(text);
     }
     if (good && c.pieces && c.pieces->count > s.vocabulary) {
-        snprintf(text, sizeof text, "the vocabulary has %d pieces and the model %d: it does not fit", c.pieces->count,
-                 s.vocabulary);
+        snprintf(text, sizeof text, "the vocabulary has %d pieces and the model %d: it does not fit",
+                 c.pieces->count, s.vocabulary);
         good = fail(text);
     }
     if (good && c.count <= (o.context ? o.context : 128)) {
-        snprintf(text, sizeof text, "the text has %lld tokens; more than the context is needed: give a longer one or --context",
+        snprintf(text, sizeof text,
+                 "the text has %lld tokens; more than the context is needed: give a longer one or --context",
                  (long long)c.count);
         good = fail(text);
     }
-    gpunn_device *dev = good ? gpunn_device_open(.type = o.cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .index = GPUNN_LOCAL_RANK,
-                                                 .seed = (uint64_t)o.seed, .threads = o.threads, .log_fn = log_line)
+    gpunn_device *dev = good ? gpunn_device_open(.type = o.cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO,
+                                                 .index = GPUNN_LOCAL_RANK, .seed = (uint64_t)o.seed,
+                                                 .threads = o.threads, .log_fn = log_line)
                              : NULL;
     if (good && dev == NULL) good = fail(gpunn_error(NULL));
     good = good && run(dev, &o, &c, s);

@@ -7,9 +7,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* count pictures of height x width, so many in a row, where low is black and high is white; false: the file cannot be written. */
-static inline bool grid_write(const char *path, const float *pictures, int count, int height, int width, int columns, float low,
-                              float high)
+/* count pictures of height x width, so many in a row, where low is black and high is white; false: the file
+ * cannot be written. */
+static inline bool grid_write(const char *path, const float *pictures, int count, int height, int width,
+                              int columns, float low, float high)
 {
     const int      rows = (count + columns - 1) / columns, wide = columns * width;
     unsigned char *pixels = (unsigned char *)calloc((size_t)wide * (size_t)(rows * height), 1);

@@ -1,4 +1,5 @@
-/* json.h - small files for the examples: a text as a whole, JSON read from front to back, failures as sentences.
+/* json.h - small files for the examples: a text as a whole, JSON read from front to back, failures as
+ * sentences.
  *
  *     text_error error;
  *     size_t     bytes;
@@ -10,8 +11,8 @@
  *             else json_skip(&j);
  *     if (!json_end(&j)) fputs(error.text, stderr);
  *
- * After the first failure, which is named with its line, every call returns NULL, false or 0. Strings are decoded where they
- * stand, so that they live as long as the text and need no memory of their own. */
+ * After the first failure, which is named with its line, every call returns NULL, false or 0. Strings are
+ * decoded where they stand, so that they live as long as the text and need no memory of their own. */
 #ifndef JSON_H
 #define JSON_H
 
@@ -45,7 +46,8 @@ text_fail(text_error *error, const char *format, ...)
     return false;
 }
 
-/* The whole file with a 0 behind it, to be freed; NULL when it cannot be read, holds more than limit bytes or memory ran out. */
+/* The whole file with a 0 behind it, to be freed; NULL when it cannot be read, holds more than limit bytes or
+ * memory ran out. */
 static inline char *text_read(const char *path, size_t limit, size_t *bytes, text_error *error)
 {
     FILE  *file = fopen(path, "rb");
@@ -106,7 +108,8 @@ static inline bool json_fail(json *j, const char *what)
 static inline char json__peek(json *j)
 {
     if (j->failed) return 0;
-    for (; *j->at == ' ' || *j->at == '\t' || *j->at == '\r' || *j->at == '\n'; j->at++) j->line += *j->at == '\n';
+    for (; *j->at == ' ' || *j->at == '\t' || *j->at == '\r' || *j->at == '\n'; j->at++)
+        j->line += *j->at == '\n';
     return *j->at;
 }
 
@@ -171,8 +174,8 @@ static inline char *json_string(json *j, size_t *bytes)
             j->at += 2;
         } else if (j->at[1] == 'u' && json__hex4(j->at + 2, &c)) {
             j->at += 6;
-            if (c >= 0xd800 && c < 0xdc00 && j->at[0] == '\\' && j->at[1] == 'u' && json__hex4(j->at + 2, &low) &&
-                low >= 0xdc00 && low < 0xe000) {
+            if (c >= 0xd800 && c < 0xdc00 && j->at[0] == '\\' && j->at[1] == 'u' &&
+                json__hex4(j->at + 2, &low) && low >= 0xdc00 && low < 0xe000) {
                 c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
                 j->at += 6;
             }
@@ -188,7 +191,8 @@ static inline char *json_string(json *j, size_t *bytes)
     return text;
 }
 
-/* The object's next key, whose value must be read next; NULL at the end of the object, which is then passed. */
+/* The object's next key, whose value must be read next; NULL at the end of the object, which is then
+ * passed. */
 static inline char *json_key(json *j, size_t *bytes)
 {
     bool first = j->first;
@@ -233,7 +237,8 @@ static inline int json_int(json *j, const char *key, int lowest, int highest)
     double value = json_number(j);
     char   what[160];
     if (j->failed || (value >= lowest && value <= highest && value == (double)(int)value)) return (int)value;
-    (void)snprintf(what, sizeof what, "'%.40s' is %g, not a whole number between %d and %d", key, value, lowest, highest);
+    (void)snprintf(what, sizeof what, "'%.40s' is %g, not a whole number between %d and %d", key, value,
+                   lowest, highest);
     json_fail(j, what);
     return 0;
 }

@@ -1,15 +1,18 @@
 /* llama.c - writes text with a Llama (Touvron et al., 2023), from the folder that Hugging Face keeps one in.
  *
- * Shows: rotary positions, grouped heads, RMSNorm and SwiGLU, a cache of keys and values that runs read and write, a configuration
+ * Shows: rotary positions, grouped heads, RMSNorm and SwiGLU, a cache of keys and values that runs read and
+ * write, a configuration
  *        and weights with Hugging Face's names, tied or not, in one file or in shards.
  * Build: cc -O3 -march=native -I. examples/llama.c -o llama -lm
  *        nvcc -O3 -arch=native -I. examples/llama.c gpunn_cuda.cu -o llama
- * Data:  a folder with config.json and model.safetensors (or model.safetensors.index.json), and, for text in the place of numbers,
+ * Data:  a folder with config.json and model.safetensors (or model.safetensors.index.json), and, for text in
+ * the place of numbers,
  *        tokenizer.json: https://huggingface.co/HuggingFaceTB/SmolLM2-135M
  * Run:   ./llama --model FOLDER --prompt "The capital of France is"
  *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where there is no tokenizer.json
  *        --help explains all options
- * Expect: the prompt and what follows it. Without a folder a small model with random weights writes numbers without meaning, and
+ * Expect: the prompt and what follows it. Without a folder a small model with random weights writes numbers
+ * without meaning, and
  *         --times tells how long each took. The weights are held as F32: 4 bytes for each. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -32,7 +35,8 @@ typedef struct options {
 } options;
 
 typedef struct config {
-    int    vocab_size, hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, intermediate_size;
+    int vocab_size, hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads,
+        intermediate_size;
     int    max_position_embeddings, head_dim;
     bool   tie_word_embeddings, attention_bias, mlp_bias;
     double rms_norm_eps, rope_theta;
@@ -46,9 +50,11 @@ typedef struct llama {
     int           capacity; /* of the cache */
     gpunn_device *dev;
     gpunn_model  *model;
-    gpunn_tensor *tokens, *places, *place, *length; /* places: of each token; place: of the first; length: behind the last */
-    gpunn_tensor *frequencies, *hidden, *logits, *draw, *next; /* next: the token behind, by the number draw */
-    tokenizer    *pieces;                                      /* NULL: tokens are numbers */
+    /* places: of each token; place: of the first; length: behind the last */
+    gpunn_tensor *tokens, *places, *place, *length;
+    /* next: the token behind, by the number draw */
+    gpunn_tensor *frequencies, *hidden, *logits, *draw, *next;
+    tokenizer    *pieces; /* NULL: tokens are numbers */
     int64_t      *text;
     int64_t       used;
 } llama;
@@ -64,7 +70,7 @@ static bool check(gpunn_device *dev, bool good)
     return good && gpunn_last_status(dev) == GPUNN_OK ? true : fail(gpunn_error(dev));
 }
 
-/* ---- config.json ------------------------------------------------------------------------------------------------------ */
+/* ---- config.json --------------------------------------------------------------------------------------- */
 static void read_word(json *j, const char *key, const char *wanted)
 {
     char  text[160];
@@ -141,8 +147,9 @@ static void read_key(json *j, const char *key, config *c)
     const struct {
         const char *key;
         bool       *value;
-    } flags[] = {
-        {"tie_word_embeddings", &c->tie_word_embeddings}, {"attention_bias", &c->attention_bias}, {"mlp_bias", &c->mlp_bias}};
+    } flags[] = {{"tie_word_embeddings", &c->tie_word_embeddings},
+                 {"attention_bias", &c->attention_bias},
+                 {"mlp_bias", &c->mlp_bias}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (strcmp(numbers[i].key, key) == 0) {
             *numbers[i].value = json_int(j, key, 1, numbers[i].highest);
@@ -190,14 +197,17 @@ static bool settle(config *c)
     if (c->head_dim == 0 && c->hidden_size % c->num_attention_heads)
         return fail("hidden_size is no multiple of num_attention_heads, and there is no head_dim");
     if (c->head_dim == 0) c->head_dim = c->hidden_size / c->num_attention_heads;
-    if (c->num_attention_heads % c->num_key_value_heads) return fail("num_attention_heads is no multiple of num_key_value_heads");
-    if (c->original_max_position_embeddings == 0) c->original_max_position_embeddings = c->max_position_embeddings;
+    if (c->num_attention_heads % c->num_key_value_heads)
+        return fail("num_attention_heads is no multiple of num_key_value_heads");
+    if (c->original_max_position_embeddings == 0)
+        c->original_max_position_embeddings = c->max_position_embeddings;
     return c->high_freq_factor > c->low_freq_factor || fail("high_freq_factor is not above low_freq_factor");
 }
 
-/* ---- the model -------------------------------------------------------------------------------------------------------- */
-/* Which angle pair i of a head turns by from one position to the next. llama3: waves that are long against the context for which
- * the model was made first are stretched, short ones are not, and between them it is some of both. */
+/* ---- the model ----------------------------------------------------------------------------------------- */
+/* Which angle pair i of a head turns by from one position to the next. llama3: waves that are long against
+ * the context for which the model was made first are stretched, short ones are not, and between them it is
+ * some of both. */
 static double frequency(const config *c, int i)
 {
     const double plain = pow(c->rope_theta, -2.0 * i / c->head_dim), slow = plain / c->factor;
@@ -263,8 +273,8 @@ static gpunn_tensor *attend(const llama *l, gpunn_tensor *x, int layer)
     gpunn_tensor *v = heads_of(l, x, layer, "self_attn.v_proj", c->num_key_value_heads);
     k = kept(l, k, layer, "keys");
     v = kept(l, v, layer, "values");
-    gpunn_tensor *y = gpunn_scaled_dot_product_attention(q, k, v, .is_causal = true, .enable_gqa = true, .heads_last = true,
-                                                         .lengths = l->length);
+    gpunn_tensor *y = gpunn_scaled_dot_product_attention(q, k, v, .is_causal = true, .enable_gqa = true,
+                                                         .heads_last = true, .lengths = l->length);
     y = gpunn_reshape(y, GPUNN_SHAPE(GPUNN_BATCH, c->num_attention_heads * c->head_dim));
     return linear(y, layer, "self_attn.o_proj", c->hidden_size, c->attention_bias);
 }
@@ -293,7 +303,8 @@ static bool build(llama *l, const options *o)
     }
     l->hidden = gpunn_rms_norm(x, "model.norm", .eps = (float)c->rms_norm_eps);
     gpunn_tensor *tied = c->tie_word_embeddings ? gpunn_find(l->model, "model.embed_tokens.weight") : NULL;
-    l->logits = gpunn_linear(l->hidden, "lm_head", .out_features = tied ? 0 : c->vocab_size, .no_bias = true, .weight = tied);
+    l->logits = gpunn_linear(l->hidden, "lm_head", .out_features = tied ? 0 : c->vocab_size, .no_bias = true,
+                             .weight = tied);
     l->draw = gpunn_input(l->model, "draw", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH));
     l->next = sampling_token(l->logits, l->draw, o->sample);
     return check(l->dev, l->next != NULL);
@@ -320,14 +331,16 @@ static bool load_weights(const llama *l, const char *folder)
     FILE *index = fopen(path, "rb");
     if (index == NULL) (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
     if (index) (void)fclose(index);
-    if (gpunn_load(l->model, path, .partial = true, .report = note_mismatch, .user = &m) != GPUNN_OK) return check(l->dev, false);
+    if (gpunn_load(l->model, path, .partial = true, .report = note_mismatch, .user = &m) != GPUNN_OK)
+        return check(l->dev, false);
     if (m.count == 0) return true;
-    (void)snprintf(text, sizeof text, "'%s' does not fit config.json: %d of the weights differ; the first: %s", path, m.count,
+    (void)snprintf(text, sizeof text,
+                   "'%s' does not fit config.json: %d of the weights differ; the first: %s", path, m.count,
                    m.first);
     return fail(text);
 }
 
-/* ---- text as tokens --------------------------------------------------------------------------------------------------- */
+/* ---- text as tokens ------------------------------------------------------------------------------------ */
 static bool is_there(const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -345,7 +358,8 @@ static bool read_vocabulary(llama *l, const char *folder)
     const bool whole = is_there(file);
     if (!whole) (void)snprintf(file, sizeof file, "%s/vocab.json", folder);
     if (!is_there(file))
-        return fail("the folder has neither tokenizer.json nor vocab.json; give the prompt as numbers, by --ids");
+        return fail(
+            "the folder has neither tokenizer.json nor vocab.json; give the prompt as numbers, by --ids");
     l->pieces = tokenizer_open(file, whole ? NULL : merges, false, &error);
     return l->pieces || fail(error.text);
 }
@@ -354,13 +368,14 @@ static bool add_token(llama *l, int64_t token)
 {
     char text[160];
     if (l->used == l->capacity) {
-        (void)snprintf(text, sizeof text, "the prompt has more than the %d tokens of the context; shorten it or give --context",
+        (void)snprintf(text, sizeof text,
+                       "the prompt has more than the %d tokens of the context; shorten it or give --context",
                        l->capacity);
         return fail(text);
     }
     if (token < 0 || token >= l->c.vocab_size) {
-        (void)snprintf(text, sizeof text, "the prompt has token %" PRId64 ", but the model knows 0 to %d", token,
-                       l->c.vocab_size - 1);
+        (void)snprintf(text, sizeof text, "the prompt has token %" PRId64 ", but the model knows 0 to %d",
+                       token, l->c.vocab_size - 1);
         return fail(text);
     }
     l->text[l->used++] = token;
@@ -387,7 +402,8 @@ static bool read_prompt(llama *l, const options *o)
         good = read_ids(l, o->ids ? o->ids : "1");
     } else {
         good = read_vocabulary(l, o->model) &&
-               (tokenizer_encode_all(l->pieces, o->prompt, strlen(o->prompt), &list) || fail("out of memory"));
+               (tokenizer_encode_all(l->pieces, o->prompt, strlen(o->prompt), &list) ||
+                fail("out of memory"));
         for (size_t i = 0; good && i < list.count; i++) good = add_token(l, list.items[i].id);
         token_list_free(&list);
     }
@@ -405,7 +421,7 @@ static void print_token(const llama *l, int64_t token)
     fflush(stdout);
 }
 
-/* ---- writing on ------------------------------------------------------------------------------------------------------- */
+/* ---- writing on ---------------------------------------------------------------------------------------- */
 /* Runs the tokens from `from` to `to`, whose keys and values go to the cache. */
 static bool advance(const llama *l, int64_t from, int64_t to, gpunn_tensor *out)
 {
@@ -413,7 +429,8 @@ static bool advance(const llama *l, int64_t from, int64_t to, gpunn_tensor *out)
     int64_t     *places = malloc(bytes);
     for (int64_t i = from; places && i < to; i++) places[i - from] = i;
     bool good = places && gpunn_write(l->tokens, l->text + from, bytes) == GPUNN_OK &&
-                gpunn_write(l->places, places, bytes) == GPUNN_OK && gpunn_write(l->place, &from, sizeof from) == GPUNN_OK &&
+                gpunn_write(l->places, places, bytes) == GPUNN_OK &&
+                gpunn_write(l->place, &from, sizeof from) == GPUNN_OK &&
                 gpunn_write(l->length, &to, sizeof to) == GPUNN_OK && gpunn_forward(&out, 1) == GPUNN_OK;
     free(places);
     return check(l->dev, good);
@@ -428,7 +445,8 @@ static bool advance_in_chunks(const llama *l, const options *o, int64_t count, f
         to = count - from < o->chunk ? count : from + o->chunk;
         good = advance(l, from, to, logits ? l->logits : l->hidden);
         const size_t bytes = (size_t)((to - from) * row) * sizeof *logits;
-        if (good && logits) good = check(l->dev, gpunn_read(l->logits, logits + from * row, bytes) == GPUNN_OK);
+        if (good && logits)
+            good = check(l->dev, gpunn_read(l->logits, logits + from * row, bytes) == GPUNN_OK);
     }
     return good;
 }
@@ -470,7 +488,8 @@ static bool write_on(llama *l, const options *o)
     for (int64_t i = 0; good && l->pieces == NULL && i < l->used; i++) print_token(l, l->text[i]);
     while (good && made < o->generate) {
         const float draw = sampling_draw((uint64_t)o->seed + (uint64_t)made++);
-        good = check(l->dev, gpunn_write(l->draw, &draw, sizeof draw) == GPUNN_OK) && advance(l, l->used - 1, l->used, l->next) &&
+        good = check(l->dev, gpunn_write(l->draw, &draw, sizeof draw) == GPUNN_OK) &&
+               advance(l, l->used - 1, l->used, l->next) &&
                check(l->dev, gpunn_read(l->next, &token, sizeof token) == GPUNN_OK);
         if (!good || is_end(&l->c, token)) break;
         print_token(l, token);
@@ -482,28 +501,31 @@ static bool write_on(llama *l, const options *o)
     return good;
 }
 
-/* ---- options ---------------------------------------------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------------------------------------- */
 static void parse(int argc, char **argv, options *o)
 {
     const option known[] = {
-        {"--model FOLDER", "config.json, weights and vocabulary; default: a small model with random weights", .text = &o->model},
+        {"--model FOLDER", "config.json, weights and vocabulary; default: a small model with random weights",
+         .text = &o->model},
         {"--prompt TEXT", "how the text begins", .text = &o->prompt},
-        {"--ids LIST", "the same as tokens, numbers between spaces; the text is numbers then", .text = &o->ids},
+        {"--ids LIST", "the same as tokens, numbers between spaces; the text is numbers then",
+         .text = &o->ids},
         {"--generate N", "tokens to write", .number = &o->generate},
-        {"--context N", "tokens that the cache has room for; default 2048, or what the model takes", .number = &o->context,
-         .lowest = 1},
+        {"--context N", "tokens that the cache has room for; default 2048, or what the model takes",
+         .number = &o->context, .lowest = 1},
         {"--chunk N", "tokens of the prompt that are run at once", .number = &o->chunk, .lowest = 1},
         {"--temperature X", "of the text; 0: always the likeliest token", .real = &o->sample.temperature},
         {"--top-k N", "only the N likeliest tokens are drawn from", .number = &o->sample.top_k, .lowest = 1},
-        {"--top-p X", "and of these the fewest that have this share of their probability", .real = &o->sample.top_p,
-         .lowest = 1e-6, .highest = 1},
-        {"--precision f32|tf32|bf16|f16", "how a GPU computes, and how weights are kept to generate", .choice = &o->precision},
+        {"--top-p X", "and of these the fewest that have this share of their probability",
+         .real = &o->sample.top_p, .lowest = 1e-6, .highest = 1},
+        {"--precision f32|tf32|bf16|f16", "how a GPU computes, and how weights are kept to generate",
+         .choice = &o->precision},
         {"--times", "also tells how long a token took", .flag = &o->times},
         {"--seed N", "of drawing, and of random weights", .number = &o->seed},
         {"--threads N", "of the CPU; default 0: all processors", .number = &o->threads},
         {"--cpu", "even where there is a GPU", .flag = &o->cpu},
-        {"--logits FILE", "writes the logits of all tokens of the prompt (safetensors), and no text", .text = &o->logits,
-         .written = true}};
+        {"--logits FILE", "writes the logits of all tokens of the prompt (safetensors), and no text",
+         .text = &o->logits, .written = true}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
@@ -515,8 +537,8 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 
 static bool open_device(llama *l, const options *o)
 {
-    l->dev = gpunn_device_open(.type = o->cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .seed = (uint64_t)o->seed,
-                               .threads = o->threads, .log_fn = log_line);
+    l->dev = gpunn_device_open(.type = o->cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO,
+                               .seed = (uint64_t)o->seed, .threads = o->threads, .log_fn = log_line);
     return l->dev != NULL || fail(gpunn_error(NULL));
 }
 
@@ -527,7 +549,8 @@ static bool choose_capacity(llama *l, const options *o)
     const int most = l->c.max_position_embeddings;
     l->capacity = o->context ? o->context : most < 2048 ? most : 2048;
     if (l->capacity > most) {
-        (void)snprintf(text, sizeof text, "--context %d is longer than the model's %d positions", l->capacity, most);
+        (void)snprintf(text, sizeof text, "--context %d is longer than the model's %d positions", l->capacity,
+                       most);
         return fail(text);
     }
     l->text = malloc((size_t)l->capacity * sizeof *l->text);
@@ -536,28 +559,30 @@ static bool choose_capacity(llama *l, const options *o)
 
 int main(int argc, char **argv)
 {
-    options o = {.prompt = "Once upon a time", .generate = 100, .chunk = 512, .seed = 1, .sample = {0.8f, 1, 40}};
-    llama   l = {.c = {.vocab_size = 32000,
-                       .hidden_size = 4096,
-                       .num_hidden_layers = 32,
-                       .num_attention_heads = 32,
-                       .intermediate_size = 11008,
-                       .max_position_embeddings = 2048,
-                       .rms_norm_eps = 1e-6,
-                       .rope_theta = 10000,
-                       .rope_type = "default",
-                       .factor = 1,
-                       .low_freq_factor = 1,
-                       .high_freq_factor = 4}};
-    char    path[1024];
+    options o = {
+        .prompt = "Once upon a time", .generate = 100, .chunk = 512, .seed = 1, .sample = {0.8f, 1, 40}};
+    llama l = {.c = {.vocab_size = 32000,
+                     .hidden_size = 4096,
+                     .num_hidden_layers = 32,
+                     .num_attention_heads = 32,
+                     .intermediate_size = 11008,
+                     .max_position_embeddings = 2048,
+                     .rms_norm_eps = 1e-6,
+                     .rope_theta = 10000,
+                     .rope_type = "default",
+                     .factor = 1,
+                     .low_freq_factor = 1,
+                     .high_freq_factor = 4}};
+    char  path[1024];
     parse(argc, argv, &o);
     if (o.model == NULL) {
         l.c.vocab_size = 1000, l.c.hidden_size = 128, l.c.num_hidden_layers = 4, l.c.num_attention_heads = 4;
         l.c.num_key_value_heads = 2, l.c.intermediate_size = 352;
     }
     (void)snprintf(path, sizeof path, "%s/config.json", o.model ? o.model : "");
-    bool good = (o.model == NULL || read_config(path, &l.c)) && settle(&l.c) && choose_capacity(&l, &o) && read_prompt(&l, &o) &&
-                open_device(&l, &o) && build(&l, &o) && (o.model == NULL || load_weights(&l, o.model)) &&
+    bool good = (o.model == NULL || read_config(path, &l.c)) && settle(&l.c) && choose_capacity(&l, &o) &&
+                read_prompt(&l, &o) && open_device(&l, &o) && build(&l, &o) &&
+                (o.model == NULL || load_weights(&l, o.model)) &&
                 (o.logits ? write_logits(&l, &o) : write_on(&l, &o));
     gpunn_model_destroy(l.model);
     gpunn_device_close(l.dev);

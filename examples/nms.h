@@ -1,10 +1,12 @@
 /* nms.h - of a detector's overlapping boxes the best (non-maximum suppression), as torchvision.ops.nms.
  *
- *     int64_t kept = nms(boxes, scores, count, 0.5f, keep)          keep[0 .. kept): which boxes, the best score first
+ *     int64_t kept = nms(boxes, scores, count, 0.5f, keep)          keep[0 .. kept): which boxes, the best
+ *     score first
  *
- * boxes is [count, 4]: x1, y1, x2, y2, with x1 <= x2 and y1 <= y2, scores [count], keep has room for `count`. A box goes where the area
- * that it shares with a better one is more than iou_threshold of what the two cover. Equal scores stand in the order of their boxes; a
- * score of NaN is above all, and a box with a NaN overlaps none. To keep classes apart, call it for each. Nothing is allocated. */
+ * boxes is [count, 4]: x1, y1, x2, y2, with x1 <= x2 and y1 <= y2, scores [count], keep has room for `count`.
+ * A box goes where the area that it shares with a better one is more than iou_threshold of what the two
+ * cover. Equal scores stand in the order of their boxes; a score of NaN is above all, and a box with a NaN
+ * overlaps none. To keep classes apart, call it for each. Nothing is allocated. */
 #ifndef NMS_H
 #define NMS_H
 
@@ -41,7 +43,8 @@ static inline float nms_iou(const float *a, const float *b)
     return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both);
 }
 
-static inline int64_t nms(const float *boxes, const float *scores, int64_t count, float iou_threshold, int64_t *keep)
+static inline int64_t nms(const float *boxes, const float *scores, int64_t count, float iou_threshold,
+                          int64_t *keep)
 {
     for (int64_t i = 0; i < count; i++) keep[i] = i;
     for (int64_t i = count / 2; i-- > 0;) nms_sink(scores, keep, i, count);

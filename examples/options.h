@@ -17,9 +17,11 @@
 #endif
 
 typedef struct option { /* sets one of text, number, real, choice and flag */
-    /* With its value: "--text FILE", "--cell lstm|gru". "MODEL.json" is an operand, which has no option before it. */
-    const char  *name;
-    const char  *help; /* one line; --help shows the default behind it: of text, number, real and choice, where not 0 */
+    /* With its value: "--text FILE", "--cell lstm|gru". "MODEL.json" is an operand, which has no option
+     * before it. */
+    const char *name;
+    /* one line; --help shows the default behind it: of text, number, real and choice, where not 0 */
+    const char  *help;
     const char **text;
     int         *number;
     float       *real;
@@ -66,7 +68,8 @@ static inline void options__explain(const char *program, const option *known, si
 }
 
 /* Says what is wrong and how the program is called, and ends it with status 2. */
-static inline void options_fail(const char *program, const option *known, size_t count, const char *format, ...)
+static inline void options_fail(const char *program, const option *known, size_t count, const char *format,
+                                ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -110,12 +113,14 @@ static inline void options_mkdir(const char *path)
 #endif
 }
 
-/* The folder for a program's results, made where there is none; false, and said why, where nothing can be written there. */
+/* The folder for a program's results, made where there is none; false, and said why, where nothing can be
+ * written there. */
 static inline bool options_make_folder(const char *program, const char *path)
 {
     char file[1024];
     options_mkdir(path);
-    if (snprintf(file, sizeof file, "%s/%s", path, ".written") < (int)sizeof file && options_can_write(file)) return true;
+    if (snprintf(file, sizeof file, "%s/%s", path, ".written") < (int)sizeof file && options_can_write(file))
+        return true;
     fprintf(stderr, "%s: --out: the folder '%s' cannot be written; choose another\n", program, path);
     return false;
 }
@@ -142,8 +147,8 @@ static inline bool options__set(const option *o, const char *value)
     return true;
 }
 
-/* Reads all arguments or ends the program: with the usage and status 2, or, asked for by --help, 0; with 1 where a file cannot be
- * written. */
+/* Reads all arguments or ends the program: with the usage and status 2, or, asked for by --help, 0; with 1
+ * where a file cannot be written. */
 static inline void options_read(const option *known, size_t count, int argc, char **argv)
 {
     size_t operand = 0;
@@ -156,12 +161,14 @@ static inline void options_read(const option *known, size_t count, int argc, cha
         const option *o = known;
         if (argv[i][0] != '-') {
             while (operand < count && known[operand].name[0] == '-') operand++;
-            if (operand == count) options_fail(argv[0], known, count, "nothing can be done with the argument '%s'", argv[i]);
+            if (operand == count)
+                options_fail(argv[0], known, count, "nothing can be done with the argument '%s'", argv[i]);
             *known[operand++].text = argv[i];
             continue;
         }
         size_t length = strlen(argv[i]);
-        while (o < known + count && (strncmp(o->name, argv[i], length) != 0 || !strchr(" ", o->name[length]))) o++;
+        while (o < known + count && (strncmp(o->name, argv[i], length) != 0 || !strchr(" ", o->name[length])))
+            o++;
         if (o == known + count) options_fail(argv[0], known, count, "there is no option %s", argv[i]);
         if (o->flag) {
             *o->flag = true;
@@ -169,15 +176,16 @@ static inline void options_read(const option *known, size_t count, int argc, cha
         }
         if (++i == argc) options_fail(argv[0], known, count, "%s lacks its value", argv[i - 1]);
         if (o->written && !options_can_write(argv[i])) {
-            fprintf(stderr, "%s: %s: '%s' cannot be written; check the folder\n", argv[0], argv[i - 1], argv[i]);
+            fprintf(stderr, "%s: %s: '%s' cannot be written; check the folder\n", argv[0], argv[i - 1],
+                    argv[i]);
             exit(1);
         }
         if (options__set(o, argv[i])) continue;
         if (o->choice) options_fail(argv[0], known, count, "%s: there is no '%s'", o->name, argv[i]);
         char limit[32] = "on";
         if (o->highest > 0) snprintf(limit, sizeof limit, "to %g", o->highest);
-        options_fail(argv[0], known, count, "%s is '%s', but takes a %snumber from %g %s", argv[i - 1], argv[i],
-                     o->number ? "whole " : "", o->lowest, limit);
+        options_fail(argv[0], known, count, "%s is '%s', but takes a %snumber from %g %s", argv[i - 1],
+                     argv[i], o->number ? "whole " : "", o->lowest, limit);
     }
 }
 

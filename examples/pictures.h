@@ -1,6 +1,7 @@
-/* pictures.h - a folder of JPEG and PNG files, one folder for each class, as samples of a gpunn_loader. tiny_imagenet.c says how
- * the folder may be laid out. Include it after gpunn.h. Decodes with stb_image (Debian: libstb-dev). Of 16-bit values it takes
- * the high byte; PIL, which torchvision reads with, clips those of 16-bit gray at 255 instead. */
+/* pictures.h - a folder of JPEG and PNG files, one folder for each class, as samples of a gpunn_loader.
+ * tiny_imagenet.c says how the folder may be laid out. Include it after gpunn.h. Decodes with stb_image
+ * (Debian: libstb-dev). Of 16-bit values it takes the high byte; PIL, which torchvision reads with, clips
+ * those of 16-bit gray at 255 instead. */
 #ifndef PICTURES_H
 #define PICTURES_H
 #define STB_IMAGE_IMPLEMENTATION
@@ -96,8 +97,10 @@ static bool is_picture(const char *name)
 {
     const char *dot = strrchr(name, '.');
     char        ending[6] = "";
-    for (int i = 0; dot && dot[i] && i < 5; i++) ending[i] = (char)(dot[i] >= 'A' && dot[i] <= 'Z' ? dot[i] + 32 : dot[i]);
-    return name[0] != '.' && (strcmp(ending, ".jpg") == 0 || strcmp(ending, ".jpeg") == 0 || strcmp(ending, ".png") == 0);
+    for (int i = 0; dot && dot[i] && i < 5; i++)
+        ending[i] = (char)(dot[i] >= 'A' && dot[i] <= 'Z' ? dot[i] + 32 : dot[i]);
+    return name[0] != '.' &&
+           (strcmp(ending, ".jpg") == 0 || strcmp(ending, ".jpeg") == 0 || strcmp(ending, ".png") == 0);
 }
 
 static bool is_folder(const char *path)
@@ -106,7 +109,8 @@ static bool is_folder(const char *path)
     return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
-/* The folders in a folder, or the pictures, sorted: their names without it. False: there is no such folder. */
+/* The folders in a folder, or the pictures, sorted: their names without it. False: there is no such
+ * folder. */
 static bool names_in(const char *folder, bool folders, list *names)
 {
     DIR *dir = opendir(folder);
@@ -118,7 +122,8 @@ static bool names_in(const char *folder, bool folders, list *names)
         free(path);
     }
     closedir(dir);
-    for (int i = 0; i < names->count; i++) memmove(names->at[i], names->at[i] + 1, strlen(names->at[i])); /* the / */
+    /* the / */
+    for (int i = 0; i < names->count; i++) memmove(names->at[i], names->at[i] + 1, strlen(names->at[i]));
     if (names->count) qsort(names->at, (size_t)names->count, sizeof *names->at, by_text);
     return true;
 }
@@ -153,7 +158,8 @@ static int class_of(const dataset *d, const char *name)
     return found ? (int)(found - d->classes.at) : -1;
 }
 
-/* Tiny ImageNet's list: a line for each file in folder/images, its name and its class before further columns. */
+/* Tiny ImageNet's list: a line for each file in folder/images, its name and its class before further
+ * columns. */
 static bool add_annotated(dataset *d, const char *folder, FILE *file)
 {
     char line[1024], *images = joined(folder, "images");
@@ -166,8 +172,8 @@ static bool add_annotated(dataset *d, const char *folder, FILE *file)
         if (good)
             add_picture(&d->part[1], joined(images, name), label);
         else
-            complain("%s/val_annotations.txt: '%s' is of class '%s', which has no folder in train\n", folder, name,
-                     class ? class : "");
+            complain("%s/val_annotations.txt: '%s' is of class '%s', which has no folder in train\n", folder,
+                     name, class ? class : "");
     }
     free(images);
     return good;
@@ -182,7 +188,8 @@ static bool add_validation(dataset *d, const char *folder)
     free(path);
     if (file) fclose(file);
     if (file == NULL && !good)
-        complain("there is no folder %s; put pictures for validation there, in one folder for each class\n", folder);
+        complain("there is no folder %s; put pictures for validation there, in one folder for each class\n",
+                 folder);
     for (int i = 0; good && i < names.count; i++) {
         int label = class_of(d, names.at[i]);
         path = joined(folder, names.at[i]);
@@ -207,8 +214,8 @@ static bool dataset_find(dataset *d, const char *folder)
     if (!good) {
         complain("there is no folder %s; name one with --data, or try --synthetic\n", folder);
     } else if (d->classes.count < 2) {
-        complain("%s holds %d folder%s; at least two classes are needed, a folder each\n", classes, d->classes.count,
-                 d->classes.count == 1 ? "" : "s");
+        complain("%s holds %d folder%s; at least two classes are needed, a folder each\n", classes,
+                 d->classes.count, d->classes.count == 1 ? "" : "s");
         good = false;
     }
     for (int i = 0; good && i < d->classes.count; i++) {
@@ -231,8 +238,8 @@ static void dataset_free(dataset *d)
     list_free(&d->classes);
 }
 
-/* Decodes every picture once, and leaves those out that cannot be, if skip says so. False: some cannot and it does not; or a
- * class has no pictures for training, or there are none for validation. */
+/* Decodes every picture once, and leaves those out that cannot be, if skip says so. False: some cannot and it
+ * does not; or a class has no pictures for training, or there are none for validation. */
 static bool dataset_check(dataset *d, bool skip)
 {
     int broken = 0, *left = needed(calloc((size_t)d->classes.count, sizeof *left));
@@ -270,7 +277,8 @@ static bool dataset_check(dataset *d, bool skip)
                  skip ? "left out" : "found; mend or remove them, or go on without: --skip-broken");
     while (empty < d->classes.count && left[empty]) empty++;
     if (good && empty < d->classes.count)
-        complain("class '%s' has no pictures for training; add some or remove its folder\n", d->classes.at[empty]);
+        complain("class '%s' has no pictures for training; add some or remove its folder\n",
+                 d->classes.at[empty]);
     else if (good && d->part[1].paths.count == 0)
         complain("there are no pictures for validation\n");
     good = good && empty == d->classes.count && d->part[1].paths.count > 0;
@@ -282,7 +290,8 @@ static bool dataset_check(dataset *d, bool skip)
 typedef struct source {
     const pictures *pictures;
     int             size;
-    atomic_uint    *draws; /* how often each picture was taken: its random numbers go by that; NULL: no augmentation */
+    /* how often each picture was taken: its random numbers go by that; NULL: no augmentation */
+    atomic_uint *draws;
 } source;
 
 static uint64_t mixed(uint64_t x) /* splitmix64 */
@@ -293,9 +302,10 @@ static uint64_t mixed(uint64_t x) /* splitmix64 */
     return x ^ x >> 31;
 }
 
-/* A square of the picture, the middle one or one of 3/4 to all of its size anywhere, mirrored every other time, made size x size
- * by bilinear interpolation. Into [3, size, size]. */
-static void cut(const stbi_uc *pixels, int width, int height, int size, bool augment, uint64_t random, uint8_t *to)
+/* A square of the picture, the middle one or one of 3/4 to all of its size anywhere, mirrored every other
+ * time, made size x size by bilinear interpolation. Into [3, size, size]. */
+static void cut(const stbi_uc *pixels, int width, int height, int size, bool augment, uint64_t random,
+                uint8_t *to)
 {
     int  whole = width < height ? width : height, side = whole;
     bool mirror = false;
@@ -314,14 +324,17 @@ static void cut(const stbi_uc *pixels, int width, int height, int size, bool aug
                   u = ((float)x + 0.5f) * (float)side / (float)size - 0.5f;
             if (v < 0) v = 0;
             if (u < 0) u = 0;
-            int            row = (int)v, column = (int)u, down = row + 1 < side ? width : 0, right = column + 1 < side ? 1 : 0;
+            int row = (int)v, column = (int)u, down = row + 1 < side ? width : 0,
+                right = column + 1 < side ? 1 : 0;
             float          fy = v - (float)row, fx = u - (float)column;
             const stbi_uc *at = pixels + 3 * ((int64_t)(top + row) * width + left + column);
             for (int c = 0; c < 3; c++, at++) {
                 float upper = (float)at[0] + fx * (float)(at[3 * right] - at[0]);
                 float lower = (float)at[3 * (int64_t)down] +
                               fx * (float)(at[3 * ((int64_t)down + right)] - at[3 * (int64_t)down]);
-                to[(c * size + y) * size + (mirror ? size - 1 - x : x)] = (uint8_t)(upper + fy * (lower - upper) + 0.5f);
+                to[(c * size + y) * size + (mirror ? size - 1 - x : x)] = (uint8_t)(upper +
+                                                                                    fy * (lower - upper) +
+                                                                                    0.5f);
             }
         }
 }

@@ -1,11 +1,14 @@
-/* pinn.c - a physics-informed network: solves Burgers' equation u_t + u u_x = v u_xx without a grid and without data inside.
+/* pinn.c - a physics-informed network: solves Burgers' equation u_t + u u_x = v u_xx without a grid and
+ * without data inside.
  *
- * Shows: gpunn_laplacian and the gradient that it makes on the way, second and first derivatives of a network by its inputs in a loss
+ * Shows: gpunn_laplacian and the gradient that it makes on the way, second and first derivatives of a network
+ * by its inputs in a loss
  *        that is trained; two losses, each readable; layers that share weights; a schedule.
  * Build: cc -O3 -march=native -I. examples/pinn.c -o pinn -lm
  *        nvcc -O3 -arch=native -I. examples/pinn.c gpunn_cuda.cu -o pinn
  * Run:   ./pinn [--steps N] ...      (--help explains all options)
- * Expect: the residual falls; in the end the largest error against the known solution, a wave that travels at speed 1/2, is below
+ * Expect: the residual falls; in the end the largest error against the known solution, a wave that travels at
+ * speed 1/2, is below
  *        0.02 where the solution goes from 0 to 1. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -20,8 +23,9 @@
 enum { LAYERS = 4, POINTS = 256, GRID = 41 };
 
 typedef struct problem {
-    gpunn_tensor *inside, *edge, *edge_u;  /* [batch, 2]: x from -1 to 1 and t from 0 to 1; [batch, 1] */
-    gpunn_tensor *u, *residual, *boundary; /* inside; the mean square of what the equation leaves, and of the error at the edge */
+    gpunn_tensor *inside, *edge, *edge_u; /* [batch, 2]: x from -1 to 1 and t from 0 to 1; [batch, 1] */
+    /* inside; the mean square of what the equation leaves, and of the error at the edge */
+    gpunn_tensor *u, *residual, *boundary;
     gpunn_tensor *loss;
 } problem;
 
@@ -39,8 +43,8 @@ static gpunn_tensor *network(gpunn_model *model, gpunn_tensor *points, const cha
         (void)snprintf(layer, sizeof layer, "%s%d", name, i);
         (void)snprintf(shared[0], sizeof shared[0], "u%d.weight", i);
         (void)snprintf(shared[1], sizeof shared[1], "u%d.bias", i);
-        h = gpunn_linear(h, layer, .out_features = i + 1 < LAYERS ? hidden : 1, .weight = gpunn_find(model, shared[0]),
-                         .bias = gpunn_find(model, shared[1]));
+        h = gpunn_linear(h, layer, .out_features = i + 1 < LAYERS ? hidden : 1,
+                         .weight = gpunn_find(model, shared[0]), .bias = gpunn_find(model, shared[1]));
         if (i + 1 < LAYERS) h = gpunn_tanh(h);
     }
     return h;
@@ -53,7 +57,8 @@ static problem build(gpunn_model *model, int hidden)
     p.edge = gpunn_input(model, "edge", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
     p.edge_u = gpunn_input(model, "edge_u", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
     p.u = network(model, p.inside, "u", hidden);
-    gpunn_tensor *slope, *u_xx = gpunn_laplacian(p.u, p.inside, .coordinates = 1, .gradient = &slope); /* by x, not by t */
+    /* by x, not by t */
+    gpunn_tensor *slope, *u_xx = gpunn_laplacian(p.u, p.inside, .coordinates = 1, .gradient = &slope);
     gpunn_tensor *u_x = gpunn_slice(slope, 1, 0, 1, 1), *u_t = gpunn_slice(slope, 1, 1, 2, 1);
     gpunn_tensor *left = gpunn_sub(gpunn_add(u_t, gpunn_mul(p.u, u_x)), gpunn_mul_scalar(u_xx, VISCOSITY));
     p.residual = gpunn_keep(gpunn_mean(gpunn_square(left), GPUNN_ALL, false));
@@ -121,7 +126,8 @@ static float error_of(const problem *p)
     if (gpunn_write(p->inside, points, sizeof points) != GPUNN_OK || gpunn_forward(&output, 1) != GPUNN_OK ||
         gpunn_read(output, u, sizeof u) != GPUNN_OK)
         return NAN;
-    for (int i = 0; i < GRID * GRID; i++) largest = fmaxf(largest, fabsf(u[i] - solution(points[i][0], points[i][1])));
+    for (int i = 0; i < GRID * GRID; i++)
+        largest = fmaxf(largest, fabsf(u[i] - solution(points[i][0], points[i][1])));
     return largest;
 }
 
@@ -129,10 +135,11 @@ int main(int argc, char **argv)
 {
     int          steps = 4000, hidden = 32, seed = 1, threads = 0;
     double       milliseconds = 0;
-    const option known[] = {{"--steps N", "training steps", .number = &steps, .lowest = 1, .highest = 1e7},
-                            {"--hidden N", "features of a layer", .number = &hidden, .lowest = 1, .highest = 4096},
-                            {"--seed N", "of initial weights and points", .number = &seed},
-                            {"--threads N", "of the CPU; default 0: all processors", .number = &threads, .highest = 1024}};
+    const option known[] = {
+        {"--steps N", "training steps", .number = &steps, .lowest = 1, .highest = 1e7},
+        {"--hidden N", "features of a layer", .number = &hidden, .lowest = 1, .highest = 4096},
+        {"--seed N", "of initial weights and points", .number = &seed},
+        {"--threads N", "of the CPU; default 0: all processors", .number = &threads, .highest = 1024}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     random_state ^= (uint32_t)seed << 8; /* never 0, where it would stay */
     gpunn_device    *dev = gpunn_device_open(.seed = (uint64_t)seed, .threads = threads);

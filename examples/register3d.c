@@ -1,18 +1,24 @@
-/* register3d.c - deformable registration of two volumes: finds for each voxel of FIXED where in MOVING it comes from.
+/* register3d.c - deformable registration of two volumes: finds for each voxel of FIXED where in MOVING it
+ * comes from.
  *
- * Shows: grid_sample of a volume, a displacement field as the parameter, similarity and smoothness as the loss, several
+ * Shows: grid_sample of a volume, a displacement field as the parameter, similarity and smoothness as the
+ * loss, several
  *        resolutions, one model for each.
  * Build: cc -O3 -march=native -I. examples/register3d.c -o register3d -lm
  *        nvcc -O3 -arch=native -I. examples/register3d.c gpunn_cuda.cu -o register3d
  *        with stb_image_write.h (apt-get install libstb-dev); for .nii.gz also -DGPUNN_ZLIB and -lz
- * Run:   ./register3d                                     a phantom and a known deformation of it, 64 voxels along each axis
+ * Run:   ./register3d                                     a phantom and a known deformation of it, 64 voxels
+ * along each axis
  *        ./register3d MOVING.nii FIXED.nii                NIfTI-1
- *        ./register3d A.raw B.raw --size 64x64x64 --type u8 (depth, height, width; u8 i8 i16 u16 i32 u32 f32 f64)
- *        ./register3d --time                              a step of 48^3 and of 192^3 on the CPU and on the GPU
+ *        ./register3d A.raw B.raw --size 64x64x64 --type u8 (depth, height, width; u8 i8 i16 u16 i32 u32 f32
+ *        f64) ./register3d --time                              a step of 48^3 and of 192^3 on the CPU and on
+ *        the GPU
  *        --help explains all options
- * Writes register3d_warped.nii (MOVING as FIXED), _field.nii (displacement x, y, z in voxels), _before.png and _after.png: middle
+ * Writes register3d_warped.nii (MOVING as FIXED), _field.nii (displacement x, y, z in voxels), _before.png
+ * and _after.png: middle
  *        slices along each axis of FIXED, MOVING or the warped MOVING, and their difference, into out/.
- * Expect: the loss falls on each level; the phantom's mean endpoint error falls from about 3 voxels to below 0.4. */
+ * Expect: the loss falls on each level; the phantom's mean endpoint error falls from about 3 voxels to below
+ * 0.4. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"
@@ -27,9 +33,11 @@ enum { MSE, NCC, LNCC };
 
 typedef struct options {
     const char *paths[2], *out;
-    int         type, size[3], synthetic, similarity, levels, steps, window, threads; /* type, similarity: the enums' */
-    float       shift[3], lr, smooth;                                                 /* smooth < 0: what suits the similarity */
-    bool        cpu, losses, time;
+    /* type, similarity: the enums' */
+    int type, size[3], synthetic, similarity, levels, steps, window, threads;
+    /* smooth < 0: what suits the similarity */
+    float shift[3], lr, smooth;
+    bool  cpu, losses, time;
 } options;
 
 static void log_line(void *user, gpunn_log_level level, const char *message)
@@ -66,7 +74,8 @@ static network build(gpunn_device *dev, const int *size, const options *o)
     network     net;
     gpunn_init  zeros = {GPUNN_INIT_ZEROS, 0, 0};
     gpunn_shape shape = GPUNN_SHAPE(1, 1, size[0], size[1], size[2]);
-    const float unit[3] = {2 / (float)size[2], 2 / (float)size[1], 2 / (float)size[0]}; /* a voxel in the grid's coordinates */
+    /* a voxel in the grid's coordinates */
+    const float unit[3] = {2 / (float)size[2], 2 / (float)size[1], 2 / (float)size[0]};
     net.model = gpunn_model_create(dev);
     net.moving = gpunn_input(net.model, "moving", GPUNN_F32, shape);
     net.fixed = gpunn_input(net.model, "fixed", GPUNN_F32, shape);
@@ -74,9 +83,10 @@ static network build(gpunn_device *dev, const int *size, const options *o)
     gpunn_tensor *units = gpunn_constant(net.model, GPUNN_SHAPE(3), unit);
     gpunn_tensor *grid = gpunn_add(identity_grid(net.model, size), gpunn_mul(net.field, units));
     net.warped = gpunn_grid_sample(net.moving, grid, .padding_mode = GPUNN_GRID_BORDER);
-    gpunn_tensor *similarity = o->similarity == MSE   ? gpunn_mse_loss(net.warped, net.fixed)
-                               : o->similarity == NCC ? gpunn_ncc_loss(net.warped, net.fixed)
-                                                      : gpunn_ncc_loss(net.warped, net.fixed, .window = o->window);
+    gpunn_tensor *similarity = o->similarity == MSE ? gpunn_mse_loss(net.warped, net.fixed)
+                               : o->similarity == NCC
+                                   ? gpunn_ncc_loss(net.warped, net.fixed)
+                                   : gpunn_ncc_loss(net.warped, net.fixed, .window = o->window);
     gpunn_tensor *energy = gpunn_gradient_energy(net.field, GPUNN_AXES(1, 2, 3));
     net.loss = gpunn_add(similarity, gpunn_mul_scalar(energy, o->smooth));
     net.adam = gpunn_adam(net.model, .lr = o->lr);
@@ -104,44 +114,50 @@ static bool train(network *net, const options *o)
 }
 
 /* Optimises the field on one level, from what it holds; warped receives the moving volume through it. */
-static bool run_level(gpunn_device *dev, const int *size, const options *o, const float *moving, const float *fixed, float *field,
-                      float *warped)
+static bool run_level(gpunn_device *dev, const int *size, const options *o, const float *moving,
+                      const float *fixed, float *field, float *warped)
 {
     network net = build(dev, size, o);
     size_t  bytes = voxels_of(size) * sizeof(float);
     double  start = seconds();
-    bool    good = gpunn_write(net.moving, moving, bytes) == GPUNN_OK && gpunn_write(net.fixed, fixed, bytes) == GPUNN_OK &&
+    bool    good = gpunn_write(net.moving, moving, bytes) == GPUNN_OK &&
+                gpunn_write(net.fixed, fixed, bytes) == GPUNN_OK &&
                 gpunn_write(net.field, field, 3 * bytes) == GPUNN_OK && train(&net, o);
-    if (good) printf("%d x %d x %d: loss %.6f after %d steps", size[0], size[1], size[2], (double)gpunn_item(net.loss), o->steps);
+    if (good)
+        printf("%d x %d x %d: loss %.6f after %d steps", size[0], size[1], size[2],
+               (double)gpunn_item(net.loss), o->steps);
     if (good) printf(", %.1f ms each\n", 1000 * (seconds() - start) / o->steps);
-    good = good && gpunn_forward(&net.warped, 1) == GPUNN_OK && gpunn_read(net.warped, warped, bytes) == GPUNN_OK &&
+    good = good && gpunn_forward(&net.warped, 1) == GPUNN_OK &&
+           gpunn_read(net.warped, warped, bytes) == GPUNN_OK &&
            gpunn_read(net.field, field, 3 * bytes) == GPUNN_OK;
     destroy(&net);
     return good;
 }
 
 /* A volume, or a field whose displacements grow with it, at another resolution, trilinearly. */
-static bool resize(gpunn_device *dev, const float *from, const int *size, float *to, const int *to_size, bool is_field)
+static bool resize(gpunn_device *dev, const float *from, const int *size, float *to, const int *to_size,
+                   bool is_field)
 {
     int           channels = is_field ? 3 : 1;
     float         growth[3];
     gpunn_model  *model = gpunn_model_create(dev);
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1, size[0], size[1], size[2], channels));
-    gpunn_tensor *y = gpunn_interpolate(gpunn_permute(x, GPUNN_AXES(0, 4, 1, 2, 3)), .mode = GPUNN_INTERPOLATE_LINEAR,
+    gpunn_tensor *y = gpunn_interpolate(gpunn_permute(x, GPUNN_AXES(0, 4, 1, 2, 3)),
+                                        .mode = GPUNN_INTERPOLATE_LINEAR,
                                         .size = {to_size[0], to_size[1], to_size[2]});
     y = gpunn_permute(y, GPUNN_AXES(0, 2, 3, 4, 1));
     for (int i = 0; i < 3; i++) growth[i] = (float)to_size[2 - i] / (float)size[2 - i];
     if (is_field) y = gpunn_mul(y, gpunn_constant(model, GPUNN_SHAPE(3), growth));
     size_t bytes = (size_t)channels * sizeof(float);
-    bool   good = gpunn_write(x, from, voxels_of(size) * bytes) == GPUNN_OK && gpunn_forward(&y, 1) == GPUNN_OK &&
-                gpunn_read(y, to, voxels_of(to_size) * bytes) == GPUNN_OK;
+    bool   good = gpunn_write(x, from, voxels_of(size) * bytes) == GPUNN_OK &&
+                gpunn_forward(&y, 1) == GPUNN_OK && gpunn_read(y, to, voxels_of(to_size) * bytes) == GPUNN_OK;
     gpunn_model_destroy(model);
     return good;
 }
 
 /* Coarse to fine. field and warped: of the volumes' size. */
-static bool register_volumes(gpunn_device *dev, const options *o, const volume *moving, const volume *fixed, float *field,
-                             float *warped)
+static bool register_volumes(gpunn_device *dev, const options *o, const volume *moving, const volume *fixed,
+                             float *field, float *warped)
 {
     int    size[MAX_LEVELS][3], levels = 1, allocated;
     float *pair[MAX_LEVELS][2] = {{moving->voxels, fixed->voxels}};
@@ -151,12 +167,14 @@ static bool register_volumes(gpunn_device *dev, const options *o, const volume *
         for (int i = 0; i < 3; i++) size[levels][i] = (size[levels - 1][i] + 1) / 2;
         if (size[levels][0] < SMALLEST || size[levels][1] < SMALLEST || size[levels][2] < SMALLEST) break;
     }
-    float *other = (float *)malloc(3 * voxels_of(size[0]) * sizeof *other); /* a field on its way to the next level */
+    /* a field on its way to the next level */
+    float *other = (float *)malloc(3 * voxels_of(size[0]) * sizeof *other);
     for (allocated = 1; allocated < levels && good; allocated++)
         for (int i = 0; i < 2; i++) {
             pair[allocated][i] = (float *)malloc(voxels_of(size[allocated]) * sizeof(float));
             good = good && pair[allocated][i] &&
-                   resize(dev, pair[allocated - 1][i], size[allocated - 1], pair[allocated][i], size[allocated], false);
+                   resize(dev, pair[allocated - 1][i], size[allocated - 1], pair[allocated][i],
+                          size[allocated], false);
         }
     for (size_t i = 0; i < 3 * voxels_of(size[levels - 1]); i++)
         field[i] = o->shift[i % 3] * (float)size[levels - 1][2 - i % 3] / (float)size[0][2 - i % 3];
@@ -184,7 +202,7 @@ static float phantom(float x, float y, float z)
                                        {0, 0.4f, 0.2f, 22, 0.45f},
                                        {0.1f, -0.45f, -0.1f, 25, 0.4f},
                                        {-0.2f, 0.15f, -0.45f, 20, -0.3f}};
-    float              r = x * x / 0.72f + y * y / 0.6f + z * z / 0.65f, body = 1 / (1 + expf(12 * (r - 1))), value = 0.5f;
+    float r = x * x / 0.72f + y * y / 0.6f + z * z / 0.65f, body = 1 / (1 + expf(12 * (r - 1))), value = 0.5f;
     for (int i = 0; i < 5; i++) {
         float dx = x - organs[i][0], dy = y - organs[i][1], dz = z - organs[i][2];
         value += organs[i][4] * expf(-organs[i][3] * (dx * dx + dy * dy + dz * dz));
@@ -216,7 +234,8 @@ static bool make_pair(int n, volume *moving, volume *fixed)
     int64_t count = volume_count(moving);
     moving->voxels = (float *)malloc((size_t)count * sizeof(float));
     fixed->voxels = (float *)malloc((size_t)count * sizeof(float));
-    if (!moving->voxels || !fixed->voxels) return volume_fail("--synthetic", "the volumes do not fit into memory");
+    if (!moving->voxels || !fixed->voxels)
+        return volume_fail("--synthetic", "the volumes do not fit into memory");
     for (int64_t i = 0; i < count; i++) {
         float at[3], u[3], voxel = 2 / (float)n;
         position(i, moving->size, at);
@@ -249,7 +268,8 @@ static void print_error(const char *when, const volume *fixed, const float *fiel
     printf("endpoint error %s: mean %.4f, max %.4f voxels\n", when, sum / (double)inside, largest);
 }
 
-/* ---- pictures: middle slices along each axis, one below the other; beside each other two volumes and their difference ---- */
+/* ---- pictures: middle slices along each axis, one below the other; beside each other two volumes and their
+ * difference -- */
 static bool write_slices(const char *path, const volume *fixed, const float *other)
 {
     int      depth = fixed->size[0], height = fixed->size[1], width = fixed->size[2];
@@ -264,9 +284,10 @@ static bool write_slices(const char *path, const volume *fixed, const float *oth
             float   value[3] = {fixed->voxels[i], other[i], fabsf(fixed->voxels[i] - other[i])};
             for (int k = 0; k < 3; k++) {
                 float level = 255 * value[k] + 0.5f;
-                pixels[((size_t)row * 3 + (size_t)k) * (size_t)wide + (size_t)x] = (uint8_t)(level < 0     ? 0
-                                                                                             : level > 255 ? 255
-                                                                                                           : level);
+                pixels[((size_t)row * 3 + (size_t)k) * (size_t)wide + (size_t)x] = (uint8_t)(level < 0 ? 0
+                                                                                             : level > 255
+                                                                                                 ? 255
+                                                                                                 : level);
             }
         }
     bool good = stbi_write_png(path, 3 * wide, rows, 1, pixels, 3 * wide) != 0;
@@ -288,7 +309,8 @@ static bool print_times(options o, gpunn_device_type type)
         network net = build(dev, size, &o);
         size_t  bytes = voxels_of(size) * sizeof(float);
         double  start = 0;
-        good = make_pair(sizes[i], &moving, &fixed) && gpunn_write(net.moving, moving.voxels, bytes) == GPUNN_OK &&
+        good = make_pair(sizes[i], &moving, &fixed) &&
+               gpunn_write(net.moving, moving.voxels, bytes) == GPUNN_OK &&
                gpunn_write(net.fixed, fixed.voxels, bytes) == GPUNN_OK;
         for (int step = -2; step < o.steps && good; step++) { /* two to warm up */
             if (step == 0) good = gpunn_synchronize(dev) == GPUNN_OK, start = seconds();
@@ -324,17 +346,20 @@ static bool read_pair(const options *o, volume *moving, volume *fixed)
     if (o->paths[0] == NULL) return make_pair(o->synthetic, moving, fixed);
     memcpy(moving->size, o->size, sizeof o->size);
     memcpy(fixed->size, o->size, sizeof o->size);
-    if (!volume_read(o->paths[0], moving, (volume_type)o->type) || !volume_read(o->paths[1], fixed, (volume_type)o->type))
+    if (!volume_read(o->paths[0], moving, (volume_type)o->type) ||
+        !volume_read(o->paths[1], fixed, (volume_type)o->type))
         return false;
     if (memcmp(moving->size, fixed->size, sizeof fixed->size) != 0) {
-        fprintf(stderr, "%s is %d x %d x %d and %s %d x %d x %d: resample one of them, sizes must be equal\n", o->paths[0],
-                moving->size[0], moving->size[1], moving->size[2], o->paths[1], fixed->size[0], fixed->size[1], fixed->size[2]);
+        fprintf(stderr, "%s is %d x %d x %d and %s %d x %d x %d: resample one of them, sizes must be equal\n",
+                o->paths[0], moving->size[0], moving->size[1], moving->size[2], o->paths[1], fixed->size[0],
+                fixed->size[1], fixed->size[2]);
         return false;
     }
     return normalise(o->paths[0], moving) && normalise(o->paths[1], fixed);
 }
 
-static bool save(const options *o, const volume *fixed, const float *moving, const float *warped, const float *field)
+static bool save(const options *o, const volume *fixed, const float *moving, const float *warped,
+                 const float *field)
 {
     char                     path[4][512];
     static const char *const names[4] = {"warped.nii", "field.nii", "before.png", "after.png"};
@@ -352,7 +377,8 @@ static bool run(const options *o)
     float        *field = NULL, *warped = NULL;
     bool          good = read_pair(o, &moving, &fixed) && options_make_folder("register3d", o->out);
     if (good) {
-        dev = gpunn_device_open(.type = o->cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .threads = o->threads, .log_fn = log_line);
+        dev = gpunn_device_open(.type = o->cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .threads = o->threads,
+                                .log_fn = log_line);
         field = (float *)malloc(3 * (size_t)volume_count(&fixed) * sizeof *field);
         warped = (float *)malloc((size_t)volume_count(&fixed) * sizeof *warped);
         good = dev && field && warped;
@@ -390,12 +416,16 @@ static void parse(int argc, char **argv, options *o)
         {"FIXED", "the volume that it shall fit", .text = &o->paths[1]},
         {"--size DxHxW", "depth, height and width of raw volumes, as 64x64x64", .text = &size},
         {"--type " VOLUME_TYPE_NAMES, "element type of raw volumes", .choice = &o->type},
-        {"--time", "only the time of a step of 48^3 and of 192^3 voxels, on the CPU and on the GPU", .flag = &o->time},
-        {"--similarity mse|ncc|lncc", "mean squared error, or cross-correlation, of the whole volume or in windows",
+        {"--time", "only the time of a step of 48^3 and of 192^3 voxels, on the CPU and on the GPU",
+         .flag = &o->time},
+        {"--similarity mse|ncc|lncc",
+         "mean squared error, or cross-correlation, of the whole volume or in windows",
          .choice = &o->similarity},
         {"--window N", "side of lncc's windows, odd", .number = &o->window, .lowest = 3, .highest = 99},
-        {"--smooth X", "weight of the field's roughness; default 0.001, ncc: 0.01, lncc: 0.1", .real = &o->smooth},
-        {"--levels N", "resolutions, each of half the one before", .number = &o->levels, .lowest = 1, .highest = MAX_LEVELS},
+        {"--smooth X", "weight of the field's roughness; default 0.001, ncc: 0.01, lncc: 0.1",
+         .real = &o->smooth},
+        {"--levels N", "resolutions, each of half the one before", .number = &o->levels, .lowest = 1,
+         .highest = MAX_LEVELS},
         {"--steps N", "on each level", .number = &o->steps, .lowest = 1},
         {"--lr X", "Adam's learning rate, in voxels", .real = &o->lr, .lowest = 1e-9},
         {"--shift X,Y,Z", "where the displacement starts, in voxels", .text = &shift},
@@ -406,9 +436,12 @@ static void parse(int argc, char **argv, options *o)
         {"--losses", "prints the loss of each step", .flag = &o->losses}};
     const size_t count = sizeof known / sizeof *known;
     options_read(known, count, argc, argv);
-    if (size && (sscanf(size, "%9dx%9dx%9d%c", &o->size[0], &o->size[1], &o->size[2], &rest) != 3 || o->size[0] < 1))
-        options_fail(argv[0], known, count, "--size is '%s', but takes depth x height x width, as 64x64x64", size);
-    if (!parse_shift(shift, o->shift) || !(fabsf(o->shift[0]) + fabsf(o->shift[1]) + fabsf(o->shift[2]) < 1e4f))
+    if (size &&
+        (sscanf(size, "%9dx%9dx%9d%c", &o->size[0], &o->size[1], &o->size[2], &rest) != 3 || o->size[0] < 1))
+        options_fail(argv[0], known, count, "--size is '%s', but takes depth x height x width, as 64x64x64",
+                     size);
+    if (!parse_shift(shift, o->shift) ||
+        !(fabsf(o->shift[0]) + fabsf(o->shift[1]) + fabsf(o->shift[2]) < 1e4f))
         options_fail(argv[0], known, count, "--shift is '%s', but takes three numbers, as 1.5,0,-2", shift);
     if (o->paths[0] && o->paths[1] == NULL)
         options_fail(argv[0], known, count, "two volumes are needed, the moving and the fixed one");
@@ -417,8 +450,14 @@ static void parse(int argc, char **argv, options *o)
 
 int main(int argc, char **argv)
 {
-    options o = {
-        .out = "out", .type = VOLUME_U8, .synthetic = 64, .levels = 3, .steps = 100, .window = 9, .lr = 0.1f, .smooth = -1};
+    options            o = {.out = "out",
+                            .type = VOLUME_U8,
+                            .synthetic = 64,
+                            .levels = 3,
+                            .steps = 100,
+                            .window = 9,
+                            .lr = 0.1f,
+                            .smooth = -1};
     static const float smooth[] = {0.001f, 0.01f, 0.1f};
     parse(argc, argv, &o);
     if (o.smooth < 0) o.smooth = smooth[o.similarity];

@@ -1,15 +1,22 @@
-/* resnet18.c - torchvision's ResNet-18: weights of another task, a new head for five classes, inference, training, saliency, times.
+/* resnet18.c - torchvision's ResNet-18: weights of another task, a new head for five classes, inference,
+ * training, saliency, times.
  *
- * Shows: residual blocks, torchvision's weights by their names, a replaced head, frozen layers, batches to the device and results
+ * Shows: residual blocks, torchvision's weights by their names, a replaced head, frozen layers, batches to
+ * the device and results
  *        back, gradients of the images alone, sizes that vary, the same model on CPU and GPU.
  * Build: cc -O3 -march=native -I. examples/resnet18.c -o resnet18 -lm
  *        nvcc -O3 -arch=native -I. examples/resnet18.c gpunn_cuda.cu -o resnet18
- * Data:  python3 -c "import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet18(weights='DEFAULT')
- *        .state_dict(), 'resnet18.safetensors')" writes weights trained on ImageNet; the images are simulated.
- * Run:   ./resnet18 [--weights resnet18.safetensors] [--train 40] [--all]             (--help explains all options)
- *        A head of other than five classes in the file is replaced by a new one. --saliency FILE.pgm shows which pixels the ten images'
- *        classes depend on. --size any is the same network for images of any size, tried on parts of the first one.
- * Expect: scores of ten images; a loss that falls; milliseconds a batch on the CPU and, where there is one, on a GPU. */
+ * Data:  python3 -c "import torchvision, safetensors.torch as s;
+ * s.save_file(torchvision.models.resnet18(weights='DEFAULT')
+ *        .state_dict(), 'resnet18.safetensors')" writes weights trained on ImageNet; the images are
+ *        simulated.
+ * Run:   ./resnet18 [--weights resnet18.safetensors] [--train 40] [--all]             (--help explains all
+ * options)
+ *        A head of other than five classes in the file is replaced by a new one. --saliency FILE.pgm shows
+ *        which pixels the ten images' classes depend on. --size any is the same network for images of any
+ *        size, tried on parts of the first one.
+ * Expect: scores of ten images; a loss that falls; milliseconds a batch on the CPU and, where there is one,
+ * on a GPU. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -33,8 +40,9 @@ typedef struct options {
 } options;
 
 typedef struct network {
-    gpunn_model  *model;
-    gpunn_tensor *image, *label, *logits, *best, *loss, *accuracy; /* best: of each image the highest score, summed up */
+    gpunn_model *model;
+    /* best: of each image the highest score, summed up */
+    gpunn_tensor *image, *label, *logits, *best, *loss, *accuracy;
 } network;
 
 static float   images[IMAGES][PIXELS];
@@ -64,13 +72,13 @@ static void simulate_images(void)
 }
 
 /* ---- the network ---- */
-static gpunn_tensor *conv_bn(gpunn_tensor *x, const char *block, const char *conv, const char *bn, int channels, int kernel,
-                             int stride)
+static gpunn_tensor *conv_bn(gpunn_tensor *x, const char *block, const char *conv, const char *bn,
+                             int channels, int kernel, int stride)
 {
     char name[64];
     snprintf(name, sizeof name, "%s%s", block, conv);
-    x = gpunn_conv2d(x, name, .out_channels = channels, .kernel_size = kernel, .stride = stride, .padding = kernel / 2,
-                     .no_bias = true);
+    x = gpunn_conv2d(x, name, .out_channels = channels, .kernel_size = kernel, .stride = stride,
+                     .padding = kernel / 2, .no_bias = true);
     snprintf(name, sizeof name, "%s%s", block, bn);
     return gpunn_batch_norm2d(x, name);
 }
@@ -81,7 +89,8 @@ static gpunn_tensor *basic_block(gpunn_tensor *x, int stage, int index, int widt
     char block[32];
     int  stride = stage > 0 && index == 0 ? 2 : 1;
     snprintf(block, sizeof block, "layer%d.%d.", stage + 1, index);
-    gpunn_tensor *skip = stride == 1 ? x : conv_bn(x, block, "downsample.0", "downsample.1", width, 1, stride);
+    gpunn_tensor *skip = stride == 1 ? x
+                                     : conv_bn(x, block, "downsample.0", "downsample.1", width, 1, stride);
     gpunn_tensor *y = gpunn_relu(conv_bn(x, block, "conv1", "bn1", width, 3, stride));
     return gpunn_relu(gpunn_add(conv_bn(y, block, "conv2", "bn2", width, 3, 1), skip));
 }
@@ -92,7 +101,8 @@ static network build(gpunn_device *dev, int width, bool any_size)
     net.model = gpunn_model_create(dev);
     int64_t height = any_size ? gpunn_size(net.model, "height", .max = SIDE) : SIDE;
     int64_t breadth = any_size ? gpunn_size(net.model, "width", .max = SIDE) : SIDE;
-    net.image = gpunn_input(net.model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, height, breadth));
+    net.image = gpunn_input(net.model, "image", GPUNN_F32,
+                            GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, height, breadth));
     net.label = gpunn_input(net.model, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     gpunn_tensor *h = gpunn_relu(conv_bn(net.image, "", "conv1", "bn1", width, 7, 2));
     h = gpunn_max_pool2d(h, .kernel_size = 3, .stride = 2, .padding = 1);
@@ -118,7 +128,8 @@ static gpunn_status load(gpunn_device *dev, const network *net, const char *path
     const char *const skip[] = {"fc.", NULL};
     status = gpunn_load(net->model, path, .skip = skip);
     if (status == GPUNN_OK)
-        printf("%s: its head of %lld classes is replaced by a new one of %d\n", path, (long long)classes, CLASSES);
+        printf("%s: its head of %lld classes is replaced by a new one of %d\n", path, (long long)classes,
+               CLASSES);
     return status;
 }
 
@@ -137,8 +148,10 @@ static gpunn_status freeze_all_but_head(const network *net)
 /* ---- work ---- */
 static gpunn_status write_batch(const network *net, int first, int count)
 {
-    gpunn_status status = gpunn_write_shape(net->image, images[first], GPUNN_SHAPE(count, CHANNELS, SIDE, SIDE));
-    return status == GPUNN_OK ? gpunn_write(net->label, &labels[first], (size_t)count * sizeof labels[0]) : status;
+    gpunn_status status = gpunn_write_shape(net->image, images[first],
+                                            GPUNN_SHAPE(count, CHANNELS, SIDE, SIDE));
+    return status == GPUNN_OK ? gpunn_write(net->label, &labels[first], (size_t)count * sizeof labels[0])
+                              : status;
 }
 
 /* A batch to the device, through the network, the scores back. */
@@ -169,7 +182,8 @@ static gpunn_status show_scores(const network *net)
 }
 
 /* ---- saliency ---- */
-/* Gray levels of one row of an image, then, behind it, of the largest of its channels' gradients. most: of all its gradients. */
+/* Gray levels of one row of an image, then, behind it, of the largest of its channels' gradients. most: of
+ * all its gradients. */
 static void saliency_row(const float *image, const float *slopes, float most, unsigned char *gray)
 {
     for (int x = 0; x < SIDE; x++) {
@@ -183,12 +197,14 @@ static void saliency_row(const float *image, const float *slopes, float most, un
     }
 }
 
-/* How each image's highest score depends on its pixels, as a portable graymap. Parameters have no part in that, nor has training. */
+/* How each image's highest score depends on its pixels, as a portable graymap. Parameters have no part in
+ * that, nor has training. */
 static gpunn_status write_saliency(const network *net, const char *path)
 {
     static float slopes[BATCH][PIXELS];
     gpunn_status status = gpunn_retain_grad(net->image) ? write_batch(net, 0, BATCH) : GPUNN_ERR_MEMORY;
-    if (status == GPUNN_OK) status = gpunn_backward(net->best, .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
+    if (status == GPUNN_OK)
+        status = gpunn_backward(net->best, .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
     if (status == GPUNN_OK) status = gpunn_read_grad(net->image, slopes, sizeof slopes);
     FILE *file = status == GPUNN_OK ? fopen(path, "wb") : NULL;
     if (file) fprintf(file, "P5 %d %d 255\n", 2 * SIDE, BATCH * SIDE);
@@ -210,7 +226,8 @@ static gpunn_status write_saliency(const network *net, const char *path)
 /* The first image's scores, and those of parts of it: each size is planned at its first run. */
 static gpunn_status show_sizes(const network *net)
 {
-    static const int sizes[][2] = {{64, 64}, {33, 64}, {64, 33}, {47, 50}, {32, 32}, {51, 37}, {17, 60}, {8, 9}, {3, 64}, {1, 1}};
+    static const int sizes[][2] = {{64, 64}, {33, 64}, {64, 33}, {47, 50}, {32, 32},
+                                   {51, 37}, {17, 60}, {8, 9},   {3, 64},  {1, 1}};
     static float     part[PIXELS];
     float            scores[CLASSES];
     char             name[48];
@@ -243,7 +260,8 @@ static gpunn_status train(const network *net, gpunn_optimizer *sgd, int steps)
     }
     if (status == GPUNN_OK) status = write_batch(net, 0, TEST_IMAGES);
     if (status == GPUNN_OK) status = gpunn_forward(&net->accuracy, 1);
-    if (status == GPUNN_OK) printf("accuracy on %d images: %.1f %%\n", TEST_IMAGES, 100 * (double)gpunn_item(net->accuracy));
+    if (status == GPUNN_OK)
+        printf("accuracy on %d images: %.1f %%\n", TEST_IMAGES, 100 * (double)gpunn_item(net->accuracy));
     return status;
 }
 
@@ -308,7 +326,8 @@ static gpunn_status measure_on_cpu(const options *o, double ms[TIMES], char *nam
 
 static gpunn_status show_times(const network *net, gpunn_optimizer *sgd, gpunn_device *dev, const options *o)
 {
-    static const char *const what[TIMES] = {"forward, images there and scores back", "forward alone", "training step"};
+    static const char *const what[TIMES] = {"forward, images there and scores back", "forward alone",
+                                            "training step"};
     const int                sizes[TIMES] = {BATCH, BATCH, TRAIN_BATCH};
     const bool               gpu = gpunn_device_type(dev) == GPUNN_DEVICE_CUDA;
     double                   ms[TIMES], cpu_ms[TIMES];
@@ -354,12 +373,14 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 static void read_options(options *o, int argc, char **argv)
 {
     const option known[] = {
-        {"--weights FILE", "torchvision's (safetensors), with any number of classes; default: random ones", .text = &o->weights},
+        {"--weights FILE", "torchvision's (safetensors), with any number of classes; default: random ones",
+         .text = &o->weights},
         {"--train STEPS", "training steps; 0: none", .number = &o->steps},
         {"--all", "trains every layer, not the head alone", .flag = &o->all},
         {"--lr X", "SGD's learning rate", .real = &o->lr, .lowest = 1e-9},
         {"--save FILE", "where the trained weights go (safetensors)", .text = &o->save, .written = true},
-        {"--saliency FILE", "where the images and what their classes depend on go (PGM)", .text = &o->saliency, .written = true},
+        {"--saliency FILE", "where the images and what their classes depend on go (PGM)",
+         .text = &o->saliency, .written = true},
         {"--size 64|any", "of the images that the network takes", .choice = &o->any_size},
         {"--width N", "channels of the first layer", .number = &o->width, .lowest = 1, .highest = 1024},
         {"--no-times", "does not time CPU and GPU", .flag = &o->no_times}};

@@ -1,15 +1,22 @@
-/* roberta_classify.c - fine-tunes RoBERTa for the classification of texts (Liu et al., 2019), 28 classes as GoEmotions has.
+/* roberta_classify.c - fine-tunes RoBERTa for the classification of texts (Liu et al., 2019), 28 classes as
+ * GoEmotions has.
  *
- * Shows: byte-level BPE, Hugging Face's weights with a new head, AdamW with warm-up and linear decay, clipping, mixed precision,
- *        macro-F1, checkpoints from which a run goes on bit for bit; texts of like length in batches that are no longer than they.
+ * Shows: byte-level BPE, Hugging Face's weights with a new head, AdamW with warm-up and linear decay,
+ * clipping, mixed precision,
+ *        macro-F1, checkpoints from which a run goes on bit for bit; texts of like length in batches that are
+ *        no longer than they.
  * Build: cc -O3 -march=native -I. examples/roberta_classify.c -o roberta_classify -lm
  *        nvcc -O3 -arch=native -I. examples/roberta_classify.c gpunn_cuda.cu -o roberta_classify
- * Data:  a folder with config.json, vocab.json, merges.txt and model.safetensors, https://huggingface.co/FacebookAI/roberta-base;
- *        CSV files (RFC 4180) of label and text, or with these two among the columns that a header names; labels are numbers from
+ * Data:  a folder with config.json, vocab.json, merges.txt and model.safetensors,
+ * https://huggingface.co/FacebookAI/roberta-base;
+ *        CSV files (RFC 4180) of label and text, or with these two among the columns that a header names;
+ *        labels are numbers from
  *        0 on or the names of --labels
- * Run:   ./roberta_classify --model FOLDER --train FILE.csv [--validation FILE.csv, else each tenth line of the other]
+ * Run:   ./roberta_classify --model FOLDER --train FILE.csv [--validation FILE.csv, else each tenth line of
+ * the other]
  *        --help explains all options
- * Expect: without files, made-up words of 28 classes and a tiny model with a vocabulary of its own: over 95 % after three epochs. */
+ * Expect: without files, made-up words of 28 classes and a tiny model with a vocabulary of its own: over 95 %
+ * after three epochs. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 
@@ -21,10 +28,12 @@
 enum { MAX_DATA = 1 << 30, MAX_CLASSES = 1 << 16, SYNTHETIC_TEXTS = 3000, WORDS_PER_CLASS = 3 };
 
 typedef struct options {
-    const char *model, *config, *vocab, *merges, *weights, *train, *validation, *labels, *checkpoint, *save, *text;
-    int         size, precision, device, classes, seq_length, batch, epochs, max_steps, seed, checkpoint_every, stop_after, log;
-    float       lr, warmup, weight_decay, clip, dropout;
-    bool        random, no_shuffle, resume;
+    const char *model, *config, *vocab, *merges, *weights, *train, *validation, *labels, *checkpoint, *save,
+        *text;
+    int size, precision, device, classes, seq_length, batch, epochs, max_steps, seed, checkpoint_every,
+        stop_after, log;
+    float lr, warmup, weight_decay, clip, dropout;
+    bool  random, no_shuffle, resume;
 } options;
 
 typedef struct dataset {
@@ -56,25 +65,29 @@ typedef struct job {
 static void parse(options *o, int argc, char **argv)
 {
     const option known[] = {
-        {"--model FOLDER", "folder of config.json, vocab.json, merges.txt and model.safetensors", .text = &o->model},
+        {"--model FOLDER", "folder of config.json, vocab.json, merges.txt and model.safetensors",
+         .text = &o->model},
         {"--train FILE.csv", "labels and texts to learn; default: made-up ones", .text = &o->train},
         {"--validation FILE.csv", "labels and texts to test with; default: each tenth line of the others",
          .text = &o->validation},
         {"--config FILE", "in place of the folder's config.json", .text = &o->config},
-        {"--vocab FILE", "in place of the folder's vocab.json; without --merges a tokenizer.json", .text = &o->vocab},
+        {"--vocab FILE", "in place of the folder's vocab.json; without --merges a tokenizer.json",
+         .text = &o->vocab},
         {"--merges FILE", "in place of the folder's merges.txt", .text = &o->merges},
         {"--weights FILE", "in place of the folder's model.safetensors", .text = &o->weights},
         {"--random", "weights without meaning to start from", .flag = &o->random},
         {"--size " BERT_SIZES, "the model's, where there is no config.json", .choice = &o->size},
         {"--classes N", "how many there are", .number = &o->classes, .lowest = 2, .highest = MAX_CLASSES},
-        {"--labels FILE", "file with a class's name in each line; default: labels are numbers", .text = &o->labels},
+        {"--labels FILE", "file with a class's name in each line; default: labels are numbers",
+         .text = &o->labels},
         {"--seq-length N", "tokens of a text, longer ones are cut; default 128, 32 for the made-up ones",
          .number = &o->seq_length, .lowest = 3},
         {"--batch N", "texts of a step", .number = &o->batch, .lowest = 1},
         {"--epochs N", "passes over the training texts; 0: none", .number = &o->epochs},
         {"--max-steps N", "training ends after so many", .number = &o->max_steps, .lowest = 1},
         {"--lr X", "AdamW's highest learning rate; default 2e-5, random weights: 1e-3", .real = &o->lr},
-        {"--warmup X", "share of the steps in which the rate rises; then it falls to 0", .real = &o->warmup, .highest = 0.99},
+        {"--warmup X", "share of the steps in which the rate rises; then it falls to 0", .real = &o->warmup,
+         .highest = 0.99},
         {"--weight-decay X", "AdamW's", .real = &o->weight_decay},
         {"--clip X", "largest norm of the gradient; 0: none", .real = &o->clip},
         {"--dropout X", "everywhere; default: config.json's, or 0.1", .real = &o->dropout, .highest = 0.99},
@@ -83,11 +96,12 @@ static void parse(options *o, int argc, char **argv)
         {"--precision f32|tf32|bf16|f16", "how a GPU computes", .choice = &o->precision},
         {"--device auto|cpu|cuda", "where to run", .choice = &o->device},
         {"--checkpoint FILE", "file from which --resume goes on", .text = &o->checkpoint, .written = true},
-        {"--checkpoint-every N", "steps between two; default: at each epoch's end", .number = &o->checkpoint_every, .lowest = 1},
+        {"--checkpoint-every N", "steps between two; default: at each epoch's end",
+         .number = &o->checkpoint_every, .lowest = 1},
         {"--resume", "goes on where the checkpoint stands, bit for bit", .flag = &o->resume},
         {"--stop-after N", "steps of this run, for one in pieces", .number = &o->stop_after, .lowest = 1},
-        {"--save FILE", "where the trained weights go, with Hugging Face's names (safetensors)", .text = &o->save,
-         .written = true},
+        {"--save FILE", "where the trained weights go, with Hugging Face's names (safetensors)",
+         .text = &o->save, .written = true},
         {"--log N", "steps between two lines", .number = &o->log, .lowest = 1},
         {"--text TEXT", "is classified at the end", .text = &o->text}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
@@ -119,7 +133,8 @@ static bool add_text(job *j, dataset *d, int64_t label, const char *text, size_t
         d->room = room;
     }
     j->pieces.count = 0;
-    if (!tokenizer_encode(j->vocabulary, text, bytes, &j->pieces)) return text_fail(error, "out of memory: a text is too long");
+    if (!tokenizer_encode(j->vocabulary, text, bytes, &j->pieces))
+        return text_fail(error, "out of memory: a text is too long");
     d->cut += j->pieces.count > most - 2;
     d->begin[d->count] = d->used;
     d->labels[d->count] = label;
@@ -152,7 +167,8 @@ static int64_t class_of(const job *j, const char *label, size_t bytes)
     return *end == 0 && c < j->o.classes ? c : -1;
 }
 
-/* Whether the first record names its columns, "label" and "text" among them or "label" and one more; then where they are. */
+/* Whether the first record names its columns, "label" and "text" among them or "label" and one more; then
+ * where they are. */
 static bool read_header(const csv_field *field, int fields, int *label, int *text)
 {
     if (fields < 2 || fields > CSV_MAX_COLUMNS) return false;
@@ -163,8 +179,8 @@ static bool read_header(const csv_field *field, int fields, int *label, int *tex
     return true;
 }
 
-/* Each record of label and text; broken ones are counted, and the first one is named. rest: takes each tenth, if there is no other
- * file for it. */
+/* Each record of label and text; broken ones are counted, and the first one is named. rest: takes each tenth,
+ * if there is no other file for it. */
 static bool read_csv(job *j, const char *path, dataset *d, dataset *rest, text_error *error)
 {
     size_t     bytes, records = 0, broken = 0;
@@ -191,19 +207,21 @@ static bool read_csv(job *j, const char *path, dataset *d, dataset *rest, text_e
         if (fields < 0)
             text_fail(&first, "line %d: %s", c.line, CSV_BROKEN);
         else if (fields != width)
-            text_fail(&first, "line %d: %d field%s, where %d belong", c.line, fields, fields == 1 ? "" : "s", width);
+            text_fail(&first, "line %d: %d field%s, where %d belong", c.line, fields, fields == 1 ? "" : "s",
+                      width);
         else
-            text_fail(&first, "line %d: the label '%.*s' is no class", c.line, name->bytes > 30 ? 30 : (int)name->bytes,
-                      name->text);
+            text_fail(&first, "line %d: the label '%.*s' is no class", c.line,
+                      name->bytes > 30 ? 30 : (int)name->bytes, name->text);
     }
     free(text);
     if (broken)
-        fprintf(stderr, "roberta_classify: %s: %zu of %zu records are broken and left out; the first, %s\n", path, broken,
-                records, first.text);
+        fprintf(stderr, "roberta_classify: %s: %zu of %zu records are broken and left out; the first, %s\n",
+                path, broken, records, first.text);
     return good && (d->count > 0 || text_fail(error, "'%s' has no record of label and text", path));
 }
 
-/* ---- what is built in: words that nobody knows, three for each class, and a vocabulary that has them whole ---- */
+/* ---- what is built in: words that nobody knows, three for each class, and a vocabulary that has them whole
+ * -- */
 
 static const char *const common_words[] = {"the",  "a",    "of",   "and",  "to",   "in",   "it",   "is",
                                            "was",  "so",   "not",  "that", "this", "with", "they", "we",
@@ -233,7 +251,7 @@ static tokenizer *built_in_vocabulary(int classes, text_error *error)
     static const char special[] = "{\"<s>\":0,\"<pad>\":1,\"</s>\":2,\"<unk>\":3,\"<mask>\":4";
     int               words = COMMON_WORDS + WORDS_PER_CLASS * classes, id = 5;
     size_t            room = 16384 + (size_t)words * 16 * 40;
-    char             *vocab = malloc(room), *merges = malloc(room), *to = vocab, *merge = merges, word[16], other[16];
+    char *vocab = malloc(room), *merges = malloc(room), *to = vocab, *merge = merges, word[16], other[16];
     if (vocab == NULL || merges == NULL) {
         free(vocab);
         free(merges);
@@ -241,7 +259,8 @@ static tokenizer *built_in_vocabulary(int classes, text_error *error)
         return NULL;
     }
     to += sprintf(to, "%s", special);
-    for (int byte = 0; byte < 256; byte++) to += sprintf(to, ",\"\\u%04x\":%d", tokenizer__byte_character(byte), id++);
+    for (int byte = 0; byte < 256; byte++)
+        to += sprintf(to, ",\"\\u%04x\":%d", tokenizer__byte_character(byte), id++);
     for (int w = 0; w < words; w++) {
         word_of(w, word);
         for (int n = 2; n <= (int)strlen(word); n++) {
@@ -256,7 +275,8 @@ static tokenizer *built_in_vocabulary(int classes, text_error *error)
         }
     }
     (void)sprintf(to, "}");
-    return tokenizer_bpe_of(vocab, "the built-in vocabulary", merges, (size_t)(merge - merges), "its merges", error);
+    return tokenizer_bpe_of(vocab, "the built-in vocabulary", merges, (size_t)(merge - merges), "its merges",
+                            error);
 }
 
 static uint32_t draw(uint64_t *state, uint32_t below)
@@ -281,7 +301,8 @@ static bool make_data(job *j, text_error *error)
                     word);
             strcat(text, word);
         }
-        if (!add_text(j, i % 10 == 9 ? &j->validation : &j->train, label, text, strlen(text), error)) return false;
+        if (!add_text(j, i % 10 == 9 ? &j->validation : &j->train, label, text, strlen(text), error))
+            return false;
     }
     return true;
 }
@@ -304,8 +325,10 @@ static bool build(job *j, gpunn_precision precision, text_error *error)
     j->label = gpunn_input(m, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     gpunn_tensor *h = bert_encoder(c, m, j->tokens, NULL, j->mask, length);
     h = gpunn_reshape(gpunn_slice(h, 1, 0, 1, 1), GPUNN_SHAPE(GPUNN_BATCH, hidden)); /* of <s> */
-    h = gpunn_tanh(gpunn_linear(gpunn_dropout(h, c->hidden_dropout_prob), "classifier.dense", .out_features = hidden));
-    j->logits = gpunn_linear(gpunn_dropout(h, c->hidden_dropout_prob), "classifier.out_proj", .out_features = j->o.classes);
+    h = gpunn_tanh(
+        gpunn_linear(gpunn_dropout(h, c->hidden_dropout_prob), "classifier.dense", .out_features = hidden));
+    j->logits = gpunn_linear(gpunn_dropout(h, c->hidden_dropout_prob), "classifier.out_proj",
+                             .out_features = j->o.classes);
     j->loss = gpunn_cross_entropy(j->logits, j->label);
     j->adamw = gpunn_adamw(m, .lr = or_zero(j->o.lr), .weight_decay = or_zero(j->o.weight_decay));
     if (gpunn_last_status(j->dev) == GPUNN_OK) (void)bert_init(m);
@@ -335,16 +358,18 @@ static gpunn_loader *make_loader(job *j, dataset *d, bool shuffle)
 {
     d->length = j->o.seq_length;
     d->padding = j->config.pad_token_id;
-    return gpunn_loader_create(j->model, .fields = {{.input = j->tokens}, {.input = j->mask}, {.input = j->label}},
-                               .count = (int64_t)d->count, .batch_size = j->o.batch, .shuffle = shuffle, .load = load, .user = d,
-                               .workers = 1, .lengths = d->lengths);
+    return gpunn_loader_create(j->model,
+                               .fields = {{.input = j->tokens}, {.input = j->mask}, {.input = j->label}},
+                               .count = (int64_t)d->count, .batch_size = j->o.batch, .shuffle = shuffle,
+                               .load = load, .user = d, .workers = 1, .lengths = d->lengths);
 }
 
 /* Accuracy, and F1 as the mean over the classes that occur, as labels or as answers. */
 static bool evaluate(job *j, const char *when, text_error *error)
 {
-    int           classes = j->o.classes, occurring = 0;
-    size_t       *right = calloc(3 * (size_t)classes, sizeof *right), *said = right + classes, *true_ = said + classes;
+    int     classes = j->o.classes, occurring = 0;
+    size_t *right = calloc(3 * (size_t)classes, sizeof *right), *said = right + classes,
+           *true_ = said + classes;
     float        *logits = malloc((size_t)j->o.batch * (size_t)classes * sizeof *logits);
     double        loss = 0, f1 = 0;
     size_t        done = 0, all = 0;
@@ -388,7 +413,8 @@ static bool train(job *j, text_error *error)
     int64_t      warmup = (int64_t)((double)j->o.warmup * (double)total), step = 0;
     gpunn_status status = gpunn_set_schedule(j->adamw, .type = GPUNN_SCHEDULE_LINEAR, .total_steps = total,
                                              .warmup_steps = warmup);
-    if (status == GPUNN_OK && j->o.resume) status = gpunn_checkpoint_load(j->adamw, j->trainer, j->o.checkpoint);
+    if (status == GPUNN_OK && j->o.resume)
+        status = gpunn_checkpoint_load(j->adamw, j->trainer, j->o.checkpoint);
     double begin = bert_seconds();
     bool   good = true;
     for (step = gpunn_step_count(j->adamw);
@@ -405,8 +431,8 @@ static bool train(job *j, text_error *error)
         step++, run++;
         if (status == GPUNN_OK && (step % j->o.log == 0 || step == total)) {
             double loss = (double)gpunn_item(j->loss), seconds = bert_seconds() - begin;
-            printf("step %lld of %lld: loss %.7g, lr %.3g, %.1f texts a second\n", (long long)step, (long long)total, loss,
-                   (double)lr, (double)run * j->o.batch / seconds);
+            printf("step %lld of %lld: loss %.7g, lr %.3g, %.1f texts a second\n", (long long)step,
+                   (long long)total, loss, (double)lr, (double)run * j->o.batch / seconds);
         }
         bool due = j->o.checkpoint && (step == total || (j->o.stop_after && run == j->o.stop_after) ||
                                        (j->o.checkpoint_every && step % j->o.checkpoint_every == 0));
@@ -439,8 +465,8 @@ static bool classify(job *j, text_error *error)
         size_t best = 0;
         for (size_t c = 1; c < classes; c++)
             if (p[c] > p[best]) best = c;
-        printf("class %zu%s%s, probability %.5f\n", best, j->name ? " " : "", j->name && j->name[best] ? j->name[best] : "",
-               (double)p[best]);
+        printf("class %zu%s%s, probability %.5f\n", best, j->name ? " " : "",
+               j->name && j->name[best] ? j->name[best] : "", (double)p[best]);
     }
     free_data(&d);
     free(tokens);
@@ -463,7 +489,8 @@ static bool read_names(job *j, text_error *error)
     int    c = 0;
     if (j->o.labels == NULL) return true;
     if ((j->names = text_read(j->o.labels, (size_t)1 << 24, &bytes, error)) == NULL) return false;
-    if ((j->name = calloc((size_t)j->o.classes, sizeof *j->name)) == NULL) return text_fail(error, "out of memory");
+    if ((j->name = calloc((size_t)j->o.classes, sizeof *j->name)) == NULL)
+        return text_fail(error, "out of memory");
     for (char *at = j->names; *at; c++) {
         size_t length = strcspn(at, "\r\n");
         char  *next = at + length + strspn(at + length, "\r");
@@ -472,8 +499,8 @@ static bool read_names(job *j, text_error *error)
         if (c < j->o.classes) j->name[c] = at;
         at = next;
     }
-    return c == j->o.classes ||
-           text_fail(error, "'%s' names %d classes, but there are %d; use --classes", j->o.labels, c, j->o.classes);
+    return c == j->o.classes || text_fail(error, "'%s' names %d classes, but there are %d; use --classes",
+                                          j->o.labels, c, j->o.classes);
 }
 
 static bool read_vocabulary(job *j, const char *config, text_error *error)
@@ -481,34 +508,43 @@ static bool read_vocabulary(job *j, const char *config, text_error *error)
     static const char *const special[] = {"<s>", "</s>", "<pad>"};
     char                     vocab_path[1024], merges_path[1024];
     const char              *vocab = bert_path(j->o.model, j->o.vocab, "vocab.json", vocab_path);
-    const char              *merges = j->o.vocab ? j->o.merges : bert_path(j->o.model, j->o.merges, "merges.txt", merges_path);
+    const char              *merges = j->o.vocab ? j->o.merges
+                                                 : bert_path(j->o.model, j->o.merges, "merges.txt", merges_path);
     if (vocab == NULL && merges) return text_fail(error, "--merges needs --vocab");
     if (vocab == NULL && (config || j->o.weights || j->o.train))
-        return text_fail(error, "the model's vocabulary is not given; use --vocab vocab.json --merges merges.txt");
-    j->vocabulary = vocab ? tokenizer_open(vocab, merges, false, error) : built_in_vocabulary(j->o.classes, error);
+        return text_fail(error,
+                         "the model's vocabulary is not given; use --vocab vocab.json --merges merges.txt");
+    j->vocabulary = vocab ? tokenizer_open(vocab, merges, false, error)
+                          : built_in_vocabulary(j->o.classes, error);
     if (j->vocabulary == NULL) return false;
     if (config == NULL) j->config.vocab_size = j->vocabulary->count;
     for (int i = 0; i < 3; i++)
-        if (tokenizer_id(j->vocabulary, special[i]) < 0) return text_fail(error, "'%s' has no piece %s", vocab, special[i]);
+        if (tokenizer_id(j->vocabulary, special[i]) < 0)
+            return text_fail(error, "'%s' has no piece %s", vocab, special[i]);
     if (tokenizer_id(j->vocabulary, "<pad>") != j->config.pad_token_id)
-        return text_fail(error, "<pad> has id %d in '%s', but the model's pad_token_id is %d; they do not belong together",
-                         tokenizer_id(j->vocabulary, "<pad>"), vocab ? vocab : "the built-in vocabulary", j->config.pad_token_id);
+        return text_fail(
+            error, "<pad> has id %d in '%s', but the model's pad_token_id is %d; they do not belong together",
+            tokenizer_id(j->vocabulary, "<pad>"), vocab ? vocab : "the built-in vocabulary",
+            j->config.pad_token_id);
     return bert_fits(&j->config, j->vocabulary->count, vocab, error);
 }
 
 static bool read_data(job *j, text_error *error)
 {
-    if (j->o.train == NULL && j->o.validation == NULL && j->o.epochs == 0 && j->o.text) return true; /* only --text */
+    /* only --text */
+    if (j->o.train == NULL && j->o.validation == NULL && j->o.epochs == 0 && j->o.text) return true;
     if (j->o.train == NULL && j->o.validation == NULL) {
         if (!make_data(j, error)) return false;
     } else {
-        if (j->o.train && !read_csv(j, j->o.train, &j->train, j->o.validation ? NULL : &j->validation, error)) return false;
+        if (j->o.train && !read_csv(j, j->o.train, &j->train, j->o.validation ? NULL : &j->validation, error))
+            return false;
         if (j->o.validation && !read_csv(j, j->o.validation, &j->validation, NULL, error)) return false;
     }
     if (j->train.count == 0 && j->o.epochs > 0)
         return text_fail(error, "there is nothing to train with; use --train, or --epochs 0");
     if (j->validation.count == 0)
-        return text_fail(error, "'%s' is too short for each tenth text to be held out; use --validation", j->o.train);
+        return text_fail(error, "'%s' is too short for each tenth text to be held out; use --validation",
+                         j->o.train);
     int    empty = 0, first = -1;
     size_t cut = j->train.cut + j->validation.cut;
     for (int c = 0; c < j->o.classes && j->train.count; c++) {
@@ -517,10 +553,14 @@ static bool read_data(job *j, text_error *error)
         if (!found && empty++ == 0) first = c;
     }
     if (empty)
-        fprintf(stderr, "roberta_classify: %d of the %d classes have no text to learn from; the first is %d\n", empty,
+        fprintf(stderr,
+                "roberta_classify: %d of the %d classes have no text to learn from; the first is %d\n", empty,
                 j->o.classes, first);
-    if (cut) fprintf(stderr, "roberta_classify: %zu texts have more than %d tokens and are cut\n", cut, j->o.seq_length);
-    printf("%zu texts to learn from, %zu held out, %d classes\n", j->train.count, j->validation.count, j->o.classes);
+    if (cut)
+        fprintf(stderr, "roberta_classify: %zu texts have more than %d tokens and are cut\n", cut,
+                j->o.seq_length);
+    printf("%zu texts to learn from, %zu held out, %d classes\n", j->train.count, j->validation.count,
+           j->o.classes);
     return true;
 }
 
@@ -528,31 +568,38 @@ static bool work(job *j, text_error *error)
 {
     char        config_path[1024], weights_path[1024];
     const char *config = bert_path(j->o.model, j->o.config, "config.json", config_path);
-    const char *weights = j->o.random ? NULL : bert_path(j->o.model, j->o.weights, "model.safetensors", weights_path);
+    const char *weights = j->o.random
+                              ? NULL
+                              : bert_path(j->o.model, j->o.weights, "model.safetensors", weights_path);
     bool        new_head = false;
     if (j->o.checkpoint == NULL && (j->o.resume || j->o.checkpoint_every))
         return text_fail(error, "--resume and --checkpoint-every need --checkpoint FILE");
     bert_preset("roberta", j->o.size, &j->config);
     if (config && !bert_read_config(config, "roberta", &j->config, error)) return false;
-    if (j->o.dropout >= 0) j->config.hidden_dropout_prob = j->config.attention_probs_dropout_prob = j->o.dropout;
+    if (j->o.dropout >= 0)
+        j->config.hidden_dropout_prob = j->config.attention_probs_dropout_prob = j->o.dropout;
     if (j->o.lr < 0) j->o.lr = weights ? 2e-5f : 1e-3f;
     int most = bert_max_length(&j->config), usual = j->o.train || j->o.validation || config ? 128 : 32;
     if (j->o.seq_length == 0) j->o.seq_length = most < usual ? most : usual;
     if (j->o.seq_length > most)
         return text_fail(error, "--seq-length is %d, but the model has %d positions", j->o.seq_length, most);
     if (!read_names(j, error) || !read_vocabulary(j, config, error) || !read_data(j, error)) return false;
-    j->dev = gpunn_device_open(.type = (gpunn_device_type)j->o.device, .seed = (uint64_t)j->o.seed, .log_fn = log_line);
+    j->dev = gpunn_device_open(.type = (gpunn_device_type)j->o.device, .seed = (uint64_t)j->o.seed,
+                               .log_fn = log_line);
     if (j->dev == NULL) return text_fail(error, "%s", gpunn_error(NULL));
     if (!build(j, (gpunn_precision)j->o.precision, error)) return false;
     if (weights && !bert_load(j->dev, j->model, weights, "classifier.", &new_head, error)) return false;
-    if (new_head) fprintf(stderr, "roberta_classify: '%s' has no head for %d classes; it starts anew\n", weights, j->o.classes);
+    if (new_head)
+        fprintf(stderr, "roberta_classify: '%s' has no head for %d classes; it starts anew\n", weights,
+                j->o.classes);
     gpunn_set_clip_norm(j->adamw, j->o.clip);
     if (j->train.count) j->trainer = make_loader(j, &j->train, !j->o.no_shuffle);
     if (j->validation.count) j->tester = make_loader(j, &j->validation, false);
     if (gpunn_last_status(j->dev) != GPUNN_OK) return text_fail(error, "%s", gpunn_error(j->dev));
     if (j->o.epochs > 0 && !train(j, error)) return false;
     if (j->o.epochs == 0 && j->tester && !evaluate(j, "as it is", error)) return false;
-    if (j->o.save && gpunn_save(j->model, j->o.save) != GPUNN_OK) return text_fail(error, "%s", gpunn_error(j->dev));
+    if (j->o.save && gpunn_save(j->model, j->o.save) != GPUNN_OK)
+        return text_fail(error, "%s", gpunn_error(j->dev));
     return j->o.text == NULL || classify(j, error);
 }
 

@@ -1,13 +1,16 @@
 /* run_model.c - runs a model that is written in JSON: outputs, gradients, training, speed.
  *
- * Shows: gpunn_spec_load, weights and tensors in safetensors files, gpunn_keep and gpunn_retain_grad, generated kernels.
- * Build: cc -O3 -march=native -I. examples/run_model.c -o run_model -lm
- *        nvcc -O3 -arch=native -I. examples/run_model.c gpunn_cuda.cu -o run_model                          with the GPU
- *        cc ... -DKERNELS='"net_kernels.h"' -DKERNEL_SET=net_kernels -DNET_KERNELS_IMPLEMENTATION ...       with its kernels
+ * Shows: gpunn_spec_load, weights and tensors in safetensors files, gpunn_keep and gpunn_retain_grad,
+ * generated kernels. Build: cc -O3 -march=native -I. examples/run_model.c -o run_model -lm
+ *        nvcc -O3 -arch=native -I. examples/run_model.c gpunn_cuda.cu -o run_model
+ *        with the GPU cc ... -DKERNELS='"net_kernels.h"' -DKERNEL_SET=net_kernels
+ *        -DNET_KERNELS_IMPLEMENTATION ...       with its kernels
  * Run:   ./run_model MODEL.json --input X.safetensors --output Y.safetensors
- *        ./run_model MODEL.onnx ...              in the folder of gpunn, whose importer then writes MODEL.json and MODEL.safetensors
+ *        ./run_model MODEL.onnx ...              in the folder of gpunn, whose importer then writes
+ *        MODEL.json and MODEL.safetensors
  *        --help explains all options
- * Expect: Y.safetensors holds the spec's outputs by their names; inputs are taken from X by theirs, and the batch and other sizes
+ * Expect: Y.safetensors holds the spec's outputs by their names; inputs are taken from X by theirs, and the
+ * batch and other sizes
  *         that vary from their shapes. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -52,18 +55,26 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 static void parse(arguments *a, int argc, char **argv)
 {
     const option known[] = {
-        {"MODEL.json", "the spec, as generator/model.schema.json describes it, or MODEL.onnx", .text = &a->model},
+        {"MODEL.json", "the spec, as generator/model.schema.json describes it, or MODEL.onnx",
+         .text = &a->model},
         {"--input X.safetensors", "tensors by the names of the model's inputs", .text = &a->input},
-        {"--output Y.safetensors", "where the spec's outputs go, by their names", .text = &a->output, .written = true},
+        {"--output Y.safetensors", "where the spec's outputs go, by their names", .text = &a->output,
+         .written = true},
         {"--weights W.safetensors", "values of the parameters; default: initial ones", .text = &a->weights},
-        {"--device auto|cpu|cuda|emulator", "where to run; emulator: where tests have linked one", .choice = &a->device},
-        {"--train", "outputs of a training pass: dropout drops, norms take the batch's statistics", .flag = &a->train},
-        {"--grad LOSS", "also grad.NAME of each parameter and input that the tensor LOSS depends on", .text = &a->grad},
-        {"--steps N", "first trains N steps with the spec's loss and optimizer; also writes the weights", .number = &a->steps},
-        {"--bench N", "last runs what was asked for N times more and prints the time of one", .number = &a->bench}};
+        {"--device auto|cpu|cuda|emulator", "where to run; emulator: where tests have linked one",
+         .choice = &a->device},
+        {"--train", "outputs of a training pass: dropout drops, norms take the batch's statistics",
+         .flag = &a->train},
+        {"--grad LOSS", "also grad.NAME of each parameter and input that the tensor LOSS depends on",
+         .text = &a->grad},
+        {"--steps N", "first trains N steps with the spec's loss and optimizer; also writes the weights",
+         .number = &a->steps},
+        {"--bench N", "last runs what was asked for N times more and prints the time of one",
+         .number = &a->bench}};
     const size_t count = sizeof known / sizeof *known;
     options_read(known, count, argc, argv);
-    if (!a->model || !a->input || !a->output) options_fail(argv[0], known, count, "MODEL.json, --input and --output are needed");
+    if (!a->model || !a->input || !a->output)
+        options_fail(argv[0], known, count, "MODEL.json, --input and --output are needed");
 }
 
 /* Has the importer write MODEL.json and MODEL.safetensors beside MODEL.onnx; false: it said why not. */
@@ -73,12 +84,14 @@ static bool import_onnx(arguments *a)
     const int   stem = (int)strlen(a->model) - (int)strlen(".onnx");
     if (stem < 1 || strcmp(a->model + stem, ".onnx") != 0) return true;
     if (strpbrk(a->model, "\"$`\\%!") || a->model[0] == '-' || stem > FILENAME_MAX - 16) {
-        fprintf(stderr, "run_model: '%.80s' has characters that a shell would read; import it by hand\n", a->model);
+        fprintf(stderr, "run_model: '%.80s' has characters that a shell would read; import it by hand\n",
+                a->model);
         return false;
     }
     (void)snprintf(spec, sizeof spec, "%.*s.json", stem, a->model);
     (void)snprintf(weights, sizeof weights, "%.*s.safetensors", stem, a->model);
-    (void)snprintf(command, sizeof command, "python3 -m generator.import_onnx \"%s\" -o \"%.*s\"", a->model, stem, a->model);
+    (void)snprintf(command, sizeof command, "python3 -m generator.import_onnx \"%s\" -o \"%.*s\"", a->model,
+                   stem, a->model);
     if (system(command) != 0) return false;
     a->model = spec;
     if (!a->weights) a->weights = weights;
@@ -93,8 +106,9 @@ static gpunn_device *open_device(int device)
         fprintf(stderr, "run_model: no emulated GPU is linked with this program; use --device cpu\n");
         return NULL;
     }
-    gpunn_device *dev = gpunn_device_open(.type = emulated ? GPUNN_DEVICE_AUTO : (gpunn_device_type)device, .seed = 1,
-                                          .log_fn = log_line, .backend = emulated ? EMULATOR : NULL);
+    gpunn_device *dev = gpunn_device_open(.type = emulated ? GPUNN_DEVICE_AUTO : (gpunn_device_type)device,
+                                          .seed = 1, .log_fn = log_line,
+                                          .backend = emulated ? EMULATOR : NULL);
     if (dev == NULL) fprintf(stderr, "run_model: %s\n", gpunn_error(NULL));
     return dev;
 }
@@ -127,8 +141,8 @@ static gpunn_status write_inputs(gpunn_device *dev, gpunn_model *model, const ch
         if (fits(t, &array))
             status = gpunn_write_shape(t, array.data, shape);
         else {
-            fprintf(stderr, "run_model: '%s' in '%s' has not the dtype (%s) or the shape of that input\n", gpunn_tensor_name(t),
-                    path, gpunn_dtype_name(gpunn_tensor_dtype(t)));
+            fprintf(stderr, "run_model: '%s' in '%s' has not the dtype (%s) or the shape of that input\n",
+                    gpunn_tensor_name(t), path, gpunn_dtype_name(gpunn_tensor_dtype(t)));
             status = GPUNN_ERR_SHAPE;
         }
         gpunn_array_free(dev, &array);
@@ -153,7 +167,8 @@ static gpunn_status add(results *r, gpunn_device *dev, gpunn_tensor *t, const ch
     gpunn_status status = GPUNN_ERR_MEMORY;
     if (full && array.data && r->count < MAX_ARRAYS) {
         (void)snprintf(full, length, "%s%s", prefix, name);
-        status = *prefix ? gpunn_read_grad(t, array.data, array.bytes) : gpunn_read(t, array.data, array.bytes);
+        status = *prefix ? gpunn_read_grad(t, array.data, array.bytes)
+                         : gpunn_read(t, array.data, array.bytes);
         if (status == GPUNN_OK) {
             r->names[r->count] = full;
             r->arrays[r->count++] = array;
@@ -173,7 +188,8 @@ static gpunn_status add_outputs(results *r, gpunn_device *dev, gpunn_model *mode
 {
     gpunn_status  status = GPUNN_OK;
     gpunn_tensor *t;
-    for (int i = 0; (t = gpunn_spec_output(model, i)) != NULL && status == GPUNN_OK; i++) status = add(r, dev, t, "");
+    for (int i = 0; (t = gpunn_spec_output(model, i)) != NULL && status == GPUNN_OK; i++)
+        status = add(r, dev, t, "");
     return status;
 }
 
@@ -206,7 +222,8 @@ static double seconds(void)
 }
 
 /* What was asked for, again and again. */
-static gpunn_status bench(const arguments *a, gpunn_device *dev, gpunn_model *model, gpunn_optimizer *opt, gpunn_tensor *loss)
+static gpunn_status bench(const arguments *a, gpunn_device *dev, gpunn_model *model, gpunn_optimizer *opt,
+                          gpunn_tensor *loss)
 {
     double best = 1e30, sum = 0;
     for (int i = -2; i < a->bench; i++) { /* two runs to warm up */
@@ -234,10 +251,11 @@ static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *mode
 {
     gpunn_status     status = GPUNN_OK;
     gpunn_optimizer *opt = NULL;
-    gpunn_tensor    *t, *loss = a->grad ? gpunn_find(model, a->grad) : a->train ? gpunn_spec_loss(model) : NULL;
+    gpunn_tensor *t, *loss = a->grad ? gpunn_find(model, a->grad) : a->train ? gpunn_spec_loss(model) : NULL;
     if ((a->grad || a->train) && loss == NULL) {
         fprintf(stderr,
-                a->grad ? "run_model: the model has no tensor '%s'\n" : "run_model: --train needs a spec with a \"loss\"%s\n",
+                a->grad ? "run_model: the model has no tensor '%s'\n"
+                        : "run_model: --train needs a spec with a \"loss\"%s\n",
                 a->grad ? a->grad : "");
         return GPUNN_ERR_ARGUMENT;
     }
@@ -253,7 +271,8 @@ static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *mode
         if ((opt = gpunn_spec_optimizer(model)) == NULL) return gpunn_last_status(dev);
         for (int i = 1; i <= a->steps && status == GPUNN_OK; i++) {
             status = gpunn_train_step(opt, gpunn_spec_loss(model));
-            if (status == GPUNN_OK) printf("step %d: loss %.9g\n", i, (double)gpunn_item(gpunn_spec_loss(model)));
+            if (status == GPUNN_OK)
+                printf("step %d: loss %.9g\n", i, (double)gpunn_item(gpunn_spec_loss(model)));
         }
         for (int i = 0; i < gpunn_parameter_count(model) && status == GPUNN_OK; i++)
             status = add(r, dev, gpunn_parameter_at(model, i), "");
@@ -266,7 +285,8 @@ static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *mode
         status = add(r, dev, gpunn_parameter_at(model, i), "grad.");
     for (int i = 0; a->grad && (t = gpunn_input_at(model, i)) != NULL && status == GPUNN_OK; i++)
         status = add(r, dev, t, "grad.");
-    if (status == GPUNN_OK) status = gpunn_write_safetensors(dev, a->output, (const char *const *)r->names, r->arrays, r->count);
+    if (status == GPUNN_OK)
+        status = gpunn_write_safetensors(dev, a->output, (const char *const *)r->names, r->arrays, r->count);
     if (status == GPUNN_OK) status = bench(a, dev, model, opt, loss);
     gpunn_optimizer_destroy(opt);
     return status;

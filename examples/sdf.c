@@ -1,12 +1,15 @@
-/* sdf.c - learns the signed distance to a surface, a ring, from points on it alone (implicit geometric regularization;
- * Gropp et al. 2020).
+/* sdf.c - learns the signed distance to a surface, a ring, from points on it alone (implicit geometric
+ * regularization; Gropp et al. 2020).
  *
- * Shows: gpunn_grad: the gradient of a network by its input in a loss, which asks that it be 1 long everywhere (the eikonal
+ * Shows: gpunn_grad: the gradient of a network by its input in a loss, which asks that it be 1 long
+ * everywhere (the eikonal
  *        equation) and along the surface's normals on it; three losses in one pass, each readable; a picture.
- * Build: cc -O3 -march=native -I. examples/sdf.c -o sdf -lm                 with stb_image_write.h (apt-get install libstb-dev)
+ * Build: cc -O3 -march=native -I. examples/sdf.c -o sdf -lm                 with stb_image_write.h (apt-get
+ * install libstb-dev)
  *        nvcc -O3 -arch=native -I. examples/sdf.c gpunn_cuda.cu -o sdf
  * Run:   ./sdf [--steps N] ...      (--help explains all options)
- * Expect: after 2000 steps the mean error against the ring's known distance is below 0.02 in a cube of side 2; sdf.png in out/
+ * Expect: after 2000 steps the mean error against the ring's known distance is below 0.02 in a cube of side
+ * 2; sdf.png in out/
  *        shows lines of equal distance in the slice through its middle. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -37,8 +40,8 @@ static gpunn_tensor *network(gpunn_model *model, gpunn_tensor *points, const cha
         (void)snprintf(layer, sizeof layer, "%s%d", name, i);
         (void)snprintf(shared[0], sizeof shared[0], "f%d.weight", i);
         (void)snprintf(shared[1], sizeof shared[1], "f%d.bias", i);
-        h = gpunn_linear(h, layer, .out_features = i + 1 < LAYERS ? hidden : 1, .weight = gpunn_find(model, shared[0]),
-                         .bias = gpunn_find(model, shared[1]));
+        h = gpunn_linear(h, layer, .out_features = i + 1 < LAYERS ? hidden : 1,
+                         .weight = gpunn_find(model, shared[0]), .bias = gpunn_find(model, shared[1]));
         if (i + 1 < LAYERS) h = gpunn_softplus(h, 10, 20);
     }
     return h;
@@ -51,8 +54,11 @@ static gpunn_tensor *points(gpunn_model *model, const char *name)
 
 static problem build(gpunn_model *model, int hidden)
 {
-    problem p = {.surface = points(model, "surface"), .normal = points(model, "normal"), .anywhere = points(model, "anywhere")};
-    gpunn_tensor *at_surface = network(model, p.surface, "f", hidden), *slope = gpunn_grad(at_surface, p.surface);
+    problem       p = {.surface = points(model, "surface"),
+                       .normal = points(model, "normal"),
+                       .anywhere = points(model, "anywhere")};
+    gpunn_tensor *at_surface = network(model, p.surface, "f", hidden),
+                 *slope = gpunn_grad(at_surface, p.surface);
     p.distance = network(model, p.anywhere, "g", hidden);
     gpunn_tensor *beside[] = {slope, p.normal}, *steepness = gpunn_grad(p.distance, p.anywhere);
     p.on_surface = gpunn_keep(gpunn_expr("mean(abs(x))", &at_surface, 1));
@@ -74,12 +80,14 @@ static float distance(const float x[3])
     return hypotf(hypotf(x[0], x[1]) - RADIUS, x[2]) - TUBE;
 }
 
-/* New points on the ring with their normals, and others: each second one near the ring, the rest in the whole cube. */
+/* New points on the ring with their normals, and others: each second one near the ring, the rest in the whole
+ * cube. */
 static gpunn_status write_points(const problem *p)
 {
     static float surface[POINTS][3], normal[POINTS][3], anywhere[POINTS][3];
     for (int i = 0; i < POINTS; i++) {
-        const float around = uniform(0, 6.2831853f), about = uniform(0, 6.2831853f), far = RADIUS + TUBE * cosf(about);
+        const float around = uniform(0, 6.2831853f), about = uniform(0, 6.2831853f),
+                    far = RADIUS + TUBE * cosf(about);
         const float n[3] = {cosf(about) * cosf(around), cosf(about) * sinf(around), sinf(about)};
         const float x[3] = {far * cosf(around), far * sinf(around), TUBE * sinf(about)};
         for (int k = 0; k < 3; k++) {
@@ -110,8 +118,9 @@ static gpunn_status train(gpunn_optimizer *adam, const problem *p, int steps, do
         if (status == GPUNN_OK) status = gpunn_schedule_step(adam, 0);
         if (step == 1) start = seconds();
         if (status == GPUNN_OK && step * 10 % steps == 0)
-            printf("step %5d: on the surface %.2e, normals %.2e, eikonal %.2e\n", step, (double)gpunn_item(p->on_surface),
-                   (double)gpunn_item(p->along), (double)gpunn_item(p->eikonal));
+            printf("step %5d: on the surface %.2e, normals %.2e, eikonal %.2e\n", step,
+                   (double)gpunn_item(p->on_surface), (double)gpunn_item(p->along),
+                   (double)gpunn_item(p->eikonal));
     }
     *milliseconds = (seconds() - start) * 1e3 / (steps > 1 ? steps - 1 : 1);
     return status;
@@ -161,11 +170,12 @@ int main(int argc, char **argv)
     double       milliseconds = 0, error = 0;
     const char  *out = "out";
     char         path[1024];
-    const option known[] = {{"--steps N", "training steps", .number = &steps, .lowest = 1, .highest = 1e7},
-                            {"--hidden N", "features of a layer", .number = &hidden, .lowest = 1, .highest = 4096},
-                            {"--seed N", "of initial weights and points", .number = &seed},
-                            {"--threads N", "of the CPU; default 0: all processors", .number = &threads, .highest = 1024},
-                            {"--out FOLDER", "folder for sdf.png, made where there is none", .text = &out}};
+    const option known[] = {
+        {"--steps N", "training steps", .number = &steps, .lowest = 1, .highest = 1e7},
+        {"--hidden N", "features of a layer", .number = &hidden, .lowest = 1, .highest = 4096},
+        {"--seed N", "of initial weights and points", .number = &seed},
+        {"--threads N", "of the CPU; default 0: all processors", .number = &threads, .highest = 1024},
+        {"--out FOLDER", "folder for sdf.png, made where there is none", .text = &out}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     if (!options_make_folder(argv[0], out)) return 1;
     (void)snprintf(path, sizeof path, "%s/sdf.png", out);

@@ -1,10 +1,12 @@
 /* simple_nn.c - a small network on random data: is the sum of 20 numbers positive?
  *
- * Shows: a model from end to end: inputs, layers, loss, optimizer, batches, training steps, evaluation; fused kernels.
- * Build: cc -O3 -march=native -I. examples/simple_nn.c -o simple_nn -lm
- *        nvcc -O3 -arch=native -I. examples/simple_nn.c examples/kernels/simple_nn_kernels.cu gpunn_cuda.cu -o simple_nn
+ * Shows: a model from end to end: inputs, layers, loss, optimizer, batches, training steps, evaluation; fused
+ * kernels. Build: cc -O3 -march=native -I. examples/simple_nn.c -o simple_nn -lm
+ *        nvcc -O3 -arch=native -I. examples/simple_nn.c examples/kernels/simple_nn_kernels.cu gpunn_cuda.cu
+ *        -o simple_nn
  * Run:   ./simple_nn
- *        ./simple_nn SPEC.json only writes the model's spec, from which python3 -m generator makes examples/kernels/simple_nn_*.
+ *        ./simple_nn SPEC.json only writes the model's spec, from which python3 -m generator makes
+ *        examples/kernels/simple_nn_*.
  * Expect: the loss falls every 10 epochs; an accuracy well above 90 % at the end. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -55,7 +57,8 @@ static gpunn_status train(gpunn_optimizer *sgd, gpunn_tensor *loss, gpunn_loader
 int main(int argc, char **argv)
 {
     const char  *spec = NULL;
-    const option known[] = {{"SPEC.json", "only writes the model's spec, for python3 -m generator", .text = &spec}};
+    const option known[] = {
+        {"SPEC.json", "only writes the model's spec, for python3 -m generator", .text = &spec}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     make_data();
     gpunn_device *dev = gpunn_device_open(.seed = 42, .log_fn = log_line);
@@ -71,18 +74,19 @@ int main(int argc, char **argv)
     gpunn_tensor    *loss = gpunn_bce_loss(p, y);
     gpunn_tensor    *accuracy = gpunn_binary_accuracy(p, y);
     gpunn_optimizer *sgd = gpunn_sgd(model, .lr = 0.01f);
-    gpunn_loader    *loader = gpunn_loader_create(model,
-                                                  .fields = {{.input = x, .samples = samples}, {.input = y, .samples = targets}},
-                                                  .count = SAMPLES, .batch_size = BATCH, .shuffle = true);
-    gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
-    float            mean_loss = 0, mean_accuracy = 0;
+    gpunn_loader    *loader = gpunn_loader_create(
+           model, .fields = {{.input = x, .samples = samples}, {.input = y, .samples = targets}},
+           .count = SAMPLES, .batch_size = BATCH, .shuffle = true);
+    gpunn_status status = gpunn_last_status(dev); /* of all the calls above */
+    float        mean_loss = 0, mean_accuracy = 0;
     if (status == GPUNN_OK && spec)
         status = gpunn_spec_save(model, spec, .outputs = {p, accuracy}, .loss = loss, .optimizer = sgd);
     else if (status == GPUNN_OK) {
         status = gpunn_use_kernels(model, &simple_nn_kernels);
         if (status == GPUNN_OK) status = train(sgd, loss, loader);
         if (status == GPUNN_OK) status = gpunn_evaluate(loader, loss, accuracy, &mean_loss, &mean_accuracy);
-        if (status == GPUNN_OK) printf("loss %.4f, accuracy %.1f %%\n", (double)mean_loss, 100 * (double)mean_accuracy);
+        if (status == GPUNN_OK)
+            printf("loss %.4f, accuracy %.1f %%\n", (double)mean_loss, 100 * (double)mean_accuracy);
     }
     if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
     gpunn_loader_destroy(loader);

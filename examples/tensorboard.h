@@ -1,18 +1,22 @@
-/* tensorboard.h - scalars and histograms over time, and the graph, in files that TensorBoard shows: tensorboard --logdir runs
+/* tensorboard.h - scalars and histograms over time, and the graph, in files that TensorBoard shows:
+ * tensorboard --logdir runs
  *
  *     text_error   error;
- *     tensorboard *board = tensorboard_open("runs/first", NULL, &error);   a new file in a folder that is there; NULL: error.text says why
- *     tensorboard_scalar(board, "loss", step, loss)                        false: it could not be written, errno says why
- *     tensorboard_histogram(board, "fc1.weight", step, values, count)
- *     gpunn_spec_save(model, "net.json", .loss = loss)                     then, with what that has written:
- *     tensorboard_graph(board, "net.json", &error)                         false: error.text says why
- *     tensorboard_close(board)                                             false: something was not written
+ *     tensorboard *board = tensorboard_open("runs/first", NULL, &error);   a new file in a folder that is
+ *     there; NULL: error.text says why tensorboard_scalar(board, "loss", step, loss)
+ *     false: it could not be written, errno says why tensorboard_histogram(board, "fc1.weight", step, values,
+ *     count) gpunn_spec_save(model, "net.json", .loss = loss)                     then, with what that has
+ *     written: tensorboard_graph(board, "net.json", &error)                         false: error.text says
+ *     why tensorboard_close(board)                                             false: something was not
+ *     written
  *
  * and for gpunn_fit, when gpunn.h was included before:
  *
- *     gpunn_fit(o, ..., .on_progress = tensorboard_progress, .user = board);         loss, metric and lr of each epoch
+ *     gpunn_fit(o, ..., .on_progress = tensorboard_progress, .user = board);         loss, metric and lr of
+ *     each epoch
  *
- * A file is records: its length, 8 bytes, and their masked CRC-32C, the bytes of an Event (protobuf), and their masked CRC-32C. */
+ * A file is records: its length, 8 bytes, and their masked CRC-32C, the bytes of an Event (protobuf), and
+ * their masked CRC-32C. */
 #ifndef TENSORBOARD_H
 #define TENSORBOARD_H
 
@@ -34,7 +38,8 @@ typedef struct tensorboard {
 
 /* ---- protobuf ---- */
 typedef struct tensorboard__bytes {
-    unsigned char at[1024]; /* the longest event: a histogram, 100 bytes and 16 for each bucket, and its tag */
+    /* the longest event: a histogram, 100 bytes and 16 for each bucket, and its tag */
+    unsigned char at[1024];
     size_t        count;
 } tensorboard__bytes;
 
@@ -97,8 +102,10 @@ static inline uint32_t tensorboard__masked(uint32_t crc)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* Event {double wall_time = 1; int64 step = 2; string file_version = 3; bytes graph_def = 4; Summary summary = 5}: field is 3 to 5. */
-static inline bool tensorboard__write(tensorboard *board, int64_t step, unsigned field, const void *bytes, size_t count)
+/* Event {double wall_time = 1; int64 step = 2; string file_version = 3; bytes graph_def = 4; Summary summary
+ * = 5}: field is 3 to 5. */
+static inline bool tensorboard__write(tensorboard *board, int64_t step, unsigned field, const void *bytes,
+                                      size_t count)
 {
     tensorboard__bytes event = {.count = 0}, frame = {.count = 0}, end = {.count = 0};
     tensorboard__double(&event, 1, board->clock());
@@ -110,19 +117,24 @@ static inline bool tensorboard__write(tensorboard *board, int64_t step, unsigned
     tensorboard__varint(&event, count);
     tensorboard__fixed(&frame, event.count + count, 8);
     tensorboard__fixed(&frame, tensorboard__masked(tensorboard__crc(0, frame.at, 8)), 4);
-    tensorboard__fixed(&end, tensorboard__masked(tensorboard__crc(tensorboard__crc(0, event.at, event.count), bytes, count)), 4);
-    return fwrite(frame.at, frame.count, 1, board->file) == 1 && fwrite(event.at, event.count, 1, board->file) == 1 &&
+    tensorboard__fixed(
+        &end, tensorboard__masked(tensorboard__crc(tensorboard__crc(0, event.at, event.count), bytes, count)),
+        4);
+    return fwrite(frame.at, frame.count, 1, board->file) == 1 &&
+           fwrite(event.at, event.count, 1, board->file) == 1 &&
            fwrite(bytes, 1, count, board->file) == count && fwrite(end.at, end.count, 1, board->file) == 1 &&
            fflush(board->file) == 0;
 }
 
 /* Summary {repeated Value value = 1}, Value {string tag = 1; ...}; value: what follows the tag. */
-static inline bool tensorboard__summary(tensorboard *board, const char *tag, int64_t step, const tensorboard__bytes *value)
+static inline bool tensorboard__summary(tensorboard *board, const char *tag, int64_t step,
+                                        const tensorboard__bytes *value)
 {
     tensorboard__bytes one = {.count = 0}, summary = {.count = 0};
     size_t             length = strlen(tag);
     if (length > TENSORBOARD_MAX_TAG) /* without half a character */
-        for (length = TENSORBOARD_MAX_TAG; ((unsigned char)tag[length] & 0xc0) == 0x80 && length > 0;) length--;
+        for (length = TENSORBOARD_MAX_TAG; ((unsigned char)tag[length] & 0xc0) == 0x80 && length > 0;)
+            length--;
     tensorboard__field(&one, 1, tag, length);
     memcpy(one.at + one.count, value->at, value->count);
     one.count += value->count;
@@ -148,7 +160,8 @@ static inline tensorboard *tensorboard_open(const char *folder, double (*clock)(
     }
     board->clock = clock ? clock : tensorboard__now;
     for (int i = 0; i < 1000 && board->file == NULL; i++) {
-        int length = snprintf(path, sizeof path, "%s/events.out.tfevents.%lld.%03d", folder, (long long)time(NULL), i);
+        int length = snprintf(path, sizeof path, "%s/events.out.tfevents.%lld.%03d", folder,
+                              (long long)time(NULL), i);
         errno = length < (int)sizeof path ? 0 : ENAMETOOLONG;
         if (errno == 0) board->file = fopen(path, "wbx"); /* x: fails when it is there */
         if (board->file == NULL && errno != EEXIST) break;
@@ -180,10 +193,13 @@ static inline bool tensorboard_scalar(tensorboard *board, const char *tag, int64
 }
 
 /* Buckets of one width from the least to the greatest value; NaN and infinities are left out. */
-static inline bool tensorboard_histogram(tensorboard *board, const char *tag, int64_t step, const float *values, size_t count)
+static inline bool tensorboard_histogram(tensorboard *board, const char *tag, int64_t step,
+                                         const float *values, size_t count)
 {
-    double             least = DBL_MAX, most = -DBL_MAX, sum = 0, squares = 0, finite = 0, bucket[TENSORBOARD_BUCKETS] = {0};
-    tensorboard__bytes histogram = {.count = 0}, limits = {.count = 0}, counts = {.count = 0}, out = {.count = 0};
+    double least = DBL_MAX, most = -DBL_MAX, sum = 0, squares = 0, finite = 0,
+           bucket[TENSORBOARD_BUCKETS] = {0};
+    tensorboard__bytes histogram = {.count = 0}, limits = {.count = 0}, counts = {.count = 0},
+                       out = {.count = 0};
     for (size_t i = 0; i < count; i++) {
         const double x = (double)values[i];
         if (!isfinite(x)) continue;
@@ -201,14 +217,16 @@ static inline bool tensorboard_histogram(tensorboard *board, const char *tag, in
         bucket[place < TENSORBOARD_BUCKETS ? place : TENSORBOARD_BUCKETS - 1]++;
     }
     for (int i = 0; i < TENSORBOARD_BUCKETS; i++) {
-        tensorboard__put_double(&limits, i + 1 < TENSORBOARD_BUCKETS || most == least ? least + width * (i + 1) : most);
+        tensorboard__put_double(
+            &limits, i + 1 < TENSORBOARD_BUCKETS || most == least ? least + width * (i + 1) : most);
         tensorboard__put_double(&counts, bucket[i]);
     }
     const double head[] = {least, most, finite, sum, squares};
-    for (unsigned i = 0; i < 5; i++) tensorboard__double(&histogram, i + 1, head[i]); /* min, max, num, sum, sum_squares */
-    tensorboard__field(&histogram, 6, limits.at, limits.count);                       /* bucket_limit */
-    tensorboard__field(&histogram, 7, counts.at, counts.count);                       /* bucket */
-    tensorboard__field(&out, 5, histogram.at, histogram.count);                       /* histo */
+    /* min, max, num, sum, sum_squares */
+    for (unsigned i = 0; i < 5; i++) tensorboard__double(&histogram, i + 1, head[i]);
+    tensorboard__field(&histogram, 6, limits.at, limits.count); /* bucket_limit */
+    tensorboard__field(&histogram, 7, counts.at, counts.count); /* bucket */
+    tensorboard__field(&out, 5, histogram.at, histogram.count); /* histo */
     return tensorboard__summary(board, tag, step, &out);
 }
 
@@ -235,7 +253,8 @@ static inline void tensorboard__append(tensorboard__message *m, const void *byte
     m->count += count;
 }
 
-static inline void tensorboard__append_field(tensorboard__message *m, unsigned field, const void *bytes, size_t count)
+static inline void tensorboard__append_field(tensorboard__message *m, unsigned field, const void *bytes,
+                                             size_t count)
 {
     tensorboard__bytes head = {.count = 0};
     tensorboard__key(&head, field, TENSORBOARD__LENGTH);
@@ -254,13 +273,24 @@ static inline void tensorboard__append_name(tensorboard__message *m, unsigned fi
 /* Whether a key names tensors that an op reads: "bias" may be false, and "weight" numbers. */
 static inline bool tensorboard__reads(json *j, const char *key)
 {
-    static const char *const keys[] = {
-        "inputs", "weights",   "weight",      "bias",       "mask",        "lengths",          "h_0",
-        "c_0",    "attn_mask", "memory_mask", "pos_weight", "frequencies", "key_padding_mask", "memory_key_padding_mask"};
-    bool known = false;
+    static const char *const keys[] = {"inputs",
+                                       "weights",
+                                       "weight",
+                                       "bias",
+                                       "mask",
+                                       "lengths",
+                                       "h_0",
+                                       "c_0",
+                                       "attn_mask",
+                                       "memory_mask",
+                                       "pos_weight",
+                                       "frequencies",
+                                       "key_padding_mask",
+                                       "memory_key_padding_mask"};
+    bool                     known = false;
     for (size_t i = 0; i < sizeof keys / sizeof *keys && !known; i++) known = strcmp(key, keys[i]) == 0;
-    return known &&
-           (json__peek(j) == '"' || ((*j->at == '[' || *j->at == '{') && j->at[1 + strspn(j->at + 1, " \t\r\n")] == '"'));
+    return known && (json__peek(j) == '"' ||
+                     ((*j->at == '[' || *j->at == '{') && j->at[1 + strspn(j->at + 1, " \t\r\n")] == '"'));
 }
 
 /* The tensors of a key: one, a list, or an object that gives each a name in a formula. */
@@ -275,9 +305,11 @@ static inline void tensorboard__inputs(json *j, tensorboard__message *node)
     }
 }
 
-/* NodeDef {string name = 1; string op = 2; repeated string input = 3; map<string, AttrValue> attr = 5}, AttrValue {bytes s = 2}: one
- * tensor of the spec. from, whole: the text as json changes it, and as it was. */
-static inline void tensorboard__node(json *j, const char *from, const char *whole, int number, tensorboard__message *node)
+/* NodeDef {string name = 1; string op = 2; repeated string input = 3; map<string, AttrValue> attr = 5},
+ * AttrValue {bytes s = 2}: one tensor of the spec. from, whole: the text as json changes it, and as it
+ * was. */
+static inline void tensorboard__node(json *j, const char *from, const char *whole, int number,
+                                     tensorboard__message *node)
 {
     tensorboard__message value = {.at = NULL}, attribute = {.at = NULL};
     char                *key, *name = NULL, own[16]; /* own: of what has neither a name nor an id */
@@ -308,7 +340,8 @@ static inline void tensorboard__node(json *j, const char *from, const char *whol
 }
 
 /* GraphDef {repeated NodeDef node = 1}, of all tensors of the spec. */
-static inline bool tensorboard__nodes(json *j, const char *from, const char *whole, tensorboard__message *graph)
+static inline bool tensorboard__nodes(json *j, const char *from, const char *whole,
+                                      tensorboard__message *graph)
 {
     tensorboard__message node = {.at = NULL};
     char                *key;
@@ -325,14 +358,16 @@ static inline bool tensorboard__nodes(json *j, const char *from, const char *who
         }
     }
     free(node.at);
-    return json_end(j) && (!graph->failed || text_fail(j->error, "out of memory: '%s' is too large", j->name));
+    return json_end(j) &&
+           (!graph->failed || text_fail(j->error, "out of memory: '%s' is too large", j->name));
 }
 
 /* The graph that a spec's file tells. */
 static inline bool tensorboard_graph(tensorboard *board, const char *spec, text_error *error)
 {
-    size_t               bytes;
-    char                *text = text_read(spec, (size_t)1 << 28, &bytes, error), *whole = text ? (char *)malloc(bytes + 1) : NULL;
+    size_t bytes;
+    char  *text = text_read(spec, (size_t)1 << 28, &bytes, error),
+         *whole = text ? (char *)malloc(bytes + 1) : NULL;
     tensorboard__message graph = {.at = NULL};
     json                 j = json_begin(spec, text, error);
     bool                 good = text && (whole || text_fail(error, "out of memory: '%s' is too large", spec));

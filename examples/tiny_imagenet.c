@@ -1,14 +1,17 @@
 /* tiny_imagenet.c - a convolutional network on a folder of pictures, trained on the CPU and on the GPU alike.
  *
- * Shows: pictures decoded and cut by the loader's threads (pictures.h, stb_image: apt-get install libstb-dev), batch norm, two
+ * Shows: pictures decoded and cut by the loader's threads (pictures.h, stb_image: apt-get install
+ * libstb-dev), batch norm, two
  *        devices in one program, curves drawn as an SVG. Ranks: examples/guides/many_gpus.md.
  * Build: cc -O3 -march=native -fopenmp -I. examples/tiny_imagenet.c -o tiny_imagenet -lm
  *        nvcc -O3 -arch=native -I. examples/tiny_imagenet.c gpunn_cuda.cu -o tiny_imagenet
  * Data:  wget http://cs231n.stanford.edu/tiny-imagenet-200.zip && unzip -q tiny-imagenet-200.zip
- *        or any folder of JPEG and PNG files: train/CLASS/FILE and val/CLASS/FILE; Tiny ImageNet's train/CLASS/images/FILE and
- *        val/val_annotations.txt; or CLASS/FILE alone, of which every tenth then is for validation.
- * Run:   ./tiny_imagenet [--data tiny-imagenet-200] [--synthetic] [--device cpu]      (--help explains all options)
- * Expect: with --synthetic and 10 epochs more than 90 % of the validation pictures, a table of times, and in out/ the curves and
+ *        or any folder of JPEG and PNG files: train/CLASS/FILE and val/CLASS/FILE; Tiny ImageNet's
+ *        train/CLASS/images/FILE and val/val_annotations.txt; or CLASS/FILE alone, of which every tenth then
+ *        is for validation.
+ * Run:   ./tiny_imagenet [--data tiny-imagenet-200] [--synthetic] [--device cpu]      (--help explains all
+ * options) Expect: with --synthetic and 10 epochs more than 90 % of the validation pictures, a table of
+ * times, and in out/ the curves and
  *         the weights of each device. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -48,13 +51,16 @@ static network build(gpunn_device *dev, const options *o, int classes)
     for (int block = 1; block <= 4; block++) {
         for (int layer = 1; layer <= 2; layer++) {
             snprintf(name, sizeof name, "block%d.conv%d", block, layer);
-            h = gpunn_conv2d(h, name, .out_channels = o->width << (block - 1), .kernel_size = 3, .padding = 1, .no_bias = true);
+            h = gpunn_conv2d(h, name, .out_channels = o->width << (block - 1), .kernel_size = 3, .padding = 1,
+                             .no_bias = true);
             snprintf(name, sizeof name, "block%d.bn%d", block, layer);
-            h = gpunn_relu(gpunn_batch_norm2d(h, name, .sync = true)); /* of all ranks, if there are several */
+            /* of all ranks, if there are several */
+            h = gpunn_relu(gpunn_batch_norm2d(h, name, .sync = true));
         }
         h = gpunn_max_pool2d(h, .kernel_size = 2);
     }
-    gpunn_tensor *logits = gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1)), "fc", .out_features = classes);
+    gpunn_tensor *logits = gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1)), "fc",
+                                        .out_features = classes);
     net.loss = gpunn_cross_entropy(logits, net.label);
     net.accuracy = gpunn_accuracy(logits, net.label);
     return net;
@@ -78,33 +84,38 @@ static bool on_progress(void *user, const gpunn_progress *p)
     for (int i = 0; i < CURVES; i++) h->curve[i][h->epochs] = now[i];
     h->epochs++;
     h->all += p->seconds;
-    printf("%s epoch %d/%d: loss %.4f, accuracy %.1f %%; validation loss %.4f, accuracy %.1f %%; %.1f s\n", h->device, p->epoch,
-           p->epochs, (double)p->loss, 100 * (double)p->metric, (double)p->validation_loss, 100 * (double)p->validation_metric,
-           p->seconds);
+    printf("%s epoch %d/%d: loss %.4f, accuracy %.1f %%; validation loss %.4f, accuracy %.1f %%; %.1f s\n",
+           h->device, p->epoch, p->epochs, (double)p->loss, 100 * (double)p->metric,
+           (double)p->validation_loss, 100 * (double)p->validation_metric, p->seconds);
     fflush(stdout);
     return true;
 }
 
 /* group: whose ranks share pictures and batches out; NULL: each takes all. */
-static gpunn_loader *make_loader(const network *net, const options *o, source *s, bool shuffle, gpunn_group *group)
+static gpunn_loader *make_loader(const network *net, const options *o, source *s, bool shuffle,
+                                 gpunn_group *group)
 {
     const int         ranks = gpunn_group_size(group), share = o->batch >= ranks ? o->batch / ranks : 1;
-    gpunn_loader_args args = {.count = s->pictures->paths.count, .batch_size = share, .shuffle = shuffle, .group = group};
+    gpunn_loader_args args = {
+        .count = s->pictures->paths.count, .batch_size = share, .shuffle = shuffle, .group = group};
     args.load = load_picture;
     args.user = s;
     args.workers = o->workers;
-    args.fields[0] = (gpunn_field){
-        .input = net->image, .dtype = GPUNN_U8, .mean = {0.485f, 0.456f, 0.406f}, .std = {0.229f, 0.224f, 0.225f}};
+    args.fields[0] = (gpunn_field){.input = net->image,
+                                   .dtype = GPUNN_U8,
+                                   .mean = {0.485f, 0.456f, 0.406f},
+                                   .std = {0.229f, 0.224f, 0.225f}};
     args.fields[1] = (gpunn_field){.input = net->label, .dtype = GPUNN_I32};
     return gpunn_loader_create_(net->model, args);
 }
 
-static gpunn_status print_steps(gpunn_device *dev, gpunn_optimizer *sgd, const network *net, gpunn_loader *loader, int steps,
-                                bool first)
+static gpunn_status print_steps(gpunn_device *dev, gpunn_optimizer *sgd, const network *net,
+                                gpunn_loader *loader, int steps, bool first)
 {
     gpunn_status status = GPUNN_OK;
     for (int i = 1; status == GPUNN_OK && i <= steps; i++) {
-        if (!gpunn_next(loader) && !gpunn_next(loader)) return gpunn_last_status(dev); /* the first may end an epoch */
+        /* the first may end an epoch */
+        if (!gpunn_next(loader) && !gpunn_next(loader)) return gpunn_last_status(dev);
         status = gpunn_train_step(sgd, net->loss);
         if (status == GPUNN_OK && first) printf("step %d: loss %.9g\n", i, (double)gpunn_item(net->loss));
     }
@@ -114,10 +125,10 @@ static gpunn_status print_steps(gpunn_device *dev, gpunn_optimizer *sgd, const n
 /* *ranks: how many train together. */
 static gpunn_status train(gpunn_device *dev, const options *o, const dataset *d, history *h, int *ranks)
 {
-    atomic_uint     *draws = calloc((size_t)d->part[0].paths.count, sizeof *draws);
-    source           sources[2] = {{&d->part[0], o->size, o->steps ? NULL : draws}, {&d->part[1], o->size, NULL}};
-    network          net = build(dev, o, d->classes.count);
-    gpunn_group     *group = gpunn_group_open(dev); /* one process, or those that mpirun started */
+    atomic_uint *draws = calloc((size_t)d->part[0].paths.count, sizeof *draws);
+    source       sources[2] = {{&d->part[0], o->size, o->steps ? NULL : draws}, {&d->part[1], o->size, NULL}};
+    network      net = build(dev, o, d->classes.count);
+    gpunn_group *group = gpunn_group_open(dev); /* one process, or those that mpirun started */
     gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = o->lr, .momentum = 0.9f, .weight_decay = 5e-4f);
     gpunn_loader    *trainer = make_loader(&net, o, &sources[0], o->steps == 0, group);
     gpunn_loader    *tester = make_loader(&net, o, &sources[1], false, NULL);
@@ -133,8 +144,9 @@ static gpunn_status train(gpunn_device *dev, const options *o, const dataset *d,
     } else if (status == GPUNN_OK) {
         status = gpunn_set_schedule(sgd, .type = GPUNN_SCHEDULE_COSINE, .total_steps = o->epochs);
         if (status == GPUNN_OK)
-            status = gpunn_fit(sgd, .loss = net.loss, .metric = net.accuracy, .train = trainer, .validation = tester,
-                               .epochs = o->epochs, .on_progress = on_progress, .user = h);
+            status = gpunn_fit(sgd, .loss = net.loss, .metric = net.accuracy, .train = trainer,
+                               .validation = tester, .epochs = o->epochs, .on_progress = on_progress,
+                               .user = h);
         char name[64], *path;
         snprintf(name, sizeof name, "tiny_imagenet_%s.safetensors", h->device);
         path = joined(o->out, name);
@@ -159,23 +171,29 @@ static void draw(FILE *file, const history *runs, int count, int panel)
     float     highest = panel ? 1 : 0;
     for (int r = 0; r < count && !panel; r++)
         for (int i = 0; i < 2 * epochs; i++)
-            if (runs[r].curve[i / epochs][i % epochs] > highest) highest = runs[r].curve[i / epochs][i % epochs];
+            if (runs[r].curve[i / epochs][i % epochs] > highest)
+                highest = runs[r].curve[i / epochs][i % epochs];
     fprintf(file, "<text x=\"%d\" y=\"25\">%s</text>\n", left, titles[panel]);
     for (int i = 0; i <= 4; i++) {
         int y = top + height - height * i / 4;
-        fprintf(file, "<path d=\"M%d %dh%d\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%d\" text-anchor=\"end\">%.2g</text>\n", left, y,
-                width, left - 6, y + 4, (double)highest * i / 4);
+        fprintf(file,
+                "<path d=\"M%d %dh%d\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%d\" "
+                "text-anchor=\"end\">%.2g</text>\n",
+                left, y, width, left - 6, y + 4, (double)highest * i / 4);
     }
-    fprintf(file, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">epoch %d</text>\n", left + width, top + height + 18, epochs);
+    fprintf(file, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">epoch %d</text>\n", left + width,
+            top + height + 18, epochs);
     for (int r = 0; r < count; r++)
         for (int k = 0; k < 2; k++) {
             fprintf(file, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s points=\"", colours[r],
                     k ? " stroke-dasharray=\"6 4\"" : "");
             for (int i = 0; i < epochs; i++)
                 fprintf(file, "%.1f,%.1f ", left + (double)width * (i + 1) / epochs,
-                        top + height - (double)height * (double)runs[r].curve[2 * panel + k][i] / (double)highest);
-            fprintf(file, "\"/>\n<text x=\"%d\" y=\"%d\" fill=\"%s\">%s %s</text>\n", left + 110 * (2 * r + k), 335, colours[r],
-                    runs[r].device, k ? "validation (dashed)" : "training");
+                        top + height -
+                            (double)height * (double)runs[r].curve[2 * panel + k][i] / (double)highest);
+            fprintf(file, "\"/>\n<text x=\"%d\" y=\"%d\" fill=\"%s\">%s %s</text>\n",
+                    left + 110 * (2 * r + k), 335, colours[r], runs[r].device,
+                    k ? "validation (dashed)" : "training");
         }
 }
 
@@ -183,8 +201,10 @@ static bool write_svg(const char *path, const history *runs, int count)
 {
     FILE *file = fopen(path, "w");
     if (file == NULL) return false;
-    fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\" height=\"350\" font-family=\"sans-serif\" "
-                  "font-size=\"12\">\n<rect width=\"900\" height=\"350\" fill=\"white\"/>\n");
+    fprintf(
+        file,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\" height=\"350\" font-family=\"sans-serif\" "
+        "font-size=\"12\">\n<rect width=\"900\" height=\"350\" fill=\"white\"/>\n");
     draw(file, runs, count, 0);
     draw(file, runs, count, 1);
     fprintf(file, "</svg>\n");
@@ -194,7 +214,8 @@ static bool write_svg(const char *path, const history *runs, int count)
 
 static void print_times(const history *runs, int count, const dataset *d)
 {
-    printf("\n%-6s %12s %12s %14s %10s %10s  %s\n", "", "training s", "images / s", "validation s", "accuracy", "speed-up", "");
+    printf("\n%-6s %12s %12s %14s %10s %10s  %s\n", "", "training s", "images / s", "validation s",
+           "accuracy", "speed-up", "");
     for (int i = 0; i < count; i++) {
         const history *h = &runs[i];
         printf("%-6s %12.2f %12.0f %14.2f %8.1f %% %9.1fx  %s\n", h->device, h->training,
@@ -220,7 +241,8 @@ static bool inside(int figure, float x, float y) /* -1 to 1 */
 
 static bool write_synthetic(const char *folder, int size)
 {
-    static const char *const names[FIGURES] = {"disc", "square", "triangle", "cross", "ring", "columns", "rows", "checks"};
+    static const char *const names[FIGURES] = {"disc", "square",  "triangle", "cross",
+                                               "ring", "columns", "rows",     "checks"};
     stbi_uc                 *pixels = needed(malloc((size_t)size * (size_t)size * 3));
     bool                     good = true;
     options_mkdir(folder); /* there already: the files say what is wrong, here and below */
@@ -238,13 +260,15 @@ static bool write_synthetic(const char *folder, int size)
                                   (mixed(random + (uint64_t)k) & 31));
         }
         snprintf(name, sizeof name, "%03d.png", number);
-        snprintf(whose, sizeof whose, "%s.%d", name, gpunn_local_rank()); /* the other ranks here write the same files */
+        /* the other ranks here write the same files */
+        snprintf(whose, sizeof whose, "%s.%d", name, gpunn_local_rank());
         whole = joined(class, name);
         path = joined(class, whose);
         options_mkdir(part);
         options_mkdir(class);
         good = stbi_write_png(path, size, size, 3, pixels, 3 * size) != 0 &&
-               (rename(path, whole) == 0 || (remove(whole) == 0 && rename(path, whole) == 0)); /* Windows: over no file */
+               /* Windows: over no file */
+               (rename(path, whole) == 0 || (remove(whole) == 0 && rename(path, whole) == 0));
         if (!good) fprintf(stderr, "cannot write %s\n", path);
         free(part);
         free(class);
@@ -259,22 +283,26 @@ static bool write_synthetic(const char *folder, int size)
 static void read_options(options *o, int argc, char **argv)
 {
     const option known[] = {
-        {"--data FOLDER", "folder of train/CLASS/FILE and val/CLASS/FILE; default tiny-imagenet-200", .text = &o->data},
+        {"--data FOLDER", "folder of train/CLASS/FILE and val/CLASS/FILE; default tiny-imagenet-200",
+         .text = &o->data},
         {"--out FOLDER", "folder for curves and weights, made where there is none", .text = &o->out},
-        {"--synthetic", "first writes eight kinds of figures as PNG files, without --data below the folder of --out",
+        {"--synthetic",
+         "first writes eight kinds of figures as PNG files, without --data below the folder of --out",
          .flag = &o->synthetic},
         {"--device both|cpu|gpu", "both: one after the other from the same weights; several ranks: the CPU",
          .choice = &o->device},
         {"--epochs N", "passes over the training pictures", .number = &o->epochs, .lowest = 1},
         {"--batch N", "pictures of a step", .number = &o->batch, .lowest = 1},
-        {"--lr X", "SGD's highest learning rate; it falls to 0 along a cosine", .real = &o->lr, .lowest = 1e-9},
-        {"--size N", "side of what the network sees, in pixels", .number = &o->size, .lowest = 16, .highest = 4096},
+        {"--lr X", "SGD's highest learning rate; it falls to 0 along a cosine", .real = &o->lr,
+         .lowest = 1e-9},
+        {"--size N", "side of what the network sees, in pixels", .number = &o->size, .lowest = 16,
+         .highest = 4096},
         {"--width N", "channels of the first layer", .number = &o->width, .lowest = 1, .highest = 4096},
         {"--workers N", "threads that decode", .number = &o->workers, .lowest = 1, .highest = 256},
         {"--weights FILE", "weights to start from (safetensors); default: random ones", .text = &o->weights},
         {"--skip-broken", "goes on without the files that cannot be decoded", .flag = &o->skip_broken},
-        {"--steps N", "only prints the losses of N steps: no shuffling, no augmentation, no files", .number = &o->steps,
-         .lowest = 1}};
+        {"--steps N", "only prints the losses of N steps: no shuffling, no augmentation, no files",
+         .number = &o->steps, .lowest = 1}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
@@ -292,8 +320,8 @@ static int train_all(const options *o, const dataset *d, history runs[2])
     for (int i = 0; i < 2 && ranks == 1; i++) {
         bool both = o->device == 0;
         if (!both && o->device != i + 1) continue;
-        gpunn_device *dev = gpunn_device_open(.type = i ? GPUNN_DEVICE_CUDA : GPUNN_DEVICE_CPU, .index = GPUNN_LOCAL_RANK,
-                                              .seed = 1, .log_fn = log_line);
+        gpunn_device *dev = gpunn_device_open(.type = i ? GPUNN_DEVICE_CUDA : GPUNN_DEVICE_CPU,
+                                              .index = GPUNN_LOCAL_RANK, .seed = 1, .log_fn = log_line);
         if (dev == NULL && both && i) {
             printf("no GPU: %s\n", gpunn_error(NULL));
             break;
@@ -318,14 +346,15 @@ int main(int argc, char **argv)
     history runs[2] = {0};
     read_options(&o, argc, argv);
     bool  good = !o.synthetic || options_make_folder(argv[0], o.out);
-    char *curves = joined(o.out, "tiny_imagenet_curves.svg"), *figures = joined(o.out, "tiny_imagenet_synthetic");
+    char *curves = joined(o.out, "tiny_imagenet_curves.svg"),
+         *figures = joined(o.out, "tiny_imagenet_synthetic");
     if (o.data == NULL) o.data = o.synthetic ? figures : "tiny-imagenet-200";
     int count = -1;
     good = good && (!o.synthetic || write_synthetic(o.data, o.size));
     if (good && dataset_find(&d, o.data) && dataset_check(&d, o.skip_broken)) {
         if (gpunn_local_rank() == 0)
-            printf("%d classes, %d training and %d validation pictures\n", d.classes.count, d.part[0].paths.count,
-                   d.part[1].paths.count);
+            printf("%d classes, %d training and %d validation pictures\n", d.classes.count,
+                   d.part[0].paths.count, d.part[1].paths.count);
         if (o.steps || options_make_folder(argv[0], o.out)) count = train_all(&o, &d, runs);
     }
     good = count > 0;

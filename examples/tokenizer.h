@@ -1,33 +1,36 @@
-/* tokenizer.h - texts as numbers and back, from the files that Hugging Face keeps: tokenizer.json, or vocab.txt, or vocab.json with
- * merges.txt.
+/* tokenizer.h - texts as numbers and back, from the files that Hugging Face keeps: tokenizer.json, or
+ * vocab.txt, or vocab.json with merges.txt.
  *
  *     text_error  error;
  *     tokenizer  *t = tokenizer_json("tokenizer.json", &error);                           or
  *                 t = tokenizer_wordpiece("vocab.txt", true, &error);                     BERT, or
  *                 t = tokenizer_bpe("vocab.json", "merges.txt", &error);                  GPT-2, RoBERTa, or
- *                 t = tokenizer_open(file, merges, lower, &error);                        any of these; NULL: error.text says why
+ *                 t = tokenizer_open(file, merges, lower, &error);                        any of these; NULL:
+ *                 error.text says why
  *     token_list  list = {0};
  *     if (!tokenizer_encode(t, text, strlen(text), &list)) ...                            out of memory
  *     list.items[i].id, .start, .end      which piece stands for text[start .. end - 1]
  *     char *back = tokenizer_decode(t, list.items, list.count, true, &bytes)              NULL: out of memory
  *     free(back), token_list_free(&list), tokenizer_free(t)
  *
- * tokenizer.json may hold WordPiece, WordLevel, BPE (of bytes, or of characters with or without byte_fallback, as Llama's) or Unigram
- * (SentencePiece's, as T5's and XLM-R's). Known are
- *     normalizer      BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend, Replace, Strip, StripAccents
- *     pre_tokenizer   BertPreTokenizer, ByteLevel, CharDelimiterSplit, Digits, FixedLength, Metaspace, Punctuation, Split, Whitespace,
+ * tokenizer.json may hold WordPiece, WordLevel, BPE (of bytes, or of characters with or without
+ * byte_fallback, as Llama's) or Unigram (SentencePiece's, as T5's and XLM-R's). Known are
+ *     normalizer      BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend, Replace,
+ *     Strip, StripAccents pre_tokenizer   BertPreTokenizer, ByteLevel, CharDelimiterSplit, Digits,
+ *     FixedLength, Metaspace, Punctuation, Split, Whitespace,
  *                     WhitespaceSplit
- *     decoder         BPEDecoder, ByteFallback, ByteLevel, Fuse, Metaspace, Replace (of ▁), Strip (of one space), WordPiece
- *     post_processor  BertProcessing, ByteLevel, RobertaProcessing, TemplateProcessing
- * and Sequences of them; Split and Replace take the expressions that expression.h knows. Another one is a failure that names it.
- * truncation and padding are not read.
+ *     decoder         BPEDecoder, ByteFallback, ByteLevel, Fuse, Metaspace, Replace (of ▁), Strip (of one
+ *     space), WordPiece post_processor  BertProcessing, ByteLevel, RobertaProcessing, TemplateProcessing
+ * and Sequences of them; Split and Replace take the expressions that expression.h knows. Another one is a
+ * failure that names it. truncation and padding are not read.
  *
- * The ids are those of Hugging Face's tokenizers for any text. tokenizer_encode adds nothing around the text; tokenizer_encode_all
- * adds what post_processor says. added_tokens in a text are tokens, as they are there: take them out of a text that is not yours.
- * Without tokenizer.json [CLS], </s> and the like in a text are text, and tokenizer_id finds the special pieces. Cases and accents
- * are those of all of Unicode (unicode.h), normal forms those of Unicode 9, as tokenizers has them. Offsets count bytes. What is not
- * UTF-8 counts as U+FFFD, which BERT drops; BPE of bytes and byte_fallback keep every byte. Files are read as hostile. A tokenizer
- * may be used by several threads. */
+ * The ids are those of Hugging Face's tokenizers for any text. tokenizer_encode adds nothing around the text;
+ * tokenizer_encode_all adds what post_processor says. added_tokens in a text are tokens, as they are there:
+ * take them out of a text that is not yours. Without tokenizer.json [CLS], </s> and the like in a text are
+ * text, and tokenizer_id finds the special pieces. Cases and accents are those of all of Unicode (unicode.h),
+ * normal forms those of Unicode 9, as tokenizers has them. Offsets count bytes. What is not UTF-8 counts as
+ * U+FFFD, which BERT drops; BPE of bytes and byte_fallback keep every byte. Files are read as hostile. A
+ * tokenizer may be used by several threads. */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
@@ -40,11 +43,12 @@ enum {
     TOKENIZER_MAX_PIECES = 1 << 22,
     TOKENIZER_MAX_PIECE = 4096,     /* bytes, of Unigram */
     TOKENIZER_MAX_TEXT = 512 << 20, /* bytes between two added tokens */
-    TOKENIZER_MAX_WORD = 100,       /* characters, beyond which WordPiece gives up, if tokenizer.json does not say */
-    TOKENIZER_MAX_ADDED = 1 << 16,  /* tokens */
-    TOKENIZER_MAX_STEPS = 16,       /* that a normalizer or pre_tokenizer takes */
-    TOKENIZER_MAX_SUFFIX = 32,      /* bytes */
-    TOKENIZER_MAX_AROUND = 8        /* tokens before a text, and behind it */
+    /* characters, beyond which WordPiece gives up, if tokenizer.json does not say */
+    TOKENIZER_MAX_WORD = 100,
+    TOKENIZER_MAX_ADDED = 1 << 16, /* tokens */
+    TOKENIZER_MAX_STEPS = 16,      /* that a normalizer or pre_tokenizer takes */
+    TOKENIZER_MAX_SUFFIX = 32,     /* bytes */
+    TOKENIZER_MAX_AROUND = 8       /* tokens before a text, and behind it */
 };
 
 typedef struct token {
@@ -83,7 +87,8 @@ typedef struct tokenizer_added {
     const char *content; /* in the file */
     char       *text;    /* what is looked for */
     size_t      bytes;
-    bool        left, right, normalized, special, single; /* left, right: with the spaces there; single: not within a word */
+    /* left, right: with the spaces there; single: not within a word */
+    bool left, right, normalized, special, single;
 } tokenizer_added;
 
 /* What is done to a text before it is looked up in the vocabulary. */
@@ -161,17 +166,20 @@ typedef struct tokenizer {
     int              normalizers, pre_tokenizers;
     tokenizer_added *added;
     int              added_count;
-    bool             added_first[2][256]; /* whether one begins with the byte; [1]: of those that look at a normalized text */
-    int              before[TOKENIZER_MAX_AROUND], after[TOKENIZER_MAX_AROUND], before_count, after_count;
-    unsigned         decoder;
-    const char      *spoken_suffix;                            /* BPEDecoder's; NULL: none */
-    int              unknown;                                  /* [UNK]; -1: none */
-    int              max_word;                                 /* WordPiece */
-    const char      *prefix, *suffix;                          /* BPE: of what is not at a word's beginning, and is at its end */
-    int              byte_piece[256];                          /* BPE of bytes, and byte_fallback */
-    bool             byte_fallback, fuse_unknown, whole_words; /* whole_words: a word that is a piece is not merged */
-    double           unknown_score;                            /* Unigram */
-    tokenizer_merge *merges;                                   /* by rank */
+    /* whether one begins with the byte; [1]: of those that look at a normalized text */
+    bool        added_first[2][256];
+    int         before[TOKENIZER_MAX_AROUND], after[TOKENIZER_MAX_AROUND], before_count, after_count;
+    unsigned    decoder;
+    const char *spoken_suffix; /* BPEDecoder's; NULL: none */
+    int         unknown;       /* [UNK]; -1: none */
+    int         max_word;      /* WordPiece */
+    /* BPE: of what is not at a word's beginning, and is at its end */
+    const char *prefix, *suffix;
+    int         byte_piece[256]; /* BPE of bytes, and byte_fallback */
+    /* whole_words: a word that is a piece is not merged */
+    bool             byte_fallback, fuse_unknown, whole_words;
+    double           unknown_score; /* Unigram */
+    tokenizer_merge *merges;        /* by rank */
     int              merge_count;
     int             *merge_slots; /* hash table of ranks; -1: free */
     uint32_t         merge_mask;
@@ -312,7 +320,8 @@ static inline int unicode_parts_of(uint32_t c, bool compatible, uint32_t out[UNI
     const uint16_t *parts;
     out[0] = c;
     if (c < 0x80) return 1;
-    if (c >= 0xac00 && c < 0xac00 + 11172) { /* a Hangul syllable: its consonant, vowel and, mostly, last consonant */
+    /* a Hangul syllable: its consonant, vowel and, mostly, last consonant */
+    if (c >= 0xac00 && c < 0xac00 + 11172) {
         c -= 0xac00;
         out[0] = 0x1100 + c / 588;
         out[1] = 0x1161 + c % 588 / 28;
@@ -337,7 +346,8 @@ static inline uint32_t unicode_composed_of(uint32_t first, uint32_t second)
 {
     if (first >= 0x1100 && first < 0x1113 && second >= 0x1161 && second < 0x1176)
         return 0xac00 + ((first - 0x1100) * 21 + second - 0x1161) * 28;
-    if (first >= 0xac00 && first < 0xac00 + 11172 && (first - 0xac00) % 28 == 0 && second > 0x11a7 && second < 0x11c3)
+    if (first >= 0xac00 && first < 0xac00 + 11172 && (first - 0xac00) % 28 == 0 && second > 0x11a7 &&
+        second < 0x11c3)
         return first + second - 0x11a7;
     size_t low = 0, high = sizeof unicode_composed / sizeof *unicode_composed;
     while (low < high) {
@@ -462,9 +472,11 @@ typedef struct tokenizer__view {
 
 static inline tokenizer__span tokenizer__span_of(const tokenizer__view *v, size_t from, size_t to)
 {
-    if (v->spans == NULL) return (tokenizer__span){(uint32_t)(v->first + from), (uint32_t)(v->first + to), false};
+    if (v->spans == NULL)
+        return (tokenizer__span){(uint32_t)(v->first + from), (uint32_t)(v->first + to), false};
     tokenizer__span first = v->spans[from], last = v->spans[to - 1]; /* accents may have changed places */
-    return (tokenizer__span){first.from < last.from ? first.from : last.from, first.to > last.to ? first.to : last.to, false};
+    return (tokenizer__span){first.from < last.from ? first.from : last.from,
+                             first.to > last.to ? first.to : last.to, false};
 }
 
 static inline tokenizer__view tokenizer__part(const tokenizer__view *v, size_t from, size_t to)
@@ -482,11 +494,12 @@ static inline void tokenizer__run_free(tokenizer__run *run)
 static inline bool tokenizer__reserve(tokenizer__run *run, size_t bytes)
 {
     if (run->failed || bytes <= run->capacity) return !run->failed;
-    size_t           capacity = bytes * 2;
-    char            *text = capacity <= UINT32_MAX ? realloc(run->text ? run->text - 2 : NULL, capacity + 2) : NULL;
+    size_t capacity = bytes * 2;
+    char  *text = capacity <= UINT32_MAX ? realloc(run->text ? run->text - 2 : NULL, capacity + 2) : NULL;
     tokenizer__span *spans;
     if (text) run->text = text + 2;
-    if (text == NULL || (spans = realloc(run->spans, capacity * sizeof *spans)) == NULL) return run->failed = true, false;
+    if (text == NULL || (spans = realloc(run->spans, capacity * sizeof *spans)) == NULL)
+        return run->failed = true, false;
     run->spans = spans;
     run->capacity = capacity;
     return true;
@@ -529,9 +542,11 @@ static inline void tokenizer__copy(const tokenizer__step *step, const tokenizer_
 /* Nmt: control characters go, and some others become spaces. 0: it goes. */
 static inline uint32_t tokenizer__nmt(uint32_t c)
 {
-    static const unicode_range gone[] = {{1, 8}, {0xb, 0xb}, {0xe, 0x1f}, {0x7f, 0x7f}, {0x8f, 0x8f}, {0x9f, 0x9f}};
-    static const unicode_range spaces[] = {{9, 0xa},         {0xc, 0xd},       {0x1680, 0x1680}, {0x200b, 0x200f},
-                                           {0x2028, 0x2029}, {0x2581, 0x2581}, {0xfeff, 0xfeff}, {0xfffd, 0xfffd}};
+    static const unicode_range gone[] = {{1, 8},       {0xb, 0xb},   {0xe, 0x1f},
+                                         {0x7f, 0x7f}, {0x8f, 0x8f}, {0x9f, 0x9f}};
+    static const unicode_range spaces[] = {{9, 0xa},         {0xc, 0xd},       {0x1680, 0x1680},
+                                           {0x200b, 0x200f}, {0x2028, 0x2029}, {0x2581, 0x2581},
+                                           {0xfeff, 0xfeff}, {0xfffd, 0xfffd}};
     return unicode_in(gone, c) ? 0 : unicode_in(spaces, c) ? ' ' : c;
 }
 
@@ -549,7 +564,8 @@ static inline int tokenizer__fold(unsigned flags, uint32_t c, uint32_t out[2 * U
 }
 
 /* BertNormalizer, Lowercase, StripAccents and Nmt. */
-static inline void tokenizer__characters(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__characters(const tokenizer__step *step, const tokenizer__view *v,
+                                         tokenizer__run *out)
 {
     for (size_t at = 0, start = 0; at < v->bytes; start = at) {
         uint32_t        c = text_next(v->text, v->bytes, &at), part[2 * UNICODE_MOST_PARTS];
@@ -626,7 +642,8 @@ static inline void tokenizer__compose(tokenizer__marks *m)
     for (size_t i = 0; i < m->count; i++) {
         tokenizer__mark mark = m->items[i];
         /* what stands between must be accents of lower order */
-        bool     meets = base != SIZE_MAX && (count == base + 1 || (mark.order && m->items[count - 1].order < mark.order));
+        bool meets = base != SIZE_MAX &&
+                     (count == base + 1 || (mark.order && m->items[count - 1].order < mark.order));
         uint32_t c = meets ? unicode_composed_of(m->items[base].c, mark.c) : 0;
         if (c) {
             m->items[base].c = c;
@@ -639,8 +656,10 @@ static inline void tokenizer__compose(tokenizer__marks *m)
     m->count = count;
 }
 
-/* Puts characters that stand for those of the view in turn, each for the first that it takes, as tokenizers has it. */
-static inline void tokenizer__put_marks(const tokenizer__marks *m, const tokenizer__view *v, tokenizer__run *out)
+/* Puts characters that stand for those of the view in turn, each for the first that it takes, as tokenizers
+ * has it. */
+static inline void tokenizer__put_marks(const tokenizer__marks *m, const tokenizer__view *v,
+                                        tokenizer__run *out)
 {
     tokenizer__span first = {0}, last = {0};
     for (size_t i = 0, at = 0, start = 0; i < m->count; i++) {
@@ -653,12 +672,14 @@ static inline void tokenizer__put_marks(const tokenizer__marks *m, const tokeniz
     }
 }
 
-static inline void tokenizer__normal_form(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__normal_form(const tokenizer__step *step, const tokenizer__view *v,
+                                          tokenizer__run *out)
 {
     tokenizer__marks m = {0};
     bool             good = true;
     for (size_t at = 0; at < v->bytes && good;)
-        good = tokenizer__decompose(&m, text_next(v->text, v->bytes, &at), step->flags & TOKENIZER__COMPATIBLE);
+        good = tokenizer__decompose(&m, text_next(v->text, v->bytes, &at),
+                                    step->flags & TOKENIZER__COMPATIBLE);
     good = good && tokenizer__order_marks(&m);
     if (good && step->flags & TOKENIZER__COMPOSE) tokenizer__compose(&m);
     if (good) tokenizer__put_marks(&m, v, out);
@@ -674,19 +695,22 @@ static inline tokenizer__span tokenizer__first_span(const tokenizer__view *v)
     return tokenizer__span_of(v, 0, end);
 }
 
-static inline void tokenizer__prepend(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__prepend(const tokenizer__step *step, const tokenizer__view *v,
+                                      tokenizer__run *out)
 {
     if (v->bytes == 0) return;
     tokenizer__put(out, step->with, step->with_bytes, tokenizer__first_span(v));
     tokenizer__take(out, v, 0, v->bytes);
 }
 
-static inline void tokenizer__replace(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__replace(const tokenizer__step *step, const tokenizer__view *v,
+                                      tokenizer__run *out)
 {
     expression_place place = {0};
     size_t           at = 0, start, end;
     int              found;
-    for (; (found = expression_next(step->by, &out->room, v->text, v->bytes, &place, &start, &end)) == 1; at = end) {
+    for (; (found = expression_next(step->by, &out->room, v->text, v->bytes, &place, &start, &end)) == 1;
+         at = end) {
         tokenizer__take(out, v, at, start);
         const size_t last = end ? text_back(v->text, end) : 0; /* where a match ends, or the text begins */
         tokenizer__put(out, step->with, step->with_bytes, tokenizer__span_of(v, last, end ? end : 1));
@@ -695,7 +719,8 @@ static inline void tokenizer__replace(const tokenizer__step *step, const tokeniz
     out->failed = out->failed || found < 0;
 }
 
-static inline void tokenizer__strip(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__strip(const tokenizer__step *step, const tokenizer__view *v,
+                                    tokenizer__run *out)
 {
     size_t first = v->bytes, last = 0;
     for (size_t at = 0, start = 0; at < v->bytes; start = at) {
@@ -719,13 +744,14 @@ static inline uint32_t tokenizer__unit_offset(uint32_t unit)
     return (unit >> 10) << ((unit & 1u << 9) >> 6);
 }
 
-/* What SentencePiece's table, a double array behind its size and texts behind that, has for the shortest beginning of these bytes;
- * NULL: nothing. */
-static inline const char *tokenizer__precompiled_of(const tokenizer__step *step, const char *key, size_t bytes)
+/* What SentencePiece's table, a double array behind its size and texts behind that, has for the shortest
+ * beginning of these bytes; NULL: nothing. */
+static inline const char *tokenizer__precompiled_of(const tokenizer__step *step, const char *key,
+                                                    size_t bytes)
 {
     const unsigned char *units = (const unsigned char *)step->what + 4;
-    size_t               size = tokenizer__unit(units - 4, 0), count = size / 4, texts = step->what_bytes - 4 - size;
-    size_t               node = count ? tokenizer__unit_offset(tokenizer__unit(units, 0)) : 0;
+    size_t size = tokenizer__unit(units - 4, 0), count = size / 4, texts = step->what_bytes - 4 - size;
+    size_t node = count ? tokenizer__unit_offset(tokenizer__unit(units, 0)) : 0;
     for (size_t i = 0; i < bytes && key[i]; i++) {
         node ^= (unsigned char)key[i];
         uint32_t unit = node < count ? tokenizer__unit(units, node) : 0;
@@ -752,8 +778,10 @@ static inline size_t tokenizer__cluster_end(const char *text, size_t bytes, size
     return at;
 }
 
-/* As Hugging Face reads the table: what belongs together as a whole, when that is less than 6 bytes, and else each character. */
-static inline void tokenizer__precompiled(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+/* As Hugging Face reads the table: what belongs together as a whole, when that is less than 6 bytes, and else
+ * each character. */
+static inline void tokenizer__precompiled(const tokenizer__step *step, const tokenizer__view *v,
+                                          tokenizer__run *out)
 {
     enum { WHOLE = 6 };
     const size_t begun = out->bytes;
@@ -768,9 +796,11 @@ static inline void tokenizer__precompiled(const tokenizer__step *step, const tok
             (void)text_next(v->text, v->bytes, &end);
             with = tokenizer__precompiled_of(step, v->text + at, end - at);
         }
-        const size_t from = out->bytes > begun ? at : 0; /* what goes at the beginning belongs to what comes first */
+        /* what goes at the beginning belongs to what comes first */
+        const size_t from = out->bytes > begun ? at : 0;
         if (with || from < at)
-            tokenizer__put(out, with ? with : v->text + at, with ? strlen(with) : end - at, tokenizer__span_of(v, from, end));
+            tokenizer__put(out, with ? with : v->text + at, with ? strlen(with) : end - at,
+                           tokenizer__span_of(v, from, end));
         else
             tokenizer__take(out, v, at, end);
     }
@@ -784,11 +814,12 @@ static inline bool tokenizer__begins(const tokenizer__view *v, size_t at, const 
 }
 
 /* Spaces become ▁, at which words begin. */
-static inline void tokenizer__metaspace(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__metaspace(const tokenizer__step *step, const tokenizer__view *v,
+                                        tokenizer__run *out)
 {
     if (v->bytes == 0) return;
     const tokenizer__span span = tokenizer__first_span(v);
-    bool                  wanted = step->flags & TOKENIZER__ALWAYS || (step->flags & TOKENIZER__FIRST && span.from == 0);
+    bool wanted = step->flags & TOKENIZER__ALWAYS || (step->flags & TOKENIZER__FIRST && span.from == 0);
     if (wanted && v->text[0] != ' ' && !tokenizer__begins(v, 0, step->with, step->with_bytes))
         tokenizer__put(out, step->with, step->with_bytes, span);
     for (size_t at = 0, bytes; at < v->bytes; at += bytes) {
@@ -803,7 +834,8 @@ static inline void tokenizer__metaspace(const tokenizer__step *step, const token
 }
 
 /* ByteLevel's add_prefix_space. */
-static inline void tokenizer__space_first(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__space_first(const tokenizer__step *step, const tokenizer__view *v,
+                                          tokenizer__run *out)
 {
     const tokenizer__step space = {.with = " ", .with_bytes = 1};
     (void)step;
@@ -813,9 +845,10 @@ static inline void tokenizer__space_first(const tokenizer__step *step, const tok
         tokenizer__take(out, v, 0, v->bytes);
 }
 
-/* What a Split does with a part of a text, a match or what is between two; *before: whether the part before was a match. */
-static inline void tokenizer__split_part(const tokenizer__step *step, const tokenizer__view *v, size_t from, size_t to,
-                                         bool match, bool *before, tokenizer__run *out)
+/* What a Split does with a part of a text, a match or what is between two; *before: whether the part before
+ * was a match. */
+static inline void tokenizer__split_part(const tokenizer__step *step, const tokenizer__view *v, size_t from,
+                                         size_t to, bool match, bool *before, tokenizer__run *out)
 {
     if (from == to && !match) return;
     match = match != step->inverted;
@@ -830,13 +863,15 @@ static inline void tokenizer__split_part(const tokenizer__step *step, const toke
     *before = match;
 }
 
-static inline void tokenizer__split(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__split(const tokenizer__step *step, const tokenizer__view *v,
+                                    tokenizer__run *out)
 {
     expression_place place = {0};
     size_t           at = 0, start, end;
     int              found;
     bool             before = false;
-    for (; (found = expression_next(step->by, &out->room, v->text, v->bytes, &place, &start, &end)) == 1; at = end) {
+    for (; (found = expression_next(step->by, &out->room, v->text, v->bytes, &place, &start, &end)) == 1;
+         at = end) {
         tokenizer__split_part(step, v, at, start, false, &before, out);
         tokenizer__split_part(step, v, start, end, true, &before, out);
     }
@@ -845,7 +880,8 @@ static inline void tokenizer__split(const tokenizer__step *step, const tokenizer
 }
 
 /* FixedLength: words of so many characters. */
-static inline void tokenizer__length(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__length(const tokenizer__step *step, const tokenizer__view *v,
+                                     tokenizer__run *out)
 {
     unsigned count = 0;
     for (size_t at = 0, start = 0; at < v->bytes; start = at, count++) {
@@ -855,7 +891,8 @@ static inline void tokenizer__length(const tokenizer__step *step, const tokenize
     }
 }
 
-/* The character that stands for each byte in the files: printable ones for themselves, the rest from U+0100 on. */
+/* The character that stands for each byte in the files: printable ones for themselves, the rest from U+0100
+ * on. */
 static inline uint32_t tokenizer__byte_character(int byte)
 {
     int others = byte <= 32 ? byte : byte <= 160 ? 33 + byte - 127 : 67;
@@ -870,14 +907,17 @@ static inline int tokenizer__spelled_byte(uint32_t c)
 }
 
 /* What splits behind a ByteLevel sees the characters that stand for bytes. */
-static inline void tokenizer__spell(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__spell(const tokenizer__step *step, const tokenizer__view *v,
+                                    tokenizer__run *out)
 {
     (void)step;
     for (size_t i = 0; i < v->bytes; i++)
-        tokenizer__put_character(out, tokenizer__byte_character((unsigned char)v->text[i]), tokenizer__span_of(v, i, i + 1));
+        tokenizer__put_character(out, tokenizer__byte_character((unsigned char)v->text[i]),
+                                 tokenizer__span_of(v, i, i + 1));
 }
 
-static inline void tokenizer__unspell(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline void tokenizer__unspell(const tokenizer__step *step, const tokenizer__view *v,
+                                      tokenizer__run *out)
 {
     (void)step;
     for (size_t at = 0, start = 0; at < v->bytes; start = at) {
@@ -895,13 +935,14 @@ static inline size_t tokenizer__next_word(const tokenizer__view *v, size_t at)
 }
 
 /* Takes the steps one after another, on one run and the other in turn; the view is then of the last one's. */
-static inline bool tokenizer__walk(const tokenizer__step *steps, int count, tokenizer__view *v, tokenizer__run *even,
-                                   tokenizer__run *odd)
+static inline bool tokenizer__walk(const tokenizer__step *steps, int count, tokenizer__view *v,
+                                   tokenizer__run *even, tokenizer__run *odd)
 {
     static void (*const walk[])(const tokenizer__step *, const tokenizer__view *, tokenizer__run *) = {
-        tokenizer__copy,    tokenizer__characters, tokenizer__normal_form, tokenizer__prepend,   tokenizer__precompiled,
-        tokenizer__replace, tokenizer__strip,      tokenizer__space_first, tokenizer__metaspace, tokenizer__split,
-        tokenizer__length,  tokenizer__spell,      tokenizer__unspell};
+        tokenizer__copy,        tokenizer__characters, tokenizer__normal_form, tokenizer__prepend,
+        tokenizer__precompiled, tokenizer__replace,    tokenizer__strip,       tokenizer__space_first,
+        tokenizer__metaspace,   tokenizer__split,      tokenizer__length,      tokenizer__spell,
+        tokenizer__unspell};
     for (int i = 0; i < count; i++) {
         tokenizer__run *out = i % 2 ? odd : even;
         out->bytes = 0;
@@ -953,15 +994,17 @@ static inline void tokenizer__scratch_free(tokenizer__scratch *s)
     for (int i = 0; i < 3; i++) tokenizer__run_free(&s->runs[i]);
 }
 
-static inline bool tokenizer__add_token(token_list *list, int id, const tokenizer__view *v, size_t from, size_t to)
+static inline bool tokenizer__add_token(token_list *list, int id, const tokenizer__view *v, size_t from,
+                                        size_t to)
 {
     tokenizer__span span = tokenizer__span_of(v, from, to);
     return token_list_add(list, id, span.from, span.to);
 }
 
-/* WordPiece: the longest piece first, again and again; one [UNK] for a word that does not come out even. The word is overwritten by
- * ##. */
-static inline bool tokenizer__pieces(const tokenizer *t, char *text, const tokenizer__view *word, token_list *list)
+/* WordPiece: the longest piece first, again and again; one [UNK] for a word that does not come out even. The
+ * word is overwritten by ##. */
+static inline bool tokenizer__pieces(const tokenizer *t, char *text, const tokenizer__view *word,
+                                     token_list *list)
 {
     size_t before = list->count, characters = 0;
     for (size_t i = 0; i < word->bytes; i++) characters += i == 0 || ((unsigned char)text[i] & 0xc0) != 0x80;
@@ -982,7 +1025,8 @@ static inline bool tokenizer__pieces(const tokenizer *t, char *text, const token
 
 static inline uint32_t tokenizer__merge_slot(const tokenizer *t, int left, int right)
 {
-    uint32_t hash = ((uint32_t)left * 2654435761u ^ (uint32_t)right) * 2246822519u, slot = (hash ^ hash >> 15) & t->merge_mask;
+    uint32_t hash = ((uint32_t)left * 2654435761u ^ (uint32_t)right) * 2246822519u,
+             slot = (hash ^ hash >> 15) & t->merge_mask;
     for (int rank; (rank = t->merge_slots[slot]) >= 0; slot = (slot + 1) & t->merge_mask)
         if (t->merges[rank].left == left && t->merges[rank].right == right) break;
     return slot;
@@ -997,11 +1041,13 @@ static inline bool tokenizer__before(tokenizer__candidate a, tokenizer__candidat
 static inline void tokenizer__push(const tokenizer *t, tokenizer__scratch *s, int at)
 {
     int right = at >= 0 ? s->symbols[at].next : -1;
-    int rank = right >= 0 ? t->merge_slots[tokenizer__merge_slot(t, s->symbols[at].id, s->symbols[right].id)] : -1;
+    int rank = right >= 0 ? t->merge_slots[tokenizer__merge_slot(t, s->symbols[at].id, s->symbols[right].id)]
+                          : -1;
     if (rank < 0) return;
     tokenizer__candidate c = {rank, at};
     int                  i = s->heap_count++;
-    for (; i > 0 && tokenizer__before(c, s->heap[(i - 1) / 2]); i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];
+    for (; i > 0 && tokenizer__before(c, s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        s->heap[i] = s->heap[(i - 1) / 2];
     s->heap[i] = c;
 }
 
@@ -1045,12 +1091,15 @@ static inline void tokenizer__add_symbol(tokenizer__scratch *s, int *count, int 
     if (i > 0) s->symbols[i - 1].next = i;
 }
 
-/* The piece of a word's character, or byte, with the prefix of those that are not its first, and the suffix of its last. */
-static inline int tokenizer__find_within(const tokenizer *t, const tokenizer__view *word, size_t at, size_t end)
+/* The piece of a word's character, or byte, with the prefix of those that are not its first, and the suffix
+ * of its last. */
+static inline int tokenizer__find_within(const tokenizer *t, const tokenizer__view *word, size_t at,
+                                         size_t end)
 {
-    const char *prefix = at > 0 && t->prefix ? t->prefix : "", *suffix = end == word->bytes && t->suffix ? t->suffix : "";
-    char        text[2 * TOKENIZER_MAX_SUFFIX + 4];
-    size_t      bytes = strlen(prefix);
+    const char *prefix = at > 0 && t->prefix ? t->prefix : "",
+               *suffix = end == word->bytes && t->suffix ? t->suffix : "";
+    char   text[2 * TOKENIZER_MAX_SUFFIX + 4];
+    size_t bytes = strlen(prefix);
     memcpy(text, prefix, bytes);
     memcpy(text + bytes, word->text + at, end - at);
     bytes += end - at;
@@ -1058,7 +1107,8 @@ static inline int tokenizer__find_within(const tokenizer *t, const tokenizer__vi
     return tokenizer__find(t, text, bytes + strlen(suffix));
 }
 
-/* A word's bytes, or its characters: those that are no piece as bytes, or as the unknown piece, or left out when there is none. */
+/* A word's bytes, or its characters: those that are no piece as bytes, or as the unknown piece, or left out
+ * when there is none. */
 static inline int tokenizer__symbols(const tokenizer *t, tokenizer__scratch *s, const tokenizer__view *word)
 {
     int  count = 0;
@@ -1080,7 +1130,8 @@ static inline int tokenizer__symbols(const tokenizer *t, tokenizer__scratch *s, 
         if (id >= 0) {
             tokenizer__add_symbol(s, &count, id, at, end);
         } else if (t->byte_fallback) {
-            for (size_t i = at; i < end; i++) tokenizer__add_symbol(s, &count, t->byte_piece[text[i]], i, i + 1);
+            for (size_t i = at; i < end; i++)
+                tokenizer__add_symbol(s, &count, t->byte_piece[text[i]], i, i + 1);
         } else if (t->unknown >= 0) {
             unknown = true;
             if (again)
@@ -1093,7 +1144,8 @@ static inline int tokenizer__symbols(const tokenizer *t, tokenizer__scratch *s, 
 }
 
 /* BPE: merges of two neighbours, the lowest rank first and among equals the leftmost, until none is left. */
-static inline bool tokenizer__merge(const tokenizer *t, tokenizer__scratch *s, const tokenizer__view *word, token_list *list)
+static inline bool tokenizer__merge(const tokenizer *t, tokenizer__scratch *s, const tokenizer__view *word,
+                                    token_list *list)
 {
     const int whole = t->whole_words ? tokenizer__find(t, word->text, word->bytes) : -1;
     if (whole >= 0) return tokenizer__add_token(list, whole, word, 0, word->bytes);
@@ -1104,8 +1156,10 @@ static inline bool tokenizer__merge(const tokenizer *t, tokenizer__scratch *s, c
     while (s->heap_count > 0) {
         tokenizer__candidate   c = tokenizer__pop(s);
         const tokenizer_merge *merge = &t->merges[c.rank];
-        tokenizer__symbol     *left = &s->symbols[c.at], *right = left->next >= 0 ? &s->symbols[left->next] : NULL;
-        if (right == NULL || left->id != merge->left || right->id != merge->right) continue; /* gone meanwhile */
+        tokenizer__symbol     *left = &s->symbols[c.at],
+                          *right = left->next >= 0 ? &s->symbols[left->next] : NULL;
+        /* gone meanwhile */
+        if (right == NULL || left->id != merge->left || right->id != merge->right) continue;
         left->id = merge->result;
         left->end = right->end;
         left->next = right->next;
@@ -1115,7 +1169,8 @@ static inline bool tokenizer__merge(const tokenizer *t, tokenizer__scratch *s, c
         tokenizer__push(t, s, c.at);
     }
     for (int i = 0; count > 0 && i >= 0; i = s->symbols[i].next)
-        if (!tokenizer__add_token(list, s->symbols[i].id, word, s->symbols[i].start, s->symbols[i].end)) return false;
+        if (!tokenizer__add_token(list, s->symbols[i].id, word, s->symbols[i].start, s->symbols[i].end))
+            return false;
     return true;
 }
 
@@ -1124,9 +1179,10 @@ static inline void tokenizer__reach(tokenizer__node *node, double score, int id,
     if (node->id < 0 || score > node->score) *node = (tokenizer__node){score, id, (uint32_t)from};
 }
 
-/* The pieces that begin at `at` lead on from there, and the unknown one if no piece is this character alone. */
-static inline void tokenizer__lead_on(const tokenizer *t, const tokenizer__view *word, size_t at, size_t character,
-                                      tokenizer__node *nodes)
+/* The pieces that begin at `at` lead on from there, and the unknown one if no piece is this character
+ * alone. */
+static inline void tokenizer__lead_on(const tokenizer *t, const tokenizer__view *word, size_t at,
+                                      size_t character, tokenizer__node *nodes)
 {
     size_t   most = word->bytes - at < t->longest ? word->bytes - at : t->longest;
     uint32_t hash = TOKENIZER__HASH;
@@ -1141,19 +1197,22 @@ static inline void tokenizer__lead_on(const tokenizer *t, const tokenizer__view 
     if (!alone) tokenizer__reach(&nodes[at + character], nodes[at].score + t->unknown_score, t->unknown, at);
 }
 
-static inline bool tokenizer__add_unknown(const tokenizer *t, const tokenizer__view *word, size_t from, size_t to,
-                                          token_list *list)
+static inline bool tokenizer__add_unknown(const tokenizer *t, const tokenizer__view *word, size_t from,
+                                          size_t to, token_list *list)
 {
     const int id = tokenizer__find(t, word->text + from, to - from);
     bool      good = true;
-    if (id >= 0 || !t->byte_fallback) return tokenizer__add_token(list, id >= 0 ? id : t->unknown, word, from, to);
+    if (id >= 0 || !t->byte_fallback)
+        return tokenizer__add_token(list, id >= 0 ? id : t->unknown, word, from, to);
     for (size_t i = from; i < to && good; i++)
         good = tokenizer__add_token(list, t->byte_piece[(unsigned char)word->text[i]], word, from, to);
     return good;
 }
 
-/* Unigram: the pieces whose scores have the highest sum (Viterbi); unknown characters side by side are one piece. */
-static inline bool tokenizer__best_way(const tokenizer *t, tokenizer__scratch *s, const tokenizer__view *word, token_list *list)
+/* Unigram: the pieces whose scores have the highest sum (Viterbi); unknown characters side by side are one
+ * piece. */
+static inline bool tokenizer__best_way(const tokenizer *t, tokenizer__scratch *s, const tokenizer__view *word,
+                                       token_list *list)
 {
     if (!tokenizer__make_room(s, word->bytes + 1, true)) return false;
     for (size_t i = 0; i <= word->bytes; i++) s->nodes[i] = (tokenizer__node){0, -1, 0};
@@ -1188,8 +1247,8 @@ static inline bool tokenizer__whole(const tokenizer *t, const tokenizer__view *w
 
 /* ---- texts ---- */
 
-static inline bool tokenizer__encode_word(const tokenizer *t, tokenizer__scratch *s, char *text, const tokenizer__view *word,
-                                          token_list *list)
+static inline bool tokenizer__encode_word(const tokenizer *t, tokenizer__scratch *s, char *text,
+                                          const tokenizer__view *word, token_list *list)
 {
     return t->model == TOKENIZER_WORDPIECE   ? tokenizer__pieces(t, text, word, list)
            : t->model == TOKENIZER_WORDLEVEL ? tokenizer__whole(t, word, list)
@@ -1204,7 +1263,8 @@ static inline bool tokenizer__is_space_at(const char *text, size_t bytes, size_t
 }
 
 /* The longest added piece that begins at `at`; NULL: none. */
-static inline const tokenizer_added *tokenizer__added_at(const tokenizer *t, bool normalized, const tokenizer__view *v, size_t at)
+static inline const tokenizer_added *tokenizer__added_at(const tokenizer *t, bool normalized,
+                                                         const tokenizer__view *v, size_t at)
 {
     const tokenizer_added *best = NULL;
     if (!t->added_first[normalized][(unsigned char)v->text[at]]) return NULL;
@@ -1222,12 +1282,14 @@ static inline bool tokenizer__is_within(const tokenizer__view *v, size_t start, 
     size_t         before = start > 0 ? text_back(v->text, start) : 0;
     const uint32_t left = start > 0 ? text_next(v->text, v->bytes, &before) : ' ';
     const uint32_t right = end < v->bytes ? text_next(v->text, v->bytes, &end) : ' ';
-    return unicode_is_word(left) || unicode_is_word(right) || (left & ~1u) == 0x200c || (right & ~1u) == 0x200c;
+    return unicode_is_word(left) || unicode_is_word(right) || (left & ~1u) == 0x200c ||
+           (right & ~1u) == 0x200c;
 }
 
 /* The first added piece from `at` on; NULL: none. */
-static inline const tokenizer_added *tokenizer__next_added(const tokenizer *t, bool normalized, const tokenizer__view *v,
-                                                           size_t at, size_t *start, size_t *end)
+static inline const tokenizer_added *tokenizer__next_added(const tokenizer *t, bool normalized,
+                                                           const tokenizer__view *v, size_t at, size_t *start,
+                                                           size_t *end)
 {
     const tokenizer_added *best = NULL;
     size_t                 next;
@@ -1247,7 +1309,8 @@ static inline const tokenizer_added *tokenizer__next_added(const tokenizer *t, b
 }
 
 /* What stands between added pieces, as words. */
-static inline bool tokenizer__encode_between(const tokenizer *t, tokenizer__scratch *s, tokenizer__view v, token_list *list)
+static inline bool tokenizer__encode_between(const tokenizer *t, tokenizer__scratch *s, tokenizer__view v,
+                                             token_list *list)
 {
     tokenizer__run *last = &s->runs[t->normalizers % 2];
     if (!tokenizer__walk(t->pre_tokenizer, t->pre_tokenizers, &v, &s->runs[2], last)) return false;
@@ -1261,9 +1324,10 @@ static inline bool tokenizer__encode_between(const tokenizer *t, tokenizer__scra
     return good;
 }
 
-/* Takes added pieces out of a text, and goes on with what is between them: of the text itself, then of its normalized parts. */
-static inline bool tokenizer__encode(const tokenizer *t, tokenizer__scratch *s, bool normalized, tokenizer__view v,
-                                     token_list *list)
+/* Takes added pieces out of a text, and goes on with what is between them: of the text itself, then of its
+ * normalized parts. */
+static inline bool tokenizer__encode(const tokenizer *t, tokenizer__scratch *s, bool normalized,
+                                     tokenizer__view v, token_list *list)
 {
     bool good = v.bytes <= TOKENIZER_MAX_TEXT;
     for (size_t at = 0, start, end; good && at < v.bytes; at = end) {
@@ -1280,7 +1344,8 @@ static inline bool tokenizer__encode(const tokenizer *t, tokenizer__scratch *s, 
     return good;
 }
 
-/* Appends the text's pieces to the list; false when memory ran out, or the text is longer than TOKENIZER_MAX_TEXT. */
+/* Appends the text's pieces to the list; false when memory ran out, or the text is longer than
+ * TOKENIZER_MAX_TEXT. */
 static inline bool tokenizer_encode(const tokenizer *t, const char *text, size_t bytes, token_list *list)
 {
     tokenizer__scratch    scratch = {0};
@@ -1290,7 +1355,8 @@ static inline bool tokenizer_encode(const tokenizer *t, const char *text, size_t
     return good;
 }
 
-/* The same with the tokens before and behind a text that post_processor tells, which stand for none of its bytes. */
+/* The same with the tokens before and behind a text that post_processor tells, which stand for none of its
+ * bytes. */
 static inline bool tokenizer_encode_all(const tokenizer *t, const char *text, size_t bytes, token_list *list)
 {
     bool good = true;
@@ -1300,7 +1366,8 @@ static inline bool tokenizer_encode_all(const tokenizer *t, const char *text, si
     return good;
 }
 
-/* The bytes that an id adds to a text, which need not be whole characters; WordPiece: the piece. "" for an id that there is not. */
+/* The bytes that an id adds to a text, which need not be whole characters; WordPiece: the piece. "" for an id
+ * that there is not. */
 static inline const char *tokenizer_text(const tokenizer *t, int64_t id, size_t *bytes)
 {
     bool known = id >= 0 && id < t->count && t->pieces[id].said;
@@ -1325,7 +1392,8 @@ static inline size_t tokenizer__say(const tokenizer *t, const tokenizer_piece *p
     if (t->decoder & TOKENIZER__JOIN && !first && bytes >= 2 && memcmp(text, "##", 2) == 0) {
         text += 2;
         bytes -= 2;
-    } else if (!first && (t->decoder & TOKENIZER__APART || (t->decoder & TOKENIZER__JOIN && !tokenizer__joins(t, text, bytes)))) {
+    } else if (!first && (t->decoder & TOKENIZER__APART ||
+                          (t->decoder & TOKENIZER__JOIN && !tokenizer__joins(t, text, bytes)))) {
         to[at++] = ' ';
     }
     for (size_t i = 0; i < bytes; i++)
@@ -1345,10 +1413,10 @@ static inline size_t tokenizer__mend(char *text, size_t bytes)
     return bytes;
 }
 
-/* The text that tokens make, to be freed, with a 0 behind its bytes; NULL: out of memory. Without special pieces, if they are
- * skipped, and without ids that there are not. */
-static inline char *tokenizer_decode(const tokenizer *t, const token *tokens, size_t count, bool skip_special_tokens,
-                                     size_t *bytes)
+/* The text that tokens make, to be freed, with a 0 behind its bytes; NULL: out of memory. Without special
+ * pieces, if they are skipped, and without ids that there are not. */
+static inline char *tokenizer_decode(const tokenizer *t, const token *tokens, size_t count,
+                                     bool skip_special_tokens, size_t *bytes)
 {
     size_t room = 1, from = 0;
     bool   first = true, ends = false;
@@ -1361,7 +1429,9 @@ static inline char *tokenizer_decode(const tokenizer *t, const token *tokens, si
     char *text = malloc(room);
     for (size_t i = 0; text && i < count; i++) {
         const int id = tokens[i].id;
-        if (id < 0 || id >= t->count || t->pieces[id].said == NULL || (skip_special_tokens && t->pieces[id].special)) continue;
+        if (id < 0 || id >= t->count || t->pieces[id].said == NULL ||
+            (skip_special_tokens && t->pieces[id].special))
+            continue;
         if (!t->pieces[id].byte) *bytes = from + tokenizer__mend(text + from, *bytes - from);
         *bytes += tokenizer__say(t, &t->pieces[id], first, text + *bytes);
         if (!t->pieces[id].byte) from = *bytes;
@@ -1398,7 +1468,8 @@ static inline tokenizer *tokenizer__new(char *file, tokenizer_model model, text_
 /* Pieces say what they are. */
 static inline void tokenizer__speak(tokenizer *t)
 {
-    for (int id = 0; id < t->count; id++) t->pieces[id].said = t->pieces[id].text, t->pieces[id].said_bytes = t->pieces[id].bytes;
+    for (int id = 0; id < t->count; id++)
+        t->pieces[id].said = t->pieces[id].text, t->pieces[id].said_bytes = t->pieces[id].bytes;
 }
 
 static inline tokenizer *tokenizer__done(tokenizer *t, bool good)
@@ -1408,15 +1479,17 @@ static inline tokenizer *tokenizer__done(tokenizer *t, bool good)
     return NULL;
 }
 
-/* How texts are split where their pre_tokenizer does not say it: GPT-2's expression; numbers as Rust knows them, of Unicode 17; words
- * and what is between words and spaces, where Rust's \w has two characters more than Oniguruma's. */
+/* How texts are split where their pre_tokenizer does not say it: GPT-2's expression; numbers as Rust knows
+ * them, of Unicode 17; words and what is between words and spaces, where Rust's \w has two characters more
+ * than Oniguruma's. */
 #define TOKENIZER__SPACES "\\s"
 #define TOKENIZER__GPT2 "'(?:[stmd]|re|ve|ll)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define TOKENIZER__NUMBERS "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]"
 #define TOKENIZER__WORDS "[\\w\\u200c\\u200d]+|[^\\w\\s\\u200c\\u200d]+"
 
 /* Takes the expression; false: it is NULL, or there are too many steps. */
-static inline bool tokenizer__add_split(tokenizer *t, expression *by, tokenizer__behavior behavior, bool inverted)
+static inline bool tokenizer__add_split(tokenizer *t, expression *by, tokenizer__behavior behavior,
+                                        bool inverted)
 {
     if (by == NULL || t->pre_tokenizers == TOKENIZER_MAX_STEPS) return expression_free(by), false;
     t->pre_tokenizer[t->pre_tokenizers++] = (tokenizer__step){
@@ -1438,7 +1511,8 @@ static inline bool tokenizer__split_marks(tokenizer *t, tokenizer__behavior beha
 }
 
 /* Takes the text, bytes and a 0 behind them, which was allocated; one piece a line. name: for messages. */
-static inline tokenizer *tokenizer_wordpiece_of(char *text, size_t bytes, const char *name, bool lower, text_error *error)
+static inline tokenizer *tokenizer_wordpiece_of(char *text, size_t bytes, const char *name, bool lower,
+                                                text_error *error)
 {
     tokenizer *t = tokenizer__new(text, TOKENIZER_WORDPIECE, error);
     bool       good = t != NULL;
@@ -1457,9 +1531,11 @@ static inline tokenizer *tokenizer_wordpiece_of(char *text, size_t bytes, const 
     }
     good = good && tokenizer__index(t, name, error);
     if (good && (t->unknown = tokenizer_id(t, "[UNK]")) < 0)
-        good = text_fail(error, "%s: there is no line [UNK]; is it a vocabulary of BERT, one piece a line?", name);
+        good = text_fail(error, "%s: there is no line [UNK]; is it a vocabulary of BERT, one piece a line?",
+                         name);
     if (!good) return tokenizer__done(t, false);
-    if (!tokenizer__split_by(t, TOKENIZER__SPACES, TOKENIZER__REMOVED) || !tokenizer__split_marks(t, TOKENIZER__ISOLATED)) {
+    if (!tokenizer__split_by(t, TOKENIZER__SPACES, TOKENIZER__REMOVED) ||
+        !tokenizer__split_marks(t, TOKENIZER__ISOLATED)) {
         text_fail(error, "out of memory");
         return tokenizer__done(t, false);
     }
@@ -1502,9 +1578,12 @@ static inline bool tokenizer__read_vocabulary(tokenizer *t, json *j)
     bool   good = json_object(j);
     while (good && (piece = json_key(j, &bytes)) != NULL) {
         int  id = json_int(j, piece, 0, TOKENIZER_MAX_PIECES - 1);
-        long raw = j->failed ? 0 : t->model == TOKENIZER_BPE_BYTES ? tokenizer__to_bytes(piece, bytes) : (long)bytes;
+        long raw = j->failed                         ? 0
+                   : t->model == TOKENIZER_BPE_BYTES ? tokenizer__to_bytes(piece, bytes)
+                                                     : (long)bytes;
         if (j->failed || raw <= 0)
-            good = json_fail(j, "a piece is empty or holds a character that stands for no byte; is it a byte-level vocabulary?");
+            good = json_fail(j, "a piece is empty or holds a character that stands for no byte; is it a "
+                                "byte-level vocabulary?");
         else if (id < t->count && t->pieces[id].text)
             good = json_fail(j, "the id of this piece has been given to another one");
         else if (!tokenizer__add(t, id, piece, (size_t)raw))
@@ -1529,7 +1608,9 @@ static inline bool tokenizer__add_pair(tokenizer__pairs *pairs, tokenizer__pair 
 {
     if (pairs->count == pairs->capacity) {
         size_t           capacity = pairs->capacity ? pairs->capacity * 2 : 1024;
-        tokenizer__pair *items = capacity <= TOKENIZER_MAX_PIECES ? realloc(pairs->items, capacity * sizeof *items) : NULL;
+        tokenizer__pair *items = capacity <= TOKENIZER_MAX_PIECES
+                                     ? realloc(pairs->items, capacity * sizeof *items)
+                                     : NULL;
         if (items == NULL) return false;
         pairs->items = items;
         pairs->capacity = capacity;
@@ -1548,21 +1629,26 @@ static inline bool tokenizer__split_pair(char *text, size_t bytes, int line, tok
 }
 
 /* The ids of a merge; -1 where there is no such piece. */
-static inline tokenizer_merge tokenizer__merge_of(const tokenizer *t, const tokenizer__pair *pair, char *whole)
+static inline tokenizer_merge tokenizer__merge_of(const tokenizer *t, const tokenizer__pair *pair,
+                                                  char *whole)
 {
     const bool bytes = t->model == TOKENIZER_BPE_BYTES;
     long       left = bytes ? tokenizer__to_bytes(pair->left, pair->left_bytes) : (long)pair->left_bytes;
     long       right = bytes ? tokenizer__to_bytes(pair->right, pair->right_bytes) : (long)pair->right_bytes;
-    if (left <= 0 || right <= 0 || (size_t)left > t->longest || (size_t)right > t->longest) return (tokenizer_merge){-1, -1, -1};
+    if (left <= 0 || right <= 0 || (size_t)left > t->longest || (size_t)right > t->longest)
+        return (tokenizer_merge){-1, -1, -1};
     memcpy(whole, pair->left, (size_t)left);
-    const long prefix = t->prefix && (size_t)right > strlen(t->prefix) ? (long)strlen(t->prefix) : 0; /* goes within the whole */
+    /* goes within the whole */
+    const long prefix = t->prefix && (size_t)right > strlen(t->prefix) ? (long)strlen(t->prefix) : 0;
     memcpy(whole + left, pair->right + prefix, (size_t)(right - prefix));
-    return (tokenizer_merge){tokenizer__find(t, pair->left, (size_t)left), tokenizer__find(t, pair->right, (size_t)right),
+    return (tokenizer_merge){tokenizer__find(t, pair->left, (size_t)left),
+                             tokenizer__find(t, pair->right, (size_t)right),
                              tokenizer__find(t, whole, (size_t)(left + right - prefix))};
 }
 
 /* The first pair with rank 0. */
-static inline bool tokenizer__take_merges(tokenizer *t, const tokenizer__pairs *pairs, const char *path, text_error *error)
+static inline bool tokenizer__take_merges(tokenizer *t, const tokenizer__pairs *pairs, const char *path,
+                                          text_error *error)
 {
     t->merges = malloc((pairs->count + 1) * sizeof *t->merges);
     t->merge_slots = tokenizer__slots(pairs->count, &t->merge_mask);
@@ -1575,7 +1661,8 @@ static inline bool tokenizer__take_merges(tokenizer *t, const tokenizer__pairs *
         uint32_t        slot = tokenizer__merge_slot(t, merge.left, merge.right);
         if (merge.left < 0 || merge.right < 0 || merge.result < 0)
             good = text_fail(error,
-                             "%s:%d: the vocabulary lacks a piece of this line, or both as one; do the files belong together?",
+                             "%s:%d: the vocabulary lacks a piece of this line, or both as one; do the files "
+                             "belong together?",
                              path, line);
         else if (t->merge_slots[slot] >= 0)
             good = text_fail(error, "%s:%d: the line says again what an earlier one said", path, line);
@@ -1587,7 +1674,8 @@ static inline bool tokenizer__take_merges(tokenizer *t, const tokenizer__pairs *
 }
 
 /* Two pieces a line. */
-static inline bool tokenizer__read_merges(tokenizer__pairs *pairs, const char *path, char *text, size_t bytes, text_error *error)
+static inline bool tokenizer__read_merges(tokenizer__pairs *pairs, const char *path, char *text, size_t bytes,
+                                          text_error *error)
 {
     int line = 1;
     for (char *at = text, *end = text + bytes, *next; at < end; at = next, line++) {
@@ -1599,7 +1687,8 @@ static inline bool tokenizer__read_merges(tokenizer__pairs *pairs, const char *p
         if ((length >= 8 && memcmp(at, "#version", 8) == 0) || (length == 0 && next == end)) continue;
         if (!tokenizer__split_pair(at, length, line, &pair))
             return text_fail(error, "%s:%d: two pieces with one space between them belong here", path, line);
-        if (!tokenizer__add_pair(pairs, pair)) return text_fail(error, "out of memory: '%s' has too many lines", path);
+        if (!tokenizer__add_pair(pairs, pair))
+            return text_fail(error, "out of memory: '%s' has too many lines", path);
     }
     return true;
 }
@@ -1609,38 +1698,42 @@ static inline bool tokenizer__find_bytes(tokenizer *t, const char *path, text_er
     for (int byte = 0; byte < 256; byte++) {
         char c = (char)byte;
         if ((t->byte_piece[byte] = tokenizer__find(t, &c, 1)) < 0)
-            return text_fail(error, "%s: no piece stands for the byte %d alone; byte-level BPE needs all 256", path, byte);
+            return text_fail(error, "%s: no piece stands for the byte %d alone; byte-level BPE needs all 256",
+                             path, byte);
     }
     return true;
 }
 
 /* Takes both texts, which were allocated, with a 0 behind each. */
-static inline tokenizer *tokenizer_bpe_of(char *vocabulary, const char *vocabulary_name, char *merges, size_t merges_bytes,
-                                          const char *merges_name, text_error *error)
+static inline tokenizer *tokenizer_bpe_of(char *vocabulary, const char *vocabulary_name, char *merges,
+                                          size_t merges_bytes, const char *merges_name, text_error *error)
 {
     tokenizer       *t = tokenizer__new(vocabulary, TOKENIZER_BPE_BYTES, error);
     tokenizer__pairs pairs = {0};
     bool             good = t != NULL;
     json             j = json_begin(vocabulary_name, vocabulary, error);
-    good = good && tokenizer__read_vocabulary(t, &j) && json_end(&j) && tokenizer__index(t, vocabulary_name, error) &&
-           tokenizer__find_bytes(t, vocabulary_name, error) &&
+    good = good && tokenizer__read_vocabulary(t, &j) && json_end(&j) &&
+           tokenizer__index(t, vocabulary_name, error) && tokenizer__find_bytes(t, vocabulary_name, error) &&
            tokenizer__read_merges(&pairs, merges_name, merges, merges_bytes, error) &&
            tokenizer__take_merges(t, &pairs, merges_name, error);
     free(pairs.items);
     free(merges);
-    if (good && !tokenizer__split_by(t, TOKENIZER__GPT2, TOKENIZER__ISOLATED)) good = text_fail(error, "out of memory");
+    if (good && !tokenizer__split_by(t, TOKENIZER__GPT2, TOKENIZER__ISOLATED))
+        good = text_fail(error, "out of memory");
     if (!good) return tokenizer__done(t, false);
     tokenizer__speak(t);
     return t;
 }
 
 /* vocab.json, {"piece": id, ...}, and merges.txt. */
-static inline tokenizer *tokenizer_bpe(const char *vocabulary_path, const char *merges_path, text_error *error)
+static inline tokenizer *tokenizer_bpe(const char *vocabulary_path, const char *merges_path,
+                                       text_error *error)
 {
     size_t bytes, merges_bytes;
     char  *vocabulary = text_read(vocabulary_path, TOKENIZER_MAX_FILE, &bytes, error);
     char  *merges = vocabulary ? text_read(merges_path, TOKENIZER_MAX_FILE, &merges_bytes, error) : NULL;
-    if (merges) return tokenizer_bpe_of(vocabulary, vocabulary_path, merges, merges_bytes, merges_path, error);
+    if (merges)
+        return tokenizer_bpe_of(vocabulary, vocabulary_path, merges, merges_bytes, merges_path, error);
     free(vocabulary);
     return NULL;
 }
@@ -1744,7 +1837,8 @@ static inline bool tokenizer__is_charsmap(const unsigned char *table, size_t byt
         const uint32_t unit = tokenizer__unit(table + 4, i);
         const size_t   leaf = i ^ tokenizer__unit_offset(unit);
         if (unit >> 31 || !(unit >> 8 & 1)) continue;
-        if (leaf >= count || (tokenizer__unit(table + 4, leaf) & 0x7fffffffu) >= bytes - 4 - size) return false;
+        if (leaf >= count || (tokenizer__unit(table + 4, leaf) & 0x7fffffffu) >= bytes - 4 - size)
+            return false;
     }
     return true;
 }
@@ -1759,7 +1853,8 @@ static inline bool tokenizer__take_charsmap(json *j, const tokenizer__rule *rule
     return true;
 }
 
-/* The expression, or the text, of which a rule's pattern tells; NULL: it is not known, which has been said. */
+/* The expression, or the text, of which a rule's pattern tells; NULL: it is not known, which has been
+ * said. */
 static inline expression *tokenizer__pattern_of(json *j, const tokenizer__rule *rule)
 {
     const char *text = rule->string[TOKENIZER__PATTERN], *why = "it is empty";
@@ -1768,8 +1863,8 @@ static inline expression *tokenizer__pattern_of(json *j, const tokenizer__rule *
     expression *e = bytes == 0         ? NULL
                     : rule->expression ? expression_of(text, bytes, &why)
                                        : expression_literal(text, bytes, &why);
-    (void)snprintf(sentence, sizeof sentence, "the pattern '%.*s' is not known here: %s", bytes > 100 ? 100 : (int)bytes,
-                   text ? text : "", why ? why : "");
+    (void)snprintf(sentence, sizeof sentence, "the pattern '%.*s' is not known here: %s",
+                   bytes > 100 ? 100 : (int)bytes, text ? text : "", why ? why : "");
     return e ? e : (json_fail(j, sentence), NULL);
 }
 
@@ -1777,8 +1872,9 @@ static inline unsigned tokenizer__bert_of(const tokenizer__rule *rule)
 {
     const int *flag = rule->flag, lower = flag[TOKENIZER__LOWERCASE] != 0;
     const int  accents = flag[TOKENIZER__ACCENTS] < 0 ? lower : flag[TOKENIZER__ACCENTS];
-    return (flag[TOKENIZER__CLEAN_TEXT] ? TOKENIZER__CLEAN : 0u) | (flag[TOKENIZER__CHINESE] ? TOKENIZER__ALONE : 0u) |
-           (accents ? TOKENIZER__FOLD : 0u) | (lower ? TOKENIZER__LOWER : 0u);
+    return (flag[TOKENIZER__CLEAN_TEXT] ? TOKENIZER__CLEAN : 0u) |
+           (flag[TOKENIZER__CHINESE] ? TOKENIZER__ALONE : 0u) | (accents ? TOKENIZER__FOLD : 0u) |
+           (lower ? TOKENIZER__LOWER : 0u);
 }
 
 /* The normalizers that have no settings. */
@@ -1842,7 +1938,8 @@ static inline bool tokenizer__take_normalizer(tokenizer__reader *r, json *j, con
 
 static inline bool tokenizer__take_metaspace(const tokenizer__rule *rule, tokenizer__step *step)
 {
-    const bool never = tokenizer__is(rule, TOKENIZER__SCHEME, "never") || rule->flag[TOKENIZER__PREFIX_SPACE] == 0;
+    const bool never = tokenizer__is(rule, TOKENIZER__SCHEME, "never") ||
+                       rule->flag[TOKENIZER__PREFIX_SPACE] == 0;
     const bool first = tokenizer__is(rule, TOKENIZER__SCHEME, "first");
     step->kind = TOKENIZER__METASPACE;
     step->flags = (never   ? 0u
@@ -1856,7 +1953,8 @@ static inline bool tokenizer__take_metaspace(const tokenizer__rule *rule, tokeni
 
 static inline bool tokenizer__behavior_of(const tokenizer__rule *rule, tokenizer__behavior *behavior)
 {
-    static const char *const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"};
+    static const char *const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
+                                        "MergedWithNext"};
     const char              *name = rule->string[TOKENIZER__BEHAVIOR];
     const int                i = name ? tokenizer__among(names, 5, name) : 0;
     *behavior = i < 0 ? TOKENIZER__ISOLATED : (tokenizer__behavior)i;
@@ -1872,9 +1970,11 @@ static inline bool tokenizer__splits(tokenizer__reader *r, json *j, const tokeni
     tokenizer__behavior behavior;
     if (!tokenizer__behavior_of(rule, &behavior)) return false;
     if (tokenizer__is(rule, TOKENIZER__TYPE, "Split"))
-        return tokenizer__add_split(t, tokenizer__pattern_of(j, rule), behavior, flag[TOKENIZER__INVERT] == 1);
+        return tokenizer__add_split(t, tokenizer__pattern_of(j, rule), behavior,
+                                    flag[TOKENIZER__INVERT] == 1);
     if (tokenizer__is(rule, TOKENIZER__TYPE, "BertPreTokenizer"))
-        return tokenizer__split_by(t, TOKENIZER__SPACES, TOKENIZER__REMOVED) && tokenizer__split_marks(t, TOKENIZER__ISOLATED);
+        return tokenizer__split_by(t, TOKENIZER__SPACES, TOKENIZER__REMOVED) &&
+               tokenizer__split_marks(t, TOKENIZER__ISOLATED);
     if (tokenizer__is(rule, TOKENIZER__TYPE, "Punctuation")) return tokenizer__split_marks(t, behavior);
     if (tokenizer__is(rule, TOKENIZER__TYPE, "WhitespaceSplit"))
         return tokenizer__split_by(t, TOKENIZER__SPACES, TOKENIZER__REMOVED);
@@ -1883,10 +1983,11 @@ static inline bool tokenizer__splits(tokenizer__reader *r, json *j, const tokeni
                (t->pre_tokenizer[t->pre_tokenizers - 1].inverted = true);
     if (tokenizer__is(rule, TOKENIZER__TYPE, "Digits"))
         return tokenizer__split_by(t, TOKENIZER__NUMBERS,
-                                   flag[TOKENIZER__INDIVIDUAL] == 1 ? TOKENIZER__ISOLATED : TOKENIZER__CONTIGUOUS);
+                                   flag[TOKENIZER__INDIVIDUAL] == 1 ? TOKENIZER__ISOLATED
+                                                                    : TOKENIZER__CONTIGUOUS);
     return tokenizer__is(rule, TOKENIZER__TYPE, "CharDelimiterSplit") && delimiter && *delimiter &&
-           tokenizer__add_split(t, expression_literal(delimiter, rule->bytes[TOKENIZER__DELIMITER], &why), TOKENIZER__REMOVED,
-                                false);
+           tokenizer__add_split(t, expression_literal(delimiter, rule->bytes[TOKENIZER__DELIMITER], &why),
+                                TOKENIZER__REMOVED, false);
 }
 
 static inline bool tokenizer__byte_level_of(tokenizer__reader *r, const tokenizer__rule *rule)
@@ -1911,7 +2012,8 @@ static inline bool tokenizer__take_pre_tokenizer(tokenizer__reader *r, json *j, 
     else if (good && tokenizer__is(rule, TOKENIZER__TYPE, "Metaspace"))
         good = !r->spelled && tokenizer__take_metaspace(rule, &step);
     else if (good && tokenizer__is(rule, TOKENIZER__TYPE, "FixedLength"))
-        step = (tokenizer__step){.kind = TOKENIZER__LENGTH, .flags = rule->length ? (unsigned)rule->length : 5};
+        step = (tokenizer__step){.kind = TOKENIZER__LENGTH,
+                                 .flags = rule->length ? (unsigned)rule->length : 5};
     else
         good = good && tokenizer__splits(r, j, rule);
     if (!good) return tokenizer__refuse(j, "pre_tokenizer", rule);
@@ -1927,7 +2029,8 @@ static inline bool tokenizer__take_decoder(tokenizer__reader *r, json *j, const 
     if (strcmp(type, "ByteFallback") == 0) {
         flags = TOKENIZER__SPOKEN_BYTES;
     } else if (strcmp(type, "Metaspace") == 0) {
-        const bool never = tokenizer__is(rule, TOKENIZER__SCHEME, "never") || rule->flag[TOKENIZER__PREFIX_SPACE] == 0;
+        const bool never = tokenizer__is(rule, TOKENIZER__SCHEME, "never") ||
+                           rule->flag[TOKENIZER__PREFIX_SPACE] == 0;
         flags = TOKENIZER__SPOKEN_SPACES | (never ? 0u : TOKENIZER__STRIP_FIRST);
         good = tokenizer__is(rule, TOKENIZER__REPLACEMENT, "\xe2\x96\x81");
     } else if (strcmp(type, "Replace") == 0) {
@@ -1994,13 +2097,15 @@ static inline bool tokenizer__read_rule(tokenizer__reader *r, json *j, tokenizer
             rule.length = json_int(j, key, 1, 1 << 20);
         else if (strcmp(key, "start") == 0 || strcmp(key, "stop") == 0)
             *(key[2] == 'a' ? &rule.start : &rule.stop) = json_int(j, key, 0, 100);
-        else if (depth < 2 &&
-                 (strcmp(key, "normalizers") == 0 || strcmp(key, "pretokenizers") == 0 || strcmp(key, "decoders") == 0))
-            for (sequence = json_array(j); sequence && json_item(j);) (void)tokenizer__read_rule(r, j, take, depth + 1);
+        else if (depth < 2 && (strcmp(key, "normalizers") == 0 || strcmp(key, "pretokenizers") == 0 ||
+                               strcmp(key, "decoders") == 0))
+            for (sequence = json_array(j); sequence && json_item(j);)
+                (void)tokenizer__read_rule(r, j, take, depth + 1);
         else
             json_skip(j);
     }
-    return !j->failed && ((sequence && tokenizer__is(&rule, TOKENIZER__TYPE, "Sequence")) || take(r, j, &rule));
+    return !j->failed &&
+           ((sequence && tokenizer__is(&rule, TOKENIZER__TYPE, "Sequence")) || take(r, j, &rule));
 }
 
 static inline bool tokenizer__read_added(tokenizer *t, json *j)
@@ -2027,7 +2132,8 @@ static inline bool tokenizer__read_added(tokenizer *t, json *j)
             json_skip(j);
     }
     if (j->failed) return false;
-    if (a.id < 0 || a.text == NULL || a.bytes == 0) return json_fail(j, "an added token lacks its id or content");
+    if (a.id < 0 || a.text == NULL || a.bytes == 0)
+        return json_fail(j, "an added token lacks its id or content");
     if (t->added_count == TOKENIZER_MAX_ADDED) return json_fail(j, "there are too many added tokens");
     if ((t->added_count & (t->added_count - 1)) == 0) { /* 0, 1, 2, 4, ...: full */
         tokenizer_added *added = realloc(t->added, ((size_t)t->added_count * 2 + 1) * sizeof *added);
@@ -2049,9 +2155,10 @@ static inline bool tokenizer__read_scores(tokenizer *t, json *j)
     size_t bytes;
     for (bool list = json_array(j); list && json_item(j);) {
         double score = 0;
-        bool   pair = json_array(j) && json_item(j) && (piece = json_string(j, &bytes)) != NULL && json_item(j);
+        bool pair = json_array(j) && json_item(j) && (piece = json_string(j, &bytes)) != NULL && json_item(j);
         if (pair) score = json_number(j);
-        if (!pair || json_item(j)) (void)json_fail(j, "a piece with its score, [\"...\", -1.5], belongs here");
+        if (!pair || json_item(j))
+            (void)json_fail(j, "a piece with its score, [\"...\", -1.5], belongs here");
         if (j->failed) return false;
         if (bytes > TOKENIZER_MAX_PIECE || !(score >= -1e30 && score <= 1e30))
             return json_fail(j, "a piece is too long or its score too large");
@@ -2081,7 +2188,8 @@ static inline bool tokenizer__read_pairs(tokenizer__pairs *pairs, json *j)
             good = text && tokenizer__split_pair(text, bytes, j->line, &pair);
         }
         if (!good) return json_fail(j, "two pieces, \"a b\" or [\"a\", \"b\"], belong here");
-        if (!tokenizer__add_pair(pairs, pair)) return json_fail(j, "out of memory: there are too many merges");
+        if (!tokenizer__add_pair(pairs, pair))
+            return json_fail(j, "out of memory: there are too many merges");
     }
     return !j->failed;
 }
@@ -2160,14 +2268,16 @@ static inline void tokenizer__read_template(tokenizer__reader *r, json *j)
 
 static inline bool tokenizer__read_post_processor(tokenizer__reader *r, json *j, int depth)
 {
-    static const char *const known[] = {"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"};
+    static const char *const known[] = {"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence",
+                                        "TemplateProcessing"};
     char                    *key;
     if (json_null(j)) return true;
     if (!json_object(j)) return false;
     while ((key = json_key(j, NULL)) != NULL) {
         if (strcmp(key, "type") == 0) {
             const char *type = json_string(j, NULL);
-            if (type && tokenizer__among(known, 5, type) < 0) (void)json_fail(j, "the post_processor is not known here");
+            if (type && tokenizer__among(known, 5, type) < 0)
+                (void)json_fail(j, "the post_processor is not known here");
         } else if (strcmp(key, "cls") == 0 || strcmp(key, "sep") == 0) {
             const int side = *key == 's';
             if (json_array(j) && json_item(j)) tokenizer__add_around(r, j, side, json_string(j, NULL));
@@ -2216,7 +2326,8 @@ static inline bool tokenizer__pieces_to_bytes(tokenizer *t, const char *name, te
         tokenizer_piece *piece = &t->pieces[id];
         const long       bytes = piece->text ? tokenizer__to_bytes(piece->text, piece->bytes) : 0;
         if (bytes < 0 && !piece->special)
-            return text_fail(error, "%s: the piece of id %d holds a character that stands for no byte", name, id);
+            return text_fail(error, "%s: the piece of id %d holds a character that stands for no byte", name,
+                             id);
         if (bytes < 0) piece->text = NULL;
         piece->bytes = (size_t)(bytes < 0 ? 0 : bytes);
     }
@@ -2225,7 +2336,10 @@ static inline bool tokenizer__pieces_to_bytes(tokenizer *t, const char *name, te
 
 static inline int tokenizer__hex(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
 }
 
 /* The byte of a piece like <0x0A>; -1: it is none. */
@@ -2242,23 +2356,27 @@ static inline bool tokenizer__find_fallback(tokenizer *t, const char *name, text
     for (int byte = 0; byte < 256; byte++) {
         (void)snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
         if ((t->byte_piece[byte] = tokenizer__find(t, text, 6)) < 0)
-            return text_fail(error, "%s: byte_fallback needs all 256 bytes, and there is no piece %s", name, text);
+            return text_fail(error, "%s: byte_fallback needs all 256 bytes, and there is no piece %s", name,
+                             text);
     }
     return true;
 }
 
-/* What a piece says: itself, a byte, or with spaces where ▁ or BPEDecoder's suffix stands. Returns what follows it. */
+/* What a piece says: itself, a byte, or with spaces where ▁ or BPEDecoder's suffix stands. Returns what
+ * follows it. */
 static inline char *tokenizer__say_piece(const tokenizer *t, tokenizer_piece *piece, char *to)
 {
-    const char  *text = piece->said;
-    const int    byte = t->decoder & TOKENIZER__SPOKEN_BYTES ? tokenizer__byte_of(text, piece->said_bytes) : -1;
+    const char *text = piece->said;
+    const int byte = t->decoder & TOKENIZER__SPOKEN_BYTES ? tokenizer__byte_of(text, piece->said_bytes) : -1;
     const size_t suffix = t->spoken_suffix ? strlen(t->spoken_suffix) : SIZE_MAX;
     piece->byte = byte >= 0;
-    piece->ends = piece->said_bytes >= suffix && memcmp(text + piece->said_bytes - suffix, t->spoken_suffix, suffix) == 0;
+    piece->ends = piece->said_bytes >= suffix &&
+                  memcmp(text + piece->said_bytes - suffix, t->spoken_suffix, suffix) == 0;
     piece->said = to;
     if (piece->byte) *to++ = (char)byte;
     for (size_t i = 0, end = piece->said_bytes - (piece->ends ? suffix : 0); byte < 0 && i < end; i++) {
-        const bool space = t->decoder & TOKENIZER__SPOKEN_SPACES && end - i >= 3 && memcmp(text + i, "\xe2\x96\x81", 3) == 0;
+        const bool space = t->decoder & TOKENIZER__SPOKEN_SPACES && end - i >= 3 &&
+                           memcmp(text + i, "\xe2\x96\x81", 3) == 0;
         *to++ = space ? ' ' : text[i];
         if (space) i += 2;
     }
@@ -2280,7 +2398,8 @@ static inline bool tokenizer__speak_all(tokenizer *t)
         tokenizer_piece *piece = &t->pieces[t->added[i].id];
         piece->said = t->added[i].text;
         piece->said_bytes = t->added[i].bytes;
-        piece->special = t->added[i].special && strcmp(t->added[i].content, t->added[i].text) == 0; /* as tokenizers has it */
+        /* as tokenizers has it */
+        piece->special = t->added[i].special && strcmp(t->added[i].content, t->added[i].text) == 0;
     }
     for (int id = 0; id < t->count; id++) room += t->pieces[id].said_bytes;
     char *to = t->spoken = malloc(room);
@@ -2319,7 +2438,8 @@ static inline bool tokenizer__find_unknown(tokenizer__reader *r, const char *nam
     if (t->model == TOKENIZER_UNIGRAM) return text_fail(error, "%s: 'unk_id' is not the id of a piece", name);
     if (r->unknown) t->unknown = tokenizer__find(t, r->unknown, strlen(r->unknown));
     if ((r->unknown && t->unknown < 0) || ((r->wordpiece || r->wordlevel) && r->unknown == NULL))
-        return text_fail(error, "%s: the vocabulary lacks the unk_token '%s'", name, r->unknown ? r->unknown : "");
+        return text_fail(error, "%s: the vocabulary lacks the unk_token '%s'", name,
+                         r->unknown ? r->unknown : "");
     return true;
 }
 
@@ -2330,7 +2450,8 @@ static inline bool tokenizer__find_around(tokenizer__reader *r, const char *name
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < r->around_count[side]; i++)
             if ((ids[side][i] = tokenizer_id(t, r->around[side][i])) < 0)
-                return text_fail(error, "%s: the post_processor's '%s' is no piece", name, r->around[side][i]);
+                return text_fail(error, "%s: the post_processor's '%s' is no piece", name,
+                                 r->around[side][i]);
     t->before_count = r->around_count[0];
     t->after_count = r->around_count[1];
     return true;
@@ -2345,7 +2466,9 @@ static inline bool tokenizer__find_affixes(tokenizer__reader *r, const char *nam
         return text_fail(error, "%s: only ## is known as continuing_subword_prefix of WordPiece", name);
     for (int i = 0; i < 2 && (t->model == TOKENIZER_BPE || t->model == TOKENIZER_BPE_BYTES); i++) {
         const size_t length = affix[i] ? strlen(affix[i]) : 0;
-        const long   bytes = t->model == TOKENIZER_BPE ? (long)length : length ? tokenizer__to_bytes(affix[i], length) : 0;
+        const long   bytes = t->model == TOKENIZER_BPE ? (long)length
+                             : length                  ? tokenizer__to_bytes(affix[i], length)
+                                                       : 0;
         if (bytes < 0 || bytes > TOKENIZER_MAX_SUFFIX)
             return text_fail(error, "%s: the %s '%.60s' is too long, or stands for no bytes", name,
                              i ? "end_of_word_suffix" : "continuing_subword_prefix", affix[i]);
@@ -2374,15 +2497,18 @@ static inline bool tokenizer__settle(tokenizer__reader *r, const char *name, tex
     t->model = tokenizer__model_of(r);
     if (bytes) t->byte_fallback = false;
     if (!tokenizer__find_affixes(r, name, error)) return false;
-    if ((bytes && !tokenizer__pieces_to_bytes(t, name, error)) || !tokenizer__index(t, name, error)) return false;
-    if (bytes ? !tokenizer__find_bytes(t, name, error) : t->byte_fallback && !tokenizer__find_fallback(t, name, error))
+    if ((bytes && !tokenizer__pieces_to_bytes(t, name, error)) || !tokenizer__index(t, name, error))
+        return false;
+    if (bytes ? !tokenizer__find_bytes(t, name, error)
+              : t->byte_fallback && !tokenizer__find_fallback(t, name, error))
         return false;
     if (!words && !tokenizer__take_merges(t, &r->merges, name, error)) return false;
     if (!tokenizer__find_unknown(r, name, error) || !tokenizer__find_around(r, name, error)) return false;
     if (r->spelled && t->pre_tokenizers == TOKENIZER_MAX_STEPS)
         return text_fail(error, "%s: there are too many pre_tokenizers", name);
     if (r->spelled) t->pre_tokenizer[t->pre_tokenizers++] = (tokenizer__step){.kind = TOKENIZER__UNSPELL};
-    if (t->pre_tokenizers == 0) t->pre_tokenizer[t->pre_tokenizers++] = (tokenizer__step){.kind = TOKENIZER__COPY};
+    if (t->pre_tokenizers == 0)
+        t->pre_tokenizer[t->pre_tokenizers++] = (tokenizer__step){.kind = TOKENIZER__COPY};
     if (!tokenizer__normalize_added(t) || !tokenizer__speak_all(t))
         return text_fail(error, "out of memory: '%s' is too large", name);
     return true;
@@ -2406,7 +2532,8 @@ static inline tokenizer *tokenizer_json(const char *path, text_error *error)
     return text ? tokenizer_json_of(text, path, error) : NULL;
 }
 
-/* Any of the files: vocab.json where merges is not NULL; else tokenizer.json, which is an object; else vocab.txt, for which `lower` is. */
+/* Any of the files: vocab.json where merges is not NULL; else tokenizer.json, which is an object; else
+ * vocab.txt, for which `lower` is. */
 static inline tokenizer *tokenizer_open(const char *path, const char *merges, bool lower, text_error *error)
 {
     size_t bytes;

@@ -1,13 +1,19 @@
-/* unet.c - a U-Net (Ronneberger et al. 2015) finds disks, squares and triangles in noisy pictures: the class of every pixel.
+/* unet.c - a U-Net (Ronneberger et al. 2015) finds disks, squares and triangles in noisy pictures: the class
+ * of every pixel.
  *
- * Shows: skip connections; an image's height and width as named sizes, so that one network takes pictures of any size; a loss of
- *        cross entropy and Dice over pixels; an argmax on the device; the intersection over union of each class.
+ * Shows: skip connections; an image's height and width as named sizes, so that one network takes pictures of
+ * any size; a loss of
+ *        cross entropy and Dice over pixels; an argmax on the device; the intersection over union of each
+ *        class.
  * Build: cc -O3 -march=native -I. examples/unet.c -o unet -lm
  *        nvcc -O3 -arch=native -I. examples/unet.c gpunn_cuda.cu -o unet
  * Run:   ./unet [--steps N] ...      (--help explains all options)
- *        In PyTorch the same network is tests/examples/make_unet.py's, whose weights --weights takes and --save gives.
- * Expect: after 1000 steps, about a minute, a mean intersection over union of about 0.9 on new pictures, of other sizes
- *        than the 64 x 64 of training too; unet.ppm in out/ has pictures, what is in them and what the network says. */
+ *        In PyTorch the same network is tests/examples/make_unet.py's, whose weights --weights takes and
+ *        --save gives.
+ * Expect: after 1000 steps, about a minute, a mean intersection over union of about 0.9 on new pictures, of
+ * other sizes
+ *        than the 64 x 64 of training too; unet.ppm in out/ has pictures, what is in them and what the
+ *        network says. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"
@@ -18,12 +24,22 @@
 #include <time.h>
 
 enum { BACKGROUND, DISK, SQUARE, TRIANGLE, CLASSES };
-enum { DEPTH = 3, SMALLEST = 1 << DEPTH, SIDE = 64, BATCH = 8, TESTED = 48, SHOWN = 8, MOST_PIXELS = 128 * 128 };
+enum {
+    DEPTH = 3,
+    SMALLEST = 1 << DEPTH,
+    SIDE = 64,
+    BATCH = 8,
+    TESTED = 48,
+    SHOWN = 8,
+    MOST_PIXELS = 128 * 128
+};
 
 typedef struct network {
-    gpunn_model  *model;
-    gpunn_tensor *image, *label;               /* [batch, 1, height, width]; the class of each pixel, [batch, height, width] */
-    gpunn_tensor *logits, *best;               /* [batch, CLASSES, height, width]; of each pixel the class of the largest */
+    gpunn_model *model;
+    /* [batch, 1, height, width]; the class of each pixel, [batch, height, width] */
+    gpunn_tensor *image, *label;
+    /* [batch, CLASSES, height, width]; of each pixel the class of the largest */
+    gpunn_tensor *logits, *best;
     gpunn_tensor *cross_entropy, *dice, *loss; /* the sum of both */
 } network;
 
@@ -48,9 +64,10 @@ static int draw(int low, int high)
 
 static bool covers(const shape *s, int x, int y)
 {
-    static const int turns[][3] = {{1, 0, 1}, {3, 4, 5}, {4, 3, 5}, {5, 12, 13}, {-12, 5, 13}, {-4, 3, 5}}; /* a^2 + b^2 = c^2 */
+    /* a^2 + b^2 = c^2 */
+    static const int turns[][3] = {{1, 0, 1}, {3, 4, 5}, {4, 3, 5}, {5, 12, 13}, {-12, 5, 13}, {-4, 3, 5}};
     const int       *t = turns[s->turn], reach = s->radius * t[2];
-    const int        u = abs(t[0] * (x - s->x) + t[1] * (y - s->y)), v = t[0] * (y - s->y) - t[1] * (x - s->x);
+    const int u = abs(t[0] * (x - s->x) + t[1] * (y - s->y)), v = t[0] * (y - s->y) - t[1] * (x - s->x);
     if (s->kind == DISK) return u * u + v * v < reach * reach;
     if (s->kind == SQUARE) return 8 * u < 7 * reach && 8 * abs(v) < 7 * reach;
     return 8 * v < 5 * reach && 7 * u - 4 * v < 5 * reach;
@@ -99,7 +116,8 @@ static gpunn_tensor *double_conv(gpunn_tensor *x, const char *name, int channels
     return x;
 }
 
-/* A skip connection: what comes from below beside what went down, at the size of that: twice the half of an odd one is one less. */
+/* A skip connection: what comes from below beside what went down, at the size of that: twice the half of an
+ * odd one is one less. */
 static gpunn_tensor *beside(gpunn_tensor *skip, gpunn_tensor *x)
 {
     const gpunn_shape shape = gpunn_tensor_shape(skip);
@@ -127,7 +145,8 @@ static gpunn_tensor *unet(gpunn_tensor *x, int width)
 static network build(gpunn_device *dev, int width)
 {
     network       net = {.model = gpunn_model_create(dev)};
-    const int64_t high = gpunn_size(net.model, "height", .min = SMALLEST), wide = gpunn_size(net.model, "width", .min = SMALLEST);
+    const int64_t high = gpunn_size(net.model, "height", .min = SMALLEST),
+                  wide = gpunn_size(net.model, "width", .min = SMALLEST);
     net.image = gpunn_input(net.model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, high, wide));
     net.label = gpunn_input(net.model, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, high, wide));
     net.logits = unet(net.image, width);
@@ -146,7 +165,8 @@ static gpunn_status write_pictures(const network *net, int count, int height, in
     const int pixels = height * width;
     for (int i = 0; i < count; i++) draw_picture(height, width, images + i * pixels, labels + i * pixels);
     gpunn_status status = gpunn_write_shape(net->image, images, GPUNN_SHAPE(count, 1, height, width));
-    return status == GPUNN_OK ? gpunn_write_shape(net->label, labels, GPUNN_SHAPE(count, height, width)) : status;
+    return status == GPUNN_OK ? gpunn_write_shape(net->label, labels, GPUNN_SHAPE(count, height, width))
+                              : status;
 }
 
 /* What the network says of new pictures: found beside labels. */
@@ -154,7 +174,8 @@ static gpunn_status segment(network *net, int count, int height, int width)
 {
     gpunn_status status = write_pictures(net, count, height, width);
     if (status == GPUNN_OK) status = gpunn_forward(&net->best, 1);
-    return status == GPUNN_OK ? gpunn_read(net->best, found, (size_t)(count * height * width) * sizeof *found) : status;
+    return status == GPUNN_OK ? gpunn_read(net->best, found, (size_t)(count * height * width) * sizeof *found)
+                              : status;
 }
 
 static double seconds(void)
@@ -174,8 +195,9 @@ static gpunn_status train(gpunn_optimizer *adam, const network *net, int steps)
         if (status == GPUNN_OK) status = gpunn_train_step(adam, net->loss);
         if (status == GPUNN_OK) status = gpunn_schedule_step(adam, 0);
         if (status == GPUNN_OK && (step <= 5 || step * 10 % steps == 0))
-            printf("step %d: loss %.6f, of which cross entropy %.6f, dice %.6f\n", step, (double)gpunn_item(net->loss),
-                   (double)gpunn_item(net->cross_entropy), (double)gpunn_item(net->dice));
+            printf("step %d: loss %.6f, of which cross entropy %.6f, dice %.6f\n", step,
+                   (double)gpunn_item(net->loss), (double)gpunn_item(net->cross_entropy),
+                   (double)gpunn_item(net->dice));
         if (step == 1) start = seconds();
     }
     if (status == GPUNN_OK && steps > 1) printf("%.2f ms a step\n", (seconds() - start) * 1e3 / (steps - 1));
@@ -217,9 +239,10 @@ static gpunn_status evaluate(network *net)
 /* Rows of pictures, of what is in them, and of what the network finds, as a portable pixmap. */
 static gpunn_status write_ppm(network *net, const char *path)
 {
-    static const unsigned char colors[CLASSES][3] = {{32, 32, 32}, {230, 159, 0}, {86, 180, 233}, {0, 158, 115}};
-    gpunn_status               status = segment(net, SHOWN, SIDE, SIDE);
-    FILE                      *file = status == GPUNN_OK ? fopen(path, "wb") : NULL;
+    static const unsigned char colors[CLASSES][3] = {
+        {32, 32, 32}, {230, 159, 0}, {86, 180, 233}, {0, 158, 115}};
+    gpunn_status status = segment(net, SHOWN, SIDE, SIDE);
+    FILE        *file = status == GPUNN_OK ? fopen(path, "wb") : NULL;
     if (file) fprintf(file, "P6 %d %d 255\n", SHOWN * SIDE, 3 * SIDE);
     for (int i = 0; i < 3 * SIDE * SHOWN * SIDE && file; i++) {
         const int           row = i / (SHOWN * SIDE), column = i % (SHOWN * SIDE);
@@ -266,7 +289,8 @@ static gpunn_status run(gpunn_device *dev, const options *o)
     char             path[1024];
     network          net = build(dev, o->width);
     gpunn_optimizer *adam = gpunn_adam(net.model, .lr = 1e-3f);
-    gpunn_status     status = gpunn_set_schedule(adam, .type = GPUNN_SCHEDULE_COSINE, .total_steps = o->steps ? o->steps : 1);
+    gpunn_status     status = gpunn_set_schedule(adam, .type = GPUNN_SCHEDULE_COSINE,
+                                                 .total_steps = o->steps ? o->steps : 1);
     if (status == GPUNN_OK && o->weights) status = gpunn_load(net.model, o->weights);
     if (status == GPUNN_OK && o->logits) status = write_logits(dev, &net, o->logits);
     if (status == GPUNN_OK) status = train(adam, &net, o->steps);
@@ -290,7 +314,8 @@ int main(int argc, char **argv)
         {"--threads N", "of the CPU; default 0: all processors", .number = &o.threads, .highest = 1024},
         {"--weights FILE", "to begin with (safetensors); default: random ones", .text = &o.weights},
         {"--save FILE", "where the trained weights go (safetensors)", .text = &o.save, .written = true},
-        {"--logits FILE", "also writes the first logits, of ten sizes (safetensors)", .text = &o.logits, .written = true},
+        {"--logits FILE", "also writes the first logits, of ten sizes (safetensors)", .text = &o.logits,
+         .written = true},
         {"--out FOLDER", "folder for unet.ppm, made where there is none", .text = &o.out}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     if (!options_make_folder(argv[0], o.out)) return 1;

@@ -1,10 +1,12 @@
 /* vad.c - tells where somebody speaks, chunk by chunk as the sound comes in (Silero VAD, 16 kHz).
  *
- * Shows: a stream: states that one run leaves for the next, an LSTM with .stateful, reflecting padding, weights renamed as they
+ * Shows: a stream: states that one run leaves for the next, an LSTM with .stateful, reflecting padding,
+ * weights renamed as they
  *        load, a model for evaluation alone.
  * Build: cc -O3 -march=native -I. examples/vad.c -o vad -lm
  *        nvcc -O3 -arch=native -I. examples/vad.c gpunn_cuda.cu -o vad
- * Data:  silero_vad_16k.safetensors, which is in the wheel silero-vad: pip download silero-vad, and unzip it; a sound as
+ * Data:  silero_vad_16k.safetensors, which is in the wheel silero-vad: pip download silero-vad, and unzip it;
+ * a sound as
  *        WAV of one channel, 16 bits, 16000 samples a second
  * Run:   ./vad --weights silero_vad_16k.safetensors --wav SOUND.wav          (--help explains all options)
  * Expect: a line for each stretch of speech. A chunk of 32 ms takes some 0.05 ms on one core. */
@@ -33,9 +35,12 @@ typedef struct detector {
 static void parse(arguments *a, int argc, char **argv)
 {
     const option known[] = {
-        {"--weights FILE", "silero_vad_16k.safetensors; without it they are random, and so is the answer", .text = &a->weights},
-        {"--wav FILE", "a sound of one channel, 16 bits, 16 kHz; without it a hum that swells", .text = &a->wav},
-        {"--threshold X", "probability from which it is speech", .real = &a->threshold, .lowest = 0, .highest = 1},
+        {"--weights FILE", "silero_vad_16k.safetensors; without it they are random, and so is the answer",
+         .text = &a->weights},
+        {"--wav FILE", "a sound of one channel, 16 bits, 16 kHz; without it a hum that swells",
+         .text = &a->wav},
+        {"--threshold X", "probability from which it is speech", .real = &a->threshold, .lowest = 0,
+         .highest = 1},
         {"--chunks", "a line for each chunk: when it begins, and the probability", .flag = &a->chunks},
         {"--threads N", "of the CPU", .number = &a->threads, .lowest = 1},
         {"--device auto|cpu|cuda", "where to run", .choice = &a->device}};
@@ -58,14 +63,16 @@ static float *read_wav(const char *path, size_t *count)
     float        *samples = NULL;
     bool          known = false;
     FILE         *file = fopen(path, "rb");
-    if (file && fread(head, 1, 12, file) == 12 && memcmp(head, "RIFF", 4) == 0 && memcmp(head + 8, "WAVE", 4) == 0) {
+    if (file && fread(head, 1, 12, file) == 12 && memcmp(head, "RIFF", 4) == 0 &&
+        memcmp(head + 8, "WAVE", 4) == 0) {
         while (samples == NULL && fread(head, 1, 8, file) == 8) {
             unsigned bytes = little(head + 4, 4);
             if (memcmp(head, "fmt ", 4) == 0 && bytes >= 16 && fread(head, 1, 16, file) == 16) {
                 known = little(head, 2) == 1 && little(head + 2, 2) == 1 && little(head + 4, 4) == RATE &&
                         little(head + 14, 2) == 16;
                 bytes -= 16;
-            } else if (memcmp(head, "data", 4) == 0 && known && (samples = malloc((bytes / 2 + 1) * sizeof *samples)) != NULL) {
+            } else if (memcmp(head, "data", 4) == 0 && known &&
+                       (samples = malloc((bytes / 2 + 1) * sizeof *samples)) != NULL) {
                 for (*count = 0; *count < bytes / 2 && fread(head, 1, 2, file) == 2; ++*count)
                     samples[*count] = (float)(int16_t)little(head, 2) / 32768;
                 break;
@@ -75,7 +82,8 @@ static float *read_wav(const char *path, size_t *count)
     }
     if (file) fclose(file);
     if (samples == NULL)
-        fprintf(stderr, "vad: '%s' is no WAV file of one channel, 16 bits and %d samples a second\n", path, RATE);
+        fprintf(stderr, "vad: '%s' is no WAV file of one channel, 16 bits and %d samples a second\n", path,
+                RATE);
     return samples;
 }
 
@@ -95,11 +103,12 @@ static float *make_sound(size_t *count)
 
 static gpunn_tensor *convolution(gpunn_tensor *x, const char *name, int channels, int stride)
 {
-    return gpunn_relu(gpunn_conv1d(x, name, .out_channels = channels, .kernel_size = 3, .stride = stride, .padding = 1));
+    return gpunn_relu(
+        gpunn_conv1d(x, name, .out_channels = channels, .kernel_size = 3, .stride = stride, .padding = 1));
 }
 
-/* A chunk behind the end of the one before, its spectrum, four convolutions that make one step of it, and an LSTM that goes on from
- * chunk to chunk. */
+/* A chunk behind the end of the one before, its spectrum, four convolutions that make one step of it, and an
+ * LSTM that goes on from chunk to chunk. */
 static void build(detector *d)
 {
     const gpunn_init silence = {GPUNN_INIT_ZEROS, 0, 0};
@@ -111,19 +120,22 @@ static void build(detector *d)
     gpunn_assign(before, gpunn_slice(sound, 1, CHUNK, CHUNK + CONTEXT, 1));
     gpunn_tensor *x = gpunn_pad(sound, .after = {0, CONTEXT}, .mode = GPUNN_PAD_REFLECT);
     x = gpunn_reshape(x, GPUNN_SHAPE(1, 1, CONTEXT + CHUNK + CONTEXT));
-    x = gpunn_conv1d(x, "stft_conv", .out_channels = 2 * BANDS, .kernel_size = WINDOW, .stride = WINDOW / 2, .no_bias = true);
+    x = gpunn_conv1d(x, "stft_conv", .out_channels = 2 * BANDS, .kernel_size = WINDOW, .stride = WINDOW / 2,
+                     .no_bias = true);
     gpunn_tensor *waves[] = {gpunn_slice(x, 1, 0, BANDS, 1), gpunn_slice(x, 1, BANDS, 2 * BANDS, 1)};
     x = gpunn_expr("sqrt(x * x + y * y)", waves, 2);                     /* [1, BANDS, 4] */
     x = convolution(convolution(x, "conv1", 128, 1), "conv2", 64, 2);    /* [1, 64, 2] */
     x = convolution(convolution(x, "conv3", 64, 2), "conv4", HIDDEN, 1); /* [1, HIDDEN, 1] */
-    x = gpunn_lstm(gpunn_reshape(x, GPUNN_SHAPE(1, 1, HIDDEN)), "lstm_cell", .hidden_size = HIDDEN, .stateful = true);
+    x = gpunn_lstm(gpunn_reshape(x, GPUNN_SHAPE(1, 1, HIDDEN)), "lstm_cell", .hidden_size = HIDDEN,
+                   .stateful = true);
     x = gpunn_relu(gpunn_reshape(x, GPUNN_SHAPE(1, HIDDEN, 1)));
     d->speech = gpunn_sigmoid(gpunn_conv1d(x, "final_conv", .out_channels = 1, .kernel_size = 1));
 }
 
 static gpunn_status load(detector *d, const char *path)
 {
-    const gpunn_rename names[] = {{"lstm_cell.*", "lstm_cell.*_l0"}, {NULL, NULL}}; /* of a cell, as a layer has them */
+    /* of a cell, as a layer has them */
+    const gpunn_rename names[] = {{"lstm_cell.*", "lstm_cell.*_l0"}, {NULL, NULL}};
     return gpunn_load(d->model, path, .map = names);
 }
 
@@ -165,11 +177,13 @@ int main(int argc, char **argv)
     parse(&a, argc, argv);
     float *samples = a.wav ? read_wav(a.wav, &count) : make_sound(&count);
     if (samples == NULL) return 1;
-    detector d = {gpunn_device_open(.type = (gpunn_device_type)a.device, .seed = 1, .threads = a.threads), NULL, NULL, NULL};
+    detector d = {gpunn_device_open(.type = (gpunn_device_type)a.device, .seed = 1, .threads = a.threads),
+                  NULL, NULL, NULL};
     bool     good = d.dev != NULL;
     if (good) build(&d);
     if (good && a.weights) good = load(&d, a.weights) == GPUNN_OK;
-    if (good && !a.weights) fprintf(stderr, "vad: the weights are random, so the answer means nothing; --weights gives others\n");
+    if (good && !a.weights)
+        fprintf(stderr, "vad: the weights are random, so the answer means nothing; --weights gives others\n");
     good = good && gpunn_last_status(d.dev) == GPUNN_OK && run(&d, &a, samples, count);
     if (!good) fprintf(stderr, "vad: %s\n", gpunn_error(d.dev));
     gpunn_model_destroy(d.model);

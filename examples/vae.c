@@ -1,13 +1,16 @@
-/* vae.c - a variational autoencoder: learns to write pictures of Fashion-MNIST as 20 numbers, and to draw new ones from such.
+/* vae.c - a variational autoencoder: learns to write pictures of Fashion-MNIST as 20 numbers, and to draw new
+ * ones from such.
  *
- * Shows: gpunn_randn, a layer that draws new numbers in every run; two losses in one pass, each readable; weights that two networks
+ * Shows: gpunn_randn, a layer that draws new numbers in every run; two losses in one pass, each readable;
+ * weights that two networks
  *        share; a picture grid.
  * Build: cc -O3 -march=native -DGPUNN_ZLIB -I. examples/vae.c -o vae -lz -lm
  *        with stb_image_write.h (apt-get install libstb-dev)
  *        nvcc -O3 -arch=native -DGPUNN_ZLIB -I. examples/vae.c gpunn_cuda.cu -o vae -lz
  * Data:  apt-get install dataset-fashion-mnist     (or --data FOLDER with the idx files, .gz or not)
  * Run:   ./vae [--epochs N]                        (--help explains all options)
- * Expect: in 10 epochs the loss of the test images falls to about 245 nats an image, less is better; vae.png in out/ has rows of
+ * Expect: in 10 epochs the loss of the test images falls to about 245 nats an image, less is better; vae.png
+ * in out/ has rows of
  *        test images, of what comes of their 20 numbers, and of new images. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -29,9 +32,11 @@ typedef struct network {
 
 static gpunn_tensor *decode(gpunn_model *model, gpunn_tensor *code, const char *first, const char *last)
 {
-    gpunn_tensor *h = gpunn_linear(code, first, .out_features = HIDDEN, .weight = gpunn_find(model, "decode1.weight"),
+    gpunn_tensor *h = gpunn_linear(code, first, .out_features = HIDDEN,
+                                   .weight = gpunn_find(model, "decode1.weight"),
                                    .bias = gpunn_find(model, "decode1.bias"));
-    return gpunn_linear(gpunn_relu(h), last, .out_features = PIXELS, .weight = gpunn_find(model, "decode2.weight"),
+    return gpunn_linear(gpunn_relu(h), last, .out_features = PIXELS,
+                        .weight = gpunn_find(model, "decode2.weight"),
                         .bias = gpunn_find(model, "decode2.bias"));
 }
 
@@ -49,14 +54,16 @@ static network build(gpunn_device *dev)
                                     PIXELS); /* the mean over pixels, times their number */
     net.divergence = gpunn_mul_scalar(gpunn_expr("mean(x ** 2 + exp(y) - 1 - y)", of, 2), CODE / 2.0f);
     net.loss = gpunn_add(gpunn_keep(net.likeness), gpunn_keep(net.divergence));
-    net.made = gpunn_sigmoid(decode(net.model, gpunn_randn(net.model, GPUNN_SHAPE(COLUMNS, CODE)), "again1", "again2"));
+    net.made = gpunn_sigmoid(
+        decode(net.model, gpunn_randn(net.model, GPUNN_SHAPE(COLUMNS, CODE)), "again1", "again2"));
     return net;
 }
 
 static gpunn_loader *load(const network *net, const gpunn_array *images, int count, bool shuffle)
 {
-    return gpunn_loader_create(net->model, .fields = {{.input = net->image, .samples = images->data, .dtype = GPUNN_U8}},
-                               .count = count, .batch_size = BATCH, .shuffle = shuffle, .drop_last = true, .workers = 1);
+    return gpunn_loader_create(
+        net->model, .fields = {{.input = net->image, .samples = images->data, .dtype = GPUNN_U8}},
+        .count = count, .batch_size = BATCH, .shuffle = shuffle, .drop_last = true, .workers = 1);
 }
 
 static double seconds(void)
@@ -67,7 +74,8 @@ static double seconds(void)
 }
 
 /* Adds the three losses of each batch; step: trains it. *batches counts them. */
-static gpunn_status pass(const network *net, gpunn_loader *loader, gpunn_optimizer *adam, double sum[3], int *batches)
+static gpunn_status pass(const network *net, gpunn_loader *loader, gpunn_optimizer *adam, double sum[3],
+                         int *batches)
 {
     gpunn_tensor *losses[] = {net->loss, net->likeness, net->divergence};
     gpunn_status  status = GPUNN_OK;
@@ -100,7 +108,8 @@ static gpunn_status write_pictures(const network *net, gpunn_loader *tester, con
     return status;
 }
 
-static gpunn_status train(const network *net, gpunn_loader *trainer, gpunn_loader *tester, gpunn_optimizer *adam, int epochs)
+static gpunn_status train(const network *net, gpunn_loader *trainer, gpunn_loader *tester,
+                          gpunn_optimizer *adam, int epochs)
 {
     gpunn_status status = GPUNN_OK;
     double       sum[3];
@@ -111,8 +120,9 @@ static gpunn_status train(const network *net, gpunn_loader *trainer, gpunn_loade
         const double spent = (seconds() - start) * 1e3 / (batches ? batches : 1), trained = sum[0];
         if (status == GPUNN_OK) status = pass(net, tester, NULL, sum, &batches);
         if (status == GPUNN_OK)
-            printf("epoch %d: loss %.2f, %.3f ms a step; test images %.2f, of which likeness %.2f, divergence %.2f\n", epoch,
-                   trained, spent, sum[0], sum[1], sum[2]);
+            printf("epoch %d: loss %.2f, %.3f ms a step; test images %.2f, of which likeness %.2f, "
+                   "divergence %.2f\n",
+                   epoch, trained, spent, sum[0], sum[1], sum[2]);
     }
     return status;
 }
@@ -124,7 +134,8 @@ int main(int argc, char **argv)
     char         path[1024];
     const option known[] = {
         {"--epochs N", "passes over the training images", .number = &epochs, .lowest = 1},
-        {"--images N", "of the 60000 that are trained on", .number = &images, .lowest = BATCH, .highest = 60000},
+        {"--images N", "of the 60000 that are trained on", .number = &images, .lowest = BATCH,
+         .highest = 60000},
         {"--seed N", "of initial weights and all that is drawn", .number = &seed},
         {"--threads N", "of the CPU; default: all processors", .number = &threads, .highest = 1024},
         {"--data FOLDER", "folder of the idx files, .gz or not", .text = &data},

@@ -1,11 +1,14 @@
-/* vector_add.c - adds two vectors with a CUDA kernel of the program's own, and times it against the CPU, transfers included.
+/* vector_add.c - adds two vectors with a CUDA kernel of the program's own, and times it against the CPU,
+ * transfers included.
  *
- * Shows: an op of your own (gpunn_custom) with C functions and, where the compiler knows CUDA, kernels; its gradient; the same as
+ * Shows: an op of your own (gpunn_custom) with C functions and, where the compiler knows CUDA, kernels; its
+ * gradient; the same as
  *        a formula (gpunn_expr), for which nobody writes CUDA; what a GPU's time is spent on.
  * Build: cc -O3 -march=native -I. examples/vector_add.c -o vector_add -lm
  *        nvcc -O3 -arch=native -std=c++17 -I. -x cu examples/vector_add.c gpunn_cuda.cu -o vector_add
  * Run:   ./vector_add [--count N] [--runs N]
- * Expect: kernel and formula give the same sums and gradients; on a GPU the addition is far quicker than carrying the vectors
+ * Expect: kernel and formula give the same sums and gradients; on a GPU the addition is far quicker than
+ * carrying the vectors
  *         there and back. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -30,7 +33,8 @@ static int add_backward(const gpunn_custom_call *call)
 {
     for (int k = 0; k < 2; k++)
         if (call->grad_in[k].data)
-            memcpy(call->grad_in[k].data, call->grad_out->data, (size_t)call->grad_out->count * sizeof(float));
+            memcpy(call->grad_in[k].data, call->grad_out->data,
+                   (size_t)call->grad_out->count * sizeof(float));
     return 0;
 }
 
@@ -45,8 +49,8 @@ static int add_cuda_forward(const gpunn_custom_call *call)
 {
     int64_t  count = call->out->count;
     unsigned blocks = (unsigned)((count + 255) / 256);
-    add_kernel<<<blocks, 256, 0, (cudaStream_t)call->stream>>>((const float *)call->in[0].data, (const float *)call->in[1].data,
-                                                               (float *)call->out->data, count);
+    add_kernel<<<blocks, 256, 0, (cudaStream_t)call->stream>>>(
+        (const float *)call->in[0].data, (const float *)call->in[1].data, (float *)call->out->data, count);
     return (int)cudaGetLastError();
 }
 
@@ -55,8 +59,8 @@ static int add_cuda_backward(const gpunn_custom_call *call)
     size_t bytes = (size_t)call->grad_out->count * sizeof(float);
     for (int k = 0; k < 2; k++) {
         if (call->grad_in[k].data == NULL) continue;
-        cudaError_t error = cudaMemcpyAsync(call->grad_in[k].data, call->grad_out->data, bytes, cudaMemcpyDeviceToDevice,
-                                            (cudaStream_t)call->stream);
+        cudaError_t error = cudaMemcpyAsync(call->grad_in[k].data, call->grad_out->data, bytes,
+                                            cudaMemcpyDeviceToDevice, (cudaStream_t)call->stream);
         if (error != cudaSuccess) return (int)error;
     }
     return 0;
@@ -66,8 +70,8 @@ static int add_cuda_backward(const gpunn_custom_call *call)
 #define add_cuda_backward NULL
 #endif
 
-static const gpunn_custom_op vector_add = {"vector_add",      2, NULL, add_forward, add_backward, add_cuda_forward,
-                                           add_cuda_backward, 0, NULL, NULL};
+static const gpunn_custom_op vector_add = {
+    "vector_add", 2, NULL, add_forward, add_backward, add_cuda_forward, add_cuda_backward, 0, NULL, NULL};
 
 /* ---- trying it out ---- */
 static double now(void)
@@ -93,8 +97,9 @@ static trial trial_make(gpunn_model *model, int64_t count, bool own)
 }
 
 /* Milliseconds a run. results: y, then the gradient of a. */
-static gpunn_status trial_run(gpunn_device *dev, const trial *t, const float *a, const float *b, int64_t count, int runs,
-                              float *results, double *there, double *adding, double *back)
+static gpunn_status trial_run(gpunn_device *dev, const trial *t, const float *a, const float *b,
+                              int64_t count, int runs, float *results, double *there, double *adding,
+                              double *back)
 {
     const size_t bytes = (size_t)count * sizeof(float);
     gpunn_status status = GPUNN_OK;
@@ -119,29 +124,35 @@ static gpunn_status trial_run(gpunn_device *dev, const trial *t, const float *a,
 }
 
 /* Both ways on one device, compared; false after a failure. */
-static bool try_device(gpunn_device *dev, const float *a, const float *b, int64_t count, int runs, float *own, float *formula)
+static bool try_device(gpunn_device *dev, const float *a, const float *b, int64_t count, int runs, float *own,
+                       float *formula)
 {
     static const char *const names[] = {"gpunn_expr", "own kernel"};
-    printf("%s\n  %-12s %10s %10s %10s %10s\n", gpunn_device_name(dev), "", "to, ms", "add, ms", "from, ms", "all, ms");
+    printf("%s\n  %-12s %10s %10s %10s %10s\n", gpunn_device_name(dev), "", "to, ms", "add, ms", "from, ms",
+           "all, ms");
     for (int way = 0; way < 2; way++) {
         gpunn_model *model = gpunn_model_create(dev);
         trial        t = trial_make(model, count, way == 1);
         gpunn_status status = gpunn_last_status(dev);
         double       there = 0, adding = 0, back = 0;
-        if (status == GPUNN_OK) status = trial_run(dev, &t, a, b, count, runs, way ? own : formula, &there, &adding, &back);
+        if (status == GPUNN_OK)
+            status = trial_run(dev, &t, a, b, count, runs, way ? own : formula, &there, &adding, &back);
         gpunn_model_destroy(model);
         if (status != GPUNN_OK) {
             fprintf(stderr, "%s\n", gpunn_error(dev));
             return false;
         }
-        printf("  %-12s %10.3f %10.3f %10.3f %10.3f\n", names[way], there, adding, back, there + adding + back);
+        printf("  %-12s %10.3f %10.3f %10.3f %10.3f\n", names[way], there, adding, back,
+               there + adding + back);
     }
     double sums = 0, gradients = 0;
     for (int64_t i = 0; i < count; i++) {
         double difference = (double)own[i] - (double)formula[i],
                of_gradient = (double)own[count + i] - (double)formula[count + i];
         sums = difference > sums ? difference : -difference > sums ? -difference : sums;
-        gradients = of_gradient > gradients ? of_gradient : -of_gradient > gradients ? -of_gradient : gradients;
+        gradients = of_gradient > gradients    ? of_gradient
+                    : -of_gradient > gradients ? -of_gradient
+                                               : gradients;
     }
     printf("  greatest difference: sums %g, gradients %g\n", sums, gradients);
     return sums == 0 && gradients == 0;

@@ -1,6 +1,8 @@
-/* volume.h - reads and writes volumes for register3d.c: NIfTI-1 (.nii; .nii.gz with GPUNN_ZLIB) and raw voxels.
+/* volume.h - reads and writes volumes for register3d.c: NIfTI-1 (.nii; .nii.gz with GPUNN_ZLIB) and raw
+ * voxels.
  *
- * A file is read as hostile: every number of its header is checked before it is used. Include it once, after gpunn.h. */
+ * A file is read as hostile: every number of its header is checked before it is used. Include it once, after
+ * gpunn.h. */
 #ifndef VOLUME_H
 #define VOLUME_H
 #include <math.h>
@@ -17,9 +19,10 @@ enum { VOLUME_HEADER = 348, VOLUME_OFFSET = 352 };
 #define VOLUME_MAX_VOXELS ((int64_t)1 << 30)
 
 typedef struct volume {
-    int     size[3];               /* depth, height, width */
-    float  *voxels;                /* free it */
-    uint8_t header[VOLUME_HEADER]; /* of a NIfTI file, in this machine's byte order as far as volume_write reads it; else 0 */
+    int    size[3]; /* depth, height, width */
+    float *voxels;  /* free it */
+    /* of a NIfTI file, in this machine's byte order as far as volume_write reads it; else 0 */
+    uint8_t header[VOLUME_HEADER];
 } volume;
 
 static int64_t volume_count(const volume *v)
@@ -126,10 +129,10 @@ static double volume_number(const uint8_t *at, volume_type type)
     }
 }
 
-/* Reads all voxels as slope * x + intercept; what is not a finite number is 0. Memory grows with what the file holds, whatever its
- * header promises. */
-static bool volume_read_voxels(volume_file file, const char *path, volume *v, volume_type type, bool swap, double slope,
-                               double intercept)
+/* Reads all voxels as slope * x + intercept; what is not a finite number is 0. Memory grows with what the
+ * file holds, whatever its header promises. */
+static bool volume_read_voxels(volume_file file, const char *path, volume *v, volume_type type, bool swap,
+                               double slope, double intercept)
 {
     enum { PIECE = 4096 };
     uint8_t buffer[PIECE * 8];
@@ -211,28 +214,34 @@ static void nifti_swap(uint8_t *header)
 static bool nifti_read_open(volume_file file, const char *path, volume *v)
 {
     uint8_t *h = v->header, skipped[256];
-    if (!volume_get(file, h, VOLUME_HEADER)) return volume_fail(path, "the file is shorter than a NIfTI-1 header");
+    if (!volume_get(file, h, VOLUME_HEADER))
+        return volume_fail(path, "the file is shorter than a NIfTI-1 header");
     int32_t native = VOLUME_HEADER, size;
     memcpy(&size, h, sizeof size);
     bool swap = size != native;
     if (swap) volume_swap(h, 4);
     memcpy(&size, h, sizeof size);
     if (size != native || memcmp(h + NIFTI_MAGIC, "n+1", 4) != 0)
-        return volume_fail(path, "this is no NIfTI-1 file of one piece (.nii); give raw voxels with --size and --type");
+        return volume_fail(
+            path, "this is no NIfTI-1 file of one piece (.nii); give raw voxels with --size and --type");
     if (swap) nifti_swap(h);
     int rank = nifti_short(h, NIFTI_DIM), type = 0;
     if (rank < 3 || rank > 7) return volume_fail(path, "the header's dim[0] is not 3 to 7");
     for (int i = 1; i <= 3; i++) v->size[3 - i] = nifti_short(h, NIFTI_DIM + 2 * i);
     for (int i = 4; i <= rank; i++)
-        if (nifti_short(h, NIFTI_DIM + 2 * i) != 1) return volume_fail(path, "the file holds several volumes; give one of them");
+        if (nifti_short(h, NIFTI_DIM + 2 * i) != 1)
+            return volume_fail(path, "the file holds several volumes; give one of them");
     if (!volume_check_size(path, v)) return false;
     while (type < VOLUME_TYPES && volume_types[type].nifti != nifti_short(h, NIFTI_DATATYPE)) type++;
-    if (type == VOLUME_TYPES) return volume_fail(path, "its datatype is none of u8, i8, i16, u16, i32, u32, f32 and f64");
-    double offset = volume_number(h + NIFTI_OFFSET, VOLUME_F32), slope = volume_number(h + NIFTI_SLOPE, VOLUME_F32);
+    if (type == VOLUME_TYPES)
+        return volume_fail(path, "its datatype is none of u8, i8, i16, u16, i32, u32, f32 and f64");
+    double offset = volume_number(h + NIFTI_OFFSET, VOLUME_F32),
+           slope = volume_number(h + NIFTI_SLOPE, VOLUME_F32);
     double intercept = volume_number(h + NIFTI_INTERCEPT, VOLUME_F32);
     if (!(offset >= VOLUME_OFFSET && offset <= 1 << 24) || offset != floor(offset))
         return volume_fail(path, "the header's vox_offset is not a whole number from 352 to 2^24");
-    if (slope == 0 || !isfinite(slope) || !isfinite(intercept)) slope = 1, intercept = 0; /* there is no scaling */
+    /* there is no scaling */
+    if (slope == 0 || !isfinite(slope) || !isfinite(intercept)) slope = 1, intercept = 0;
     for (unsigned left = (unsigned)offset - VOLUME_HEADER, n; left > 0; left -= n) {
         n = left < sizeof skipped ? left : (unsigned)sizeof skipped;
         if (!volume_get(file, skipped, n)) return volume_fail(path, "the file ends before its voxels");
@@ -240,8 +249,8 @@ static bool nifti_read_open(volume_file file, const char *path, volume *v)
     return volume_read_voxels(file, path, v, (volume_type)type, swap, slope, intercept);
 }
 
-/* A NIfTI file; or, where the size is set already, raw voxels of that type in this machine's byte order. false after an error,
- * which has been told; then there is nothing to free. */
+/* A NIfTI file; or, where the size is set already, raw voxels of that type in this machine's byte order.
+ * false after an error, which has been told; then there is nothing to free. */
 static bool volume_read(const char *path, volume *v, volume_type raw)
 {
     bool        is_raw = v->size[0] != 0;

@@ -15,7 +15,7 @@ CASTS = {"f32": "(float)%s", "i64": "(int64_t)%s", "i32": "(int32_t)%s", "u8": "
 INDICES = "ijklmnop"
 LOCALS = tuple(INDICES) + tuple("from_" + index for index in INDICES) + (
     "weights", "scratch", "window", "heads", "r", "in", "out", "ratio", "total", "index", "levels")
-WIDTH = 120
+WIDTH = 110
 # What math.h takes from the C library, and what stands for it here.
 HOSTED = {"fabsf": "%s_abs", "floorf": "%s_floor", "copysignf": "%s_copysign", "fmodf": "%s_fmod", "INFINITY": "%S_INFINITY",
           "NAN": "%S_NAN"}

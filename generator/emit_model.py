@@ -6,7 +6,7 @@ from .floats import digits, f32
 from .graph import BATCH, Graph, Tensor, window
 from .sizes import varies
 
-WIDTH = 120
+WIDTH = 110
 _FLOATS = ("NUMBER", "POSITIVE", "SCALE", "SHARE", "EXTENDED")
 # What the values of their enums begin with, and the table of their words.
 _CHOICES = {"REDUCTION": ("REDUCE", "reduction"), "CLASS_REDUCTION": ("REDUCE", "reduction"), "GRID_MODE": ("GRID", "grid_mode"),

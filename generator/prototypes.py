@@ -2,9 +2,9 @@
 python3 -m generator.prototypes. They are printed so that a search in the header finds them, and no other text is touched."""
 import re
 
-from . import table
+from . import scalar, table
 
-WIDTH = 130
+WIDTH = scalar.WIDTH
 # What stands before a block, which ends with an empty line.
 _ELEMENTWISE = r"/\* Elementwise, from the tables of >>ops.*?\*/\n"
 _LOSSES = r"\} gpunn_loss_args;\n/\*.*?\*/\n"
@@ -12,10 +12,7 @@ _LOSSES = r"\} gpunn_loss_args;\n/\*.*?\*/\n"
 
 def prototype(name, parameters):
     text = "GPUNN_API gpunn_tensor *gpunn_%s(" % name
-    line = text + ", ".join(parameters) + ");"
-    if len(line) <= WIDTH:
-        return line
-    return "%s%s,\n%s%s);" % (text, ", ".join(parameters[:-1]), " " * len(text), parameters[-1])
+    return "\n".join(scalar.wrapped(text, parameters, ");"))
 
 
 def macro(name, operands, struct):

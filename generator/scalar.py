@@ -16,7 +16,7 @@ Slot = namedtuple("Slot", "name kind key")
 Function = namedtuple("Function", "name scope parameters results text")
 Reduction = namedtuple("Reduction", "number kind stage node")
 
-WIDTH = 130
+WIDTH = 110
 LONGEST = 84  # characters of an expression, before a part of it gets a name
 INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "lt": ("<", 0), "le": ("<=", 0), "gt": (">", 0),
          "ge": (">=", 0), "eq": ("==", 0), "ne": ("!=", 0)}

@@ -1,5 +1,5 @@
-/* Shared by the C tests: golden files, comparison, a memory hook that counts, fails and detects leaks, devices. Programs run from
- * the repository's root and print TAP lines (tests/run.py reads them). */
+/* Shared by the C tests: golden files, comparison, a memory hook that counts, fails and detects leaks,
+ * devices. Programs run from the repository's root and print TAP lines (tests/run.py reads them). */
 #ifndef GPUNN_TEST_H
 #define GPUNN_TEST_H
 #include <math.h>
@@ -19,7 +19,8 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* ---- memory: every block carries its size, so that a wrong old_size, a double free and a leak are seen ---- */
+/* ---- memory: every block carries its size, so that a wrong old_size, a double free and a leak are seen
+ * -- */
 typedef struct test_memory {
     pthread_mutex_t lock;
     long            calls;   /* allocations and enlargements asked for */
@@ -60,7 +61,8 @@ static inline void *hook_realloc(void *user, void *ptr, size_t old_size, size_t 
         memory->calls++;
         bool fails = memory->fail_at != 0 &&
                      (memory->fail_on ? memory->calls >= memory->fail_at : memory->calls == memory->fail_at);
-        test_block *grown = fails || new_size > SIZE_MAX / 4 ? NULL : realloc(block, sizeof *grown + new_size);
+        test_block *grown = fails || new_size > SIZE_MAX / 4 ? NULL
+                                                             : realloc(block, sizeof *grown + new_size);
         if (grown) {
             grown->head.size = new_size;
             grown->head.mark = TEST_MARK;
@@ -68,7 +70,8 @@ static inline void *hook_realloc(void *user, void *ptr, size_t old_size, size_t 
             memory->bytes += new_size - old_size;
             if (memory->bytes > memory->peak) memory->peak = memory->bytes;
             result = grown + 1;
-            if (new_size > old_size) memset((char *)result + old_size, 0xA5, new_size - old_size); /* nobody may count on zeros */
+            /* nobody may count on zeros */
+            if (new_size > old_size) memset((char *)result + old_size, 0xA5, new_size - old_size);
         }
     }
     pthread_mutex_unlock(&memory->lock);
@@ -88,22 +91,24 @@ static inline void test_memory_check(const test_memory *memory)
 }
 
 /* ---- devices: every test runs on each backend that is there ---- *
- * A program that has the emulated GPU linked runs on that alone. GPUNN_TEST_DEVICE names the one backend to run on, GPUNN_TEST_FILTER
- * the tests ("*conv*"). */
+ * A program that has the emulated GPU linked runs on that alone. GPUNN_TEST_DEVICE names the one backend to
+ * run on, GPUNN_TEST_FILTER the tests ("*conv*"). */
 typedef struct test_backend {
     const char          *name;
     gpunn_device_type    type;
     const gpunn_backend *table; /* NULL: the device's own */
 } test_backend;
 extern const gpunn_backend gpunn_emulator_backend __attribute__((weak));
-static const test_backend  backends[] = {
-     {"cpu", GPUNN_DEVICE_CPU, NULL}, {"cuda", GPUNN_DEVICE_CUDA, NULL}, {"emulator", GPUNN_DEVICE_CUDA, &gpunn_emulator_backend}};
+static const test_backend  backends[] = {{"cpu", GPUNN_DEVICE_CPU, NULL},
+                                         {"cuda", GPUNN_DEVICE_CUDA, NULL},
+                                         {"emulator", GPUNN_DEVICE_CUDA, &gpunn_emulator_backend}};
 
 static inline bool is_emulated(const test_backend *backend)
 {
     return backend == &backends[2];
 }
-/* Of so many cases, those that are run where each access of the emulated kernels is followed, which takes five times as long. */
+/* Of so many cases, those that are run where each access of the emulated kernels is followed, which takes
+ * five times as long. */
 static inline int followed(int cases)
 {
 #ifdef EMULATOR_RACES
@@ -115,7 +120,8 @@ static inline int followed(int cases)
 static inline bool backend_wanted(const test_backend *backend)
 {
     const char *only = getenv("GPUNN_TEST_DEVICE");
-    return only ? strcmp(only, backend->name) == 0 : (&gpunn_emulator_backend != NULL) == is_emulated(backend);
+    return only ? strcmp(only, backend->name) == 0
+                : (&gpunn_emulator_backend != NULL) == is_emulated(backend);
 }
 static inline bool backend_available(const test_backend *backend)
 {
@@ -126,7 +132,8 @@ static inline bool backend_available(const test_backend *backend)
 static inline const test_backend *first_backend(void)
 {
     for (int b = 0; b < COUNT(backends); b++)
-        if (backend_wanted(&backends[b]) && (getenv("GPUNN_TEST_DEVICE") || backend_available(&backends[b]))) return &backends[b];
+        if (backend_wanted(&backends[b]) && (getenv("GPUNN_TEST_DEVICE") || backend_available(&backends[b])))
+            return &backends[b];
     return &backends[0];
 }
 #define ON(backend_) .type = (backend_)->type, .backend = (backend_)->table
@@ -150,7 +157,8 @@ typedef struct fixture {
 static inline void fixture_open(fixture *f)
 {
     test_memory_init(&f->memory);
-    f->dev = gpunn_device_open(ON(f->backend), .seed = 1, .threads = 2, .realloc_fn = hook_realloc, .user = &f->memory);
+    f->dev = gpunn_device_open(ON(f->backend), .seed = 1, .threads = 2, .realloc_fn = hook_realloc,
+                               .user = &f->memory);
     if (f->dev == NULL) fail_msg("gpunn_device_open: %s", gpunn_error(NULL));
     f->model = gpunn_model_create(f->dev);
     assert_non_null(f->model);
@@ -194,7 +202,8 @@ static inline int fixture_teardown(void **state)
 {
     fixture *f = *state;
     fixture_close(f);
-    /* An unexpected file left behind (a temporary one of the library's, say) makes this fail, and that is a finding. */
+    /* An unexpected file left behind (a temporary one of the library's, say) makes this fail, and that is a
+     * finding. */
     if (f->folder[0] && rmdir(f->folder) != 0) fail_msg("files are left in %s", f->folder);
     free(f);
     return 0;
@@ -212,7 +221,8 @@ static inline void backend_missing(void **state)
     SKIP("no %s device", backend->name);
 }
 /* One test's entry for each backend; returns how many were added at `tests`. labels: room for the names. */
-static inline int each_backend(struct CMUnitTest *tests, const char *name, CMUnitTestFunction function, const void *data)
+static inline int each_backend(struct CMUnitTest *tests, const char *name, CMUnitTestFunction function,
+                               const void *data)
 {
     int count = 0;
     for (int b = 0; b < COUNT(backends); b++) {
@@ -233,7 +243,8 @@ static inline int missing_backends(struct CMUnitTest *tests)
     int count = 0;
     for (int b = 0; b < COUNT(backends); b++) {
         if (!backend_wanted(&backends[b]) || backend_available(&backends[b])) continue;
-        struct CMUnitTest test = {backends[b].name, backend_missing, NULL, NULL, (void *)(uintptr_t)&backends[b]};
+        struct CMUnitTest test = {backends[b].name, backend_missing, NULL, NULL,
+                                  (void *)(uintptr_t)&backends[b]};
         tests[count++] = test;
     }
     return count;
@@ -241,9 +252,10 @@ static inline int missing_backends(struct CMUnitTest *tests)
 #define test_with_device(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
 
 /* ---- a program that is started again behind a test in which it ended: tests/run.py --resume ---- *
- * GPUNN_TEST_FROM=n leaves out the first n tests and tells of each before it begins; GPUNN_TEST_COUNT=n runs n at most.
- * GPUNN_TEST_SECONDS=n ends the program, by SIGALRM, in a test that takes longer. No device of a process recovers from a fault of the
- * GPU: the program ends before the next test, whose verdict would not be its own. */
+ * GPUNN_TEST_FROM=n leaves out the first n tests and tells of each before it begins; GPUNN_TEST_COUNT=n runs
+ * n at most. GPUNN_TEST_SECONDS=n ends the program, by SIGALRM, in a test that takes longer. No device of a
+ * process recovers from a fault of the GPU: the program ends before the next test, whose verdict would not be
+ * its own. */
 typedef struct watched_test {
     const struct CMUnitTest *test;
     int                      number;
@@ -273,7 +285,7 @@ static inline bool device_lives(void)
     gpunn_model  *model = gpunn_model_create(dev);
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1)), *y = gpunn_relu(x);
     float         value = 1, result = 0;
-    bool          lives = gpunn_write(x, &value, sizeof value) == GPUNN_OK && gpunn_forward(&y, 1) == GPUNN_OK &&
+    bool lives = gpunn_write(x, &value, sizeof value) == GPUNN_OK && gpunn_forward(&y, 1) == GPUNN_OK &&
                  gpunn_read(y, &result, sizeof result) == GPUNN_OK && result == value;
     gpunn_device_close(dev);
     return lives;
@@ -300,20 +312,23 @@ static inline void watched_run(void **state)
     watched_passed = true;
 }
 
-static inline int run_watched(const char *name, const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
-                              CMFixtureFunction teardown)
+static inline int run_watched(const char *name, const struct CMUnitTest *tests, size_t count,
+                              CMFixtureFunction setup, CMFixtureFunction teardown)
 {
     if (!backend_wanted(first_backend()) || !backend_available(first_backend())) {
-        printf("1..1\nnot ok 1 - there is no %s device, which GPUNN_TEST_DEVICE asks for\n", getenv("GPUNN_TEST_DEVICE"));
+        printf("1..1\nnot ok 1 - there is no %s device, which GPUNN_TEST_DEVICE asks for\n",
+               getenv("GPUNN_TEST_DEVICE"));
         return 1;
     }
-    if (getenv("GPUNN_TEST_FROM") == NULL) return _cmocka_run_group_tests(name, tests, count, setup, teardown);
-    size_t from = (size_t)test_setting("GPUNN_TEST_FROM", 0), most = (size_t)test_setting("GPUNN_TEST_COUNT", (long)count),
-           kept = 0;
+    if (getenv("GPUNN_TEST_FROM") == NULL)
+        return _cmocka_run_group_tests(name, tests, count, setup, teardown);
+    size_t from = (size_t)test_setting("GPUNN_TEST_FROM", 0),
+           most = (size_t)test_setting("GPUNN_TEST_COUNT", (long)count), kept = 0;
     struct CMUnitTest *part = calloc(count + 1, sizeof *part);
     watched_test      *each = calloc(count + 1, sizeof *each);
     for (size_t i = from; i < count && kept < most; i++, kept++) {
-        struct CMUnitTest test = {tests[i].name, watched_run, watched_setup, tests[i].teardown_func, &each[kept]};
+        struct CMUnitTest test = {tests[i].name, watched_run, watched_setup, tests[i].teardown_func,
+                                  &each[kept]};
         each[kept].test = &tests[i];
         each[kept].number = (int)i;
         part[kept] = test;
@@ -328,7 +343,8 @@ static inline int run_watched(const char *name, const struct CMUnitTest *tests, 
 #define _cmocka_run_group_tests run_watched
 
 /* ---- statuses and sentences ---- */
-static inline void check_ok(const gpunn_device *dev, gpunn_status status, const char *call, const char *file, int line)
+static inline void check_ok(const gpunn_device *dev, gpunn_status status, const char *call, const char *file,
+                            int line)
 {
     if (status == GPUNN_OK) return;
     print_error("%s gave %s\n%s\n", call, gpunn_status_name(status), gpunn_error(dev));
@@ -336,14 +352,16 @@ static inline void check_ok(const gpunn_device *dev, gpunn_status status, const 
 }
 #define OK(dev, call) check_ok((dev), (call), #call, __FILE__, __LINE__)
 
-/* A training step's status once the device has done it: a GPU may report a loss that is not finite only when somebody waits. */
+/* A training step's status once the device has done it: a GPU may report a loss that is not finite only when
+ * somebody waits. */
 static inline gpunn_status settled(gpunn_device *dev, gpunn_status status)
 {
     return status == GPUNN_OK ? gpunn_synchronize(dev) : status;
 }
 
 /* A builder or other call that returns a pointer. */
-static inline void *check_made(const gpunn_device *dev, void *result, const char *call, const char *file, int line)
+static inline void *check_made(const gpunn_device *dev, void *result, const char *call, const char *file,
+                               int line)
 {
     if (result) return result;
     print_error("%s gave NULL\n%s\n", call, gpunn_error(dev));
@@ -352,7 +370,8 @@ static inline void *check_made(const gpunn_device *dev, void *result, const char
 }
 #define MADE(dev, call) check_made((dev), (call), #call, __FILE__, __LINE__)
 
-/* The device's first failure has this status and its sentence holds all the words (ending with NULL); then it is cleared. */
+/* The device's first failure has this status and its sentence holds all the words (ending with NULL); then it
+ * is cleared. */
 static inline void check_sentence(gpunn_device *dev, gpunn_status status, const char *file, int line, ...)
 {
     const char *text = gpunn_error(dev), *word;
@@ -367,7 +386,8 @@ static inline void check_sentence(gpunn_device *dev, gpunn_status status, const 
     }
     va_end(words);
     if (!good) {
-        print_error("expected %s, got %s: \"%s\"\n", gpunn_status_name(status), gpunn_status_name(gpunn_last_status(dev)), text);
+        print_error("expected %s, got %s: \"%s\"\n", gpunn_status_name(status),
+                    gpunn_status_name(gpunn_last_status(dev)), text);
         _fail(file, line);
     }
     gpunn_clear_error(dev);
@@ -384,9 +404,10 @@ static inline void check_sentence(gpunn_device *dev, gpunn_status status, const 
     } while (0)
 
 /* ---- comparison ---- */
-/* |actual - expected| <= atol + rtol |expected|, element by element; NaN matches only NaN, an infinity only itself. */
-static inline void check_close_at(const float *actual, const float *expected, int64_t n, double rtol, double atol,
-                                  const char *what, const char *file, int line)
+/* |actual - expected| <= atol + rtol |expected|, element by element; NaN matches only NaN, an infinity only
+ * itself. */
+static inline void check_close_at(const float *actual, const float *expected, int64_t n, double rtol,
+                                  double atol, const char *what, const char *file, int line)
 {
     int64_t bad = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -442,7 +463,8 @@ static inline float *read_floats(gpunn_device *dev, gpunn_tensor *t, int64_t *n)
     return values;
 }
 
-/* ---- a small network that has everything: convolution, norm, dropout, pooling, shared value, class labels ---- */
+/* ---- a small network that has everything: convolution, norm, dropout, pooling, shared value, class labels
+ * -- */
 typedef struct net {
     gpunn_tensor *x, *t, *logits, *loss, *accuracy;
 } net;
@@ -473,7 +495,9 @@ static inline void net_data(int64_t count, uint32_t seed, float **x, int64_t **t
     for (int64_t i = 0; i < count; i++) {
         (*t)[i] = (i * 7 + seed) % 3;
         for (int64_t k = 0; k < NET_X; k++)
-            (*x)[i * NET_X + k] += (*t)[i] == 0 ? (float)(k / 6 < 3) : (*t)[i] == 1 ? (float)(k % 6 < 3) : 0.0f;
+            (*x)[i * NET_X + k] += (*t)[i] == 0   ? (float)(k / 6 < 3)
+                                   : (*t)[i] == 1 ? (float)(k % 6 < 3)
+                                                  : 0.0f;
     }
 }
 
@@ -502,7 +526,8 @@ static inline float *read_weights(gpunn_device *dev, gpunn_model *model, int64_t
     }
     return all;
 }
-static inline void check_same_weights(gpunn_device *dev_a, gpunn_model *a, gpunn_device *dev_b, gpunn_model *b)
+static inline void check_same_weights(gpunn_device *dev_a, gpunn_model *a, gpunn_device *dev_b,
+                                      gpunn_model *b)
 {
     int64_t na, nb;
     float  *wa = read_weights(dev_a, a, &na), *wb = read_weights(dev_b, b, &nb);

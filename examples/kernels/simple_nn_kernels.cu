@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 2ea1a45c3065
+ * gpunn 0.1, templates 4424f97095d5
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0x17024d3bf5569cdaull
+#if SIMPLE_NN_KERNELS_STAMP != 0x546336d04af4aac1ull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -676,7 +676,8 @@ static __global__ void __launch_bounds__(256, 1)
             own[e + 52] = i < samples * 20 ? o.x_[first * 20 + i] : 0;
         }
         __syncthreads();
-        linear<T, SAMPLES, PITCH, 20, 50, 1, true, WHOLE, FLOATS>(values, values + 52, weights, o.fc1_weight_, o.fc1_bias_);
+        linear<T, SAMPLES, PITCH, 20, 50, 1, true, WHOLE, FLOATS>(values, values + 52, weights, o.fc1_weight_,
+                                                                  o.fc1_bias_);
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 50; i += 256) {
             const unsigned e = i % 50;
@@ -684,7 +685,8 @@ static __global__ void __launch_bounds__(256, 1)
             simple_nn_apply_relu(own[e], &own[e]);
         }
         __syncthreads();
-        linear<T, SAMPLES, PITCH, 50, 1, 1, true, WHOLE, FLOATS>(values + 52, values, weights + (WHOLE ? AT1 : 0), o.fc2_weight_,
+        linear<T, SAMPLES, PITCH, 50, 1, 1, true, WHOLE, FLOATS>(values + 52, values,
+                                                                 weights + (WHOLE ? AT1 : 0), o.fc2_weight_,
                                                                  o.fc2_bias_);
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
@@ -810,7 +812,8 @@ static __global__ void __launch_bounds__(256, 1)
             own[52] = i < samples * 1 ? o.y_[first * 1 + i] : 0;
         }
         __syncthreads();
-        linear<T, SAMPLES, PITCH, 20, 50, 1, true, WHOLE, FLOATS>(values, values + 104, weights, o.fc1_weight_, o.fc1_bias_);
+        linear<T, SAMPLES, PITCH, 20, 50, 1, true, WHOLE, FLOATS>(values, values + 104, weights,
+                                                                  o.fc1_weight_, o.fc1_bias_);
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 50; i += 256) {
             const unsigned e = i % 50;
@@ -818,7 +821,8 @@ static __global__ void __launch_bounds__(256, 1)
             simple_nn_step_relu(own[e], &own[e]);
         }
         __syncthreads();
-        linear<T, SAMPLES, PITCH, 50, 1, 1, true, WHOLE, FLOATS>(values + 56, values, weights + (WHOLE ? AT1 : 0), o.fc2_weight_,
+        linear<T, SAMPLES, PITCH, 50, 1, 1, true, WHOLE, FLOATS>(values + 56, values,
+                                                                 weights + (WHOLE ? AT1 : 0), o.fc2_weight_,
                                                                  o.fc2_bias_);
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
@@ -861,8 +865,9 @@ static __global__ void __launch_bounds__(256, 1)
             own[124] = d0;
         }
         __syncthreads();
-        operand_gradient<T, SAMPLES, PITCH, 50, 1, WHOLE, FLOATS>(values + 52, values + 124, weights + (WHOLE ? AT1 : 0),
-                                                                  o.fc2_weight_, true);
+        operand_gradient<T, SAMPLES, PITCH, 50, 1, WHOLE, FLOATS>(values + 52, values + 124,
+                                                                  weights + (WHOLE ? AT1 : 0), o.fc2_weight_,
+                                                                  true);
         weight_gradient<PITCH, 50, 1, 1>(T(), sums + 1050, values + 124, values, (int)samples, is_first);
         bias_gradient<PITCH, 1>(sums + 1100, values + 124, (int)samples, is_first);
         __syncthreads();
@@ -1002,7 +1007,8 @@ __device__ __forceinline__ void simple_nn_g0_forward_0_kernel_at(const simple_nn
 #pragma unroll
         for (int j = 0; j < V; j++) {
             float add0;
-            simple_nn_g0_forward_0(in_fc2[u][j], in_grad_t11, o.count0, in_y[u][j], &out_t9[j], &out_grad_y[j], &out_grad_fc2[j], &add0);
+            simple_nn_g0_forward_0(in_fc2[u][j], in_grad_t11, o.count0, in_y[u][j], &out_t9[j], &out_grad_y[j],
+                                   &out_grad_fc2[j], &add0);
             sums[0] += add0;
         }
         store(o.t9, i, out_t9);

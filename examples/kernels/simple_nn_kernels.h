@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 2ea1a45c3065
+ * gpunn 0.1, templates 4424f97095d5
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0x17024d3bf5569cdaull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0x546336d04af4aac1ull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -245,8 +245,8 @@ SIMPLE_NN_FN void simple_nn_step_relu_gradient(float result, float g, float *d0)
 }
 
 /* g0, forward: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); bytes: 20 a sample and 8 */
-SIMPLE_NN_FN void simple_nn_g0_forward_0(float fc2, float grad_t11, float count, float y, float *t9, float *grad_y,
-                                         float *grad_fc2, float *sum0)
+SIMPLE_NN_FN void simple_nn_g0_forward_0(float fc2, float grad_t11, float count, float y, float *t9,
+                                         float *grad_y, float *grad_fc2, float *sum0)
 {
     const float t0 = simple_nn_sigmoid(fc2);
     const float t1 = grad_t11 / count;
@@ -282,7 +282,8 @@ SIMPLE_NN_FN void simple_nn_g2_evaluation_0(float y, float t12, float t9, float 
 }
 
 /* sgd */
-SIMPLE_NN_FN void simple_nn_update0_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float *p_out)
+SIMPLE_NN_FN void simple_nn_update0_step(float p, float lr, float ahead, float g, float weight_decay,
+                                         float behind, float *p_out)
 {
     *p_out = p - lr * (ahead * (g + p * weight_decay) + 0 * behind);
 }
@@ -961,8 +962,8 @@ SIMPLE_NN_LOOPS(simple_nn_g0_forward_0_loop, call->lanes,
         float *const grad_fc2_at = grad_fc2 == NULL || call->accumulate[4] ? grad_fc2_block : grad_fc2 + i;
         SIMPLE_NN_VECTOR
         for (int j = 0; j < n; ++j)
-            simple_nn_g0_forward_0(fc2[i + j], grad_t11_0, elements, y[i + j], &t9[i + j], &grad_y_at[j], &grad_fc2_at[j],
-                                   &sum0_block[j]);
+            simple_nn_g0_forward_0(fc2[i + j], grad_t11_0, elements, y[i + j], &t9[i + j], &grad_y_at[j],
+                                   &grad_fc2_at[j], &sum0_block[j]);
         if (grad_y_at == grad_y_block && grad_y != NULL) simple_nn_add(grad_y + i, grad_y_block, n);
         if (grad_fc2_at == grad_fc2_block && grad_fc2 != NULL) simple_nn_add(grad_fc2 + i, grad_fc2_block, n);
         sums[0] += (double)simple_nn_sum(sum0_block, n);

@@ -1,6 +1,6 @@
 #include "api/manual.h"
-/* In C++ a call with named arguments leaves fields out by design, which g++ -Wextra would list at every call. A program's own
- * arguments are its own text and keep their warnings. */
+/* In C++ a call with named arguments leaves fields out by design, which g++ -Wextra would list at every call.
+ * A program's own arguments are its own text and keep their warnings. */
 #if defined(__cplusplus) && defined(__GNUC__) && !defined(GPUNN__WARN)
 #pragma GCC system_header
 #endif
@@ -27,9 +27,9 @@ extern "C" {
 #endif
 #endif /* GPUNN_H */
 
-/* ====================================================================================================================== *
+/* ========================================================================================================= *
  *                                                   IMPLEMENTATION
- * ====================================================================================================================== */
+ * ======================================================================================================== */
 #if defined(GPUNN_IMPLEMENTATION) && !defined(GPUNN_NO_IMPLEMENTATION)
 #undef GPUNN_IMPLEMENTATION
 #define GPUNN__IMPLEMENTATION
@@ -264,7 +264,7 @@ extern "C" {
 #undef GPUNN__IMPLEMENTATION
 #endif /* GPUNN__IMPLEMENTATION */
 
-/* ==== >>licence ======================================================================================================= *
+/* ==== >>licence ========================================================================================== *
  * This software is available under 2 licenses -- choose whichever you prefer.
  *
  * ALTERNATIVE A - MIT License

@@ -1,4 +1,5 @@
-/* adam_loop.c - the floor of the Adam step: its arithmetic over 10 million parameters as one plain loop, compiled with -ffast-math.
+/* adam_loop.c - the floor of the Adam step: its arithmetic over 10 million parameters as one plain loop,
+ * compiled with -ffast-math.
  *
  * Usage: adam_loop NAME THREADS      prints the same as bench.c, without memory */
 #include <math.h>
@@ -37,7 +38,8 @@ int main(int argc, char **argv)
         double begin = now();
         for (int call = 0; call < CALLS; call++) {
             step++;
-            float rate = 1e-3f / (1 - powf(0.9f, (float)step)), scale = 1 / sqrtf(1 - powf(0.999f, (float)step));
+            float rate = 1e-3f / (1 - powf(0.9f, (float)step)),
+                  scale = 1 / sqrtf(1 - powf(0.999f, (float)step));
 #pragma omp parallel for simd schedule(static) num_threads(threads)
             for (int i = 0; i < COUNT; i++) {
                 m[i] = 0.9f * m[i] + 0.1f * g[i];

@@ -1,9 +1,12 @@
-/* bench.c - one workload of gpunn, timed. tests/bench/run.py runs it alternately with its twin in bench_torch.py.
+/* bench.c - one workload of gpunn, timed. tests/bench/run.py runs it alternately with its twin in
+ * bench_torch.py.
  *
  * Usage: bench NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
- * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 gpt register48
- *        register96 register192 cnn3d adam; resnet18 gpt2 and, with each block recomputed, resnet18_recompute gpt2_recompute, or
- *        with parts that fit into 70 % of the bytes, resnet18_within70 gpt2_within70; of precision BF16 bert1_bf16 bert8_bf16 gpt_bf16 */
+ * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 gpt
+ * register48
+ *        register96 register192 cnn3d adam; resnet18 gpt2 and, with each block recomputed, resnet18_recompute
+ *        gpt2_recompute, or with parts that fit into 70 % of the bytes, resnet18_within70 gpt2_within70; of
+ *        precision BF16 bert1_bf16 bert8_bf16 gpt_bf16 */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -39,8 +42,9 @@ static void recompute_within(workload *w, int64_t batch, const char *name)
 {
     const char *within = strstr(name, "_within");
     size_t      bytes = 0;
-    if (within && (gpunn_model_summary(w->model, .loss = w->loss, .batch_size = batch, .bytes = &bytes) != GPUNN_OK ||
-                   gpunn_recompute_within(w->loss, batch, bytes / 100 * (size_t)atoi(within + 7)) != GPUNN_OK))
+    if (within &&
+        (gpunn_model_summary(w->model, .loss = w->loss, .batch_size = batch, .bytes = &bytes) != GPUNN_OK ||
+         gpunn_recompute_within(w->loss, batch, bytes / 100 * (size_t)atoi(within + 7)) != GPUNN_OK))
         die(w);
 }
 
@@ -62,7 +66,8 @@ int main(int argc, char **argv)
     int threads = atoi(argv[2]);
     w.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = threads);
     if (w.dev == NULL) die(&w);
-    w.model = gpunn_model_create(w.dev, .precision = strstr(name, "_bf16") ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32);
+    w.model = gpunn_model_create(w.dev, .precision = strstr(name, "_bf16") ? GPUNN_PRECISION_BF16
+                                                                           : GPUNN_PRECISION_F32);
     w.recomputes = strstr(name, "_recompute") != NULL;
     if (strcmp(name, "sgemm1024") == 0)
         make_sgemm(&w, 1024);
@@ -92,7 +97,8 @@ int main(int argc, char **argv)
         make_resnet(&w, 16, 224, 1000, true);
         recompute_within(&w, 16, name);
     } else if (strncmp(name, "gpt2", 4) == 0) {
-        make_gpt(&w, 1, (transformer){.layers = 12, .width = 768, .heads = 12, .rows = 1024, .tokens = 50304});
+        make_gpt(&w, 1,
+                 (transformer){.layers = 12, .width = 768, .heads = 12, .rows = 1024, .tokens = 50304});
         recompute_within(&w, 1, name);
     } else if (strcmp(name, "cnn3d") == 0)
         make_cnn3d(&w, 4);
@@ -107,7 +113,8 @@ int main(int argc, char **argv)
     enum { REPEATS = 9 };
     double  times[REPEATS], begin;
     int64_t calls = 0;
-    for (begin = now(); now() - begin < 0.3 || calls < 3; calls++) run(&w); /* warm-up; then repeats of 0.2 s */
+    /* warm-up; then repeats of 0.2 s */
+    for (begin = now(); now() - begin < 0.3 || calls < 3; calls++) run(&w);
     calls = (int64_t)(0.2 / ((now() - begin) / (double)calls)) + 1;
     for (int i = 0; i < REPEATS; i++) {
         begin = now();

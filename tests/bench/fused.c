@@ -1,5 +1,6 @@
-/* fused.c - the chain y = gelu(x * scale + shift) + r over 64x256x28x28 floats, scale and shift by channel, forward and backward
- * (gradients of x, scale and shift; r's is y's), in one of three ways. tests/bench/run.py runs them in turns, and PyTorch's.
+/* fused.c - the chain y = gelu(x * scale + shift) + r over 64x256x28x28 floats, scale and shift by channel,
+ * forward and backward (gradients of x, scale and shift; r's is y's), in one of three ways.
+ * tests/bench/run.py runs them in turns, and PyTorch's.
  *
  * Usage: fused generated|hand|plain THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
  *     generated   the kernels that the generator makes of fused.json
@@ -64,7 +65,7 @@ static double peak_memory(void)
     return (double)kib / 1024;
 }
 
-/* ---- generated ----------------------------------------------------------------------------------------------------------- */
+/* ---- generated ----------------------------------------------------------------------------------------- */
 static void run_generated(chain *c, int direction)
 {
     const gpunn_kernel_program *program = &fused_kernels.kernels[0].program[direction];
@@ -76,7 +77,8 @@ static void run_generated(chain *c, int direction)
     memset(&call, 0, sizeof call);
     for (int i = 0; i < program->operand_count; i++) {
         const gpunn_kernel_operand *o = &program->operands[i];
-        if (o->role == GPUNN_KERNEL_KEPT || (o->index < 0 && o->index != -4)) fail("fused.json makes another group");
+        if (o->role == GPUNN_KERNEL_KEPT || (o->index < 0 && o->index != -4))
+            fail("fused.json makes another group");
         if (o->role == GPUNN_KERNEL_VALUE)
             data[i] = o->index < 0 ? c->y : values[o->index];
         else
@@ -97,7 +99,7 @@ static void generated(chain *c)
     run_generated(c, GPUNN_KERNEL_BACKWARD);
 }
 
-/* ---- by hand: erf by Abramowitz and Stegun, 7.1.26, which shares its exp with the derivative ------------------------------ */
+/* ---- by hand: erf by Abramowitz and Stegun, 7.1.26, which shares its exp with the derivative ----------- */
 #ifdef __AVX512F__
 static inline __m512 set(float x)
 {
@@ -107,7 +109,8 @@ static inline __m512 set(float x)
 /* Phi(z), and *e = exp(-z^2 / 2) */
 static inline __m512 cdf(__m512 z, __m512 *e)
 {
-    __m512 a = _mm512_mul_ps(_mm512_abs_ps(z), set(0.70710678f)), d = _mm512_fmadd_ps(set(0.3275911f), a, set(1));
+    __m512 a = _mm512_mul_ps(_mm512_abs_ps(z), set(0.70710678f)),
+           d = _mm512_fmadd_ps(set(0.3275911f), a, set(1));
     __m512 t = _mm512_rcp14_ps(d);
     t = _mm512_mul_ps(t, _mm512_fnmadd_ps(d, t, set(2)));
     __m512 q = _mm512_fmadd_ps(set(1.061405429f), t, set(-1.453152027f));
@@ -165,7 +168,7 @@ static void hand(chain *c)
 }
 #endif
 
-/* ---- gpunn's single ops -------------------------------------------------------------------------------------------------- */
+/* ---- gpunn's single ops -------------------------------------------------------------------------------- */
 static gpunn_value value(float *data, bool whole)
 {
     gpunn_value v;
@@ -180,8 +183,8 @@ static gpunn_value value(float *data, bool whole)
 }
 
 /* b NULL: unary. Gradients NULL: not wanted; grad NULL: forward. */
-static void step(chain *c, const gpunn__operation *operation, float *a, float *b, bool narrow, float *out, float *grad,
-                 float *grad_a, float *grad_b)
+static void step(chain *c, const gpunn__operation *operation, float *a, float *b, bool narrow, float *out,
+                 float *grad, float *grad_a, float *grad_b)
 {
     static gpunn_attributes none;
     static gpunn_run_state  state;
@@ -221,16 +224,17 @@ static void plain(chain *c)
     step(c, &gpunn__operation_mul, c->x, c->scale, true, NULL, c->activated, c->grad_x, c->grad_scale);
 }
 
-/* ---- the same numbers, then time ------------------------------------------------------------------------------------------ */
+/* ---- the same numbers, then time ----------------------------------------------------------------------- */
 static void check(const chain *c)
 {
     double worst = 0, sum = 0, size = 0;
     for (int64_t i = 0; i < COUNT; i += 997) {
         int64_t k = i / PLANE % CHANNELS;
-        double  z = (double)c->x[i] * (double)c->scale[k] + (double)c->shift[k], p = 0.5 * erfc(-z * 0.7071067811865476);
-        double  slope = p + z * 0.3989422804014327 * exp(-0.5 * z * z);
-        double  forward = fabs(z * p + (double)c->r[i] - (double)c->y[i]);
-        double  backward = fabs(slope * (double)c->grad_y[i] * (double)c->scale[k] - (double)c->grad_x[i]);
+        double  z = (double)c->x[i] * (double)c->scale[k] + (double)c->shift[k],
+               p = 0.5 * erfc(-z * 0.7071067811865476);
+        double slope = p + z * 0.3989422804014327 * exp(-0.5 * z * z);
+        double forward = fabs(z * p + (double)c->r[i] - (double)c->y[i]);
+        double backward = fabs(slope * (double)c->grad_y[i] * (double)c->scale[k] - (double)c->grad_x[i]);
         worst = forward > worst ? forward : worst;
         worst = backward > worst ? backward : worst;
     }
@@ -295,6 +299,7 @@ int main(int argc, char **argv)
         times[i] = (now() - begin) / (double)calls;
     }
     qsort(times, REPEATS, sizeof *times, compare);
-    printf("%s %d %.6f %.6f %.1f\n", argv[1], c.threads, 1e3 * times[REPEATS / 2], 1e3 * times[0], peak_memory());
+    printf("%s %d %.6f %.6f %.1f\n", argv[1], c.threads, 1e3 * times[REPEATS / 2], 1e3 * times[0],
+           peak_memory());
     return 0;
 }

@@ -1,6 +1,6 @@
-/* Times the kernels of fused_gpu_kernels.cu on a GPU, for fused_gpu.py: a line "name|microseconds|bytes" for each program of
- * fused_gpu_cases.h, for an optimizer's step and for a copy. Each is captured into a CUDA graph, so that the host's work for its launches does
- * not count; the median of RUNS. */
+/* Times the kernels of fused_gpu_kernels.cu on a GPU, for fused_gpu.py: a line "name|microseconds|bytes" for
+ * each program of fused_gpu_cases.h, for an optimizer's step and for a copy. Each is captured into a CUDA
+ * graph, so that the host's work for its launches does not count; the median of RUNS. */
 #include <cuda_runtime.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -34,7 +34,8 @@ static cudaStream_t stream;
 /* 16-bit halves of floats between 1/2 and 1, of either sign; as F32 the same. */
 static __global__ void fill(uint16_t *halves, size_t count)
 {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count;
+         i += (size_t)gridDim.x * blockDim.x) {
         unsigned hash = (unsigned)i * 2654435761u;
         halves[i] = (uint16_t)(0x3F00u | (hash >> 16 & 0x807Fu));
     }
@@ -80,15 +81,16 @@ static void time_of(const char *name, double bytes, const std::function<int(void
     CHECK(cudaEventDestroy(end));
 }
 
-static void program(const char *name, int kernel, int direction, int64_t batch, double bytes, const std::vector<block> &blocks,
-                    int multiprocessors)
+static void program(const char *name, int kernel, int direction, int64_t batch, double bytes,
+                    const std::vector<block> &blocks, int multiprocessors)
 {
     const gpunn_kernel_launch &launch = fused_gpu_kernels_cuda.launch[kernel][direction];
     std::vector<void *>        data, half(blocks.size());
     std::vector<unsigned char> accumulate(blocks.size());
     std::vector<uint32_t>      sites(8);
     for (const block &one : blocks) data.push_back(allocate(one));
-    void             *random = allocate({16, false}), *workspace = allocate({launch.workspace(batch, multiprocessors), false});
+    void *random = allocate({16, false}),
+         *workspace = allocate({launch.workspace(batch, multiprocessors), false});
     void             *counters = allocate({GPUNN_KERNEL_COUNTERS * sizeof(unsigned), false});
     gpunn_kernel_call call = {};
     call.data = data.data();
@@ -120,10 +122,11 @@ static void adamw(int64_t count)
     void *in_memory = allocate({sizeof numbers, false});
     CHECK(cudaMemcpyAsync(in_memory, &numbers, sizeof numbers, cudaMemcpyHostToDevice, stream));
     CHECK(cudaStreamSynchronize(stream));
-    time_of("adamw with a BF16 copy", 30.0 * (double)count,
-            [&] { return fused_gpu_kernels_cuda.update[0](&update, (const gpunn_update_numbers *)in_memory, stream); });
-    for (void *one : {(void *)update.parameter, (void *)update.gradient, (void *)update.state[0], (void *)update.state[1],
-                      update.half, in_memory})
+    time_of("adamw with a BF16 copy", 30.0 * (double)count, [&] {
+        return fused_gpu_kernels_cuda.update[0](&update, (const gpunn_update_numbers *)in_memory, stream);
+    });
+    for (void *one : {(void *)update.parameter, (void *)update.gradient, (void *)update.state[0],
+                      (void *)update.state[1], update.half, in_memory})
         CHECK(cudaFree(one));
 }
 
@@ -135,7 +138,8 @@ int main(int argc, char **argv)
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     const size_t half = 256 * (size_t)MEGA;
     void        *from = allocate({half, true}), *to = allocate({half, false});
-    time_of("copy", 2.0 * (double)half, [&] { return -(int)cudaMemcpyAsync(to, from, half, cudaMemcpyDeviceToDevice, stream); });
+    time_of("copy", 2.0 * (double)half,
+            [&] { return -(int)cudaMemcpyAsync(to, from, half, cudaMemcpyDeviceToDevice, stream); });
     CHECK(cudaFree(from));
     CHECK(cudaFree(to));
 #define CASE(name, kernel, direction, batch, bytes, ...) \

@@ -1,12 +1,14 @@
-/* gpu_bench.c - gpunn's side of the benchmarks on a GPU: does what tests/bench/gpu.py asks for on stdin, one command a line.
+/* gpu_bench.c - gpunn's side of the benchmarks on a GPU: does what tests/bench/gpu.py asks for on stdin, one
+ * command a line.
  *
  * open NAME    makes the workload and warms it up       "ok"
  * time         runs it for about 50 ms                  "ok" and the milliseconds of one run
- * close        frees it                                 "ok", bytes held in tensors, bytes taken from the GPU, result
- * spec NAME FILE   writes the workload's spec, from which gpu_kernels.py has kernels generated
- * result: the loss of the eighth training step, or what a forward pass computes as one number, or nan. A failure is a sentence on
- * stderr, and the end. To try it where there is no GPU: --cpu, and --small for sizes that take no time.
- * Build: nvcc -O3 -arch=native -I. tests/bench/gpu_bench.c gpunn_cuda.cu -o gpu_bench; gpu_kernels.py builds it with generated kernels */
+ * close        frees it                                 "ok", bytes held in tensors, bytes taken from the
+ * GPU, result spec NAME FILE   writes the workload's spec, from which gpu_kernels.py has kernels generated
+ * result: the loss of the eighth training step, or what a forward pass computes as one number, or nan. A
+ * failure is a sentence on stderr, and the end. To try it where there is no GPU: --cpu, and --small for sizes
+ * that take no time. Build: nvcc -O3 -arch=native -I. tests/bench/gpu_bench.c gpunn_cuda.cu -o gpu_bench;
+ * gpu_kernels.py builds it with generated kernels */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -45,8 +47,9 @@ static double repeat(workload *w, int64_t runs)
 static void use_kernels(workload *w, const char *name)
 {
     (void)w, (void)name;
-#define X(set)                                                                                                              \
-    if (strcmp(name, #set) == 0 && gpunn_use_kernels(w->model, &set##_kernels, .policy = GPUNN_KERNELS_STRICT) != GPUNN_OK) \
+#define X(set)                                                                                   \
+    if (strcmp(name, #set) == 0 &&                                                               \
+        gpunn_use_kernels(w->model, &set##_kernels, .policy = GPUNN_KERNELS_STRICT) != GPUNN_OK) \
         die(w);
     BENCH_SETS(X)
 #undef X
@@ -84,7 +87,9 @@ int main(int argc, char **argv)
             printf("ok\n");
         } else if (sscanf(line, "spec %63s %255s", name, path) == 2) {
             make_model(&w, type, name, small);
-            if (gpunn_spec_save(w.model, path, .outputs = {w.output}, .loss = w.loss, .optimizer = w.opt) != GPUNN_OK) die(&w);
+            if (gpunn_spec_save(w.model, path, .outputs = {w.output}, .loss = w.loss, .optimizer = w.opt) !=
+                GPUNN_OK)
+                die(&w);
             free_workload(&w);
             printf("ok\n");
         } else if (strcmp(line, "time\n") == 0)

@@ -1,5 +1,5 @@
-/* The workloads of the benchmarks on a GPU by their names in gpu.py, for gpu_bench.c and tests/emulator/launches.c. Include gpunn.h
- * before. */
+/* The workloads of the benchmarks on a GPU by their names in gpu.py, for gpu_bench.c and
+ * tests/emulator/launches.c. Include gpunn.h before. */
 #ifndef GPU_WORKLOADS_H
 #define GPU_WORKLOADS_H
 #include "workloads.h"
@@ -18,7 +18,8 @@ static int number_in(const char *name)
 static void make(workload *w, const char *name, bool small)
 {
     transformer bert = {.layers = 12, .width = 768, .heads = 12, .rows = 128};
-    transformer gpt2 = {.layers = 12, .width = 768, .heads = 12, .rows = 1024, .tokens = 50304}; /* a multiple of 128 */
+    /* a multiple of 128 */
+    transformer gpt2 = {.layers = 12, .width = 768, .heads = 12, .rows = 1024, .tokens = 50304};
     transformer tiny = {.layers = 2, .width = 64, .heads = 2, .rows = 16, .tokens = 128};
     int         number = number_in(name);
     if (strcmp(name, "mlp20") == 0)
@@ -62,7 +63,8 @@ static void make_model(workload *w, gpunn_device_type type, const char *name, bo
     w->dev = gpunn_device_open(.type = type, .seed = 1, .benchmark = true);
     if (w->dev == NULL) die(w);
     w->recomputes = strstr(name, "_recompute") != NULL;
-    w->model = gpunn_model_create(w->dev, .precision = (gpunn_precision)precision, .inference = strncmp(name, "bert", 4) == 0);
+    w->model = gpunn_model_create(w->dev, .precision = (gpunn_precision)precision,
+                                  .inference = strncmp(name, "bert", 4) == 0);
     make(w, name, small);
 }
 

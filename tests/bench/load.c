@@ -1,8 +1,10 @@
-/* What loading weights takes: seconds, and the most memory that the process had, beside the weights' own size.
+/* What loading weights takes: seconds, and the most memory that the process had, beside the weights' own
+ * size.
  *
  * Build: ninja build/load
  * Run:   build/load /tmp/w.safetensors 400       writes a file of so many MiB, loads it, and leaves it there
- * Shows: a model that is new takes its weights piece by piece; one whose weights are in use holds them twice for a moment; one for
+ * Shows: a model that is new takes its weights piece by piece; one whose weights are in use holds them twice
+ * for a moment; one for
  *        evaluation keeps them in 16 bits, of which the file then has as many.
  *
  * Each line is a process of its own, since the most that a process had never falls. */
@@ -25,19 +27,22 @@ static double now(void)
 
 typedef enum job { SAVE, LOAD, LOAD_AGAIN, LOAD_NARROW, SAVE_NARROW, JOBS } job;
 
-/* Parameters of so many MiB in F32, each of which begins with its number if they are to be saved, else with 0. */
+/* Parameters of so many MiB in F32, each of which begins with its number if they are to be saved, else with
+ * 0. */
 static gpunn_model *model_of(gpunn_device *dev, long mib, job what)
 {
-    const bool    narrow = what == LOAD_NARROW || what == SAVE_NARROW;
-    gpunn_model  *model = gpunn_model_create(dev, .precision = narrow ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32,
-                                             .inference = narrow);
+    const bool   narrow = what == LOAD_NARROW || what == SAVE_NARROW;
+    gpunn_model *model = gpunn_model_create(
+        dev, .precision = narrow ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32, .inference = narrow);
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1, 1024));
     for (int i = 0; i < 8; i++) {
         char       name[16], layer[16];
         gpunn_init init = {GPUNN_INIT_CONSTANT, what == SAVE ? (float)i : 0, 0};
         (void)snprintf(name, sizeof name, "weight%d", i);
         (void)snprintf(layer, sizeof layer, "layer%d", i);
-        (void)gpunn_linear(x, layer, .weight = gpunn_parameter(model, name, GPUNN_SHAPE(mib * 32, 1024), init), .no_bias = true);
+        (void)gpunn_linear(x, layer,
+                           .weight = gpunn_parameter(model, name, GPUNN_SHAPE(mib * 32, 1024), init),
+                           .no_bias = true);
     }
     return model;
 }
@@ -61,16 +66,18 @@ static int measure(job what, const char *path, long mib)
     gpunn_device            *dev = gpunn_device_open(.seed = 1);
     gpunn_model             *model = model_of(dev, mib, what);
     const bool               saves = what == SAVE || what == SAVE_NARROW;
-    gpunn_status             status = what == LOAD_AGAIN || what == SAVE_NARROW ? gpunn_load(model, path) : GPUNN_OK;
-    const double             start = now();
+    gpunn_status status = what == LOAD_AGAIN || what == SAVE_NARROW ? gpunn_load(model, path) : GPUNN_OK;
+    const double start = now();
     if (status == GPUNN_OK) status = saves ? gpunn_save(model, path) : gpunn_load(model, path);
     const double  seconds = now() - start;
     struct rusage used;
     (void)getrusage(RUSAGE_SELF, &used);
     const double peak = (double)used.ru_maxrss / 1024;
-    if (status != GPUNN_OK || !is_right(model)) printf("%s: %s\n", names[what], status ? gpunn_error(dev) : "wrong values");
+    if (status != GPUNN_OK || !is_right(model))
+        printf("%s: %s\n", names[what], status ? gpunn_error(dev) : "wrong values");
     if (status == GPUNN_OK)
-        printf("%-27s %6.2f s   %6.0f MiB, %.2f times the weights\n", names[what], seconds, peak, peak / (double)mib);
+        printf("%-27s %6.2f s   %6.0f MiB, %.2f times the weights\n", names[what], seconds, peak,
+               peak / (double)mib);
     gpunn_model_destroy(model);
     gpunn_device_close(dev);
     return status != GPUNN_OK;

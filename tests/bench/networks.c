@@ -1,7 +1,8 @@
-/* networks.c - evaluations of a small network with its generated kernel and without, in turns. tests/bench/networks.py builds it.
+/* networks.c - evaluations of a small network with its generated kernel and without, in turns.
+ * tests/bench/networks.py builds it.
  *
- * Usage: networks SPEC.json THREADS BATCH...     prints for each batch: the least microseconds without and with it, and the
- * median over rounds of their ratio */
+ * Usage: networks SPEC.json THREADS BATCH...     prints for each batch: the least microseconds without and
+ * with it, and the median over rounds of their ratio */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "gpunn.h"
 #include <math.h>
@@ -39,9 +40,11 @@ static double now(void)
 
 static net open_net(const char *path, int threads, const gpunn_kernel_set *set)
 {
-    net          n = {gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = threads, .seed = 1), NULL, NULL, 0, INFINITY};
+    net n = {gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = threads, .seed = 1), NULL, NULL, 0,
+             INFINITY};
     gpunn_model *model = gpunn_spec_load(n.dev, path);
-    if (model == NULL || gpunn_use_kernels(model, set, .policy = GPUNN_KERNELS_STRICT) != GPUNN_OK) fail(n.dev);
+    if (model == NULL || gpunn_use_kernels(model, set, .policy = GPUNN_KERNELS_STRICT) != GPUNN_OK)
+        fail(n.dev);
     n.x = gpunn_input_at(model, 0);
     n.y = gpunn_spec_output(model, 0);
     return n;

@@ -1,10 +1,12 @@
-/* What a size that varies costs: the plan of a size that has not been run yet, and going back to one that has.
+/* What a size that varies costs: the plan of a size that has not been run yet, and going back to one that
+ * has.
  *
  * Build: ninja build/plans
  * Run:   build/plans
- * Shows: both for the 12 encoder layers of BERT-base, whose plan has as many steps at any width: at 12 features a run is so short that
- *        the rest is seen. Medians over the sizes, of the first run of each less the second, and, of 3 to 63 sizes in turn, of a run
- *        behind one of another size less a run behind one of the same. */
+ * Shows: both for the 12 encoder layers of BERT-base, whose plan has as many steps at any width: at 12
+ * features a run is so short that
+ *        the rest is seen. Medians over the sizes, of the first run of each less the second, and, of 3 to 63
+ *        sizes in turn, of a run behind one of another size less a run behind one of the same. */
 #define _POSIX_C_SOURCE 200809L
 #include "gpunn.h"
 #include "workloads.h"
@@ -46,7 +48,8 @@ int main(void)
     for (int i = 0; i < 12; i++) {
         char name[16];
         (void)snprintf(name, sizeof name, "layer%d", i);
-        w.output = gpunn_transformer_encoder_layer(w.output, name, .nhead = 2, .dim_feedforward = 4 * WIDTH, .dropout = 0);
+        w.output = gpunn_transformer_encoder_layer(w.output, name, .nhead = 2, .dim_feedforward = 4 * WIDTH,
+                                                   .dropout = 0);
     }
     if (w.output == NULL || gpunn_set_plan_limit(w.model, SIZES, 0) != GPUNN_OK) die(&w);
     (void)seconds_of(&w, x, SIZES); /* the weights' first use */

@@ -1,9 +1,9 @@
-/* Samples a second of training on the ranks that mpirun started, in all, beside tests/bench/ranks.py, which does the same with PyTorch's
- * DistributedDataParallel. Three models: an MLP 784-1024-1024-10 with a batch of 256 in all, a GPT of 6 layers of width 384, 16
- * sequences of 64 tokens, and ResNet-18, 32 images of 64 x 64.
- * mpicc -O3 -march=native -DGPUNN_MPI -I. tests/bench/ranks.c -o build/ranks -lm && mpirun -n 2 build/ranks mlp 60
- * shard behind that: each rank has its share of Adam's states alone. bf16: gradients travel as BF16. The share of rank 0's time that
- * passes in MPI is both what exchanging takes and waiting for the others. */
+/* Samples a second of training on the ranks that mpirun started, in all, beside tests/bench/ranks.py, which
+ * does the same with PyTorch's DistributedDataParallel. Three models: an MLP 784-1024-1024-10 with a batch of
+ * 256 in all, a GPT of 6 layers of width 384, 16 sequences of 64 tokens, and ResNet-18, 32 images of 64 x 64.
+ * mpicc -O3 -march=native -DGPUNN_MPI -I. tests/bench/ranks.c -o build/ranks -lm && mpirun -n 2 build/ranks
+ * mlp 60 shard behind that: each rank has its share of Adam's states alone. bf16: gradients travel as BF16.
+ * The share of rank 0's time that passes in MPI is both what exchanging takes and waiting for the others. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "workloads.h"
@@ -80,10 +80,10 @@ static bool train(gpunn_group *group, net n, gpunn_optimizer *opt, int steps, do
 {
     const int64_t rows = n.batch / gpunn_group_size(group);
     const size_t  element = gpunn_tensor_dtype(n.x) == GPUNN_F32 ? sizeof(float) : sizeof(int64_t);
-    const size_t  x = (size_t)elements(n.x, rows) * element, t = (size_t)elements(n.t, rows) * sizeof(int64_t);
-    char         *zeros = calloc(1, x > t ? x : t);
-    bool          good = zeros && gpunn_distribute(opt, group) == GPUNN_OK;
-    double        began = 0;
+    const size_t x = (size_t)elements(n.x, rows) * element, t = (size_t)elements(n.t, rows) * sizeof(int64_t);
+    char        *zeros = calloc(1, x > t ? x : t);
+    bool         good = zeros && gpunn_distribute(opt, group) == GPUNN_OK;
+    double       began = 0;
     for (int step = -3; step < steps && good; step++) { /* the first three do not count */
         if (step == 0) began = now(), in_mpi = 0;
         good = gpunn_write(n.x, zeros, x) == GPUNN_OK && gpunn_write(n.t, zeros, t) == GPUNN_OK &&
@@ -96,21 +96,24 @@ static bool train(gpunn_group *group, net n, gpunn_optimizer *opt, int steps, do
 
 int main(int count, char **arguments)
 {
-    const int     steps = count > 2 ? atoi(arguments[2]) : 30;
-    double        spent = 0;
-    gpunn_device *dev = gpunn_device_open(.seed = 1, .type = GPUNN_DEVICE_CPU);
-    const char   *how = count > 3 ? arguments[3] : "";
-    gpunn_group  *group = gpunn_group_open(dev, .shard = strcmp(how, "shard") == 0, .bf16_gradients = strcmp(how, "bf16") == 0);
-    gpunn_model  *model = gpunn_model_create(dev);
-    const char   *name = count > 1 ? arguments[1] : "";
-    const net     n = strcmp(name, "gpt") == 0 ? gpt(model) : strcmp(name, "resnet18") == 0 ? resnet18(model) : mlp(model);
+    const int        steps = count > 2 ? atoi(arguments[2]) : 30;
+    double           spent = 0;
+    gpunn_device    *dev = gpunn_device_open(.seed = 1, .type = GPUNN_DEVICE_CPU);
+    const char      *how = count > 3 ? arguments[3] : "";
+    gpunn_group     *group = gpunn_group_open(dev, .shard = strcmp(how, "shard") == 0,
+                                              .bf16_gradients = strcmp(how, "bf16") == 0);
+    gpunn_model     *model = gpunn_model_create(dev);
+    const char      *name = count > 1 ? arguments[1] : "";
+    const net        n = strcmp(name, "gpt") == 0        ? gpt(model)
+                         : strcmp(name, "resnet18") == 0 ? resnet18(model)
+                                                         : mlp(model);
     gpunn_optimizer *opt = gpunn_adam(model);
     const bool       good = train(group, n, opt, steps, &spent);
     if (!good) fprintf(stderr, "%s\n", gpunn_error(dev));
     if (good && gpunn_group_rank(group) == 0)
-        printf("%d ranks of %d threads: %.1f samples/s, %.1f MiB in each, %.0f %% of the time in MPI\n", gpunn_group_size(group),
-               gpunn_device_threads(dev), steps * n.batch / spent, (double)gpunn_memory_peak(dev) / 1048576,
-               100 * in_mpi / spent);
+        printf("%d ranks of %d threads: %.1f samples/s, %.1f MiB in each, %.0f %% of the time in MPI\n",
+               gpunn_group_size(group), gpunn_device_threads(dev), steps * n.batch / spent,
+               (double)gpunn_memory_peak(dev) / 1048576, 100 * in_mpi / spent);
     gpunn_optimizer_destroy(opt);
     gpunn_model_destroy(model);
     gpunn_group_close(group);

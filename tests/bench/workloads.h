@@ -1,4 +1,5 @@
-/* The models that the benchmarks time, the same on the CPU (bench.c) and on a GPU (gpu_bench.c). Include gpunn.h before. */
+/* The models that the benchmarks time, the same on the CPU (bench.c) and on a GPU (gpu_bench.c). Include
+ * gpunn.h before. */
 #ifndef BENCH_WORKLOADS_H
 #define BENCH_WORKLOADS_H
 #include <math.h>
@@ -62,7 +63,8 @@ static inline int64_t elements(const gpunn_tensor *t, int64_t batch)
 {
     gpunn_shape shape = gpunn_tensor_shape(t);
     int64_t     count = 1;
-    for (int i = 0; i < GPUNN_MAX_RANK && shape.dim[i]; i++) count *= shape.dim[i] < 0 ? -shape.dim[i] * batch : shape.dim[i];
+    for (int i = 0; i < GPUNN_MAX_RANK && shape.dim[i]; i++)
+        count *= shape.dim[i] < 0 ? -shape.dim[i] * batch : shape.dim[i];
     return count;
 }
 
@@ -82,8 +84,8 @@ static inline gpunn_tensor *input(workload *w, const char *name, int64_t batch, 
     return t;
 }
 
-/* The values that gpu_torch.py gives its parameters: to weights noise up to 1 / sqrt(inputs), a row for each in their order; to
- * biases 0. */
+/* The values that gpu_torch.py gives its parameters: to weights noise up to 1 / sqrt(inputs), a row for each
+ * in their order; to biases 0. */
 static inline void write_weights(workload *w)
 {
     uint32_t weights = 0;
@@ -117,8 +119,9 @@ static inline void end_block(workload *w, gpunn_tensor *x, gpunn_tensor *end)
 
 static inline void make_mlp20(workload *w)
 {
-    gpunn_tensor *x = input(w, "x", 32, GPUNN_SHAPE(GPUNN_BATCH, 20)), *t = input(w, "t", 32, GPUNN_SHAPE(GPUNN_BATCH, 1));
-    float         targets[32];
+    gpunn_tensor *x = input(w, "x", 32, GPUNN_SHAPE(GPUNN_BATCH, 20)),
+                 *t = input(w, "t", 32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    float targets[32];
     for (int i = 0; i < 32; i++) targets[i] = (float)(i & 1);
     if (gpunn_write(t, targets, sizeof targets) != GPUNN_OK) die(w);
     gpunn_tensor *h = gpunn_relu(gpunn_linear(x, "fc1", .out_features = 50));
@@ -138,8 +141,10 @@ static inline void make_iris(workload *w)
 static inline void make_lenet(workload *w, int64_t batch)
 {
     gpunn_tensor *h = input(w, "x", batch, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
-    h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(h, "conv1", .out_channels = 6, .kernel_size = 5)), .kernel_size = 2);
-    h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(h, "conv2", .out_channels = 16, .kernel_size = 5)), .kernel_size = 2);
+    h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(h, "conv1", .out_channels = 6, .kernel_size = 5)),
+                         .kernel_size = 2);
+    h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(h, "conv2", .out_channels = 16, .kernel_size = 5)),
+                         .kernel_size = 2);
     h = gpunn_relu(gpunn_linear(gpunn_flatten(h), "fc1", .out_features = 120));
     h = gpunn_relu(gpunn_linear(h, "fc2", .out_features = 84));
     w->loss = gpunn_cross_entropy(gpunn_linear(h, "fc3", .out_features = 10), labels(w, batch, 10));
@@ -166,12 +171,13 @@ static inline void make_rnn(workload *w, bool gru)
     w->opt = gpunn_sgd(w->model, .lr = 0.01f);
 }
 
-static inline gpunn_tensor *conv_bn(gpunn_tensor *x, const char *name, int channels, int kernel, int stride, int padding)
+static inline gpunn_tensor *conv_bn(gpunn_tensor *x, const char *name, int channels, int kernel, int stride,
+                                    int padding)
 {
     char layer[64];
     snprintf(layer, sizeof layer, "%s.conv", name);
-    x = gpunn_conv2d(x, layer, .out_channels = channels, .kernel_size = kernel, .stride = stride, .padding = padding,
-                     .no_bias = true);
+    x = gpunn_conv2d(x, layer, .out_channels = channels, .kernel_size = kernel, .stride = stride,
+                     .padding = padding, .no_bias = true);
     snprintf(layer, sizeof layer, "%s.bn", name);
     return gpunn_batch_norm2d(x, layer);
 }
@@ -179,16 +185,19 @@ static inline gpunn_tensor *conv_bn(gpunn_tensor *x, const char *name, int chann
 /* ResNet-18's scores of images h. */
 static inline gpunn_tensor *resnet(workload *w, gpunn_tensor *h, int classes)
 {
-    h = gpunn_max_pool2d(gpunn_relu(conv_bn(h, "stem", 64, 7, 2, 3)), .kernel_size = 3, .stride = 2, .padding = 1);
+    h = gpunn_max_pool2d(gpunn_relu(conv_bn(h, "stem", 64, 7, 2, 3)), .kernel_size = 3, .stride = 2,
+                         .padding = 1);
     int channels = 64;
     for (int stage = 0; stage < 4; stage++)
         for (int block = 0; block < 2; block++) {
             int  width = 64 << stage, stride = stage > 0 && block == 0 ? 2 : 1;
             char name[3][32];
-            for (int i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "layer%d.%d.%d", stage + 1, block, i);
+            for (int i = 0; i < 3; i++)
+                snprintf(name[i], sizeof name[i], "layer%d.%d.%d", stage + 1, block, i);
             gpunn_tensor *inner = gpunn_relu(conv_bn(h, name[0], width, 3, stride, 1)), *first = h;
             inner = conv_bn(inner, name[1], width, 3, 1, 1);
-            h = gpunn_relu(gpunn_add(inner, width != channels ? conv_bn(h, name[2], width, 1, stride, 0) : h));
+            h = gpunn_relu(
+                gpunn_add(inner, width != channels ? conv_bn(h, name[2], width, 1, stride, 0) : h));
             end_block(w, first, h);
             channels = width;
         }
@@ -253,14 +262,16 @@ static inline void make_gpt(workload *w, int64_t batch, transformer m)
     int64_t       count = batch * m.rows, *values = (int64_t *)room(count, sizeof *values);
     size_t        bytes = (size_t)count * sizeof *values;
     for (int64_t i = 0; i < count; i++) values[i] = i * 7 % m.tokens;
-    if (gpunn_write(tokens, values, bytes) != GPUNN_OK || gpunn_write(targets, values, bytes) != GPUNN_OK) die(w);
+    if (gpunn_write(tokens, values, bytes) != GPUNN_OK || gpunn_write(targets, values, bytes) != GPUNN_OK)
+        die(w);
     free(values);
     gpunn_init    normal = {GPUNN_INIT_NORMAL, 0, 0.02f};
     gpunn_tensor *x = gpunn_embedding(tokens, "wte", .num_embeddings = m.tokens, .embedding_dim = m.width);
     x = gpunn_add(x, gpunn_parameter(w->model, "wpe", GPUNN_SHAPE(m.rows, m.width), normal));
     for (int i = 0; i < m.layers; i++) {
         gpunn_tensor *first = x;
-        gpunn_tensor *h = gpunn_reshape(named_linear(named_norm(x, i, "n1", 1e-5f), i, "qkv", 3 * m.width), heads);
+        gpunn_tensor *h = gpunn_reshape(named_linear(named_norm(x, i, "n1", 1e-5f), i, "qkv", 3 * m.width),
+                                        heads);
         h = gpunn_reshape(gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true), flat);
         x = gpunn_add(named_linear(h, i, "o", m.width), x);
         h = gpunn_gelu_tanh(named_linear(named_norm(x, i, "n2", 1e-5f), i, "f1", 4 * m.width));
@@ -273,7 +284,8 @@ static inline void make_gpt(workload *w, int64_t batch, transformer m)
     w->opt = gpunn_adamw(w->model, .lr = 1e-4f, .weight_decay = GPUNN_ZERO);
 }
 
-/* A step of examples/register3d.c: the displacements, in voxels, of a volume side x side x side are fitted to another. */
+/* A step of examples/register3d.c: the displacements, in voxels, of a volume side x side x side are fitted to
+ * another. */
 static inline void make_register(workload *w, int side)
 {
     static const float identity[12] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0};
@@ -300,7 +312,8 @@ static inline void make_cnn3d(workload *w, int64_t batch)
         char name[2][16];
         snprintf(name[0], sizeof name[0], "conv%d", i + 1);
         snprintf(name[1], sizeof name[1], "bn%d", i + 1);
-        h = gpunn_conv3d(h, name[0], .out_channels = 16 << i, .kernel_size = 3, .padding = 1, .no_bias = true);
+        h = gpunn_conv3d(h, name[0], .out_channels = 16 << i, .kernel_size = 3, .padding = 1,
+                         .no_bias = true);
         h = gpunn_max_pool3d(gpunn_relu(gpunn_batch_norm3d(h, name[1])), .kernel_size = 2);
     }
     h = gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool3d(h, 1, 1, 1)), "fc", .out_features = 10);
@@ -308,7 +321,8 @@ static inline void make_cnn3d(workload *w, int64_t batch)
     w->opt = gpunn_sgd(w->model, .lr = 0.001f, .momentum = 0.9f);
 }
 
-/* Parameters of `count` floats together in `pieces`, and a gradient for each; the optimizer is the caller's. */
+/* Parameters of `count` floats together in `pieces`, and a gradient for each; the optimizer is the
+ * caller's. */
 static inline void make_parameters(workload *w, int64_t count, int pieces)
 {
     gpunn_tensor *sum = NULL;

@@ -1,5 +1,6 @@
-/* A driver library with no driver behind it. Before cuDNN makes a plan it wants to see libcuda.so.1 and these functions in it;
- * all it learns from them here is that there is no GPU. check.py builds it into build/ and shows it to this one test only. */
+/* A driver library with no driver behind it. Before cuDNN makes a plan it wants to see libcuda.so.1 and these
+ * functions in it; all it learns from them here is that there is no GPU. check.py builds it into build/ and
+ * shows it to this one test only. */
 int cuInit(unsigned flags)
 {
     (void)flags;

@@ -1,6 +1,7 @@
-/* Makes the plan of every graph that gpunn_cuda.cu hands to cuDNN, for a card that need not be here: plans CARD.json [attention]
- * The file describes the card to cuDNN. Nothing is run. check.py compiles this and runs it for each card. With `attention` two
- * plans that are compiled at run time, to see whether the libraries for that are found. */
+/* Makes the plan of every graph that gpunn_cuda.cu hands to cuDNN, for a card that need not be here: plans
+ * CARD.json [attention] The file describes the card to cuDNN. Nothing is run. check.py compiles this and runs
+ * it for each card. With `attention` two plans that are compiled at run time, to see whether the libraries
+ * for that are found. */
 #if __has_include(<cudnn.h>) && !defined(GPUNN_NO_CUDNN)
 #include <cudnn.h>
 #endif
@@ -83,7 +84,8 @@ static void report(int failures, const char *format, ...)
     printf("\n");
 }
 
-static gpunn__convolution convolution(const layer *a, int mode, gpunn__conv_kind kind, int parts, bool channels_last)
+static gpunn__convolution convolution(const layer *a, int mode, gpunn__conv_kind kind, int parts,
+                                      bool channels_last)
 {
     gpunn__convolution conv;
     memset(&conv, 0, sizeof conv);
@@ -111,20 +113,21 @@ static gpunn__convolution convolution(const layer *a, int mode, gpunn__conv_kind
 static void print(const layer *a, const gpunn__convolution *conv, const char *text)
 {
     static const char *const kinds[] = {"forward", "data gradient", "filter gradient"};
-    printf("# %s: %s%s%s%s: %s\n", a->name, kinds[conv->kind], conv->residual ? " + residual" : "", conv->bias ? " + bias" : "",
-           conv->relu ? " + relu" : "", text);
+    printf("# %s: %s%s%s%s: %s\n", a->name, kinds[conv->kind], conv->residual ? " + residual" : "",
+           conv->bias ? " + bias" : "", conv->relu ? " + relu" : "", text);
 }
 
 /* Whether the plan, as cuDNN writes it down, is of the convolution's dtype; sums are F32 in all of them. */
 static bool has_dtype(const gpunn__dnn_plan *plan, int64_t dtype)
 {
     int64_t length = 0, got = 0;
-    if (libraries.cudnnBackendGetAttribute(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 0,
-                                           &length, NULL) != CUDNN_STATUS_SUCCESS)
+    if (libraries.cudnnBackendGetAttribute(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                                           CUDNN_TYPE_CHAR, 0, &length, NULL) != CUDNN_STATUS_SUCCESS)
         return false;
     char *json = (char *)calloc((size_t)length + 1, 1);
-    bool  good = libraries.cudnnBackendGetAttribute(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
-                                                    CUDNN_TYPE_CHAR, length, &got, json) == CUDNN_STATUS_SUCCESS;
+    bool  good = libraries.cudnnBackendGetAttribute(
+                     plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length,
+                     &got, json) == CUDNN_STATUS_SUCCESS;
     good = good && (strstr(json, "\"CUDNN_DATA_HALF\"") != NULL) == (dtype == GPUNN_F16) &&
            (strstr(json, "\"CUDNN_DATA_BFLOAT16\"") != NULL) == (dtype == GPUNN_BF16);
     free(json);
@@ -138,17 +141,18 @@ static const char *broken_promise(const gpunn__dnn_plan *plan, const gpunn__conv
     cudnnBackendNumericalNote_t notes[64];
     int64_t                     one, count = 0;
     const char                 *broken = NULL;
-    cudnnStatus_t               status = libraries.cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config);
+    cudnnStatus_t status = libraries.cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
+                                                                  &config);
     if (!status) status = libraries.cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine);
     if (!status)
         status = libraries.cudnnBackendGetAttribute(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one, &config);
     if (!status)
-        status = libraries.cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one,
-                                                    &engine);
+        status = libraries.cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one, &engine);
     if (!status)
-        status = libraries.cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, 64,
-                                                    &count, notes);
+        status = libraries.cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                                    CUDNN_TYPE_NUMERICAL_NOTE, 64, &count, notes);
     if (status) broken = "its plan does not tell its engine";
     if (!broken && !has_dtype(plan, conv->dtype)) broken = "its plan is of another dtype";
     for (int64_t i = 0; i < count && !broken; i++) {
@@ -173,9 +177,11 @@ static bool planned(const layer *a, const gpunn__convolution *conv)
     const char        *broken = NULL;
     for (int i = 0; i < choice->count && !broken; i++) broken = broken_promise(&choice->plans[i], conv);
     if (bytes > cuda.args.workspace_limit) broken = "it takes more workspace than the limit";
-    if (choice->count > 1 && !cuda.args.benchmark) broken = "several plans, and nobody asked for a comparison";
+    if (choice->count > 1 && !cuda.args.benchmark)
+        broken = "several plans, and nobody asked for a comparison";
     cudnnBackendDescriptor_t first = choice->plans[0].descriptor;
-    if (gpunn__dnn_prepare(&cuda, conv, &again) != GPUNN_OK || again != bytes || choice->plans[0].descriptor != first)
+    if (gpunn__dnn_prepare(&cuda, conv, &again) != GPUNN_OK || again != bytes ||
+        choice->plans[0].descriptor != first)
         broken = "asked again, the answer is another";
     if (broken) print(a, conv, broken);
     return broken == NULL;
@@ -201,9 +207,11 @@ static void check_mode(int mode, bool channels_last)
     for (int l = 0; l < LAYERS; l++) {
         for (int kind = GPUNN__CONV_FORWARD; kind <= GPUNN__CONV_FILTER; kind++) {
             for (int parts = 0; parts < (kind == GPUNN__CONV_FORWARD ? COMBINATIONS : 1); parts++) {
-                /* Without a bias an engine is made at run time, which takes as long as all else: for the last layer only. */
+                /* Without a bias an engine is made at run time, which takes as long as all else: for the last
+                 * layer only. */
                 if (parts != 0 && !(parts & BIAS) && (!channels_last || l < LAYERS - 1)) continue;
-                gpunn__convolution conv = convolution(&layers[l], mode, (gpunn__conv_kind)kind, parts, channels_last);
+                gpunn__convolution conv = convolution(&layers[l], mode, (gpunn__conv_kind)kind, parts,
+                                                      channels_last);
                 failures += !(too_old ? refused(&layers[l], &conv, &supported) : planned(&layers[l], &conv));
                 graphs++;
             }
@@ -211,7 +219,8 @@ static void check_mode(int mode, bool channels_last)
     }
     const char *layout = channels_last ? "NHWC" : "NCHW";
     if (too_old)
-        report(failures, "%s %s: expected, %d of %d graphs refused (no bf16 before sm_80): matrix products instead",
+        report(failures,
+               "%s %s: expected, %d of %d graphs refused (no bf16 before sm_80): matrix products instead",
                modes[mode].name, layout, graphs - supported - failures, graphs);
     else
         report(failures, "%s %s: %d graphs", modes[mode].name, layout, graphs);
@@ -229,7 +238,8 @@ static void check_refusals(void)
             graphs++;
         }
     report(failures,
-           "NCHW: expected, %d of %d graphs of a residual or relu without a bias refused: a pass of ours after the convolution",
+           "NCHW: expected, %d of %d graphs of a residual or relu without a bias refused: a pass of ours "
+           "after the convolution",
            graphs - supported - failures, graphs);
 }
 
@@ -282,7 +292,8 @@ static void check_depthwise(void)
             const gpunn_status status = gpunn__conv_fits(&cuda, &conv, &bytes, &fits);
             const bool         good = status == GPUNN_OK && fits == (after || !depthwise);
             if (!good) print(&layers[l], &conv, cuda.text), failures++;
-            if (good && !fits && !strstr(cuda.text, "before 9.24")) print(&layers[l], &conv, cuda.text), failures++;
+            if (good && !fits && !strstr(cuda.text, "before 9.24"))
+                print(&layers[l], &conv, cuda.text), failures++;
         }
     libraries.dnn_module.version = version;
     report(failures, "depthwise convolutions, before cuDNN 9.24 and after");
@@ -329,7 +340,8 @@ static gpunn__dnn_attention attention(const rows *r, gpunn_dtype dtype, bool cau
     memcpy(a.bias, r->bias, sizeof r->bias);
     if (a.bias[0]) a.bias[3] = (a.s + 15) / 16 * 16;
     if (!backward) return a;
-    memcpy(a.dy, a.y, sizeof a.y), memcpy(a.dq, a.q, sizeof a.q), memcpy(a.dk, a.k, sizeof a.k), memcpy(a.dv, a.v, sizeof a.v);
+    memcpy(a.dy, a.y, sizeof a.y), memcpy(a.dq, a.q, sizeof a.q), memcpy(a.dk, a.k, sizeof a.k),
+        memcpy(a.dv, a.v, sizeof a.v);
     return a;
 }
 
@@ -349,7 +361,8 @@ static bool attends(const char *name, const gpunn__dnn_attention *a)
     const gpunn_status status = gpunn__dnn_attention_prepare(&cuda, a, &bytes);
     const char        *broken = NULL;
     if (status == GPUNN_OK) broken = broken_promise(&gpunn__dnn_attention_entry(&cuda, a)->plans[0], &like);
-    if (status == GPUNN_OK && bytes > cuda.args.workspace_limit) broken = "it takes more workspace than the limit";
+    if (status == GPUNN_OK && bytes > cuda.args.workspace_limit)
+        broken = "it takes more workspace than the limit";
     const bool good = attention_expected() ? status == GPUNN_OK && !broken : status == GPUNN_ERR_UNSUPPORTED;
     if (!good) printf("# %s%s: %s\n", name, a->causal ? ", causal" : "", broken ? broken : cuda.text);
     return good;
@@ -382,8 +395,8 @@ static void check_libraries(void)
     report(failures, "attention by %s", libraries.dnn_module.path);
 }
 
-/* A backward pass keeps the scores where the limit of the workspace allows it, and adds to dq where it does not; but no addition
- * where results may never vary, and nothing then on compute capability 10.x. */
+/* A backward pass keeps the scores where the limit of the workspace allows it, and adds to dq where it does
+ * not; but no addition where results may never vary, and nothing then on compute capability 10.x. */
 static void check_forms(void)
 {
     static const struct {
@@ -403,16 +416,19 @@ static void check_forms(void)
             const gpunn__dnn_attention first = attention(&forms[i].shape, GPUNN_BF16, true, true);
             gpunn__dnn_attention       a = first;
             const bool                 any_order = deterministic && capability / 10 == 10;
-            const bool                 refused = !attention_expected() || any_order || (deterministic && forms[i].adds);
-            size_t                     bytes = 0;
+            const bool refused = !attention_expected() || any_order || (deterministic && forms[i].adds);
+            size_t     bytes = 0;
             cuda.args.deterministic = deterministic;
             const gpunn_status status = gpunn__attention_plan(&cuda, &a, &bytes);
             bool               good = status == (refused ? GPUNN_ERR_UNSUPPORTED : GPUNN_OK);
-            if (status == GPUNN_OK) good = good && a.adds == forms[i].adds && attends(forms[i].shape.name, &a);
+            if (status == GPUNN_OK)
+                good = good && a.adds == forms[i].adds && attends(forms[i].shape.name, &a);
             if (good && refused && attention_expected())
                 good = a.adds == 0 && strstr(cuda.text, "deterministic") &&
                        (any_order || strstr(cuda.text, "workspace_limit is 268435456; "));
-            if (!good) printf("# %s: adds %d, %s\n", forms[i].shape.name, (int)a.adds, status == GPUNN_OK ? "" : cuda.text);
+            if (!good)
+                printf("# %s: adds %d, %s\n", forms[i].shape.name, (int)a.adds,
+                       status == GPUNN_OK ? "" : cuda.text);
             failures += !good;
         }
     cuda.args.deterministic = false;
@@ -420,9 +436,10 @@ static void check_forms(void)
 }
 
 /* ---- calls that fail: between gpunn_cuda.cu and cuDNN ---- */
-static gpunn__libraries         real;
-static int                      alive, fail_in, failed; /* descriptors; call number fail_in fails; whether one has */
-static int64_t                  names[8], named;        /* what the last variant pack was given */
+static gpunn__libraries real;
+/* descriptors; call number fail_in fails; whether one has */
+static int                      alive, fail_in, failed;
+static int64_t                  names[8], named; /* what the last variant pack was given */
 static void                    *pointers[8], *workspace;
 static cudnnBackendDescriptor_t executed;
 
@@ -448,11 +465,12 @@ static cudnnStatus_t destroy(cudnnBackendDescriptor_t descriptor)
     return real.cudnnBackendDestroyDescriptor(descriptor);
 }
 
-static cudnnStatus_t set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                         int64_t count, const void *values)
+static cudnnStatus_t set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                         cudnnBackendAttributeType_t type, int64_t count, const void *values)
 {
     if (fails()) return FAILURE;
-    if (name == CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS && count <= 8) memcpy(names, values, sizeof *names * (size_t)(named = count));
+    if (name == CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS && count <= 8)
+        memcpy(names, values, sizeof *names * (size_t)(named = count));
     if (name == CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS && count == named)
         memcpy(pointers, values, sizeof *pointers * (size_t)count);
     if (name == CUDNN_ATTR_VARIANT_PACK_WORKSPACE) memcpy(&workspace, values, sizeof workspace);
@@ -470,7 +488,8 @@ static cudnnStatus_t finalize(cudnnBackendDescriptor_t descriptor)
     return fails() ? FAILURE : real.cudnnBackendFinalize(descriptor);
 }
 
-static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
+static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                             cudnnBackendDescriptor_t pack)
 {
     (void)handle, (void)pack;
     if (fails()) return FAILURE;
@@ -478,7 +497,8 @@ static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* Every call of a preparation and of a run fails once: a sentence, nothing left behind, and the next attempt succeeds. */
+/* Every call of a preparation and of a run fails once: a sentence, nothing left behind, and the next attempt
+ * succeeds. */
 static void check_failures(void)
 {
     static char        memory[6];
@@ -494,7 +514,8 @@ static void check_failures(void)
         int          left = alive - before;
         ended = !failed;
         fail_in = 0;
-        bool good = ended ? status == GPUNN_OK : status == GPUNN_ERR_MEMORY && left == 0 && strstr(cuda.text, "cuDNN");
+        bool good = ended ? status == GPUNN_OK
+                          : status == GPUNN_ERR_MEMORY && left == 0 && strstr(cuda.text, "cuDNN");
         good = gpunn__dnn_prepare(&cuda, &conv, &bytes) == GPUNN_OK && good;
         before += gpunn__dnn_entry(&cuda, &conv)->count;
         if (!good || alive != before) print(&layers[0], &conv, cuda.text), failures++;
@@ -514,8 +535,10 @@ static void check_failures(void)
         if (!good || alive != before) print(&layers[0], &conv, cuda.text), failures++;
     }
     const void *expected[] = {NULL, data.x, data.w, data.y, data.bias, data.residual}; /* by name */
-    bool right = executed == gpunn__dnn_entry(&cuda, &conv)->plans[0].descriptor && workspace == data.workspace && named == 5;
-    for (int64_t i = 0; i < named; i++) right = right && names[i] < GPUNN__DNN_BETWEEN && pointers[i] == expected[names[i]];
+    bool        right = executed == gpunn__dnn_entry(&cuda, &conv)->plans[0].descriptor &&
+                 workspace == data.workspace && named == 5;
+    for (int64_t i = 0; i < named; i++)
+        right = right && names[i] < GPUNN__DNN_BETWEEN && pointers[i] == expected[names[i]];
     if (!right) print(&layers[0], &conv, "the run does not get its tensors"), failures++;
     report(failures, "each of %d calls of a run fails once", calls);
 }
@@ -578,7 +601,8 @@ static void check_comparison(void)
         gpunn__dnn_plan expected = choice->plans[which];
         fastest = expected.descriptor;
         capturing = true;
-        good = good && gpunn__dnn_run(&cuda, &conv, &data) == GPUNN_OK && executed == choice->plans[0].descriptor;
+        good = good && gpunn__dnn_run(&cuda, &conv, &data) == GPUNN_OK &&
+               executed == choice->plans[0].descriptor;
         capturing = false;
         data.residual = data.y;
         good = good && gpunn__dnn_run(&cuda, &conv, &data) == GPUNN_OK && choice->count == count;
@@ -591,9 +615,11 @@ static void check_comparison(void)
             if (!failed || choice->count != count) break;
             good = good && status != GPUNN_OK && events == 0 && alive == before + count;
         }
-        good = good && gpunn__dnn_run(&cuda, &conv, &data) == GPUNN_OK && executed == fastest && choice->count == 1;
+        good = good && gpunn__dnn_run(&cuda, &conv, &data) == GPUNN_OK && executed == fastest &&
+               choice->count == 1;
         good = good && choice->plans[0].descriptor == fastest && events == 0 && alive == before + 1;
-        good = good && gpunn__dnn_prepare(&cuda, &conv, &less) == GPUNN_OK && less == (size_t)expected.workspace && less <= bytes;
+        good = good && gpunn__dnn_prepare(&cuda, &conv, &less) == GPUNN_OK &&
+               less == (size_t)expected.workspace && less <= bytes;
         if (!good) print(&layers[0], &conv, cuda.text), failures++;
     }
     cuda.args.benchmark = false;
@@ -601,7 +627,7 @@ static void check_comparison(void)
     report(failures, "comparing plans: the fastest stays, after each of %d calls failed once", calls);
 }
 
-/* ---- recurrent layers: their descriptors; what follows asks a handle, for which there must be a card ---- */
+/* ---- recurrent layers: their descriptors; what follows asks a handle, for which there must be a card --- */
 #define COUNTED(kind)                                                    \
     static cudnnStatus_t create_##kind(cudnn##kind##Descriptor_t *made)  \
     {                                                                    \
@@ -619,7 +645,8 @@ COUNTED(RNN)
 COUNTED(RNNData)
 COUNTED(Tensor)
 
-static cudnnStatus_t set_states(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int rank, const int *dim, const int *stride)
+static cudnnStatus_t set_states(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int rank,
+                                const int *dim, const int *stride)
 {
     return fails() ? FAILURE : real.cudnnSetTensorNdDescriptor(tensor, type, rank, dim, stride);
 }
@@ -642,14 +669,15 @@ static void check_recurrent(void)
     for (int kind = 0; kind < 4; kind++)
         for (int options = 0; options < 8; options++, layers++) {
             const gpunn_precision precision = options & 1 ? GPUNN_PRECISION_TF32 : GPUNN_PRECISION_F32;
-            gpunn__dnn_rnn        key = {GPUNN__RNN_TAG,         op[kind],    kind == 0, precision, 1, 7, 5, 33, 17,
-                                         1 + (options >> 1 & 1), options >> 2};
-            bool                  good = describe_recurrent(&key) == GPUNN_OK;
+            gpunn__dnn_rnn key = {GPUNN__RNN_TAG,         op[kind],    kind == 0, precision, 1, 7, 5, 33, 17,
+                                  1 + (options >> 1 & 1), options >> 2};
+            bool           good = describe_recurrent(&key) == GPUNN_OK;
             if (!good) printf("# layer %d: %s\n", layers, cuda.text), failures++;
         }
     report(failures || alive != before, "recurrent layers: the descriptors of %d", layers);
 
-    gpunn__dnn_rnn key = {GPUNN__RNN_TAG, GPUNN_OP_LSTM, 0, GPUNN_PRECISION_F32, 1, 2, 1 << 20, 3, 1 << 12, 1, 1};
+    gpunn__dnn_rnn key = {
+        GPUNN__RNN_TAG, GPUNN_OP_LSTM, 0, GPUNN_PRECISION_F32, 1, 2, 1 << 20, 3, 1 << 12, 1, 1};
     failures = describe_recurrent(&key) != GPUNN_ERR_UNSUPPORTED;
     gpunn__dnn_rnn_sizes sizes;
     key.batch = 5;
@@ -674,7 +702,8 @@ static gpunn_status describe(const char *path)
     if (file) (void)fclose(file);
     json[length] = 0;
     const char *name = strstr(json, "\"deviceName\":"), *version = strstr(json, "\"deviceVer\":");
-    if (!name || !version || sscanf(name + 13, " \"%127[^\"]", card) != 1 || sscanf(version + 12, "%d", &capability) != 1)
+    if (!name || !version || sscanf(name + 13, " \"%127[^\"]", card) != 1 ||
+        sscanf(version + 12, "%d", &capability) != 1)
         return gpunn__cuda_fail(&cuda, GPUNN_ERR_FORMAT, "%s describes no card", path);
     capability /= 10;
     cuda.capability = capability;
@@ -682,11 +711,13 @@ static gpunn_status describe(const char *path)
         &cuda, libraries.cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &described),
         "cudnnBackendCreateDescriptor", text, sizeof text);
     if (status == GPUNN_OK)
-        status = gpunn__dnn_check(&cuda,
-                                  libraries.cudnnBackendSetAttribute(described, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
-                                                                     CUDNN_TYPE_CHAR, (int64_t)length, json),
-                                  path, text, sizeof text);
-    if (status == GPUNN_OK) status = gpunn__dnn_check(&cuda, libraries.cudnnBackendFinalize(described), path, text, sizeof text);
+        status = gpunn__dnn_check(
+            &cuda,
+            libraries.cudnnBackendSetAttribute(described, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                               CUDNN_TYPE_CHAR, (int64_t)length, json),
+            path, text, sizeof text);
+    if (status == GPUNN_OK)
+        status = gpunn__dnn_check(&cuda, libraries.cudnnBackendFinalize(described), path, text, sizeof text);
     return status == GPUNN_OK ? status : gpunn__cuda_fail(&cuda, status, "%s", text);
 }
 
@@ -711,14 +742,18 @@ int main(int argument_count, char **arguments)
     char       text[512];
     const bool attention_only = argument_count == 3 && strcmp(arguments[2], "attention") == 0;
     const bool quick = argument_count == 3 && strcmp(arguments[2], "quick") == 0;
-    if (argument_count != 2 && !attention_only && !quick) return fprintf(stderr, "plans CARD.json [attention|quick]\n"), 2;
+    if (argument_count != 2 && !attention_only && !quick)
+        return fprintf(stderr, "plans CARD.json [attention|quick]\n"), 2;
     cuda.libraries = &libraries;
     cuda.args.realloc_fn = reallocate;
     cuda.args.workspace_limit = (size_t)256 << 20;
-    if (!gpunn__lt_find(&libraries.lt_module, text, sizeof text)) return printf("skip: %s\n", text), 0; /* as a device does */
+    /* as a device does */
+    if (!gpunn__lt_find(&libraries.lt_module, text, sizeof text)) return printf("skip: %s\n", text), 0;
     if (!gpunn__dnn_find(&libraries.dnn_module, text, sizeof text)) return printf("skip: %s\n", text), 0;
     if (gpunn__dnn_bind(&libraries, &libraries.dnn_module))
-        return printf("skip: %s lacks %s\n", libraries.dnn_module.path, gpunn__dnn_bind(&libraries, &libraries.dnn_module)), 0;
+        return printf("skip: %s lacks %s\n", libraries.dnn_module.path,
+                      gpunn__dnn_bind(&libraries, &libraries.dnn_module)),
+               0;
     real = libraries;
     libraries.cudnnBackendCreateDescriptor = create;
     libraries.cudnnBackendDestroyDescriptor = destroy;
@@ -727,8 +762,10 @@ int main(int argument_count, char **arguments)
     libraries.cudnnBackendFinalize = finalize;
     libraries.cudnnBackendExecute = execute;
     libraries.cudnnCreateRNNDescriptor = create_RNN, libraries.cudnnDestroyRNNDescriptor = destroy_RNN;
-    libraries.cudnnCreateRNNDataDescriptor = create_RNNData, libraries.cudnnDestroyRNNDataDescriptor = destroy_RNNData;
-    libraries.cudnnCreateTensorDescriptor = create_Tensor, libraries.cudnnDestroyTensorDescriptor = destroy_Tensor;
+    libraries.cudnnCreateRNNDataDescriptor = create_RNNData,
+    libraries.cudnnDestroyRNNDataDescriptor = destroy_RNNData;
+    libraries.cudnnCreateTensorDescriptor = create_Tensor,
+    libraries.cudnnDestroyTensorDescriptor = destroy_Tensor;
     libraries.cudnnSetTensorNdDescriptor = set_states;
     if (describe(arguments[1]) != GPUNN_OK) return printf("not ok 1 - %s\n1..1\n", cuda.text), 1;
     if (attention_only)

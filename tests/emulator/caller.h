@@ -1,4 +1,5 @@
-/* A program with CUDA of its own around gpunn, as tests of the two together need it. Of a status only failures are told, on stderr. */
+/* A program with CUDA of its own around gpunn, as tests of the two together need it. Of a status only
+ * failures are told, on stderr. */
 #ifndef CALLER_H
 #define CALLER_H
 #include <stdbool.h>

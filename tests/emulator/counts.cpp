@@ -7,6 +7,6 @@ extern "C" {
 
 __attribute__((destructor)) static void tell(void)
 {
-    (void)fprintf(stderr, "host copies %ld, captures %ld, graph launches %ld, left %ld\n", emulator_host_copies(),
-                  emulator_captures(), emulator_graph_launches(), emulator_held());
+    (void)fprintf(stderr, "host copies %ld, captures %ld, graph launches %ld, left %ld\n",
+                  emulator_host_copies(), emulator_captures(), emulator_graph_launches(), emulator_held());
 }

@@ -19,7 +19,8 @@ static inline float __half2float(__half x)
 {
     unsigned sign = (unsigned)(x.bits & 0x8000) << 16, exponent = x.bits >> 10 & 31, mantissa = x.bits & 1023;
     if (exponent == 31) return __uint_as_float(sign | 0x7F800000 | mantissa << 13);
-    float magnitude = exponent ? ldexpf((float)(1024 + mantissa), (int)exponent - 25) : ldexpf((float)mantissa, -24);
+    float magnitude = exponent ? ldexpf((float)(1024 + mantissa), (int)exponent - 25)
+                               : ldexpf((float)mantissa, -24);
     return sign ? -magnitude : magnitude;
 }
 
@@ -30,8 +31,8 @@ static inline __half __float2half_rn(float x)
     if (x != x) return {0x7FFF};
     float magnitude = fabsf(x);
     if (magnitude >= 65520.0f) return {(unsigned short)(sign | 0x7C00)};
-    if (magnitude < 0x1p-14f)
-        return {(unsigned short)(sign | (unsigned short)rintf(magnitude * 0x1p24f))}; /* carries into 0x0400 */
+    if (magnitude < 0x1p-14f) /* carries into 0x0400 */
+        return {(unsigned short)(sign | (unsigned short)rintf(magnitude * 0x1p24f))};
     unsigned bits = __float_as_uint(magnitude);
     bits += 0x0FFF + (bits >> 13 & 1);
     return {(unsigned short)(sign | (unsigned short)((bits >> 13) - (112u << 10)))};

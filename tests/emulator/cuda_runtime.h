@@ -1,5 +1,6 @@
-/* Stands in for the CUDA runtime's header, so that g++ and clang++ compile gpunn_cuda.cu and its kernels run on the CPU: what that file
- * uses of the runtime and of the device language, and nothing more. emulator.cpp has the machinery and says what it catches. */
+/* Stands in for the CUDA runtime's header, so that g++ and clang++ compile gpunn_cuda.cu and its kernels run
+ * on the CPU: what that file uses of the runtime and of the device language, and nothing more. emulator.cpp
+ * has the machinery and says what it catches. */
 #ifndef EMULATOR_CUDA_RUNTIME_H
 #define EMULATOR_CUDA_RUNTIME_H
 #include <float.h>
@@ -78,10 +79,13 @@ void emulator_shuffle(unsigned mask, void *value, size_t bytes, int source, cons
 #define __syncwarp(...) emulator_warp_barrier(0xFFFFFFFFu, __FILE__, __LINE__)
 enum emulator_direction { EMULATOR_XOR, EMULATOR_DOWN, EMULATOR_LANE };
 template <typename T>
-static inline T emulator_shuffled(emulator_direction direction, unsigned mask, T value, int argument, const char *file, int line)
+static inline T emulator_shuffled(emulator_direction direction, unsigned mask, T value, int argument,
+                                  const char *file, int line)
 {
     int lane = (int)((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32);
-    int source = direction == EMULATOR_XOR ? lane ^ argument : direction == EMULATOR_DOWN ? lane + argument : argument & 31;
+    int source = direction == EMULATOR_XOR    ? lane ^ argument
+                 : direction == EMULATOR_DOWN ? lane + argument
+                                              : argument & 31;
     emulator_shuffle(mask, &value, sizeof value, source > 31 ? lane : source, file, line);
     return value;
 }
@@ -89,15 +93,16 @@ static inline T emulator_shuffled(emulator_direction direction, unsigned mask, T
     emulator_shuffled(EMULATOR_XOR, (mask), (value), (int)(distance), __FILE__, __LINE__)
 #define __shfl_down_sync(mask, value, distance) \
     emulator_shuffled(EMULATOR_DOWN, (mask), (value), (int)(distance), __FILE__, __LINE__)
-#define __shfl_sync(mask, value, lane) emulator_shuffled(EMULATOR_LANE, (mask), (value), (int)(lane), __FILE__, __LINE__)
+#define __shfl_sync(mask, value, lane) \
+    emulator_shuffled(EMULATOR_LANE, (mask), (value), (int)(lane), __FILE__, __LINE__)
 
 /* The lanes whose value is this lane's. */
 unsigned emulator_match(unsigned mask, unsigned value, const char *file, int line);
 #define __match_any_sync(mask, value) emulator_match((mask), (value), __FILE__, __LINE__)
 
 /* mma.sync.aligned of that shape and these types: sum += a b, by a warp. */
-void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], const char *file,
-                  int line);
+void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                  const char *file, int line);
 #define GPUNN__MMA(instruction, sum, a, b) emulator_mma((instruction), (sum), (a), (b), __FILE__, __LINE__)
 
 template <typename To, typename From> static inline To emulator_bits(From from)
@@ -182,46 +187,47 @@ static inline int64_t max(int64_t a, int64_t b)
 }
 
 /* ---- errors ---- */
-#define EMULATOR_ERRORS(X)                                                                                    \
-    X(cudaSuccess, 0, "no error")                                                                             \
-    X(cudaErrorInvalidValue, 1, "invalid argument")                                                           \
-    X(cudaErrorMemoryAllocation, 2, "out of memory")                                                          \
-    X(cudaErrorInitializationError, 3, "initialization error")                                                \
-    X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                                     \
-    X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version")        \
-    X(cudaErrorDevicesUnavailable, 46, "CUDA-capable device(s) is/are busy or unavailable")                   \
-    X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                           \
-    X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                                          \
-    X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                                  \
-    X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device")       \
-    X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                                  \
-    X(cudaErrorNvlinkUncorrectable, 220, "uncorrectable NVLink error detected during the execution")          \
-    X(cudaErrorUnsupportedPtxVersion, 222, "the provided PTX was compiled with an unsupported toolchain.")    \
-    X(cudaErrorContained, 226, "Invalid access of peer GPU memory over nvlink or a hardware error")           \
-    X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                         \
-    X(cudaErrorNotReady, 600, "device not ready")                                                             \
-    X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                               \
-    X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")                          \
-    X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                                 \
-    X(cudaErrorContextIsDestroyed, 709, "context is destroyed")                                               \
-    X(cudaErrorAssert, 710, "device-side assert triggered")                                                   \
-    X(cudaErrorHardwareStackError, 714, "hardware stack error")                                               \
-    X(cudaErrorIllegalInstruction, 715, "an illegal instruction was encountered")                             \
-    X(cudaErrorMisalignedAddress, 716, "misaligned address")                                                  \
-    X(cudaErrorInvalidAddressSpace, 717, "operation not supported on global/shared address space")            \
-    X(cudaErrorInvalidPc, 718, "invalid program counter")                                                     \
-    X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                              \
-    X(cudaErrorTensorMemoryLeak, 721, "Tensor Memory not completely freed")                                   \
-    X(cudaErrorExternalDevice, 911, "an async error has occured in external entity outside of CUDA")          \
-    X(cudaErrorNotPermitted, 800, "operation not permitted")                                                  \
-    X(cudaErrorNotSupported, 801, "operation not supported")                                                  \
-    X(cudaErrorMpsClientTerminated, 810, "MPS client has been terminated")                                    \
-    X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")             \
-    X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture")      \
-    X(cudaErrorStreamCaptureUnmatched, 903, "capture was not ended in the same stream as it began")           \
-    X(cudaErrorStreamCaptureUnjoined, 904, "capturing stream has unjoined work")                              \
-    X(cudaErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another stream")        \
-    X(cudaErrorCapturedEvent, 907, "operation not permitted on an event last recorded in a capturing stream") \
+#define EMULATOR_ERRORS(X)                                                                                 \
+    X(cudaSuccess, 0, "no error")                                                                          \
+    X(cudaErrorInvalidValue, 1, "invalid argument")                                                        \
+    X(cudaErrorMemoryAllocation, 2, "out of memory")                                                       \
+    X(cudaErrorInitializationError, 3, "initialization error")                                             \
+    X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                                  \
+    X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version")     \
+    X(cudaErrorDevicesUnavailable, 46, "CUDA-capable device(s) is/are busy or unavailable")                \
+    X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                        \
+    X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                                       \
+    X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                               \
+    X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device")    \
+    X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                               \
+    X(cudaErrorNvlinkUncorrectable, 220, "uncorrectable NVLink error detected during the execution")       \
+    X(cudaErrorUnsupportedPtxVersion, 222, "the provided PTX was compiled with an unsupported toolchain.") \
+    X(cudaErrorContained, 226, "Invalid access of peer GPU memory over nvlink or a hardware error")        \
+    X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                      \
+    X(cudaErrorNotReady, 600, "device not ready")                                                          \
+    X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                            \
+    X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")                       \
+    X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                              \
+    X(cudaErrorContextIsDestroyed, 709, "context is destroyed")                                            \
+    X(cudaErrorAssert, 710, "device-side assert triggered")                                                \
+    X(cudaErrorHardwareStackError, 714, "hardware stack error")                                            \
+    X(cudaErrorIllegalInstruction, 715, "an illegal instruction was encountered")                          \
+    X(cudaErrorMisalignedAddress, 716, "misaligned address")                                               \
+    X(cudaErrorInvalidAddressSpace, 717, "operation not supported on global/shared address space")         \
+    X(cudaErrorInvalidPc, 718, "invalid program counter")                                                  \
+    X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                           \
+    X(cudaErrorTensorMemoryLeak, 721, "Tensor Memory not completely freed")                                \
+    X(cudaErrorExternalDevice, 911, "an async error has occured in external entity outside of CUDA")       \
+    X(cudaErrorNotPermitted, 800, "operation not permitted")                                               \
+    X(cudaErrorNotSupported, 801, "operation not supported")                                               \
+    X(cudaErrorMpsClientTerminated, 810, "MPS client has been terminated")                                 \
+    X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")          \
+    X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture")   \
+    X(cudaErrorStreamCaptureUnmatched, 903, "capture was not ended in the same stream as it began")        \
+    X(cudaErrorStreamCaptureUnjoined, 904, "capturing stream has unjoined work")                           \
+    X(cudaErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another stream")     \
+    X(cudaErrorCapturedEvent, 907,                                                                         \
+      "operation not permitted on an event last recorded in a capturing stream")                           \
     X(cudaErrorUnknown, 999, "unknown error")
 typedef enum cudaError {
 #define EMULATOR_X(name, code, text) name = code,
@@ -240,7 +246,8 @@ struct emulator_kernel {
 };
 cudaError_t emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 blocks, dim3 threads);
 /* Host code in the stream's turn, that takes the time of so many launches. */
-cudaError_t emulator_call(cudaStream_t stream, const char *name, std::function<void()> function, long time = 1);
+cudaError_t emulator_call(cudaStream_t stream, const char *name, std::function<void()> function,
+                          long time = 1);
 cudaError_t emulator_wait(cudaStream_t stream, std::function<bool()> ready);
 bool        emulator_captures(void *stream); /* what is called there goes into a graph */
 template <typename F> static void emulator_run(const void *arguments)
@@ -248,10 +255,11 @@ template <typename F> static void emulator_run(const void *arguments)
     (*(const F *)arguments)();
 }
 template <typename F>
-static cudaError_t emulator_launch_bound(cudaStream_t stream, const char *name, const void *kernel, dim3 blocks, dim3 threads,
-                                         F bound)
+static cudaError_t emulator_launch_bound(cudaStream_t stream, const char *name, const void *kernel,
+                                         dim3 blocks, dim3 threads, F bound)
 {
-    return emulator_launch(stream, {name, kernel, emulator_run<F>, std::make_shared<F>(bound), sizeof bound}, blocks, threads);
+    return emulator_launch(stream, {name, kernel, emulator_run<F>, std::make_shared<F>(bound), sizeof bound},
+                           blocks, threads);
 }
 template <typename... P> struct emulator_launcher {
     cudaStream_t stream;
@@ -265,18 +273,20 @@ template <typename... P> struct emulator_launcher {
     }
 };
 template <typename... P>
-static inline emulator_launcher<P...> emulator_prepare(cudaStream_t stream, const char *name, dim3 blocks, dim3 threads,
-                                                       void (*kernel)(P...))
+static inline emulator_launcher<P...> emulator_prepare(cudaStream_t stream, const char *name, dim3 blocks,
+                                                       dim3 threads, void (*kernel)(P...))
 {
     return {stream, name, blocks, threads, kernel};
 }
-void emulator_shared(size_t bytes); /* reports a fault where a block of the emulated GPU cannot have as much */
+/* reports a fault where a block of the emulated GPU cannot have as much */
+void emulator_shared(size_t bytes);
 #define GPUNN__LAUNCH_ON(on, kernel, blocks, threads, ...) \
     emulator_prepare((cudaStream_t)(on), #kernel, (blocks), (threads), kernel)(__VA_ARGS__)
 #define GPUNN__BLOCK_SHARED(name, floats) static __align__(16) float name[floats]
 #define GPUNN__LAUNCH_SHARED(on, bytes, ...) (emulator_shared(bytes), GPUNN__LAUNCH_ON(on, __VA_ARGS__))
-#define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
-    gpunn__cuda_launched((cuda), GPUNN__LAUNCH_ON((cuda)->stream, kernel, blocks, threads, __VA_ARGS__), #kernel)
+#define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...)                                                \
+    gpunn__cuda_launched((cuda), GPUNN__LAUNCH_ON((cuda)->stream, kernel, blocks, threads, __VA_ARGS__), \
+                         #kernel)
 
 int emulator_short(void); /* GPUNN__SHORT here: EMULATOR_SHORT's number */
 
@@ -293,7 +303,8 @@ struct cudaDeviceProp {
     char       name[256];
     cudaUUID_t uuid;
     size_t     totalGlobalMem;
-    int    major, minor, multiProcessorCount, maxThreadsPerMultiProcessor, maxThreadsPerBlock, l2CacheSize, warpSize_, integrated;
+    int major, minor, multiProcessorCount, maxThreadsPerMultiProcessor, maxThreadsPerBlock, l2CacheSize,
+        warpSize_, integrated;
     size_t sharedMemPerBlock;
     int    canMapHostMemory, memoryPoolsSupported, pciBusID, pciDeviceID, pciDomainID;
 };
@@ -312,7 +323,8 @@ cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
 enum { cudaEnableDefault = 0 };
-cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version, unsigned long long flags);
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+                                             unsigned long long flags);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
 
@@ -394,7 +406,8 @@ template <typename T> static inline cudaError_t cudaMalloc(T **ptr, size_t bytes
     return emulator_malloc((void **)ptr, bytes);
 }
 template <typename T>
-static inline cudaError_t cudaMallocFromPoolAsync(T **ptr, size_t bytes, cudaMemPool_t pool, cudaStream_t stream)
+static inline cudaError_t cudaMallocFromPoolAsync(T **ptr, size_t bytes, cudaMemPool_t pool,
+                                                  cudaStream_t stream)
 {
     return emulator_malloc_async((void **)ptr, bytes, pool, stream);
 }
@@ -406,7 +419,12 @@ template <typename T> static inline cudaError_t cudaHostGetDevicePointer(T **dev
 {
     return emulator_device_pointer((void **)device, host);
 }
-enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
+enum cudaMemoryType {
+    cudaMemoryTypeUnregistered,
+    cudaMemoryTypeHost,
+    cudaMemoryTypeDevice,
+    cudaMemoryTypeManaged
+};
 struct cudaPointerAttributes {
     cudaMemoryType type;
     int            device;
@@ -416,11 +434,20 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
 cudaError_t cudaFree(void *ptr);
 cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream);
 cudaError_t cudaFreeHost(void *ptr);
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream = nullptr);
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t stream = nullptr);
 
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated };
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal,
+    cudaStreamCaptureModeThreadLocal,
+    cudaStreamCaptureModeRelaxed
+};
+enum cudaStreamCaptureStatus {
+    cudaStreamCaptureStatusNone,
+    cudaStreamCaptureStatusActive,
+    cudaStreamCaptureStatusInvalidated
+};
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status);

@@ -1,14 +1,20 @@
-/* The emulated GPU: a runtime whose streams run on the host, and kernels whose threads are fibers. What it catches, each as a fault that
- * is printed, counted and makes the device fail from then on, or as a report of the address sanitizer:
- *     barriers   __syncthreads, __syncwarp and shuffles that some threads of the block or warp never reach, or that meet at different
+/* The emulated GPU: a runtime whose streams run on the host, and kernels whose threads are fibers. What it
+ * catches, each as a fault that is printed, counted and makes the device fail from then on, or as a report of
+ * the address sanitizer:
+ *     barriers   __syncthreads, __syncwarp and shuffles that some threads of the block or warp never reach,
+ *     or that meet at different
  *                lines; masks that are not full
- *     missing barriers   the threads of a block run in random order between barriers, one at a time; shared memory holds NaNs when a
+ *     missing barriers   the threads of a block run in random order between barriers, one at a time; shared
+ *     memory holds NaNs when a
  *                block starts, so that what is read before it was written shows; race.cpp finds the others
- *     memory     each allocation stands alone, full of NaNs, between the sanitizer's red zones, and is closed to the host outside
- *                kernels and copies; copies that leave their allocation; what is used after it was freed in stream order
- *     streams    work runs as late as may be: a missing wait, and host memory reused too early, give wrong numbers
- *     capture    calls that a capture forbids, captured work that never joins
- * All calls may fail on demand (emulator_fail). One kernel runs at a time in the process, whichever thread and device it belongs to. */
+ *     memory     each allocation stands alone, full of NaNs, between the sanitizer's red zones, and is closed
+ *     to the host outside
+ *                kernels and copies; copies that leave their allocation; what is used after it was freed in
+ *                stream order
+ *     streams    work runs as late as may be: a missing wait, and host memory reused too early, give wrong
+ *     numbers capture    calls that a capture forbids, captured work that never joins
+ * All calls may fail on demand (emulator_fail). One kernel runs at a time in the process, whichever thread
+ * and device it belongs to. */
 #include <elf.h>
 #include <link.h>
 #include <stdarg.h>
@@ -52,7 +58,8 @@ __attribute__((weak)) void emulator_race_fence(void);
 __attribute__((weak)) void emulator_race_meet(const void *counter);
 }
 
-/* ==== settings, faults, random choices ================================================================================ */
+/* ==== settings, faults, random choices
+ * ================================================================================ */
 static std::recursive_mutex lock;  /* of everything here */
 static thread_local int     holds; /* how often this thread has it */
 struct holding {
@@ -78,9 +85,10 @@ enum { RANDOM, ASCENDING, DESCENDING };
 enum { LATE, EAGER, ANY_TIME };
 static struct settings {
     bool read;
-    int  devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2, run = 1;
-    int  nan = 0, capability = 90, code = 0, alignment = 1, driver = 13000, epilogue = 1, short_steps = 1024, integrated = 0,
-        nccl = 1;
+    int  devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2,
+        run = 1;
+    int nan = 0, capability = 90, code = 0, alignment = 1, driver = 13000, epilogue = 1, short_steps = 1024,
+        integrated = 0, nccl = 1;
     int      shared = 232448; /* bytes that a block may have */
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30, version = 92400, workspace = SIZE_MAX;
@@ -105,13 +113,15 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_SHARED")) settings.shared = atoi(value);
     if (!strcmp(name, "EMULATOR_RUN")) settings.run = atoi(value);
     if (!strcmp(name, "EMULATOR_VERSION")) settings.version = strtoull(value, NULL, 0);
-    if (!strcmp(name, "EMULATOR_WORKSPACE")) settings.workspace = text == "none" ? SIZE_MAX : strtoull(value, NULL, 0);
+    if (!strcmp(name, "EMULATOR_WORKSPACE"))
+        settings.workspace = text == "none" ? SIZE_MAX : strtoull(value, NULL, 0);
     if (!strcmp(name, "EMULATOR_SHORT")) settings.short_steps = atoi(value);
     if (!strcmp(name, "EMULATOR_SEED")) settings.random = strtoull(value, NULL, 0) * 2654435769u + 1;
     if (!strcmp(name, "EMULATOR_MEMORY")) settings.memory = strtoull(value, NULL, 0);
     if (!strcmp(name, "EMULATOR_ORDER"))
         settings.order = text == "ascending" ? ASCENDING : text == "descending" ? DESCENDING : RANDOM;
-    if (!strcmp(name, "EMULATOR_STREAMS")) settings.streams = text == "eager" ? EAGER : text == "random" ? ANY_TIME : LATE;
+    if (!strcmp(name, "EMULATOR_STREAMS"))
+        settings.streams = text == "eager" ? EAGER : text == "random" ? ANY_TIME : LATE;
 }
 
 /* What kernels were compiled for. */
@@ -124,12 +134,13 @@ static void read_settings(void)
 {
     if (settings.read) return;
     settings.read = true;
-    for (const char *name :
-         {"EMULATOR_DEVICES",  "EMULATOR_CUDNN",      "EMULATOR_VERSION",      "EMULATOR_WORKSPACE",       "EMULATOR_SEED",
-          "EMULATOR_MEMORY",   "EMULATOR_ORDER",      "EMULATOR_STREAMS",      "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN",
-          "EMULATOR_NAN",      "EMULATOR_CAPABILITY", "EMULATOR_CODE",         "EMULATOR_ALIGNMENT",       "EMULATOR_DRIVER",
-          "EMULATOR_EPILOGUE", "EMULATOR_SHORT",      "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED",      "EMULATOR_NCCL",
-          "EMULATOR_SHARED"})
+    for (const char *name : {"EMULATOR_DEVICES",    "EMULATOR_CUDNN",     "EMULATOR_VERSION",
+                             "EMULATOR_WORKSPACE",  "EMULATOR_SEED",      "EMULATOR_MEMORY",
+                             "EMULATOR_ORDER",      "EMULATOR_STREAMS",   "EMULATOR_MULTIPROCESSORS",
+                             "EMULATOR_RUN",        "EMULATOR_NAN",       "EMULATOR_CAPABILITY",
+                             "EMULATOR_CODE",       "EMULATOR_ALIGNMENT", "EMULATOR_DRIVER",
+                             "EMULATOR_EPILOGUE",   "EMULATOR_SHORT",     "EMULATOR_CONVOLUTIONS",
+                             "EMULATOR_INTEGRATED", "EMULATOR_NCCL",      "EMULATOR_SHARED"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -198,7 +209,8 @@ extern "C" long emulator_cudnn_runs(void)
 
 static unsigned random_below(size_t n) /* xorshift64* */
 {
-    settings.random ^= settings.random >> 12, settings.random ^= settings.random << 25, settings.random ^= settings.random >> 27;
+    settings.random ^= settings.random >> 12, settings.random ^= settings.random << 25,
+        settings.random ^= settings.random >> 27;
     return (unsigned)((settings.random * 2685821657736338717u >> 32) * (uint64_t)n >> 32);
 }
 
@@ -259,7 +271,8 @@ extern "C" void emulator_forget_contexts(void)
     for (device &d : devices) d.context = false, d.retained = 0;
 }
 
-/* ==== fibers ========================================================================================================== */
+/* ==== fibers
+ * ========================================================================================================== */
 /* Saves the registers that a call keeps and the stack pointer in *from, takes those of `to`. */
 extern "C" void emulator_switch(void **from, void *to);
 #if defined(__x86_64__)
@@ -276,11 +289,15 @@ static void *fresh_stack(char *top, void (*function)(void))
 }
 #elif defined(__aarch64__)
 asm(".text\n.globl emulator_switch\n.type emulator_switch,%function\nemulator_switch:\n"
-    "stp x29,x30,[sp,#-160]!\nstp x19,x20,[sp,#16]\nstp x21,x22,[sp,#32]\nstp x23,x24,[sp,#48]\nstp x25,x26,[sp,#64]\n"
-    "stp x27,x28,[sp,#80]\nstp d8,d9,[sp,#96]\nstp d10,d11,[sp,#112]\nstp d12,d13,[sp,#128]\nstp d14,d15,[sp,#144]\n"
+    "stp x29,x30,[sp,#-160]!\nstp x19,x20,[sp,#16]\nstp x21,x22,[sp,#32]\nstp x23,x24,[sp,#48]\nstp "
+    "x25,x26,[sp,#64]\n"
+    "stp x27,x28,[sp,#80]\nstp d8,d9,[sp,#96]\nstp d10,d11,[sp,#112]\nstp d12,d13,[sp,#128]\nstp "
+    "d14,d15,[sp,#144]\n"
     "mov x2,sp\nstr x2,[x0]\nmov sp,x1\n"
-    "ldp x19,x20,[sp,#16]\nldp x21,x22,[sp,#32]\nldp x23,x24,[sp,#48]\nldp x25,x26,[sp,#64]\nldp x27,x28,[sp,#80]\n"
-    "ldp d8,d9,[sp,#96]\nldp d10,d11,[sp,#112]\nldp d12,d13,[sp,#128]\nldp d14,d15,[sp,#144]\nldp x29,x30,[sp],#160\nret\n"
+    "ldp x19,x20,[sp,#16]\nldp x21,x22,[sp,#32]\nldp x23,x24,[sp,#48]\nldp x25,x26,[sp,#64]\nldp "
+    "x27,x28,[sp,#80]\n"
+    "ldp d8,d9,[sp,#96]\nldp d10,d11,[sp,#112]\nldp d12,d13,[sp,#128]\nldp d14,d15,[sp,#144]\nldp "
+    "x29,x30,[sp],#160\nret\n"
     ".size emulator_switch,.-emulator_switch\n");
 static void *fresh_stack(char *top, void (*function)(void))
 {
@@ -293,7 +310,8 @@ static void *fresh_stack(char *top, void (*function)(void))
 #error "a context switch for this processor is missing"
 #endif
 
-enum { MOST_THREADS = 1024, STACK = (256 << 10) + 832 }; /* stacks at multiples of 64 KiB would share the cache's sets */
+/* stacks at multiples of 64 KiB would share the cache's sets */
+enum { MOST_THREADS = 1024, STACK = (256 << 10) + 832 };
 struct fiber {
     void       *sp, *fake; /* fake: the address sanitizer's */
     char       *stack;
@@ -328,7 +346,8 @@ static void switch_to(int index)
     arrived(from.fake);
 }
 
-/* ==== one block ======================================================================================================= */
+/* ==== one block
+ * ======================================================================================================= */
 uint3 threadIdx, blockIdx;
 dim3  blockDim, gridDim;
 
@@ -373,7 +392,8 @@ static void make_ready(unsigned first, unsigned count)
 }
 static unsigned pick(void)
 {
-    if (settings.order == RANDOM) std::swap(block.ready[random_below(block.ready_count)], block.ready[block.ready_count - 1]);
+    if (settings.order == RANDOM)
+        std::swap(block.ready[random_below(block.ready_count)], block.ready[block.ready_count - 1]);
     return block.ready[--block.ready_count];
 }
 
@@ -381,7 +401,8 @@ static void fiber_main(void);
 static int  idle_fiber(void)
 {
     if (idle_count > 0) return idle[--idle_count];
-    void *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                       0);
     if (stack == MAP_FAILED) abort();
     fibers[fiber_count] = {fresh_stack((char *)stack + STACK, fiber_main), NULL, (char *)stack, stack, STACK};
     return fiber_count++;
@@ -426,8 +447,8 @@ static void same_place(unsigned first, unsigned count)
     for (unsigned t = first + 1; t < first + count && !block.broken; t++) {
         const waiting &other = block.waits[t];
         if (other.line == one.line && (other.file == one.file || strcmp(other.file, one.file) == 0)) continue;
-        fault("%s, block %u: thread %u waits at %s:%d and thread %u at %s:%d", block.kernel->name, blockIdx.x, first, one.file,
-              one.line, t, other.file, other.line);
+        fault("%s, block %u: thread %u waits at %s:%d and thread %u at %s:%d", block.kernel->name, blockIdx.x,
+              first, one.file, one.line, t, other.file, other.line);
         block.broken = true;
     }
 }
@@ -446,8 +467,8 @@ void emulator_warp_barrier(unsigned mask, const char *file, int line)
 {
     unsigned warp = block.thread / 32, lanes = std::min(32u, block.count - 32 * warp);
     if ((mask != 0xFFFFFFFFu || lanes < 32) && !block.broken) {
-        fault("%s, block %u, thread %u: mask %#x for the %u threads of a warp at %s:%d", block.kernel->name, blockIdx.x,
-              block.thread, mask, lanes, file, line);
+        fault("%s, block %u, thread %u: mask %#x for the %u threads of a warp at %s:%d", block.kernel->name,
+              blockIdx.x, block.thread, mask, lanes, file, line);
         block.broken = true;
     }
     block.waits[block.thread] = {file, line, true};
@@ -471,7 +492,8 @@ unsigned emulator_increment(unsigned *at, unsigned most)
     return old;
 }
 /* What the lanes of a warp bring, from the first one on. */
-static const unsigned char (*exchanged(unsigned mask, const void *value, size_t bytes, const char *file, int line))[SLOT]
+static const unsigned char (*exchanged(unsigned mask, const void *value, size_t bytes, const char *file,
+                                       int line))[SLOT]
 {
     unsigned t = block.thread;
     bool     side = block.parity[t] = !block.parity[t];
@@ -488,12 +510,14 @@ unsigned emulator_match(unsigned mask, unsigned value, const char *file, int lin
 {
     const unsigned char(*lanes)[SLOT] = exchanged(mask, &value, sizeof value, file, line);
     unsigned equals = 0;
-    for (unsigned lane = 0; lane < 32; lane++) equals |= (unsigned)(memcmp(lanes[lane], &value, sizeof value) == 0) << lane;
+    for (unsigned lane = 0; lane < 32; lane++)
+        equals |= (unsigned)(memcmp(lanes[lane], &value, sizeof value) == 0) << lane;
     return equals;
 }
 
 /* ---- tensor cores, from the PTX ISA's chapters on matrix fragments ---- */
-/* Of a lane's registers, element i of A and of B, whose numbers have 16 bits or 32: row or column, place in it, and the register. */
+/* Of a lane's registers, element i of A and of B, whose numbers have 16 bits or 32: row or column, place in
+ * it, and the register. */
 struct fragment_element {
     unsigned line, k, place;
 };
@@ -515,20 +539,23 @@ static double element_value(char type, unsigned word, unsigned i)
     if (type == 't') return __uint_as_float(word & 0xFFFFE000u); /* the lower 13 bits are ignored */
     return type == 'b' ? __uint_as_float(bits << 16) : __half2float(__ushort_as_half((unsigned short)bits));
 }
-/* Element i of the sum is that of row group or, from 2 on, group + 8, in column in_group * 2 + i % 2. Each lane takes over the
- * fragments of those that hold its two rows of A and its two columns of B. One rounding: products and sums are exact before. */
-void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], const char *file,
-                  int line)
+/* Element i of the sum is that of row group or, from 2 on, group + 8, in column in_group * 2 + i % 2. Each
+ * lane takes over the fragments of those that hold its two rows of A and its two columns of B. One rounding:
+ * products and sums are exact before. */
+void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                  const char *file, int line)
 {
     const char *const types[] = {"bf16", "f16", "tf32"};
     const unsigned    lane = block.thread % 32, group = lane >> 2, in_group = lane % 4;
     const char       *type = NULL;
     double            rows[2][16] = {}, columns[2][16] = {};
     for (const char *one : types)
-        if (instruction == std::string("m16n8k") + (one[0] == 't' ? "8" : "16") + ".row.col.f32." + one + "." + one + ".f32")
+        if (instruction ==
+            std::string("m16n8k") + (one[0] == 't' ? "8" : "16") + ".row.col.f32." + one + "." + one + ".f32")
             type = one;
     if (type == NULL || architecture() < 80) {
-        fault("%s: code for sm_%d has no mma.sync.aligned.%s", block.kernel->name, architecture(), instruction);
+        fault("%s: code for sm_%d has no mma.sync.aligned.%s", block.kernel->name, architecture(),
+              instruction);
         return;
     }
     const bool     wide = type[0] == 't';
@@ -561,10 +588,12 @@ static void report_stuck(void)
     for (other = 0; other < block.count && how == NULL; other++)
         if (block.exited[other]) how = "has ended";
     for (unsigned t = 0; t < block.count && how == NULL; t++)
-        if (block.waits[t].line != block.waits[waiting].line || block.waits[t].warp != block.waits[waiting].warp)
+        if (block.waits[t].line != block.waits[waiting].line ||
+            block.waits[t].warp != block.waits[waiting].warp)
             how = "waits elsewhere", other = t + 1;
-    fault("%s, block %u: divergent barrier: thread %u waits at %s:%d for others, but thread %u %s", block.kernel->name,
-          blockIdx.x, waiting, block.waits[waiting].file, block.waits[waiting].line, other - 1, how ? how : "never comes");
+    fault("%s, block %u: divergent barrier: thread %u waits at %s:%d for others, but thread %u %s",
+          block.kernel->name, blockIdx.x, waiting, block.waits[waiting].file, block.waits[waiting].line,
+          other - 1, how ? how : "never comes");
 }
 
 static void poison_shared(void);
@@ -598,10 +627,11 @@ static void run_block(unsigned index)
     }
 }
 
-static long                        launches, ticks; /* ticks: the devices' clock, which a launch moves on by one */
-static std::map<std::string, long> launched;        /* by name */
-static std::vector<std::string>    ran;             /* the names in the order of the launches */
-static long                        stray;           /* launches until one goes astray; 0: none does */
+/* ticks: the devices' clock, which a launch moves on by one */
+static long                        launches, ticks;
+static std::map<std::string, long> launched; /* by name */
+static std::vector<std::string>    ran;      /* the names in the order of the launches */
+static long                        stray;    /* launches until one goes astray; 0: none does */
 static void                        count_launch(const char *name, long time = 1)
 {
     if (stray > 0 && --stray == 0) fault("%s goes astray", name);
@@ -616,7 +646,8 @@ static void run_kernel(const emulator_kernel &kernel, dim3 grid, dim3 threads)
     if (!settings.run) return;
     size_t                count = (size_t)grid.x * grid.y * grid.z;
     std::vector<unsigned> order(count);
-    for (size_t i = 0; i < count; i++) order[i] = (unsigned)(settings.order == DESCENDING ? count - 1 - i : i);
+    for (size_t i = 0; i < count; i++)
+        order[i] = (unsigned)(settings.order == DESCENDING ? count - 1 - i : i);
     if (settings.order == RANDOM)
         for (size_t i = count; i > 1; i--) std::swap(order[i - 1], order[random_below(i)]);
     block.kernel = &kernel;
@@ -701,15 +732,16 @@ static void find_shared(void)
             const char *name = names + symbols[i].st_name;
             if ((symbols[i].st_info & 15) == STT_FUNC && strstr(name, "_kernel"))
                 kernels[(const void *)(base + symbols[i].st_value)] = kernel_of(name);
-            if ((symbols[i].st_info & 15) != STT_OBJECT || strncmp(name, "_ZZ", 3) != 0 || symbols[i].st_shndx >= head->e_shnum ||
-                sections[symbols[i].st_shndx].sh_type != SHT_NOBITS)
+            if ((symbols[i].st_info & 15) != STT_OBJECT || strncmp(name, "_ZZ", 3) != 0 ||
+                symbols[i].st_shndx >= head->e_shnum || sections[symbols[i].st_shndx].sh_type != SHT_NOBITS)
                 continue;
-            shared_arrays.push_back({(char *)(base + symbols[i].st_value), symbols[i].st_size, name, kernel_of(name)});
+            shared_arrays.push_back(
+                {(char *)(base + symbols[i].st_value), symbols[i].st_size, name, kernel_of(name)});
         }
     }
 }
-/* Not by memset, which sanitizers watch. A program of many kernels has megabytes of arrays, and of those that are one kernel's alone the
- * others' need nothing. */
+/* Not by memset, which sanitizers watch. A program of many kernels has megabytes of arrays, and of those that
+ * are one kernel's alone the others' need nothing. */
 __attribute__((no_sanitize("address"), no_sanitize("undefined"))) static void poison_shared(void)
 {
     typedef uint64_t piece __attribute__((vector_size(64), aligned(1), may_alias));
@@ -724,7 +756,8 @@ __attribute__((no_sanitize("address"), no_sanitize("undefined"))) static void po
     }
 }
 
-/* ==== memory ========================================================================================================== */
+/* ==== memory
+ * ========================================================================================================== */
 enum kind { ON_DEVICE, PINNED };
 struct allocation {
     char                 *start;
@@ -758,7 +791,8 @@ extern "C" emulator_place emulator_locate(const void *address, emulator_range *r
     const fiber &f = fiber_at(running);
     if ((char *)address >= f.stack && (char *)address < f.stack + STACK) return EMULATOR_STACK;
     const char *arguments = (const char *)block.kernel->arguments.get();
-    if ((char *)address >= arguments && (char *)address < arguments + block.kernel->bytes) return EMULATOR_CONSTANT;
+    if ((char *)address >= arguments && (char *)address < arguments + block.kernel->bytes)
+        return EMULATOR_CONSTANT;
     if ((char *)address >= &__executable_start && (char *)address < &end) return EMULATOR_CONSTANT;
     return EMULATOR_NOWHERE;
 }
@@ -772,7 +806,8 @@ static const allocation *find_allocation(const void *ptr)
 }
 static bool within(const void *ptr, size_t bytes, const allocation *a)
 {
-    return a && (size_t)((char *)ptr - a->start) <= a->bytes && bytes <= a->bytes - (size_t)((char *)ptr - a->start);
+    return a && (size_t)((char *)ptr - a->start) <= a->bytes &&
+           bytes <= a->bytes - (size_t)((char *)ptr - a->start);
 }
 
 /* The host may touch device memory only inside kernels and copies. */
@@ -829,7 +864,8 @@ static void release(void *ptr)
     free(a.start);
 }
 
-/* ==== streams ========================================================================================================= */
+/* ==== streams
+ * ========================================================================================================= */
 struct ticket { /* of one record of an event */
     bool             done;
     emulator_stream *stream;
@@ -839,7 +875,8 @@ struct operation {
     std::function<void()>   run = {};
     std::shared_ptr<ticket> waits_for = {}, completes = {};
     void                   *frees = NULL;
-    std::function<bool()>   ready = {}; /* before that it does not run; another device's work brings it about */
+    /* before that it does not run; another device's work brings it about */
+    std::function<bool()> ready = {};
 };
 struct emulator_node {
     operation        work;
@@ -895,7 +932,8 @@ static bool must_wait(const operation &work)
 {
     return (work.waits_for && !work.waits_for->done) || (work.ready && !work.ready());
 }
-/* Runs the first operation of the stream, unless another thread has meanwhile; false: it waits for another stream. */
+/* Runs the first operation of the stream, unless another thread has meanwhile; false: it waits for another
+ * stream. */
 static bool advance(emulator_stream *stream, bool force)
 {
     while (!stream->queue.empty() && must_wait(stream->queue.front())) {
@@ -974,14 +1012,15 @@ static cudaError_t enqueue(emulator_stream *stream, operation work)
     return cudaSuccess;
 }
 
-/* ==== every call ====================================================================================================== */
+/* ==== every call
+ * ====================================================================================================== */
 static long        calls, fail_at;
 static int         fail_with;
 static const char *failed_call = "none";
 static bool        is_device_fault(int error)
 {
-    return error == cudaErrorECCUncorrectable || error == cudaErrorContained || error == cudaErrorTensorMemoryLeak ||
-           (error >= 700 && error < 720);
+    return error == cudaErrorECCUncorrectable || error == cudaErrorContained ||
+           error == cudaErrorTensorMemoryLeak || (error >= 700 && error < 720);
 }
 static cudaError_t begin(const char *call)
 {
@@ -1147,7 +1186,8 @@ cudaError_t cudaSetDevice(int device)
 {
     const holding guard;
     cudaError_t   error_ = begin(__func__); /* a device that failed can be chosen, to free what it holds */
-    if (device < 0 || device >= settings.devices || device >= MOST_DEVICES) return finish(cudaErrorInvalidDevice);
+    if (device < 0 || device >= settings.devices || device >= MOST_DEVICES)
+        return finish(cudaErrorInvalidDevice);
     current = device;
     touch();
     if (error_ != cudaSuccess && !is_device_fault(error_)) return finish(error_);
@@ -1192,7 +1232,8 @@ void emulator_shared(size_t bytes)
 {
     const holding guard;
     read_settings();
-    if (bytes > (size_t)settings.shared) fault("a block of %zu bytes of shared memory, and there are %d", bytes, settings.shared);
+    if (bytes > (size_t)settings.shared)
+        fault("a block of %zu bytes of shared memory, and there are %d", bytes, settings.shared);
 }
 cudaError_t emulator_function_attributes(cudaFuncAttributes *attributes)
 {
@@ -1226,7 +1267,8 @@ static int context_push(void *context)
     const holding     guard;
     const bool        worked = devices[current].sticky == cudaSuccess;
     const cudaError_t error = begin("cuCtxPushCurrent");
-    if (error != cudaSuccess && worked) return error; /* a device that failed before can be chosen, to free what it holds */
+    /* a device that failed before can be chosen, to free what it holds */
+    if (error != cudaSuccess && worked) return error;
     below.push_back(current);
     current = (int)((device *)context - devices);
     return cudaSuccess;
@@ -1243,7 +1285,8 @@ static int context_pop(void **context) /* never fails, so that emulator_fail nee
     below.pop_back();
     return cudaSuccess;
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned, unsigned long long)
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned,
+                                             unsigned long long)
 {
     BEGIN_QUESTION;
     const struct {
@@ -1395,8 +1438,9 @@ cudaError_t emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, 
     cudaError_t      error = begin(__func__);
     size_t           count = (size_t)threads.x * threads.y * threads.z;
     emulator_stream *s = stream_of(stream);
-    if (error == cudaSuccess && (count == 0 || count > MOST_THREADS || blocks.x == 0 || blocks.x > 2147483647u || blocks.y == 0 ||
-                                 blocks.y > 65535 || blocks.z == 0 || blocks.z > 65535))
+    if (error == cudaSuccess &&
+        (count == 0 || count > MOST_THREADS || blocks.x == 0 || blocks.x > 2147483647u || blocks.y == 0 ||
+         blocks.y > 65535 || blocks.z == 0 || blocks.z > 65535))
         error = cudaErrorInvalidConfiguration;
     if (error == cudaSuccess && s->device != current) error = cudaErrorInvalidResourceHandle;
     if (error == cudaSuccess) error = enqueue(s, {[=] { run_kernel(kernel, blocks, threads); }});
@@ -1465,7 +1509,8 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 {
     BEGIN;
     if (attribute == cudaMemPoolAttrReleaseThreshold) return finish(cudaSuccess);
-    if (*(uint64_t *)value != 0 || (attribute != cudaMemPoolAttrReservedMemHigh && attribute != cudaMemPoolAttrUsedMemHigh))
+    if (*(uint64_t *)value != 0 ||
+        (attribute != cudaMemPoolAttrReservedMemHigh && attribute != cudaMemPoolAttrUsedMemHigh))
         return finish(cudaErrorInvalidValue);
     if (attribute == cudaMemPoolAttrUsedMemHigh)
         pool->used_high = pool->used;
@@ -1563,9 +1608,11 @@ static cudaError_t check_copy(const void *to, const void *from, size_t bytes, cu
     const allocation *a = find_allocation(to), *b = find_allocation(from);
     bool              to_device = kind_ == cudaMemcpyHostToDevice || kind_ == cudaMemcpyDeviceToDevice;
     bool              from_device = kind_ == cudaMemcpyDeviceToHost || kind_ == cudaMemcpyDeviceToDevice;
-    if (kind_ == cudaMemcpyDefault) to_device = a && a->where == ON_DEVICE, from_device = b && b->where == ON_DEVICE;
+    if (kind_ == cudaMemcpyDefault)
+        to_device = a && a->where == ON_DEVICE, from_device = b && b->where == ON_DEVICE;
     bool good = (to_device ? a && within(to, bytes, a) : !(a && a->where == ON_DEVICE && within(to, 1, a))) &&
-                (from_device ? b && within(from, bytes, b) : !(b && b->where == ON_DEVICE && within(from, 1, b)));
+                (from_device ? b && within(from, bytes, b)
+                             : !(b && b->where == ON_DEVICE && within(from, 1, b)));
     if (good) return cudaSuccess;
     fault("a copy of %zu bytes leaves its allocation, or its kind does not fit", bytes);
     return cudaErrorInvalidValue;
@@ -1592,7 +1639,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
     if (a->where == PINNED) attributes->hostPointer = (void *)ptr;
     return finish(cudaSuccess);
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind_, cudaStream_t stream)
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind_,
+                            cudaStream_t stream)
 {
     BEGIN;
     if (bytes == 0) return finish(cudaSuccess);
@@ -1655,7 +1703,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     *graph = NULL;
     std::shared_ptr<capture> c = stream ? stream->captured : NULL;
     if (!c) return finish(error_ != cudaSuccess ? error_ : cudaErrorInvalidValue);
-    if (c->origin != stream || c->thread != std::this_thread::get_id()) return finish(cudaErrorStreamCaptureUnmatched);
+    if (c->origin != stream || c->thread != std::this_thread::get_id())
+        return finish(cudaErrorStreamCaptureUnmatched);
     std::vector<bool> joined(c->graph.nodes.size());
     for (int node : stream->after) all_before(c->graph, node, &joined);
     for (emulator_stream *s : streams)
@@ -1665,7 +1714,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     std::swap(ended.nodes, c->graph.nodes);
     if (error_ != cudaSuccess) return finish(error_);
     if (c->invalid) return finish(cudaErrorStreamCaptureInvalidated);
-    if (std::find(joined.begin(), joined.end(), false) != joined.end()) return finish(cudaErrorStreamCaptureUnjoined);
+    if (std::find(joined.begin(), joined.end(), false) != joined.end())
+        return finish(cudaErrorStreamCaptureUnjoined);
     *graph = new emulator_graph(ended);
     held++;
     return finish(cudaSuccess);

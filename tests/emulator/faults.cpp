@@ -1,6 +1,7 @@
-/* The emulator by mutation: a row sum, a scaled copy and uses of the runtime, each right and with one thing broken, and every broken one
- * must be found. Built twice: under the address sanitizer, and with race.cpp following each access (EMULATOR_RACES). Each case runs in
- * a process of its own, whose report is compared. */
+/* The emulator by mutation: a row sum, a scaled copy and uses of the runtime, each right and with one thing
+ * broken, and every broken one must be found. Built twice: under the address sanitizer, and with race.cpp
+ * following each access (EMULATOR_RACES). Each case runs in a process of its own, whose report is
+ * compared. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -58,7 +59,8 @@ enum mutation {
     NO_FENCE_BETWEEN /* these two */
 };
 
-/* sums[r] = three times the sum of x[r][0 .. columns), one row a block: once and twice the row through the same shared memory. */
+/* sums[r] = three times the sum of x[r][0 .. columns), one row a block: once and twice the row through the
+ * same shared memory. */
 __global__ void row_sums(const float *x, float *sums, int columns, mutation broken)
 {
     __shared__ float part[THREADS];
@@ -125,7 +127,8 @@ __global__ void stray_kernel(float *host)
 }
 __global__ void scale_kernel(float *y, const float *x, float factor, int64_t n)
 {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x)
         y[i] = factor * x[i];
 }
 
@@ -225,7 +228,8 @@ static int run_streams(misuse broken)
     check(cudaMalloc(&dy, N * sizeof *dy));
     fill(pinned);
     check(cudaMemcpyAsync(dx, pinned, (N + (broken == COPY_BEYOND)) * sizeof *dx,
-                          broken == WRONG_KIND ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, other.stream));
+                          broken == WRONG_KIND ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                          other.stream));
     check(cudaEventRecord(copied, other.stream));
     if (broken != NO_EVENT_WAIT) check(cudaStreamWaitEvent(c.stream, copied, 0));
     if (broken == REUSED_HOST) memset(pinned, 0, N * sizeof *pinned);
@@ -348,8 +352,10 @@ static const fault_case cases[] = {
     {"freed twice", use, FREED_TWICE, "freed twice", "freed twice"},
     {"copy beyond", use, COPY_BEYOND, "leaves its allocation", "leaves its allocation"},
     {"copy of a wrong kind", use, WRONG_KIND, "kind does not fit", "kind does not fit"},
-    {"synchronised in a capture", use, SYNCHRONISED_IN_CAPTURE, "StreamCaptureUnsupported", "StreamCaptureUnsupported"},
-    {"allocated in a capture", use, ALLOCATED_IN_CAPTURE, "StreamCaptureUnsupported", "StreamCaptureUnsupported"},
+    {"synchronised in a capture", use, SYNCHRONISED_IN_CAPTURE, "StreamCaptureUnsupported",
+     "StreamCaptureUnsupported"},
+    {"allocated in a capture", use, ALLOCATED_IN_CAPTURE, "StreamCaptureUnsupported",
+     "StreamCaptureUnsupported"},
     {"unjoined capture", use, UNJOINED_CAPTURE, "StreamCaptureUnjoined", "StreamCaptureUnjoined"},
     {"too many threads", use, TOO_MANY_THREADS, "InvalidConfiguration", "InvalidConfiguration"},
     {"lost allocation", use, LOST_ALLOCATION, "held: 1", "held: 1"},
@@ -373,7 +379,8 @@ static int run_apart(const fault_case *c, const char *order, char *text, size_t 
         _exit(c->run(c->kind));
     }
     (void)close(ends[1]);
-    for (ssize_t got; length + 1 < size && (got = read(ends[0], text + length, size - 1 - length)) > 0;) length += (size_t)got;
+    for (ssize_t got; length + 1 < size && (got = read(ends[0], text + length, size - 1 - length)) > 0;)
+        length += (size_t)got;
     text[length] = 0;
     (void)close(ends[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -392,17 +399,21 @@ static void test_case(void **state)
     int found = 0;
     for (int i = 0; i < COUNT(orders); i++) {
         int  status = run_apart(c, orders[i], text, sizeof text);
-        bool good = expected == NULL ? status == 0 && text[0] == 0 : expected[0] ? strstr(text, expected) != NULL : status == 1;
+        bool good = expected == NULL ? status == 0 && text[0] == 0
+                    : expected[0]    ? strstr(text, expected) != NULL
+                                     : status == 1;
         found += good;
         if (!good && (expected == NULL || expected[0]))
             fail_msg("%s, %s: status %d, \"%.600s\"", c->name, orders[i], status, text);
     }
-    if (found == 0) fail_msg("%s: the result is right in every order", c->name); /* one order that shows it is enough */
+    /* one order that shows it is enough */
+    if (found == 0) fail_msg("%s: the result is right in every order", c->name);
 }
 
 int main(void)
 {
     static CMUnitTest tests[COUNT(cases)];
-    for (int i = 0; i < COUNT(cases); i++) tests[i] = {cases[i].name, test_case, NULL, NULL, (void *)&cases[i]};
+    for (int i = 0; i < COUNT(cases); i++)
+        tests[i] = {cases[i].name, test_case, NULL, NULL, (void *)&cases[i]};
     return _cmocka_run_group_tests("faults", tests, COUNT(cases), NULL, NULL);
 }

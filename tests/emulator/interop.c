@@ -1,5 +1,5 @@
-/* gpunn in a program with CUDA of its own (caller.cpp): its stream, its memory, its captures, its device and its errors, counted on
- * the emulated GPU. */
+/* gpunn in a program with CUDA of its own (caller.cpp): its stream, its memory, its captures, its device and
+ * its errors, counted on the emulated GPU. */
 #include "../test.h"
 
 #include "caller.h"
@@ -31,13 +31,14 @@ static int teardown(void **state)
 
 static gpunn_device *open_with(void *stream)
 {
-    return MADE(NULL,
-                gpunn_device_open(.stream = stream, .seed = 7, .threads = 1, .realloc_fn = hook_realloc, .user = test_user));
+    return MADE(NULL, gpunn_device_open(.stream = stream, .seed = 7, .threads = 1, .realloc_fn = hook_realloc,
+                                        .user = test_user));
 }
 
 /* ---- streams ---- */
 enum { STEPS = 6, BATCH = 8 };
-/* The losses of steps on that stream. The first two steps are warm, and captured; the others must not wait. */
+/* The losses of steps on that stream. The first two steps are warm, and captured; the others must not
+ * wait. */
 static void train_on(void *stream, float loss[STEPS])
 {
     gpunn_device    *dev = open_with(stream);
@@ -65,7 +66,8 @@ static void test_streams(void **state)
 {
     (void)state;
     float own[STEPS], given[STEPS];
-    void *streams[] = {caller_stream(), caller_legacy_stream()}; /* the second cannot be captured, but graphs run there */
+    /* the second cannot be captured, but graphs run there */
+    void *streams[] = {caller_stream(), caller_legacy_stream()};
     train_on(NULL, own);
     for (int i = 0; i < COUNT(streams); i++) {
         train_on(streams[i], given);
@@ -171,8 +173,9 @@ static void test_allocator(void **state)
     memset(&pool, 0, sizeof pool);
     for (long fails = 0; fails < 12; fails++) {
         pool.left = fails;
-        gpunn_device *dev = gpunn_device_open(.cuda_malloc_fn = pool_malloc, .cuda_free_fn = pool_free, .type = GPUNN_DEVICE_CUDA,
-                                              .realloc_fn = hook_realloc, .user = test_user);
+        gpunn_device *dev = gpunn_device_open(.cuda_malloc_fn = pool_malloc, .cuda_free_fn = pool_free,
+                                              .type = GPUNN_DEVICE_CUDA, .realloc_fn = hook_realloc,
+                                              .user = test_user);
         if (dev) {
             gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
             net              n = net_make(model);
@@ -197,8 +200,8 @@ static void test_allocator(void **state)
     }
     pool.shift = 64;
     FAILS_NULL(NULL,
-               gpunn_device_open(.cuda_malloc_fn = pool_malloc, .cuda_free_fn = pool_free, .type = GPUNN_DEVICE_CUDA,
-                                 .realloc_fn = hook_realloc, .user = test_user),
+               gpunn_device_open(.cuda_malloc_fn = pool_malloc, .cuda_free_fn = pool_free,
+                                 .type = GPUNN_DEVICE_CUDA, .realloc_fn = hook_realloc, .user = test_user),
                GPUNN_ERR_DEVICE, "cuda_malloc_fn", "256");
     FAILS_NULL(NULL, gpunn_device_open(.cuda_malloc_fn = pool_malloc), GPUNN_ERR_ARGUMENT, "cuda_free_fn");
     assert_int_equal(pool.taken, pool.given);
@@ -206,26 +209,29 @@ static void test_allocator(void **state)
 }
 
 /* ---- the program's memory ---- */
-/* Two buffers of inputs and three of results in turn, written and read by the program's kernels: after each has had its turn nothing
- * is captured, waited for or copied to the host. */
+/* Two buffers of inputs and three of results in turn, written and read by the program's kernels: after each
+ * has had its turn nothing is captured, waited for or copied to the host. */
 static void test_double_buffers(void **state)
 {
     (void)state;
     enum { IN = 2, OUT = 3, ROUNDS = 4 * IN * OUT };
-    void            *stream = caller_stream();
-    gpunn_device    *dev = open_with(stream);
-    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
-    gpunn_tensor    *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 10)));
-    gpunn_tensor    *y = MADE(dev, gpunn_mul_scalar(x, 3)), *w = MADE(dev, gpunn_linear(x, "w", .out_features = 10));
+    void         *stream = caller_stream();
+    gpunn_device *dev = open_with(stream);
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 10)));
+    gpunn_tensor *y = MADE(dev, gpunn_mul_scalar(x, 3)),
+                 *w = MADE(dev, gpunn_linear(x, "w", .out_features = 10));
     gpunn_tensor    *loss = MADE(dev, gpunn_mse_loss(w, y));
     gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.01f));
     const size_t     count = BATCH * 10, bytes = count * sizeof(float);
-    float           *in[IN], *out[OUT], *start = test_randoms((int64_t)count, 1, 1), seen[BATCH * 10], factor[IN];
-    long             waits = 0, captures = 0, copies = 0;
-    for (int i = 0; i < IN; i++) caller_put(in[i] = caller_malloc(bytes), start, bytes, stream), factor[i] = 1;
+    float *in[IN], *out[OUT], *start = test_randoms((int64_t)count, 1, 1), seen[BATCH * 10], factor[IN];
+    long   waits = 0, captures = 0, copies = 0;
+    for (int i = 0; i < IN; i++)
+        caller_put(in[i] = caller_malloc(bytes), start, bytes, stream), factor[i] = 1;
     for (int i = 0; i < OUT; i++) out[i] = caller_malloc(bytes);
     for (int round = 0; round < ROUNDS; round++) {
-        if (round == 3 * IN * OUT) waits = emulator_waits(), captures = emulator_captures(), copies = emulator_host_copies();
+        if (round == 3 * IN * OUT)
+            waits = emulator_waits(), captures = emulator_captures(), copies = emulator_host_copies();
         OK(dev, gpunn_bind(x, in[round % IN], bytes));
         OK(dev, gpunn_bind(y, out[round % OUT], bytes));
         caller_scale(in[round % IN], count, 1.01f, stream); /* before, and after, in the stream's order */
@@ -266,7 +272,8 @@ static void test_bad_memory(void **state)
     caller_set_device(1);
     far = caller_malloc(400);
     caller_set_device(0);
-    FAILS(dev, gpunn_bind(x, aligned(host), 40), GPUNN_ERR_ARGUMENT, "gpunn_bind", "'x'", "host", "gpunn_write");
+    FAILS(dev, gpunn_bind(x, aligned(host), 40), GPUNN_ERR_ARGUMENT, "gpunn_bind", "'x'", "host",
+          "gpunn_write");
     FAILS(dev, gpunn_bind(x, pinned, 40), GPUNN_ERR_ARGUMENT, "host");
     FAILS(dev, gpunn_bind(x, far, 40), GPUNN_ERR_ARGUMENT, "GPU 1", "GPU 0");
     FAILS(dev, gpunn_bind(x, near + 1, 40), GPUNN_ERR_ARGUMENT, "64 bytes");
@@ -287,7 +294,8 @@ static void test_device_copies(void **state)
         gpunn_model  *model = MADE(dev, gpunn_model_create(dev, .precision = (gpunn_precision)precision));
         net           n = net_make(model);
         gpunn_tensor *image = MADE(dev, gpunn_conv2d(n.x, "conv9", .out_channels = 4, .kernel_size = 3));
-        gpunn_tensor *index = MADE(dev, gpunn_argmax(n.logits, 1, false)), *weight = gpunn_find(model, "fc1.weight");
+        gpunn_tensor *index = MADE(dev, gpunn_argmax(n.logits, 1, false)),
+                     *weight = gpunn_find(model, "fc1.weight");
         gpunn_tensor *read[] = {n.x, n.logits, image, index, weight, n.loss};
         gpunn_tensor *loss = MADE(dev, gpunn_add(n.loss, gpunn_mean(image, GPUNN_ALL, false)));
         char         *device[COUNT(read)], *grads[3], host[1 << 14], seen[1 << 14];
@@ -306,11 +314,14 @@ static void test_device_copies(void **state)
         const long waits = emulator_waits(), copies = emulator_host_copies();
         OK(dev, gpunn_write(n.x, device[0], BATCH * NET_X * sizeof *x));
         OK(dev, gpunn_write(n.t, device[1], BATCH * sizeof *t));
-        OK(dev, gpunn_write(gpunn_find(model, "fc2.weight"), device[2], gpunn_tensor_bytes(gpunn_find(model, "fc2.weight"))));
+        OK(dev, gpunn_write(gpunn_find(model, "fc2.weight"), device[2],
+                            gpunn_tensor_bytes(gpunn_find(model, "fc2.weight"))));
         OK(dev, gpunn_backward(loss));
-        for (int i = 0; i < COUNT(grads); i++) OK(dev, gpunn_read_grad(read[i], grads[i], gpunn_tensor_bytes(read[i])));
+        for (int i = 0; i < COUNT(grads); i++)
+            OK(dev, gpunn_read_grad(read[i], grads[i], gpunn_tensor_bytes(read[i])));
         OK(dev, gpunn_forward(read + 1, COUNT(read) - 1));
-        for (int i = 0; i < COUNT(read); i++) OK(dev, gpunn_read(read[i], device[i], gpunn_tensor_bytes(read[i])));
+        for (int i = 0; i < COUNT(read); i++)
+            OK(dev, gpunn_read(read[i], device[i], gpunn_tensor_bytes(read[i])));
         assert_int_equal(emulator_waits() - waits, 0);
         assert_int_equal(emulator_host_copies() - copies, 0);
         for (int i = 0; i < COUNT(read); i++) {
@@ -321,7 +332,8 @@ static void test_device_copies(void **state)
         }
         OK(dev, gpunn_read(n.x, host, BATCH * NET_X * sizeof *x));
         assert_memory_equal(host, x, BATCH * NET_X * sizeof *x);
-        OK(dev, gpunn_read(gpunn_find(model, "fc2.weight"), host, gpunn_tensor_bytes(gpunn_find(model, "fc2.weight"))));
+        OK(dev, gpunn_read(gpunn_find(model, "fc2.weight"), host,
+                           gpunn_tensor_bytes(gpunn_find(model, "fc2.weight"))));
         assert_memory_equal(host, x, gpunn_tensor_bytes(gpunn_find(model, "fc2.weight")));
         gpunn_zero_grad(model);
         OK(dev, gpunn_backward(loss));
@@ -336,7 +348,8 @@ static void test_device_copies(void **state)
         void *far = caller_malloc(1 << 12);
         caller_set_device(0);
         FAILS(dev, gpunn_write(n.t, far, BATCH * sizeof *t), GPUNN_ERR_ARGUMENT, "gpunn_write", "GPU 1");
-        FAILS(dev, gpunn_write(n.t, device[0] + (1 << 14) - 8, BATCH * sizeof *t), GPUNN_ERR_SHAPE, "less than");
+        FAILS(dev, gpunn_write(n.t, device[0] + (1 << 14) - 8, BATCH * sizeof *t), GPUNN_ERR_SHAPE,
+              "less than");
         FAILS(dev, gpunn_read(loss, far, sizeof *x), GPUNN_ERR_ARGUMENT, "gpunn_read", "GPU 1");
         for (int i = 0; i < COUNT(read); i++) caller_free(device[i]);
         for (int i = 0; i < COUNT(grads); i++) caller_free(grads[i]);
@@ -348,7 +361,8 @@ static void test_device_copies(void **state)
     }
 }
 
-/* More than is staged at once, from the host's own memory and from pinned, while the GPU is idle and while it is busy. */
+/* More than is staged at once, from the host's own memory and from pinned, while the GPU is idle and while it
+ * is busy. */
 static void test_long_uploads(void **state)
 {
     (void)state;
@@ -377,7 +391,8 @@ static void test_long_uploads(void **state)
     free(pageable), free(back), caller_free(pinned);
 }
 
-/* A loader's batches are made where uploads leave fastest, or, where that is refused, in any memory; then they arrive all the same. */
+/* A loader's batches are made where uploads leave fastest, or, where that is refused, in any memory; then
+ * they arrive all the same. */
 enum { SAMPLES = 23, SAMPLE = 5 };
 static gpunn_status load_numbers(void *user, int64_t index, void *const *sample)
 {
@@ -398,9 +413,9 @@ static void test_pinned_batches(void **state)
         const long before = emulator_calls(), held = emulator_held();
         int        pinned = 0;
         emulator_fail(call, OUT_OF_MEMORY);
-        gpunn_loader *loader = MADE(dev,
-                                    gpunn_loader_create(model, .fields = {{.input = x}}, .count = SAMPLES, .batch_size = BATCH,
-                                                        .load = load_numbers, .user = &pinned, .workers = (int)(call % 2)));
+        gpunn_loader *loader = MADE(
+            dev, gpunn_loader_create(model, .fields = {{.input = x}}, .count = SAMPLES, .batch_size = BATCH,
+                                     .load = load_numbers, .user = &pinned, .workers = (int)(call % 2)));
         emulator_fail(0, 0);
         ends = call > emulator_calls() - before;
         for (int64_t at = 0; gpunn_next(loader); at += BATCH) {
@@ -410,7 +425,8 @@ static void test_pinned_batches(void **state)
         }
         assert_int_equal(pinned, call == 0 || ends ? SAMPLES : 0);
         gpunn_loader_destroy(loader);
-        assert_in_range(emulator_held() - held, 0, call == 0 ? 8 : 0); /* the first uploads leave the way that they took */
+        /* the first uploads leave the way that they took */
+        assert_in_range(emulator_held() - held, 0, call == 0 ? 8 : 0);
     }
     gpunn_model_destroy(model);
     gpunn_device_close(dev);
@@ -450,7 +466,8 @@ static void test_integrated(void **state)
     emulator_set("EMULATOR_INTEGRATED", "0");
 }
 
-/* What NVIDIA's profilers show: a range for each step that is launched, by layer and op, within that of the run; all end. */
+/* What NVIDIA's profilers show: a range for each step that is launched, by layer and op, within that of the
+ * run; all end. */
 static void test_ranges(void **state)
 {
     (void)state;
@@ -473,8 +490,9 @@ static void test_ranges(void **state)
 }
 
 /* ---- captures of the program's ---- */
-/* Steps replayed by the program's own graph, between kernels of its own, are those that would have been: masks, Adam's corrections,
- * running statistics. What a capture cannot take is refused, and does not end it. */
+/* Steps replayed by the program's own graph, between kernels of its own, are those that would have been:
+ * masks, Adam's corrections, running statistics. What a capture cannot take is refused, and does not end
+ * it. */
 static void test_captured_by_program(void **state)
 {
     (void)state;
@@ -483,10 +501,10 @@ static void test_captured_by_program(void **state)
         float  *weights[2], logits[2][BATCH * 3], host[BATCH * NET_X] = {0};
         int64_t total[2];
         for (int way = 0; way < 2; way++) {
-            void            *stream = caller_stream(), *graph;
-            gpunn_device    *dev = open_with(stream);
-            gpunn_model     *model = MADE(dev, gpunn_model_create(dev, .precision = (gpunn_precision)precision));
-            net              n = net_make(model);
+            void         *stream = caller_stream(), *graph;
+            gpunn_device *dev = open_with(stream);
+            gpunn_model  *model = MADE(dev, gpunn_model_create(dev, .precision = (gpunn_precision)precision));
+            net           n = net_make(model);
             gpunn_optimizer *opt = MADE(dev, gpunn_adam(model, .lr = 0.01f));
             float           *x = caller_malloc(sizeof host), *values;
             int64_t         *t;
@@ -533,7 +551,8 @@ static void test_captured_by_program(void **state)
     }
 }
 
-/* A program that mixes runs and replays. The letters of a schedule are runs, and a digit those of the graph of that number:
+/* A program that mixes runs and replays. The letters of a schedule are runs, and a digit those of the graph
+ * of that number:
  *   a, b  steps of two optimizers that share the first model, each with its own loss and parameters
  *   c, d  steps of the one optimizer of the second model, whose two losses share some parameters
  *   e     an evaluation of the first model, with random numbers
@@ -658,7 +677,8 @@ static void check_equal(const float *plain, const float *replayed, int count, co
     for (int i = 0; i < count; i++) {
         assert_true(isfinite(plain[i]));
         if (plain[i] != replayed[i])
-            fail_msg("%s: number %d is %.9g, and replayed %.9g", what, i, (double)plain[i], (double)replayed[i]);
+            fail_msg("%s: number %d is %.9g, and replayed %.9g", what, i, (double)plain[i],
+                     (double)replayed[i]);
     }
 }
 
@@ -676,7 +696,8 @@ static const struct mix {
     {"hchc", {"hc"}, "00h0c0"},
 };
 
-/* The numbers of steps, and with them corrections, averages and masks, are those of the same runs without any graph. */
+/* The numbers of steps, and with them corrections, averages and masks, are those of the same runs without any
+ * graph. */
 static void test_mixed_replays(void **state)
 {
     (void)state;
@@ -700,8 +721,9 @@ static void test_mixed_replays(void **state)
         }
 }
 
-/* Gradients that are known to be finite are not read once more before an update: it does not notice that they are exchanged behind
- * gpunn's back. They are known since the update before (way 0), or since gpunn_backward (way 1). */
+/* Gradients that are known to be finite are not read once more before an update: it does not notice that they
+ * are exchanged behind gpunn's back. They are known since the update before (way 0), or since gpunn_backward
+ * (way 1). */
 static void test_known_finite(void **state)
 {
     (void)state;
@@ -709,7 +731,8 @@ static void test_known_finite(void **state)
         void            *stream = caller_stream();
         gpunn_device    *dev = open_with(NULL);
         gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
-        gpunn_tensor    *p = gpunn_parameter(model, "p", GPUNN_SHAPE(5000), (gpunn_init){GPUNN_INIT_UNIFORM, 1, 2});
+        gpunn_tensor    *p = gpunn_parameter(model, "p", GPUNN_SHAPE(5000),
+                                             (gpunn_init){GPUNN_INIT_UNIFORM, 1, 2});
         gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(p), GPUNN_ALL, false));
         gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model));
         const float      bad = NAN;
@@ -735,7 +758,8 @@ static void test_known_finite(void **state)
     }
 }
 
-/* Updates of two optimizers that are refused in replays count nowhere: the same bits as without them, in later replays and runs. */
+/* Updates of two optimizers that are refused in replays count nowhere: the same bits as without them, in
+ * later replays and runs. */
 static void test_refused_replays(void **state)
 {
     (void)state;
@@ -748,11 +772,14 @@ static void test_refused_replays(void **state)
         gpunn_device    *dev = open_with(stream);
         gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
         gpunn_tensor    *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 5));
-        gpunn_tensor    *h = gpunn_linear(gpunn_relu(gpunn_linear(in, "maker", .out_features = 6)), "judge", .out_features = 3);
+        gpunn_tensor    *h = gpunn_linear(gpunn_relu(gpunn_linear(in, "maker", .out_features = 6)), "judge",
+                                          .out_features = 3);
         gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(h), GPUNN_ALL, false));
-        gpunn_optimizer *opt[] = {gpunn_adam(model, .prefix = "maker."), gpunn_nadam(model, .prefix = "judge.")};
-        const char      *schedule = "ssscrrBrrsBsrs"; /* steps, the capture of one, its replays, of a bad batch: B */
-        void            *graph = NULL;
+        gpunn_optimizer *opt[] = {gpunn_adam(model, .prefix = "maker."),
+                                  gpunn_nadam(model, .prefix = "judge.")};
+        /* steps, the capture of one, its replays, of a bad batch: B */
+        const char *schedule = "ssscrrBrrsBsrs";
+        void       *graph = NULL;
         OK(dev, gpunn_set_ema(opt[0], 0.9f));
         OK(dev, gpunn_write(in, x, sizeof x));
         for (const char *at = schedule; *at; at++) {
@@ -779,8 +806,8 @@ static void test_refused_replays(void **state)
     free(trained[0]), free(trained[1]);
 }
 
-/* A checkpoint after replays has them: a program that loads it goes on like one that never captured anything, on another device
- * (way 1), and where the graphs are replayed on (way 2). */
+/* A checkpoint after replays has them: a program that loads it goes on like one that never captured anything,
+ * on another device (way 1), and where the graphs are replayed on (way 2). */
 static void test_checkpoint_after_replays(void **state)
 {
     (void)state;
@@ -805,7 +832,8 @@ static void test_checkpoint_after_replays(void **state)
                 }
                 OK(p.dev, gpunn_checkpoint_load(p.opt[0], NULL, path));
                 /* copies of the weights in 16 bits are made anew by a run outside */
-                play(&p, way == 1 ? graphs : none, precision == GPUNN_PRECISION_F32 ? "00ab" : "ab00", way == 2);
+                play(&p, way == 1 ? graphs : none, precision == GPUNN_PRECISION_F32 ? "00ab" : "ab00",
+                     way == 2);
             }
             count = player_result(&p, values[way]);
             player_close(&p);
@@ -820,10 +848,13 @@ static void test_checkpoint_after_replays(void **state)
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_streams),        TEST(test_bad_streams),     TEST(test_left_alone),    TEST(test_allocator),
-        TEST(test_double_buffers), TEST(test_bad_memory),      TEST(test_device_copies), TEST(test_long_uploads),
-        TEST(test_pinned_batches), TEST(test_integrated),      TEST(test_ranges),        TEST(test_captured_by_program),
-        TEST(test_mixed_replays),  TEST(test_refused_replays), TEST(test_known_finite),  TEST(test_checkpoint_after_replays)};
+    const struct CMUnitTest tests[] = {TEST(test_streams),        TEST(test_bad_streams),
+                                       TEST(test_left_alone),     TEST(test_allocator),
+                                       TEST(test_double_buffers), TEST(test_bad_memory),
+                                       TEST(test_device_copies),  TEST(test_long_uploads),
+                                       TEST(test_pinned_batches), TEST(test_integrated),
+                                       TEST(test_ranges),         TEST(test_captured_by_program),
+                                       TEST(test_mixed_replays),  TEST(test_refused_replays),
+                                       TEST(test_known_finite),   TEST(test_checkpoint_after_replays)};
     return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
 }

@@ -1,24 +1,26 @@
-/* Steps that share a launch on the emulated GPU: what they give beside a launch for each of them (EMULATOR_SHORT=0) and beside the
- * CPU, on awkward sizes, in each precision, and where somebody reads between them. */
+/* Steps that share a launch on the emulated GPU: what they give beside a launch for each of them
+ * (EMULATOR_SHORT=0) and beside the CPU, on awkward sizes, in each precision, and where somebody reads
+ * between them. */
 #include "../test.h"
 
 #include "emulator.h"
 
 /* ---- losses of a few numbers ---- */
-#define LOSSES(X)                                                                                             \
-    X(sigmoid_bce, gpunn_bce_loss(gpunn_sigmoid(h), t))                                                       \
-    X(bce_with_logits, gpunn_bce_with_logits(h, t))                                                           \
-    X(mse, gpunn_mse_loss(h, t))                                                                              \
-    X(mse_sum, gpunn_mul_scalar(gpunn_mse_loss(h, t, .reduction = GPUNN_REDUCE_SUM), 0.01f))                  \
-    X(l1, gpunn_l1_loss(gpunn_tanh(h), t))                                                                    \
-    X(huber, gpunn_huber_loss(h, t, .delta = 0.3f))                                                           \
-    X(smooth_l1, gpunn_smooth_l1_loss(h, t, .beta = 0.2f))                                                    \
-    X(chain, gpunn_mean(gpunn_sqrt(gpunn_add_scalar(gpunn_square(gpunn_sub(h, t)), 0.1f)), GPUNN_ALL, false)) \
-    X(cross_entropy, gpunn_cross_entropy(h, labels))                                                          \
-    X(smoothed, gpunn_cross_entropy(h, labels, .label_smoothing = 0.2f, .reduction = GPUNN_REDUCE_SUM))       \
-    X(ignored, gpunn_cross_entropy(h, labels, .ignore_index = GPUNN_ZERO))                                    \
-    X(nll, gpunn_nll_loss(gpunn_log_softmax(h, 1), labels))                                                   \
-    X(each, gpunn_mean(gpunn_cross_entropy(h, labels, .reduction = GPUNN_REDUCE_NONE), GPUNN_ALL, false))     \
+#define LOSSES(X)                                                                                         \
+    X(sigmoid_bce, gpunn_bce_loss(gpunn_sigmoid(h), t))                                                   \
+    X(bce_with_logits, gpunn_bce_with_logits(h, t))                                                       \
+    X(mse, gpunn_mse_loss(h, t))                                                                          \
+    X(mse_sum, gpunn_mul_scalar(gpunn_mse_loss(h, t, .reduction = GPUNN_REDUCE_SUM), 0.01f))              \
+    X(l1, gpunn_l1_loss(gpunn_tanh(h), t))                                                                \
+    X(huber, gpunn_huber_loss(h, t, .delta = 0.3f))                                                       \
+    X(smooth_l1, gpunn_smooth_l1_loss(h, t, .beta = 0.2f))                                                \
+    X(chain,                                                                                              \
+      gpunn_mean(gpunn_sqrt(gpunn_add_scalar(gpunn_square(gpunn_sub(h, t)), 0.1f)), GPUNN_ALL, false))    \
+    X(cross_entropy, gpunn_cross_entropy(h, labels))                                                      \
+    X(smoothed, gpunn_cross_entropy(h, labels, .label_smoothing = 0.2f, .reduction = GPUNN_REDUCE_SUM))   \
+    X(ignored, gpunn_cross_entropy(h, labels, .ignore_index = GPUNN_ZERO))                                \
+    X(nll, gpunn_nll_loss(gpunn_log_softmax(h, 1), labels))                                               \
+    X(each, gpunn_mean(gpunn_cross_entropy(h, labels, .reduction = GPUNN_REDUCE_NONE), GPUNN_ALL, false)) \
     X(twice, twice(gpunn_mse_loss(h, t)))
 
 static gpunn_tensor *twice(gpunn_tensor *loss)
@@ -65,9 +67,10 @@ typedef struct subject {
     float           poison;  /* added to the first number of x in the last step */
     float          *numbers; /* losses, what was seen, weights */
     int64_t         count;
-    long            launches; /* of the third step; of it, those that join a convolution's end with its pool, there and back */
-    long            pools[2];
-    gpunn_status    last;
+    /* of the third step; of it, those that join a convolution's end with its pool, there and back */
+    long         launches;
+    long         pools[2];
+    gpunn_status last;
 } subject;
 
 static void note(subject *s, const float *values, int64_t n)
@@ -105,10 +108,12 @@ static void train(subject *s, gpunn_device_type type)
     const int     n = p ? p->n : s->n, out = p ? 3 : s->out;
     const int64_t in = p ? (int64_t)p->channels * p->height * p->width : s->in;
     gpunn_tensor *labels = gpunn_input(model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
-    gpunn_tensor *t = gpunn_input(model, "t", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, out)), *seen = NULL, *x, *h, *loss;
+    gpunn_tensor *t = gpunn_input(model, "t", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, out)), *seen = NULL, *x, *h,
+                 *loss;
     if (p) {
         x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, p->channels, p->height, p->width));
-        h = gpunn_conv2d(x, "conv", .out_channels = p->out, .kernel_size = 3, .padding = 1, .no_bias = p->no_bias);
+        h = gpunn_conv2d(x, "conv", .out_channels = p->out, .kernel_size = 3, .padding = 1,
+                         .no_bias = p->no_bias);
         seen = h = gpunn_relu(h);
         h = gpunn_flatten(gpunn_max_pool2d(h, .kernel_size = p->pool));
     } else
@@ -120,12 +125,15 @@ static void train(subject *s, gpunn_device_type type)
     h = gpunn_linear(h, "fc", .out_features = out);
     if (seen == NULL) seen = h;
     loss = MADE(dev, s->make(h, t, labels));
-    if (s->mode == SHARED) loss = MADE(dev, gpunn_add(loss, gpunn_mean(gpunn_square(seen), GPUNN_ALL, false)));
+    if (s->mode == SHARED)
+        loss = MADE(dev, gpunn_add(loss, gpunn_mean(gpunn_square(seen), GPUNN_ALL, false)));
     if (s->mode == SEEN) gpunn_keep(seen), gpunn_retain_grad(seen);
-    if (s->mode == FROZEN) gpunn_set_trainable(gpunn_find(model, p && !p->no_bias ? "conv.bias" : "fc.bias"), false);
+    if (s->mode == FROZEN)
+        gpunn_set_trainable(gpunn_find(model, p && !p->no_bias ? "conv.bias" : "fc.bias"), false);
     gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.05f, .momentum = 0.5f));
     for (int step = 0; step < STEPS; step++) {
-        float   *values = test_randoms(n * in, (uint32_t)step, 1), *targets = test_randoms((int64_t)n * out, 50, 0.45f);
+        float *values = test_randoms(n * in, (uint32_t)step, 1),
+              *targets = test_randoms((int64_t)n * out, 50, 0.45f);
         int64_t *classes = malloc((size_t)n * sizeof *classes);
         for (int i = 0; i < n * out; i++) targets[i] += 0.5f;
         for (int i = 0; i < n; i++) classes[i] = (i + 1) % out;
@@ -149,7 +157,8 @@ static void train(subject *s, gpunn_device_type type)
         free(values), free(targets), free(classes);
         if (s->mode != SEEN) continue;
         note_tensor(s, dev, seen, false);
-        if (s->precision != GPUNN_PRECISION_F16) note_tensor(s, dev, seen, true); /* there it has the loss scale in it */
+        /* there it has the loss scale in it */
+        if (s->precision != GPUNN_PRECISION_F16) note_tensor(s, dev, seen, true);
         gpunn_tensor *both[] = {seen, loss};
         OK(dev, gpunn_forward(both, 2));
         note_tensor(s, dev, seen, false), note_tensor(s, dev, loss, false);
@@ -170,10 +179,12 @@ static void check_same(const subject *a, const subject *b, double tolerance, con
     assert_int_equal(a->count, b->count);
     for (int64_t i = 0; i < b->count; i++) {
         const double d = (double)a->numbers[i] - (double)b->numbers[i];
-        if (!isfinite(a->numbers[i])) fail_msg("%s: number %lld is %g", what, (long long)i, (double)a->numbers[i]);
+        if (!isfinite(a->numbers[i]))
+            fail_msg("%s: number %lld is %g", what, (long long)i, (double)a->numbers[i]);
         error += d * d, size += (double)b->numbers[i] * (double)b->numbers[i];
     }
-    if (!(sqrt(error) <= tolerance * sqrt(size))) fail_msg("%s: off by %g of its size", what, sqrt(error / size));
+    if (!(sqrt(error) <= tolerance * sqrt(size)))
+        fail_msg("%s: off by %g of its size", what, sqrt(error / size));
 }
 
 /* Joined, a launch each, and on the CPU. Returns the launches that joining has saved. */
@@ -189,10 +200,16 @@ static long compare(subject s, const char *name, subject *joined)
     train(&each, GPUNN_DEVICE_CUDA);
     emulator_set("EMULATOR_SHORT", "1024");
     train(&cpu, GPUNN_DEVICE_CPU);
-    (void)snprintf(what, sizeof what, "%s, precision %d, %s, beside a launch each", name, (int)s.precision, mode_names[s.mode]);
+    (void)snprintf(what, sizeof what, "%s, precision %d, %s, beside a launch each", name, (int)s.precision,
+                   mode_names[s.mode]);
     check_same(joined, &each, slack, what);
-    (void)snprintf(what, sizeof what, "%s, precision %d, %s, beside the CPU", name, (int)s.precision, mode_names[s.mode]);
-    check_same(joined, &cpu, s.precision == GPUNN_PRECISION_F32 ? 2e-5 : s.precision == GPUNN_PRECISION_F16 ? 4e-3 : 3e-2, what);
+    (void)snprintf(what, sizeof what, "%s, precision %d, %s, beside the CPU", name, (int)s.precision,
+                   mode_names[s.mode]);
+    check_same(joined, &cpu,
+               s.precision == GPUNN_PRECISION_F32   ? 2e-5
+               : s.precision == GPUNN_PRECISION_F16 ? 4e-3
+                                                    : 3e-2,
+               what);
     free(joined->numbers), free(each.numbers), free(cpu.numbers);
     return each.launches - joined->launches;
 }
@@ -205,12 +222,14 @@ static void test_losses(void **state)
     subject                 joined;
     for (int i = 0; i < COUNT(sizes); i++) {
         const subject s = {.make = c->make, .n = sizes[i][0], .in = sizes[i][1], .out = sizes[i][2]};
-        const bool    single = strstr("cross_entropy smoothed ignored nll each", c->name) && s.out == 1; /* nothing to learn */
-        char          name[64];
+        /* nothing to learn */
+        const bool single = strstr("cross_entropy smoothed ignored nll each", c->name) && s.out == 1;
+        char       name[64];
         (void)snprintf(name, sizeof name, "%s %dx%d->%d", c->name, s.n, s.in, s.out);
         const long saved = single ? 1 : compare(s, name, &joined);
         if (single) continue;
-        if (s.n * s.out <= 1024 ? saved < 1 : saved < 0) fail_msg("%s: joining saves %ld launches", name, saved);
+        if (s.n * s.out <= 1024 ? saved < 1 : saved < 0)
+            fail_msg("%s: joining saves %ld launches", name, saved);
     }
 }
 
@@ -221,12 +240,13 @@ static void test_losses_otherwise(void **state)
     for (mode m = PLAIN; m < MODES; m++)
         for (gpunn_precision p = GPUNN_PRECISION_F32; p <= GPUNN_PRECISION_F16; p++)
             if (p != GPUNN_PRECISION_TF32 && !(m == ACCUMULATED && p == GPUNN_PRECISION_F16))
-                (void)compare((subject){.precision = p, .mode = m, .make = c->make, .n = 13, .in = 11, .out = 5}, c->name,
-                              &joined);
+                (void)compare(
+                    (subject){.precision = p, .mode = m, .make = c->make, .n = 13, .in = 11, .out = 5},
+                    c->name, &joined);
 }
 
-/* Products of gradients, too, and those of more than two tiles. A step that fits into one row is two launches: the run's numbers,
- * and the row with the update. */
+/* Products of gradients, too, and those of more than two tiles. A step that fits into one row is two
+ * launches: the run's numbers, and the row with the update. */
 static void test_layers(void **state)
 {
     static const int  sizes[][4] = {{32, 20, 50, 1}, {5, 1, 2, 3},     {7, 3, 5, 4},
@@ -262,7 +282,8 @@ static void test_nan(void **state)
     const struct loss_case *c = *state;
     const pooled            small = {2, 1, 6, 4, 3, 2, false};
     for (int i = 0; i < 2; i++) {
-        subject good = {.make = c->make, .n = 13, .in = 11, .out = 5, .pooled = i ? &small : NULL}, bad = good;
+        subject good = {.make = c->make, .n = 13, .in = 11, .out = 5, .pooled = i ? &small : NULL},
+                bad = good;
         bad.poison = NAN;
         train(&bad, GPUNN_DEVICE_CUDA);
         assert_int_equal(bad.last, GPUNN_ERR_NUMERIC);
@@ -274,28 +295,37 @@ static void test_nan(void **state)
 
 static void test_pools(void **state)
 {
-    static const pooled cases[] = {{1, 1, 2, 2, 1, 2, false},   {3, 2, 6, 9, 5, 3, false},  {2, 3, 8, 12, 7, 4, true},
-                                   {5, 1, 10, 6, 16, 2, false}, {13, 2, 4, 4, 3, 1, false}, {1, 1, 130, 130, 1, 2, false},
-                                   {2, 2, 7, 8, 4, 2, false},   {1, 1, 12, 12, 2, 6, false}};
+    static const pooled cases[] = {{1, 1, 2, 2, 1, 2, false},  {3, 2, 6, 9, 5, 3, false},
+                                   {2, 3, 8, 12, 7, 4, true},  {5, 1, 10, 6, 16, 2, false},
+                                   {13, 2, 4, 4, 3, 1, false}, {1, 1, 130, 130, 1, 2, false},
+                                   {2, 2, 7, 8, 4, 2, false},  {1, 1, 12, 12, 2, 6, false}};
     static const bool   joins[] = {true, true, true, true, true, false, false, false};
     (void)state;
     for (int cudnn = 0; cudnn < 2; cudnn++)
         for (int i = 0; i < COUNT(cases); i++)
             for (mode m = PLAIN; m < MODES; m++)
-                for (gpunn_precision precision = GPUNN_PRECISION_F32; precision <= GPUNN_PRECISION_F16; precision++) {
+                for (gpunn_precision precision = GPUNN_PRECISION_F32; precision <= GPUNN_PRECISION_F16;
+                     precision++) {
                     subject joined;
                     char    name[64];
-                    if (precision == GPUNN_PRECISION_TF32 || (m == ACCUMULATED && precision == GPUNN_PRECISION_F16)) continue;
-                    if ((i == 5 && m > PLAIN) || (precision != GPUNN_PRECISION_F32 && m != PLAIN && i != 1)) continue; /* time */
+                    if (precision == GPUNN_PRECISION_TF32 ||
+                        (m == ACCUMULATED && precision == GPUNN_PRECISION_F16))
+                        continue;
+                    /* time */
+                    if ((i == 5 && m > PLAIN) || (precision != GPUNN_PRECISION_F32 && m != PLAIN && i != 1))
+                        continue;
                     emulator_set("EMULATOR_CUDNN", cudnn ? "1" : "0");
                     (void)snprintf(name, sizeof name, "pool %d, cuDNN %d", i, cudnn);
-                    (void)compare((subject){.precision = precision, .mode = m, .make = make_cross_entropy, .pooled = &cases[i]},
+                    (void)compare((subject){.precision = precision,
+                                            .mode = m,
+                                            .make = make_cross_entropy,
+                                            .pooled = &cases[i]},
                                   name, &joined);
                     if (precision != GPUNN_PRECISION_F32) continue;
                     const long runs = m == ACCUMULATED ? 2 : 1, back = m == SEEN || m == SHARED ? 0 : runs;
                     if (joined.pools[0] != (joins[i] ? runs : 0) || joined.pools[1] != (joins[i] ? back : 0))
-                        fail_msg("%s, %s: %ld and %ld launches for the pool", name, mode_names[m], joined.pools[0],
-                                 joined.pools[1]);
+                        fail_msg("%s, %s: %ld and %ld launches for the pool", name, mode_names[m],
+                                 joined.pools[0], joined.pools[1]);
                 }
     emulator_set("EMULATOR_CUDNN", "1");
 }
@@ -310,7 +340,8 @@ int main(void)
         (void)snprintf(names[2 * i], sizeof names[0], "%s", losses[i].name);
         (void)snprintf(names[2 * i + 1], sizeof names[0], "%s in other ways", losses[i].name);
         tests[count++] = (struct CMUnitTest){names[2 * i], test_losses, NULL, NULL, (void *)&losses[i]};
-        tests[count++] = (struct CMUnitTest){names[2 * i + 1], test_losses_otherwise, NULL, NULL, (void *)&losses[i]};
+        tests[count++] = (struct CMUnitTest){names[2 * i + 1], test_losses_otherwise, NULL, NULL,
+                                             (void *)&losses[i]};
     }
     tests[count++] = (struct CMUnitTest){"layers", test_layers, NULL, NULL, NULL};
     tests[count++] = (struct CMUnitTest){"not a number", test_nan, NULL, NULL, (void *)&losses[0]};

@@ -1,7 +1,8 @@
-/* Stands in for NCCL between the emulated GPUs of one process, whose ranks are its threads: each call is work of its stream, which goes
- * no further until all ranks' have come. Calls that differ between ranks are a fault, and so are calls that some ranks capture and
- * others do not while buffers in graphs are registered: NVLink SHARP registers them by a meeting of the hosts (nvls.cc). A captured
- * call holds its communicator until its graphs are gone, and until then abort and finalize do not end (init.cc, commDestroySync). */
+/* Stands in for NCCL between the emulated GPUs of one process, whose ranks are its threads: each call is work
+ * of its stream, which goes no further until all ranks' have come. Calls that differ between ranks are a
+ * fault, and so are calls that some ranks capture and others do not while buffers in graphs are registered:
+ * NVLink SHARP registers them by a meeting of the hosts (nvls.cc). A captured call holds its communicator
+ * until its graphs are gone, and until then abort and finalize do not end (init.cc, commDestroySync). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,8 +104,8 @@ static void meet(world *w)
     for (const call &c : w->calls) {
         if (c.captured != same.captured && registers_in_graphs())
             emulator_report("NCCL: some ranks capture a call, and others do not");
-        if (c.kind == same.kind && c.type == same.type && c.operation == same.operation && c.root == same.root &&
-            c.count == same.count)
+        if (c.kind == same.kind && c.type == same.type && c.operation == same.operation &&
+            c.root == same.root && c.count == same.count)
             continue;
         emulator_report("NCCL: the ranks' calls differ");
         return;
@@ -115,7 +116,8 @@ static void meet(world *w)
         for (size_t i = 0; i < part.size() && reduces; i++) result[i] += part[i];
         if (!reduces) result.insert(result.end(), part.begin(), part.end());
     }
-    for (size_t i = 0; i < result.size() && same.operation == AVERAGE; i++) result[i] /= (float)w->calls.size();
+    for (size_t i = 0; i < result.size() && same.operation == AVERAGE; i++)
+        result[i] /= (float)w->calls.size();
     if (reduces) reduced += (int64_t)(w->calls.size() * same.count * width(same.type));
     for (size_t rank = 0; rank < w->calls.size(); rank++)
         if (same.kind != REDUCE || (int)rank == same.root) write(w->calls[rank], result);
@@ -142,7 +144,8 @@ static int enqueue(emulator_comm *comm, const char *name, call own, void *stream
     };
     cudaError_t error = emulator_call((cudaStream_t)stream, name, arrive);
     if (error == cudaSuccess)
-        error = emulator_wait((cudaStream_t)stream, [=] { return self->all->done >= self->arrived || self->given_up; });
+        error = emulator_wait((cudaStream_t)stream,
+                              [=] { return self->all->done >= self->arrived || self->given_up; });
     return error == cudaSuccess ? SUCCESS : 1;
 }
 
@@ -162,7 +165,8 @@ int ncclGetUniqueId(id *name)
 int ncclCommInitRankConfig(emulator_comm **comm, int size, id name, int rank, const config *settings)
 {
     const std::lock_guard<std::mutex> guard(lock);
-    if (settings->size != sizeof *settings || settings->magic != 0xcafebeef || settings->blocking != 0) return INVALID_ARGUMENT;
+    if (settings->size != sizeof *settings || settings->magic != 0xcafebeef || settings->blocking != 0)
+        return INVALID_ARGUMENT;
     std::shared_ptr<world> &all = worlds[name.text];
     if (!all) {
         all = std::make_shared<world>();
@@ -185,7 +189,8 @@ int ncclCommAbort(emulator_comm *comm)
     const std::shared_ptr<member> self = comm->self;
     self->all->aborted = self->given_up = true;
     if (self->held > 0 && self->owner == std::this_thread::get_id())
-        emulator_report("ncclCommAbort waits for graphs that hold the communicator, on the thread that is to destroy them");
+        emulator_report("ncclCommAbort waits for graphs that hold the communicator, on the thread that is to "
+                        "destroy them");
     else
         while (self->held > 0) std::this_thread::yield();
     delete comm;
@@ -213,11 +218,13 @@ int ncclGroupEnd(void)
 {
     return SUCCESS;
 }
-int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, emulator_comm *comm, void *stream)
+int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, emulator_comm *comm,
+                  void *stream)
 {
     return enqueue(comm, "ncclAllReduce", {ALL_REDUCE, type, operation, -1, from, to, count, false}, stream);
 }
-int ncclReduce(const void *from, void *to, size_t count, int type, int operation, int root, emulator_comm *comm, void *stream)
+int ncclReduce(const void *from, void *to, size_t count, int type, int operation, int root,
+               emulator_comm *comm, void *stream)
 {
     return enqueue(comm, "ncclReduce", {REDUCE, type, operation, root, from, to, count, false}, stream);
 }
@@ -225,7 +232,8 @@ int ncclAllGather(const void *from, void *to, size_t count, int type, emulator_c
 {
     return enqueue(comm, "ncclAllGather", {ALL_GATHER, type, -1, -1, from, to, count, false}, stream);
 }
-int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, emulator_comm *comm, void *stream)
+int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, emulator_comm *comm,
+                  void *stream)
 {
     return enqueue(comm, "ncclBroadcast", {BROADCAST, type, -1, root, from, to, count, false}, stream);
 }

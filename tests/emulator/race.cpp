@@ -1,11 +1,14 @@
-/* Finds races in kernels that were compiled with -fsanitize=thread: the compiler announces each access to memory, and what is called is
- * not the sanitizer's runtime (the program is linked without it) but the functions here. Two accesses to one byte of shared or device
- * memory, one of them a write, are a race when they are of two threads
+/* Finds races in kernels that were compiled with -fsanitize=thread: the compiler announces each access to
+ * memory, and what is called is not the sanitizer's runtime (the program is linked without it) but the
+ * functions here. Two accesses to one byte of shared or device memory, one of them a write, are a race when
+ * they are of two threads
  *     - of one block with no __syncthreads between them, nor, in one warp, a __syncwarp or shuffle; or
- *     - of two blocks of one launch, unless both count at one counter (atomicInc) in between: the first one after a fence, the second
+ *     - of two blocks of one launch, unless both count at one counter (atomicInc) in between: the first one
+ *     after a fence, the second
  *       one before a fence; or there are others between these two that follow one another so.
- * That is decided by the order that the barriers give, not by the one that happened, so one run of any order finds it: of each byte
- * the last write and two reads are remembered. Accesses to memory that is not the device's are faults, too. */
+ * That is decided by the order that the barriers give, not by the one that happened, so one run of any order
+ * finds it: of each byte the last write and two reads are remembered. Accesses to memory that is not the
+ * device's are faults, too. */
 #include "race.h"
 
 #include <stdint.h>
@@ -37,15 +40,17 @@ struct page {
 };
 static std::unordered_map<uintptr_t, page *> pages;
 static struct {
-    const char                                  *kernel;                              /* NULL: none runs */
-    uint32_t                                     interval, launch_start, block_start; /* start: the first interval */
-    uint16_t                                     warp_interval[WARPS];
-    unsigned                                     block;
-    access                                       now, fence; /* fence: the last one */
-    std::vector<meeting>                         left, met;  /* by blocks of this launch that counted; by this block */
-    bool                                         told;       /* a launch reports one fault */
-    std::vector<std::pair<uint32_t, unsigned>>   blocks;     /* of this launch: first interval, block */
-    std::vector<std::pair<emulator_range, bool>> ranges;     /* lately used; true: shared memory */
+    const char *kernel; /* NULL: none runs */
+    /* start: the first interval */
+    uint32_t interval, launch_start, block_start;
+    uint16_t warp_interval[WARPS];
+    unsigned block;
+    access   now, fence; /* fence: the last one */
+    /* by blocks of this launch that counted; by this block */
+    std::vector<meeting>                         left, met;
+    bool                                         told;   /* a launch reports one fault */
+    std::vector<std::pair<uint32_t, unsigned>>   blocks; /* of this launch: first interval, block */
+    std::vector<std::pair<emulator_range, bool>> ranges; /* lately used; true: shared memory */
 } run;
 
 static void take_now(void)
@@ -91,23 +96,25 @@ extern "C" void emulator_race_thread(unsigned thread)
     take_now();
 }
 
-static void tell(const void *address, const char *what, const emulator_range *range, const access *other, const char *other_what)
+static void tell(const void *address, const char *what, const emulator_range *range, const access *other,
+                 const char *other_what)
 {
     char     text[480];
     unsigned block = run.block;
     if (run.told) return;
     run.told = true;
     if (other == NULL) {
-        (void)snprintf(text, sizeof text, "%s: block %u, thread %u %s memory that is not the device's", run.kernel, run.block,
-                       run.now.thread, what);
+        (void)snprintf(text, sizeof text, "%s: block %u, thread %u %s memory that is not the device's",
+                       run.kernel, run.block, run.now.thread, what);
         emulator_race_fault(text);
         return;
     }
     for (auto &start : run.blocks)
         if (start.first <= other->interval) block = start.second;
-    (void)snprintf(text, sizeof text, "%s: race at byte %zu of %zu of %s: block %u, thread %u %s, block %u, thread %u %s",
-                   run.kernel, (size_t)((char *)address - range->start), range->bytes, range->name, block, other->thread,
-                   other_what, run.block, run.now.thread, what);
+    (void)snprintf(text, sizeof text,
+                   "%s: race at byte %zu of %zu of %s: block %u, thread %u %s, block %u, thread %u %s",
+                   run.kernel, (size_t)((char *)address - range->start), range->bytes, range->name, block,
+                   other->thread, other_what, run.block, run.now.thread, what);
     emulator_race_fault(text);
 }
 
@@ -136,7 +143,8 @@ static bool met(const access &before)
 {
     for (const meeting &m : run.met)
         if (is_past(m) && before.interval >= m.block_start &&
-            (before.interval < m.last.interval || (before.interval == m.last.interval && before.thread == m.last.thread)))
+            (before.interval < m.last.interval ||
+             (before.interval == m.last.interval && before.thread == m.last.thread)))
             return true;
     return false;
 }
@@ -144,7 +152,8 @@ static bool met(const access &before)
 static bool unordered(const access &before, bool shared)
 {
     if (before.interval < run.launch_start) return false;
-    if (before.interval < run.block_start) return !shared && !met(before); /* another block, whose shared memory was another */
+    /* another block, whose shared memory was another */
+    if (before.interval < run.block_start) return !shared && !met(before);
     return before.thread != run.now.thread && before.interval == run.now.interval &&
            (before.thread / 32 != run.now.thread / 32 || before.warp_interval == run.now.warp_interval);
 }
@@ -155,7 +164,9 @@ static void touch(const void *address, size_t bytes, bool write)
     const char     *what = write ? "writes" : "reads";
     const uintptr_t at = (uintptr_t)address;
     size_t          found = 0;
-    while (found < run.ranges.size() && at - (uintptr_t)run.ranges[found].first.start >= run.ranges[found].first.bytes) found++;
+    while (found < run.ranges.size() &&
+           at - (uintptr_t)run.ranges[found].first.start >= run.ranges[found].first.bytes)
+        found++;
     if (found == run.ranges.size()) {
         emulator_range range;
         emulator_place place = emulator_locate(address, &range);
@@ -179,8 +190,10 @@ static void touch(const void *address, size_t bytes, bool write)
         cell &c = p->cells[(at + i) % PAGE];
         if (unordered(c.write, shared)) tell((char *)address + i, what, &range, &c.write, "wrote");
         if (!write) {
-            bool newer = c.first_read.interval < run.launch_start || (shared && c.first_read.interval < run.block_start) ||
-                         (c.first_read.interval >= run.block_start && c.first_read.interval < run.now.interval) ||
+            bool newer = c.first_read.interval < run.launch_start ||
+                         (shared && c.first_read.interval < run.block_start) ||
+                         (c.first_read.interval >= run.block_start &&
+                          c.first_read.interval < run.now.interval) ||
                          (c.first_read.thread == run.now.thread && c.first_read.interval == run.now.interval);
             (newer ? c.first_read : c.last_read) = run.now;
             continue;

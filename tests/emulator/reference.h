@@ -1,5 +1,5 @@
-/* The seam of gpunn_cuda.cu, where a GPU has cuBLASLt and cuDNN, as plain loops. Included by gpunn_cuda.cu instead of what calls
- * them. Sums in double; each function runs in its stream's turn. */
+/* The seam of gpunn_cuda.cu, where a GPU has cuBLASLt and cuDNN, as plain loops. Included by gpunn_cuda.cu
+ * instead of what calls them. Sums in double; each function runs in its stream's turn. */
 #ifndef EMULATOR_REFERENCE_H
 #define EMULATOR_REFERENCE_H
 #include <vector>
@@ -26,8 +26,9 @@ GPUNN__INTERNAL void gpunn__libraries_report(void (*write)(void *user, const cha
 }
 
 /* rows x columns of what is stored with ld, transposed or not */
-static std::vector<double> reference_matrix(const void *data, gpunn_dtype dtype, int64_t rows, int64_t columns, int64_t ld,
-                                            int64_t first, bool transposed, bool tf32)
+static std::vector<double> reference_matrix(const void *data, gpunn_dtype dtype, int64_t rows,
+                                            int64_t columns, int64_t ld, int64_t first, bool transposed,
+                                            bool tf32)
 {
     std::vector<double> matrix((size_t)(rows * columns));
     for (int64_t r = 0; r < rows; r++)
@@ -60,8 +61,10 @@ static void reference_product(const gpunn__product p)
 {
     bool tf32 = p.precision == GPUNN_PRECISION_TF32 && p.dtype == GPUNN_F32;
     for (int64_t batch = 0; batch < p.batch; batch++) {
-        std::vector<double> a = reference_matrix(p.a, p.dtype, p.m, p.k, p.lda, batch * p.stride_a, p.transpose_a, tf32);
-        std::vector<double> b = reference_matrix(p.b, p.dtype, p.k, p.n, p.ldb, batch * p.stride_b, p.transpose_b, tf32);
+        std::vector<double> a = reference_matrix(p.a, p.dtype, p.m, p.k, p.lda, batch * p.stride_a,
+                                                 p.transpose_a, tf32);
+        std::vector<double> b = reference_matrix(p.b, p.dtype, p.k, p.n, p.ldb, batch * p.stride_b,
+                                                 p.transpose_b, tf32);
         std::vector<double> row((size_t)p.n);
         for (int64_t i = 0; i < p.m; i++) {
             reference_row(row.data(), &a[(size_t)(i * p.k)], b.data(), p.n, p.k);
@@ -72,7 +75,8 @@ static void reference_product(const gpunn__product p)
                 if (p.residual) y += gpunn__load(p.residual, p.d_dtype, at);
                 if (p.activation == GPUNN__RELU) y = (float)reference_relu(y);
                 if (p.activation == GPUNN__GELU_TANH && p.aux) gpunn__store(p.aux, p.d_dtype, at, y);
-                double x = p.activation == GPUNN__GELU_TANH_DERIVATIVE ? gpunn__load(p.aux, p.d_dtype, at) : y;
+                double x = p.activation == GPUNN__GELU_TANH_DERIVATIVE ? gpunn__load(p.aux, p.d_dtype, at)
+                                                                       : y;
                 double t = tanh(0.7978845608 * (x + 0.044715 * x * x * x));
                 if (p.activation == GPUNN__GELU_TANH) y = (float)(0.5 * x * (1 + t));
                 if (p.activation == GPUNN__GELU_TANH_DERIVATIVE)
@@ -91,15 +95,20 @@ static void reference_product(const gpunn__product p)
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p)
 {
-    if (p->m < 1 || p->n < 1 || p->k < 1 || p->batch < 1) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "an empty product");
+    if (p->m < 1 || p->n < 1 || p->k < 1 || p->batch < 1)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "an empty product");
     if (p->row_sums && (p->bias || p->batch != 1))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "row sums beside a bias or in a batch");
-    if (p->residual && p->accumulate) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a residual and accumulation");
+    if (p->residual && p->accumulate)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a residual and accumulation");
     if (p->aux && (p->batch != 1 || p->accumulate))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "an activation noted in a batch or of a sum");
-    if (p->activation == GPUNN__RELU_DERIVATIVE) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no mask");
-    if (p->aux && p->ldd % 8) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "rows of what gelu is applied to");
-    if (p->bias && p->bias_dtype != p->d_dtype) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a bias of another dtype");
+    if (p->activation == GPUNN__RELU_DERIVATIVE)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no mask");
+    if (p->aux && p->ldd % 8)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "rows of what gelu is applied to");
+    if (p->bias && p->bias_dtype != p->d_dtype)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a bias of another dtype");
     return GPUNN_OK;
 }
 GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p)
@@ -107,11 +116,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
     GPUNN__TRY(gpunn__cuda_product_prepare(cuda, p));
     for (const void *operand : {p->a, p->b, (const void *)p->d})
         if ((uintptr_t)operand % (uintptr_t)emulator_alignment() != 0)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "an operand at an address of too few zero bits");
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "an operand at an address of too few zero bits");
     gpunn__product    product = *p;
     const bool        more = p->activation != GPUNN__NO_ACTIVATION || p->row_sums;
     const cudaError_t error = emulator_call(
-        cuda->stream, more ? "product and more" : "product", [=] { reference_product(product); }, more ? emulator_epilogue() : 1);
+        cuda->stream, more ? "product and more" : "product", [=] { reference_product(product); },
+        more ? emulator_epilogue() : 1);
     return gpunn__cuda_launched(cuda, error, "product");
 }
 
@@ -144,9 +155,9 @@ struct reference_tensor {
 REFERENCE_FAST static void reference_convolution(const gpunn__convolution conv, const gpunn__conv_data data)
 {
     emulator_count_cudnn("convolution");
-    gpunn_dtype      dtype = (gpunn_dtype)conv.dtype;
-    bool             tf32 = conv.precision == GPUNN_PRECISION_TF32 && dtype == GPUNN_F32, last = conv.channels_last != 0;
-    bool             forward = conv.kind == GPUNN__CONV_FORWARD, to_x = conv.kind == GPUNN__CONV_DATA;
+    gpunn_dtype dtype = (gpunn_dtype)conv.dtype;
+    bool tf32 = conv.precision == GPUNN_PRECISION_TF32 && dtype == GPUNN_F32, last = conv.channels_last != 0;
+    bool forward = conv.kind == GPUNN__CONV_FORWARD, to_x = conv.kind == GPUNN__CONV_DATA;
     const int64_t    inner = conv.c / conv.groups;
     const int64_t    x_dim[5] = {conv.n, conv.c, conv.d, conv.h, conv.w};
     const int64_t    w_dim[5] = {conv.k, inner, conv.kd, conv.kh, conv.kw};
@@ -205,25 +216,30 @@ GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda)
     (void)cuda;
     return emulator_version();
 }
-GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                                size_t *workspace_bytes)
 {
     (void)conv;
     *workspace_bytes = REFERENCE_WORKSPACE;
-    return gpunn__dnn_available(cuda) && emulator_convolutions() ? GPUNN_OK
-                                                                 : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
+    return gpunn__dnn_available(cuda) && emulator_convolutions()
+               ? GPUNN_OK
+               : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
 }
-GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                            const gpunn__conv_data *data)
 {
     gpunn__convolution what = *conv;
     gpunn__conv_data   where = *data;
-    if (where.workspace == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a convolution without its workspace");
-    const cudaError_t error = emulator_call(cuda->stream, "convolution", [=] { reference_convolution(what, where); });
+    if (where.workspace == NULL)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a convolution without its workspace");
+    const cudaError_t error = emulator_call(cuda->stream, "convolution",
+                                            [=] { reference_convolution(what, where); });
     return gpunn__cuda_launched(cuda, error, "convolution");
 }
 
-/* y and lse, or dq, dk and dv, of one head of q; gradients of k and v go to sums in F64. As cuDNN's, it makes NaN of a row whose
- * scores are all -inf and, in a backward pass of partial tiles without lengths, of a row whose log sum exp is below -88; of
- * sequences of length 1 it has no backward pass. */
+/* y and lse, or dq, dk and dv, of one head of q; gradients of k and v go to sums in F64. As cuDNN's, it makes
+ * NaN of a row whose scores are all -inf and, in a backward pass of partial tiles without lengths, of a row
+ * whose log sum exp is below -88; of sequences of length 1 it has no backward pass. */
 struct reference_heads {
     void          *data;
     gpunn_dtype    dtype;
@@ -241,36 +257,44 @@ GPUNN__INTERNAL size_t reference_attention_workspace(const gpunn__dnn_attention 
 {
     return REFERENCE_WORKSPACE + (a->backward && !a->adds ? (size_t)(a->n * a->heads * a->l * a->s) * 2 : 0);
 }
-REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, const gpunn__dnn_attention_data data)
+REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention      a,
+                                               const gpunn__dnn_attention_data data)
 {
-    emulator_count_cudnn(!a.backward ? "attention" : a.adds ? "attention's gradients, dq by adding" : "attention's gradients");
+    emulator_count_cudnn(!a.backward ? "attention"
+                         : a.adds    ? "attention's gradients, dq by adding"
+                                     : "attention's gradients");
     for (int64_t i = 0; a.adds && i < a.n * a.heads * a.l * a.e; i++) ((float *)data.dq_sums)[i] = 0;
     const gpunn_dtype     dtype = (gpunn_dtype)a.dtype;
-    const reference_heads q = {data.q, dtype, a.q}, k = {data.k, dtype, a.k}, v = {data.v, dtype, a.v}, y = {data.y, dtype, a.y},
-                          dy = {data.dy, dtype, a.dy}, dq = {data.dq, dtype, a.dq}, dk = {data.dk, dtype, a.dk},
-                          dv = {data.dv, dtype, a.dv};
+    const reference_heads q = {data.q, dtype, a.q}, k = {data.k, dtype, a.k}, v = {data.v, dtype, a.v},
+                          y = {data.y, dtype, a.y}, dy = {data.dy, dtype, a.dy}, dq = {data.dq, dtype, a.dq},
+                          dk = {data.dk, dtype, a.dk}, dv = {data.dv, dtype, a.dv};
     const int64_t group = a.heads / a.kv_heads;
     for (int64_t n = 0; n < a.n; n++)
         for (int64_t kv = 0; kv < a.kv_heads; kv++) {
-            std::vector<double> dk_sum((size_t)(a.s * a.e)), dv_sum((size_t)(a.s * a.ev)), p((size_t)a.s), ds((size_t)a.s);
+            std::vector<double> dk_sum((size_t)(a.s * a.e)), dv_sum((size_t)(a.s * a.ev)), p((size_t)a.s),
+                ds((size_t)a.s);
             for (int64_t row = 0; row < group * a.l; row++) {
-                const int64_t h = kv * group + row / a.l, i = row % a.l, keys = a.padded ? data.lengths[a.n + n] : a.s;
+                const int64_t h = kv * group + row / a.l, i = row % a.l,
+                              keys = a.padded ? data.lengths[a.n + n] : a.s;
                 const int64_t seen = a.causal && i + 1 < keys ? i + 1 : keys, *bias = a.bias;
                 if (a.padded && i >= data.lengths[n]) continue;
                 const float *added = data.bias + (bias[0] > 1 ? n * bias[1] * bias[2] * bias[3] : 0) +
-                                     (bias[1] > 1 ? h * bias[2] * bias[3] : 0) + (bias[2] > 1 ? i * bias[3] : 0);
+                                     (bias[1] > 1 ? h * bias[2] * bias[3] : 0) +
+                                     (bias[2] > 1 ? i * bias[3] : 0);
                 float *lse = (float *)data.lse + (n * a.heads + h) * a.l + i;
                 double top = -INFINITY, sum = 0, dot = 0;
                 for (int64_t j = 0; j < seen; j++) {
                     p[(size_t)j] = 0;
-                    for (int64_t x = 0; x < a.e; x++) p[(size_t)j] += (double)q.get(n, h, i, x) * k.get(n, kv, j, x);
+                    for (int64_t x = 0; x < a.e; x++)
+                        p[(size_t)j] += (double)q.get(n, h, i, x) * k.get(n, kv, j, x);
                     p[(size_t)j] = p[(size_t)j] * data.scale +
                                    (bias[0] ? added[j] * 1.442695f / 1.442695f : 0); /* in F32, for exp2 */
                     top = p[(size_t)j] > top ? p[(size_t)j] : top;
                 }
                 for (int64_t j = 0; j < seen; j++) sum += exp(p[(size_t)j] - top);
                 if (!a.backward) *lse = (float)(top + log(sum));
-                if (a.backward && !a.padded && (a.l % 128 || a.s % 128) && *lse < -88) p.assign((size_t)a.s, NAN);
+                if (a.backward && !a.padded && (a.l % 128 || a.s % 128) && *lse < -88)
+                    p.assign((size_t)a.s, NAN);
                 if (a.backward && (a.l == 1 || a.s == 1)) p.assign((size_t)a.s, NAN);
                 for (int64_t j = 0; j < seen; j++) p[(size_t)j] = exp(p[(size_t)j] - *lse);
                 for (int64_t x = 0; x < a.ev && !a.backward; x++) {
@@ -288,12 +312,14 @@ REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, con
                         dv_sum[(size_t)(j * a.ev + x)] += p[(size_t)j] * dy.get(n, h, i, x);
                     }
                     ds[(size_t)j] = p[(size_t)j] * (dp - dot) * data.scale;
-                    for (int64_t x = 0; x < a.e; x++) dk_sum[(size_t)(j * a.e + x)] += ds[(size_t)j] * q.get(n, h, i, x);
+                    for (int64_t x = 0; x < a.e; x++)
+                        dk_sum[(size_t)(j * a.e + x)] += ds[(size_t)j] * q.get(n, h, i, x);
                 }
                 for (int64_t x = 0; x < a.e; x++) {
                     double out = 0;
                     for (int64_t j = 0; j < seen; j++) out += ds[(size_t)j] * k.get(n, kv, j, x);
-                    float *sum = a.adds ? (float *)data.dq_sums + ((n * a.heads + h) * a.l + i) * a.e + x : NULL;
+                    float *sum = a.adds ? (float *)data.dq_sums + ((n * a.heads + h) * a.l + i) * a.e + x
+                                        : NULL;
                     dq.put(n, h, i, x, sum ? *sum += (float)out : out);
                 }
             }
@@ -310,7 +336,8 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, con
 {
     *workspace_bytes = reference_attention_workspace(a);
     if (!gpunn__dnn_available(cuda)) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
-    if (*workspace_bytes <= cuda->args.workspace_limit && *workspace_bytes <= emulator_workspace()) return GPUNN_OK;
+    if (*workspace_bytes <= cuda->args.workspace_limit && *workspace_bytes <= emulator_workspace())
+        return GPUNN_OK;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "it needs %zu bytes of workspace", *workspace_bytes);
 }
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
@@ -320,12 +347,13 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const g
     gpunn__dnn_attention_data where = *data;
     if (where.lse == NULL || where.workspace == NULL || (what.adds && where.dq_sums == NULL))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "attention without its room");
-    const cudaError_t error = emulator_call(cuda->stream, "attention", [=] { reference_attention(what, where); });
+    const cudaError_t error = emulator_call(cuda->stream, "attention",
+                                            [=] { reference_attention(what, where); });
     return gpunn__cuda_launched(cuda, error, "attention");
 }
 
-/* A recurrent layer. Its weights lie in an order of their own, with gaps; the forward pass of training leaves the gates' values in
- * the reserve, the backward pass reads and spoils them. */
+/* A recurrent layer. Its weights lie in an order of their own, with gaps; the forward pass of training leaves
+ * the gates' values in the reserve, the backward pass reads and spoils them. */
 enum { REFERENCE_GAP = 3 };
 GPUNN__INTERNAL int64_t reference_gates(const gpunn__dnn_rnn &key)
 {
@@ -333,7 +361,8 @@ GPUNN__INTERNAL int64_t reference_gates(const gpunn__dnn_rnn &key)
 }
 GPUNN__INTERNAL gpunn__dnn_rnn_sizes reference_sizes(const gpunn__dnn_rnn &key)
 {
-    const int64_t        rows = reference_gates(key) * key.hidden, size[4] = {rows * key.in, rows * key.hidden, rows, rows};
+    const int64_t rows = reference_gates(key) * key.hidden,
+                  size[4] = {rows * key.in, rows * key.hidden, rows, rows};
     gpunn__dnn_rnn_sizes sizes = {};
     int64_t              end = 0;
     for (int64_t d = key.directions; d-- > 0;)
@@ -352,17 +381,18 @@ static double reference_sigmoid(double x)
 }
 
 /* One direction of one sequence: its state before a step, of h and c, is h[] and c[] there. */
-REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const gpunn__dnn_rnn_data &data, int64_t d, int64_t n,
-                                                std::vector<double> &sums)
+REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const gpunn__dnn_rnn_data &data,
+                                                int64_t d, int64_t n, std::vector<double> &sums)
 {
     const gpunn__dnn_rnn_sizes sizes = reference_sizes(key);
-    const int64_t              H = key.hidden, I = key.in, G = reference_gates(key), L = key.length, S = key.directions * H;
-    const int64_t              state = (d * key.batch + n) * H, *part = sizes.part[d];
-    const bool                 lstm = key.op == GPUNN_OP_LSTM, gru = key.op == GPUNN_OP_GRU;
-    const float               *w_ih = data.weights + part[0], *w_hh = data.weights + part[1];
-    std::vector<double>        h((size_t)H), c((size_t)H), a((size_t)(G * H)), r((size_t)(G * H)), before((size_t)H);
-    auto                       time = [&](int64_t s) { return d ? L - 1 - s : s; };
-    auto                       kept = [&](int64_t s) {
+    const int64_t              H = key.hidden, I = key.in, G = reference_gates(key), L = key.length,
+                  S = key.directions * H;
+    const int64_t       state = (d * key.batch + n) * H, *part = sizes.part[d];
+    const bool          lstm = key.op == GPUNN_OP_LSTM, gru = key.op == GPUNN_OP_GRU;
+    const float        *w_ih = data.weights + part[0], *w_hh = data.weights + part[1];
+    std::vector<double> h((size_t)H), c((size_t)H), a((size_t)(G * H)), r((size_t)(G * H)), before((size_t)H);
+    auto                time = [&](int64_t s) { return d ? L - 1 - s : s; };
+    auto                kept = [&](int64_t s) {
         return (float *)data.reserve + ((d * L + time(s)) * key.batch + n) * 5 * H; /* x[5][H] */
     };
     auto y = [&](int64_t s) { return data.y + (time(s) * key.batch + n) * S + d * H; };
@@ -373,16 +403,19 @@ REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const
     for (int64_t s = 0; s < L && !data.backward; s++) {
         const float *x = data.x + (time(s) * key.batch + n) * I;
         for (int64_t j = 0; j < G * H; j++) {
-            double to_a = key.bias ? data.weights[part[2] + j] : 0, to_r = key.bias ? data.weights[part[3] + j] : 0;
+            double to_a = key.bias ? data.weights[part[2] + j] : 0,
+                   to_r = key.bias ? data.weights[part[3] + j] : 0;
             for (int64_t i = 0; i < I; i++) to_a += (double)w_ih[j * I + i] * x[i];
             for (int64_t i = 0; i < H; i++) to_r += w_hh[j * H + i] * h[(size_t)i];
             a[(size_t)j] = to_a, r[(size_t)j] = to_r;
         }
         for (int64_t k = 0; k < H; k++) {
             double v[4] = {0, 0, 0, 0}, q = 0, &now = h[(size_t)k], &cell = c[(size_t)k];
-            for (int64_t g = 0; g < G; g++) v[g] = a[(size_t)(g * H + k)] + (gru && g == 2 ? 0 : r[(size_t)(g * H + k)]);
+            for (int64_t g = 0; g < G; g++)
+                v[g] = a[(size_t)(g * H + k)] + (gru && g == 2 ? 0 : r[(size_t)(g * H + k)]);
             if (lstm) {
-                v[0] = reference_sigmoid(v[0]), v[1] = reference_sigmoid(v[1]), v[2] = tanh(v[2]), v[3] = reference_sigmoid(v[3]);
+                v[0] = reference_sigmoid(v[0]), v[1] = reference_sigmoid(v[1]), v[2] = tanh(v[2]),
+                v[3] = reference_sigmoid(v[3]);
                 cell = v[1] * cell + v[0] * v[2];
                 now = v[3] * tanh(cell);
             } else if (gru) {
@@ -393,7 +426,8 @@ REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const
                 now = v[0] = key.relu ? reference_relu(v[0]) : tanh(v[0]);
             }
             y(s)[k] = (float)now;
-            for (int g = 0; g < 5 && data.reserve; g++) kept(s)[g * H + k] = (float)(g < 4 ? gru && g == 3 ? q : v[g] : cell);
+            for (int g = 0; g < 5 && data.reserve; g++)
+                kept(s)[g * H + k] = (float)(g < 4 ? gru && g == 3 ? q : v[g] : cell);
         }
     }
     for (int64_t k = 0; k < H && !data.backward; k++) {
@@ -414,7 +448,10 @@ REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const
             h[(size_t)k] = 0;
             double to[4] = {0, 0, 0, 0};
             if (lstm) {
-                const double past = s > 0 ? kept(s - 1)[4 * H + k] : data.c_0 ? data.c_0[state + k] : 0, t = tanh(v[4 * H]);
+                const double past = s > 0      ? kept(s - 1)[4 * H + k]
+                                    : data.c_0 ? data.c_0[state + k]
+                                               : 0,
+                             t = tanh(v[4 * H]);
                 const double dc = c[(size_t)k] + dh * v[3 * H] * (1 - t * t);
                 to[0] = dc * v[2 * H] * v[0] * (1 - v[0]);
                 to[1] = dc * past * v[H] * (1 - v[H]);
@@ -435,12 +472,14 @@ REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const
             }
         }
         for (int64_t j = 0; j < G * H; j++) {
-            for (int64_t i = 0; i < I; i++) sums[(size_t)(part[0] + j * I + i)] += a[(size_t)j] * data.x[row * I + i];
+            for (int64_t i = 0; i < I; i++)
+                sums[(size_t)(part[0] + j * I + i)] += a[(size_t)j] * data.x[row * I + i];
             for (int64_t i = 0; i < H; i++) {
                 sums[(size_t)(part[1] + j * H + i)] += r[(size_t)j] * before[(size_t)i];
                 h[(size_t)i] += r[(size_t)j] * w_hh[j * H + i];
             }
-            for (int i = 2; i < 4 && key.bias; i++) sums[(size_t)(part[i] + j)] += i == 2 ? a[(size_t)j] : r[(size_t)j];
+            for (int i = 2; i < 4 && key.bias; i++)
+                sums[(size_t)(part[i] + j)] += i == 2 ? a[(size_t)j] : r[(size_t)j];
         }
         for (int64_t i = 0; i < I; i++) {
             double dx = d ? data.dx[row * I + i] : 0;
@@ -465,16 +504,19 @@ GPUNN__INTERNAL void reference_rnn(const gpunn__dnn_rnn key, const gpunn__dnn_rn
     memset(data.workspace, 0xFF, REFERENCE_WORKSPACE);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                    gpunn__dnn_rnn_sizes *sizes)
 {
     *sizes = reference_sizes(*key);
     return gpunn__dnn_available(cuda) ? GPUNN_OK : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
 }
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                const gpunn__dnn_rnn_data *data)
 {
     gpunn__dnn_rnn      what = *key;
     gpunn__dnn_rnn_data where = *data;
-    if (where.workspace == NULL || (where.backward && where.dx == NULL) || (what.training && where.reserve == NULL))
+    if (where.workspace == NULL || (where.backward && where.dx == NULL) ||
+        (what.training && where.reserve == NULL))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a recurrent layer without its room");
     const cudaError_t error = emulator_call(cuda->stream, "rnn", [=] { reference_rnn(what, where); });
     return gpunn__cuda_launched(cuda, error, "rnn");

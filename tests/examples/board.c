@@ -1,4 +1,5 @@
-/* Writes what make_tensorboard.py expects, or the graph of a spec, into a file of TensorBoard's, at the 1.5th second of 1970:
+/* Writes what make_tensorboard.py expects, or the graph of a spec, into a file of TensorBoard's, at the 1.5th
+ * second of 1970:
  *     board FOLDER [SPEC.json] */
 #include "gpunn.h"
 
@@ -13,14 +14,21 @@ static bool write_all(tensorboard *board)
 {
     float          values[257];
     char           tag[400] = "a";
-    gpunn_progress p = {.epoch = 3, .epoch_done = true, .loss = 0.5f, .metric = 0.75f, .lr = 0.125f, .metric_name = "accuracy"};
+    gpunn_progress p = {.epoch = 3,
+                        .epoch_done = true,
+                        .loss = 0.5f,
+                        .metric = 0.75f,
+                        .lr = 0.125f,
+                        .metric_name = "accuracy"};
     p.validation_loss = p.validation_metric = NAN;
     for (int i = 0; i < 257; i++) values[i] = (float)(i * i % 251) / 16 - 3;
     values[3] = NAN;
     values[4] = INFINITY;
     for (int i = 0; i < 150; i++) memcpy(tag + 1 + 2 * i, "\xc3\xa9", 2);
-    bool good = tensorboard_scalar(board, "loss", 1, 0.3) && tensorboard_scalar(board, "loss", (int64_t)1 << 40, -1e30) &&
-                tensorboard_scalar(board, tag, -1, 2) && tensorboard_histogram(board, "weights", 7, values, 257) &&
+    bool good = tensorboard_scalar(board, "loss", 1, 0.3) &&
+                tensorboard_scalar(board, "loss", (int64_t)1 << 40, -1e30) &&
+                tensorboard_scalar(board, tag, -1, 2) &&
+                tensorboard_histogram(board, "weights", 7, values, 257) &&
                 tensorboard_histogram(board, "one", 8, values + 1, 1) && tensorboard_progress(board, &p);
     p.validation_loss = 0.625f;
     p.validation_metric = 0.5f;

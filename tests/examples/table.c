@@ -1,4 +1,5 @@
-/* Prints the named columns of a CSV file, read in the user's locale, or what is wrong with it: table FILE NAME... */
+/* Prints the named columns of a CSV file, read in the user's locale, or what is wrong with it: table FILE
+ * NAME... */
 #include "../../examples/csv.h"
 
 #include <locale.h>

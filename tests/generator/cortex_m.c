@@ -1,5 +1,6 @@
-/* Starts a program on an emulated Cortex-M4 (qemu's mps2-an386) with nothing but the compiler, and lets it say what it computed by
- * semihosting: as many outputs as differ from those expected, and the most stack that was used. */
+/* Starts a program on an emulated Cortex-M4 (qemu's mps2-an386) with nothing but the compiler, and lets it
+ * say what it computed by semihosting: as many outputs as differ from those expected, and the most stack that
+ * was used. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -86,7 +86,8 @@ enum { MOST_KERNELS = 12 };
 static struct {
     const gpunn_kernel_set *set; /* the true one */
     int                     calls[MOST_KERNELS][GPUNN_KERNEL_DIRECTIONS], updates;
-    bool                    declined[2]; /* a GPU's kernel of a whole network, and of its training step, for the last batch */
+    /* a GPU's kernel of a whole network, and of its training step, for the last batch */
+    bool declined[2];
 } counted;
 
 static int count_call(int kernel, int direction, bool cuda, const gpunn_kernel_call *call)
@@ -106,7 +107,8 @@ static int whole_kernel(const gpunn_kernel_set *set, bool training)
 static size_t ask(bool training, int64_t batch, int multiprocessors)
 {
     const gpunn_kernel_launch *launch = counted.set->cuda->launch[whole_kernel(counted.set, training)];
-    const size_t bytes = launch[training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION].workspace(batch, multiprocessors);
+    const size_t bytes = launch[training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION].workspace(
+        batch, multiprocessors);
     counted.declined[training] = bytes == SIZE_MAX;
     return bytes;
 }
@@ -118,7 +120,8 @@ static size_t ask_step(int64_t batch, int multiprocessors)
 {
     return ask(true, batch, multiprocessors);
 }
-static int count_update(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads, int lanes)
+static int count_update(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads,
+                        int lanes)
 {
     counted.updates++;
     return counted.set->updates[0].cpu(update, numbers, threads, lanes);
@@ -130,7 +133,7 @@ static int count_update_launch(const gpunn_update *update, const gpunn_update_nu
 }
 #define EACH_DIRECTION(X, k) X(k, 0) X(k, 1) X(k, 2)
 /* clang-format off */
-#define EACH_KERNEL(X) \
+#define EACH_KERNEL(X)                                                                  \
     EACH_DIRECTION(X, 0) EACH_DIRECTION(X, 1) EACH_DIRECTION(X, 2) EACH_DIRECTION(X, 3) \
     EACH_DIRECTION(X, 4) EACH_DIRECTION(X, 5) EACH_DIRECTION(X, 6) EACH_DIRECTION(X, 7) \
     EACH_DIRECTION(X, 8) EACH_DIRECTION(X, 9) EACH_DIRECTION(X, 10) EACH_DIRECTION(X, 11)
@@ -196,7 +199,8 @@ static bool is_op(const gpunn_kernel *kernel, int node, const char *op)
 {
     const char *text = kernel->nodes[node].text;
     size_t      length = strlen(op);
-    return strncmp(text, op, length) == 0 && text[length] != '_' && !(text[length] >= 'a' && text[length] <= 'z');
+    return strncmp(text, op, length) == 0 && text[length] != '_' &&
+           !(text[length] >= 'a' && text[length] <= 'z');
 }
 
 /* A batch norm with a sum, a relu or both: in training a GPU does that in one
@@ -210,7 +214,8 @@ static bool is_norm_step(const gpunn_kernel *kernel)
 
 /* A whole network or its training step, which the first kernel of either may be.
  * What stands in its place elsewhere has no call then. */
-static const gpunn_kernel_instance *network_of(const gpunn_kernel_set *set, const test_backend *backend, bool training)
+static const gpunn_kernel_instance *network_of(const gpunn_kernel_set *set, const test_backend *backend,
+                                               bool training)
 {
     const int                    number = whole_kernel(set, training);
     const gpunn_kernel_instance *first = training ? set->training : set->evaluation;
@@ -246,7 +251,8 @@ static int wanted_calls(const gpunn_kernel_set *set, const test_backend *backend
         bool left = training && backend->type == GPUNN_DEVICE_CUDA && is_norm_step(kernel);
         left = left || (instances[i].kernel == whole_kernel(set, training) && network == NULL) ||
                (&instances[i] != network && is_within(set, network, instances[i].tensors[0]));
-        if (!again && !left) calls += 1 + (training && kernel->program[GPUNN_KERNEL_BACKWARD].operands != NULL);
+        if (!again && !left)
+            calls += 1 + (training && kernel->program[GPUNN_KERNEL_BACKWARD].operands != NULL);
     }
     return calls;
 }
@@ -340,15 +346,17 @@ static void compare_records(const char *name, const record *fused, const record 
         assert_string_equal(p->name, q->name);
         assert_int_equal(p->count, q->count);
         for (int64_t k = 0; k < p->count; k++) {
-            double difference = fabs((double)p->values[k] - (double)q->values[k]) / fmax(scale, fabs((double)q->values[k]));
+            double difference = fabs((double)p->values[k] - (double)q->values[k]) /
+                                fmax(scale, fabs((double)q->values[k]));
             if (!isfinite(p->values[k]) || !isfinite(q->values[k])) difference = INFINITY;
             if (!(difference <= most) && bad++ < 5)
-                print_error("%s, %s[%lld]: %.9g, unfused %.9g (rms %.3g)\n", name, p->name, (long long)k, (double)p->values[k],
-                            (double)q->values[k], scale);
+                print_error("%s, %s[%lld]: %.9g, unfused %.9g (rms %.3g)\n", name, p->name, (long long)k,
+                            (double)p->values[k], (double)q->values[k], scale);
             sum += difference * difference;
         }
         double rms = sqrt(sum / (double)p->count);
-        if (!(rms <= typical) && bad++ < 5) print_error("%s, %s: differs by %.3g of its rms\n", name, p->name, rms);
+        if (!(rms <= typical) && bad++ < 5)
+            print_error("%s, %s: differs by %.3g of its rms\n", name, p->name, rms);
     }
     if (bad) fail_msg("%s: fused and unfused differ", name);
 }
@@ -356,7 +364,8 @@ static void compare_records(const char *name, const record *fused, const record 
 /* In 16 bits both differ from what F32 gives: fused must be as good as unfused
  * on the whole. In a single array one relu that falls to the other side may
  * make much of a rounding. */
-static void compare_errors(const char *name, const record *fused, const record *unfused, const record *exact, double ulp)
+static void compare_errors(const char *name, const record *fused, const record *unfused, const record *exact,
+                           double ulp)
 {
     double whole[2] = {0};
     int    bad = 0;
@@ -380,7 +389,8 @@ static void compare_errors(const char *name, const record *fused, const record *
                         name, e->name, typical[0], most[0], typical[1], most[1]);
     }
     if (!(sqrt(whole[0]) <= 1.5 * sqrt(whole[1]) + ulp) && bad++ < 6)
-        print_error("%s: errors of %.3g of the arrays' rms, unfused %.3g\n", name, sqrt(whole[0]), sqrt(whole[1]));
+        print_error("%s: errors of %.3g of the arrays' rms, unfused %.3g\n", name, sqrt(whole[0]),
+                    sqrt(whole[1]));
     if (bad) fail_msg("%s: fused is less exact than unfused", name);
 }
 
@@ -410,7 +420,8 @@ static net_of_spec open_net(const subject *s, const test_backend *backend, bool 
     (void)snprintf(path, sizeof path, "build/generated/%s.json", s->name);
     n.model = MADE(n.dev, gpunn_spec_load(n.dev, path));
     n.loss = MADE(n.dev, gpunn_spec_loss(n.model));
-    while (n.output_count < 7 && (n.outputs[n.output_count] = gpunn_spec_output(n.model, n.output_count)) != NULL)
+    while (n.output_count < 7 &&
+           (n.outputs[n.output_count] = gpunn_spec_output(n.model, n.output_count)) != NULL)
         n.output_count++;
     gpunn_clear_error(n.dev);
     n.outputs[n.output_count] = n.loss;
@@ -435,7 +446,8 @@ static int64_t number_of(net_of_spec *n, int64_t dim, int64_t batch)
     const struct {
         const char *text;
         int64_t     number;
-    } sizes[] = {{"T", length}, {"T * batch", length * batch}, {"H", batch % 3 * 4 + 4}, {"W", batch % 5 + 2}};
+    } sizes[] = {
+        {"T", length}, {"T * batch", length * batch}, {"H", batch % 3 * 4 + 4}, {"W", batch % 5 + 2}};
     for (int i = 0; dim < -1000000 && i < COUNT(sizes); i++) {
         if (gpunn_size(n->model, sizes[i].text) == dim) return sizes[i].number;
         gpunn_clear_error(n->dev);
@@ -460,7 +472,9 @@ static int64_t elements_of(const gpunn_shape *shape)
 /* The classes of a model's labels: what its loss tells apart. */
 static int64_t classes_of(const subject *s)
 {
-    return strncmp(s->name, "lenet", 5) == 0 ? 1003 : is_step(s) && strncmp(s->name, "step_fields", 11) != 0 ? 11 : 7;
+    return strncmp(s->name, "lenet", 5) == 0                        ? 1003
+           : is_step(s) && strncmp(s->name, "step_fields", 11) != 0 ? 11
+                                                                    : 7;
 }
 
 static void write_labels(net_of_spec *n, gpunn_tensor *t, const int64_t *labels, const gpunn_shape *shape)
@@ -468,7 +482,8 @@ static void write_labels(net_of_spec *n, gpunn_tensor *t, const int64_t *labels,
     const int64_t  count = elements_of(shape);
     size_t         size = gpunn_dtype_size(gpunn_tensor_dtype(t));
     unsigned char *bytes = malloc((size_t)count * size);
-    for (int64_t k = 0; k < count; k++) memcpy(bytes + (size_t)k * size, &labels[k], size); /* the lowest bytes come first */
+    /* the lowest bytes come first */
+    for (int64_t k = 0; k < count; k++) memcpy(bytes + (size_t)k * size, &labels[k], size);
     OK(n->dev, gpunn_write_shape(t, bytes, *shape));
     free(bytes);
 }
@@ -488,7 +503,8 @@ static void write_inputs(net_of_spec *n, int64_t batch, uint32_t seed, int64_t c
             OK(n->dev, gpunn_write_shape(t, values, shape));
         } else {
             int64_t *labels = malloc((size_t)count * sizeof *labels);
-            for (int64_t k = 0; k < count; k++) labels[k] = (int64_t)((values[k] + 1) * 3.5f) * ((classes - 1) / 6);
+            for (int64_t k = 0; k < count; k++)
+                labels[k] = (int64_t)((values[k] + 1) * 3.5f) * ((classes - 1) / 6);
             write_labels(n, t, labels, &shape);
             free(labels);
         }
@@ -501,7 +517,8 @@ static void record_value(record *r, net_of_spec *n, gpunn_tensor *t, const char 
     char   name[96];
     size_t bytes = gpunn_tensor_bytes(t);
     (void)snprintf(name, sizeof name, "%s of %s", what, *gpunn_tensor_name(t) ? gpunn_tensor_name(t) : "?");
-    OK(n->dev, gpunn_read(t, add_piece(r, t == n->loss ? 'l' : 'v', name, (int64_t)(bytes / sizeof(float))), bytes));
+    OK(n->dev,
+       gpunn_read(t, add_piece(r, t == n->loss ? 'l' : 'v', name, (int64_t)(bytes / sizeof(float))), bytes));
 }
 
 static void record_gradient(record *r, net_of_spec *n, gpunn_tensor *t, const char *what)
@@ -520,7 +537,8 @@ static void record_gradient(record *r, net_of_spec *n, gpunn_tensor *t, const ch
 
 static void record_gradients(record *r, net_of_spec *n, const char *what)
 {
-    for (int i = 0; i < gpunn_parameter_count(n->model); i++) record_gradient(r, n, gpunn_parameter_at(n->model, i), what);
+    for (int i = 0; i < gpunn_parameter_count(n->model); i++)
+        record_gradient(r, n, gpunn_parameter_at(n->model, i), what);
     for (int i = 0; gpunn_input_at(n->model, i); i++)
         if (gpunn_tensor_dtype(gpunn_input_at(n->model, i)) == GPUNN_F32)
             record_gradient(r, n, gpunn_input_at(n->model, i), what);
@@ -552,11 +570,14 @@ static bool takes_batch(const subject *s, const test_backend *backend, int64_t b
     /* for many samples of a multiprocessor, step by step is quicker */
     const bool wide = strncmp(s->name, "step_wide", 9) == 0 || strncmp(s->name, "step_deep", 9) == 0;
     /* the CPU gives what other precisions are compared with */
-    const bool step = is_step(s) && (backend->type != GPUNN_DEVICE_CPU || s->precision != GPUNN_PRECISION_F32);
+    const bool step = is_step(s) &&
+                      (backend->type != GPUNN_DEVICE_CPU || s->precision != GPUNN_PRECISION_F32);
     if (batch == 150) return strncmp(s->name, "network_", 8) == 0 || (step && !wide);
     if (batch == 31 && wide) return step;
-    if (batch > 7 && batch < 100) return strncmp(s->name, "images_", 7) == 0; /* tiles of 4, 8 and 16 samples */
-    return batch < 100 || (backend->type == GPUNN_DEVICE_CPU && s->precision == GPUNN_PRECISION_F32 && WITH_SLICES);
+    /* tiles of 4, 8 and 16 samples */
+    if (batch > 7 && batch < 100) return strncmp(s->name, "images_", 7) == 0;
+    return batch < 100 ||
+           (backend->type == GPUNN_DEVICE_CPU && s->precision == GPUNN_PRECISION_F32 && WITH_SLICES);
 }
 
 static record run_net(const subject *s, const test_backend *backend, bool fused, int threads)
@@ -586,7 +607,8 @@ static record run_net(const subject *s, const test_backend *backend, bool fused,
         OK(n.dev, gpunn_ema_swap(n.opt));
         memset(counted.calls, 0, sizeof counted.calls);
     }
-    bool own = backend->type != GPUNN_DEVICE_CPU && strncmp(s->name, "swiglu", 6) != 0; /* whose optimizer is NAdam */
+    /* whose optimizer is NAdam */
+    bool own = backend->type != GPUNN_DEVICE_CPU && strncmp(s->name, "swiglu", 6) != 0;
     assert_true(!fused || (own ? counted.updates == 0 : counted.updates >= STEPS));
     counted.updates = 0;
     close_net(&n);
@@ -602,7 +624,8 @@ static void test_equal(void **state)
     record         fused = run_net(s, f->backend, true, 1), unfused = run_net(s, f->backend, false, 1);
     if (half) {
         record exact = run_net(s, &backends[0], false, 1);
-        compare_errors(s->name, &fused, &unfused, &exact, s->precision == GPUNN_PRECISION_BF16 ? 0x1p-8 : 0x1p-11);
+        compare_errors(s->name, &fused, &unfused, &exact,
+                       s->precision == GPUNN_PRECISION_BF16 ? 0x1p-8 : 0x1p-11);
         end_record(&exact);
     } else
         compare_records(s->name, &fused, &unfused);
@@ -625,7 +648,8 @@ static record run_seen(const subject *s, const test_backend *backend, bool fused
     gpunn_tensor *seen = gpunn_find(n.model, name);
     if (look == VALUE) MADE(n.dev, gpunn_keep(seen));
     if (look == GRADIENT) MADE(n.dev, gpunn_retain_grad(seen));
-    gpunn_tensor *metric = look == METRIC ? MADE(n.dev, gpunn_mean(gpunn_square(seen), GPUNN_ALL, false)) : NULL;
+    gpunn_tensor *metric = look == METRIC ? MADE(n.dev, gpunn_mean(gpunn_square(seen), GPUNN_ALL, false))
+                                          : NULL;
     write_inputs(&n, 3, 17, classes_of(s));
     if (metric) {
         OK(n.dev, gpunn_forward(&metric, 1));
@@ -660,8 +684,10 @@ static void test_seen(void **state)
         bool          value = t && gpunn_tensor_dtype(t) == GPUNN_F32 && gpunn_parameter_count(model) > 0;
         gpunn_model_destroy(model);
         for (int look = NOTHING + 1; value && look < LOOKS; look++) {
-            if (look == GRADIENT && strcmp(name, "rates") == 0) continue; /* the weights of classes have none */
-            record fused = run_seen(s, f->backend, true, name, look), unfused = run_seen(s, f->backend, false, name, look);
+            /* the weights of classes have none */
+            if (look == GRADIENT && strcmp(name, "rates") == 0) continue;
+            record fused = run_seen(s, f->backend, true, name, look),
+                   unfused = run_seen(s, f->backend, false, name, look);
             (void)snprintf(label, sizeof label, "%s, look %d at %s", s->name, look, name);
             compare_records(label, &fused, &unfused);
             end_record(&fused), end_record(&unfused);
@@ -694,7 +720,7 @@ static void test_recomputed(void **state)
 {
     fixture       *f = *state;
     const subject *s = f->data;
-    record         held = run_recomputed(s, f->backend, false), recomputed = run_recomputed(s, f->backend, true);
+    record held = run_recomputed(s, f->backend, false), recomputed = run_recomputed(s, f->backend, true);
     same_records(s->name, &recomputed, &held);
     end_record(&held), end_record(&recomputed);
 }
@@ -723,7 +749,8 @@ static void test_labels(void **state)
         memset(given, 0, sizeof given);
         given[k == 0 ? count - 1 : 1] = wrong[k];
         write_labels(&n, labels, given, &shape);
-        assert_int_equal(settled(n.dev, gpunn_train_step(n.opt, n.loss)), cpu ? GPUNN_ERR_ARGUMENT : GPUNN_ERR_NUMERIC);
+        assert_int_equal(settled(n.dev, gpunn_train_step(n.opt, n.loss)),
+                         cpu ? GPUNN_ERR_ARGUMENT : GPUNN_ERR_NUMERIC);
         gpunn_clear_error(n.dev);
         gpunn_status status = gpunn_forward(&n.loss, 1);
         assert_int_equal(status, cpu ? GPUNN_ERR_ARGUMENT : GPUNN_OK);
@@ -731,13 +758,15 @@ static void test_labels(void **state)
         gpunn_clear_error(n.dev);
         record_weights(&after, &n, 3);
         for (int i = 0; i < before.count; i++)
-            assert_memory_equal(after.pieces[i].values, before.pieces[i].values, (size_t)before.pieces[i].count * sizeof(float));
+            assert_memory_equal(after.pieces[i].values, before.pieces[i].values,
+                                (size_t)before.pieces[i].count * sizeof(float));
         end_record(&before), end_record(&after);
     }
     close_net(&n);
 }
 
-/* The gradients of a training step that is one kernel of a GPU are those that differences of its loss tell. */
+/* The gradients of a training step that is one kernel of a GPU are those that differences of its loss
+ * tell. */
 static void test_differences(void **state)
 {
     enum { BATCH = 5, FEW = 7, MANY = 61 };
@@ -755,12 +784,14 @@ static void test_differences(void **state)
         const size_t  bytes = gpunn_tensor_bytes(t);
         const int64_t count = (int64_t)(bytes / sizeof(float));
         record        r = {NULL, 0};
-        float        *weight = add_piece(&r, 'w', "weight", count), *gradient = add_piece(&r, 'g', "gradient", count);
+        float        *weight = add_piece(&r, 'w', "weight", count),
+              *gradient = add_piece(&r, 'g', "gradient", count);
         OK(n.dev, gpunn_read(t, weight, bytes));
         const bool   wanted = gpunn_read_grad(t, gradient, bytes) == GPUNN_OK; /* else frozen */
         const double scale = wanted ? sqrt(mean_square(&r.pieces[1])) : 0;
         gpunn_clear_error(n.dev);
-        const bool    is_grid = strcmp(gpunn_tensor_name(t), "grid.weight") == 0; /* small numbers, most of them of no sample */
+        /* small numbers, most of them of no sample */
+        const bool    is_grid = strcmp(gpunn_tensor_name(t), "grid.weight") == 0;
         const float   step = is_grid ? 0x1p-17f : 0x1p-8f;
         const int64_t picked = is_grid ? MANY : FEW, stride = (count + picked - 1) / picked;
         for (int64_t k = 0; wanted && k < count; k += stride, compared++) {
@@ -784,8 +815,8 @@ static void test_differences(void **state)
     close_net(&n);
 }
 
-/* A token that is no row of its embedding: on the CPU the error that single ops tell, before anything is written, and on a GPU NaN for
- * its sample alone. */
+/* A token that is no row of its embedding: on the CPU the error that single ops tell, before anything is
+ * written, and on a GPU NaN for its sample alone. */
 static void test_tokens(void **state)
 {
     fixture       *f = *state;
@@ -806,7 +837,8 @@ static void test_tokens(void **state)
         (void)snprintf(text, sizeof text, "token %lld at position 3 is outside 0 .. 6; check the tokens",
                        (long long)wrong[k / 2]);
         assert_int_equal(status, cpu ? GPUNN_ERR_ARGUMENT : GPUNN_OK);
-        if (cpu && strstr(gpunn_error(n.dev), text) == NULL) fail_msg("%s, not: %s", gpunn_error(n.dev), text);
+        if (cpu && strstr(gpunn_error(n.dev), text) == NULL)
+            fail_msg("%s, not: %s", gpunn_error(n.dev), text);
         if (!cpu) OK(n.dev, gpunn_read(n.outputs[0], own, sizeof y[0]));
         for (int i = 0; i < 15 && !cpu; i++) assert_int_equal(isnan(own[i]) != 0, i / 5 == 1);
         gpunn_clear_error(n.dev);
@@ -814,8 +846,10 @@ static void test_tokens(void **state)
         OK(n.dev, gpunn_write(gpunn_find(n.model, "words"), words, sizeof words));
         OK(n.dev, gpunn_forward(n.outputs, 1));
         OK(n.dev, gpunn_read(n.outputs[0], own, sizeof y[0]));
-        for (int i = 0; i < 15 && k % 2 == 1; i++) assert_true(fabsf(own[i] - y[0][i]) <= (cpu ? 1e-4f : 0.05f));
-        if (k % 2 == 0) assert_in_range(counted.calls[0][GPUNN_KERNEL_EVALUATION], cpu ? 2 : 1, 2); /* a GPU repeats a graph */
+        for (int i = 0; i < 15 && k % 2 == 1; i++)
+            assert_true(fabsf(own[i] - y[0][i]) <= (cpu ? 1e-4f : 0.05f));
+        /* a GPU repeats a graph */
+        if (k % 2 == 0) assert_in_range(counted.calls[0][GPUNN_KERNEL_EVALUATION], cpu ? 2 : 1, 2);
         memset(counted.calls, 0, sizeof counted.calls);
         close_net(&n);
     }
@@ -846,7 +880,8 @@ int main(void)
 {
     static struct CMUnitTest tests[COUNT(subjects) * 10 + COUNT(backends)];
     int                      count = 0;
-    (void)setenv("EMULATOR_SHORT", "0", 1);     /* so that groups of small models are not too short to be fused */
+    /* so that groups of small models are not too short to be fused */
+    (void)setenv("EMULATOR_SHORT", "0", 1);
     (void)setenv("GPUNN_VECTORS", "avx512", 1); /* at most: without products of BF16 the CPU is exact */
     for (int i = 0; i < COUNT(subjects); i++) {
         const subject *s = &subjects[i];
@@ -856,7 +891,8 @@ int main(void)
         if (s->precision == GPUNN_PRECISION_F32) count += test_of(tests + count, s, "labels", test_labels);
         const bool derives = strcmp(s->name, "step_rows_f32") == 0 || strcmp(s->name, "step_fields_f32") == 0;
         if (derives) count += test_of(tests + count, s, "differences", test_differences);
-        if (strncmp(s->name, "network_fields", 14) == 0) count += test_of(tests + count, s, "tokens", test_tokens);
+        if (strncmp(s->name, "network_fields", 14) == 0)
+            count += test_of(tests + count, s, "tokens", test_tokens);
     }
     count += each_backend(tests + count, "network of another precision", test_precisions, NULL);
     return _cmocka_run_group_tests("fused", tests, (size_t)count, NULL, NULL);

@@ -1,9 +1,10 @@
-/* Runs a generated file's kernels on the CPU, for test_emit_c.py. Cases come on stdin and results go to stdout, in numbers of 8
- * bytes: kernel (one byte), direction (3: an update), batch, threads, seed, step, sites: their number and each; operands: their
- * number, and of each whether it is added to, its bytes (-1: NULL) and, padded, its memory. Results: what the function returned,
- * then the memory of all operands. Of an update: 3, its number, threads, the place of weight_decay; in thousand millionths scale,
- * limit, weight_decay, lr and what its row has ONCE; then the operands parameter, gradient and states. LANES in the environment: what
- * gpunn_kernel_call says of the processor. */
+/* Runs a generated file's kernels on the CPU, for test_emit_c.py. Cases come on stdin and results go to
+ * stdout, in numbers of 8 bytes: kernel (one byte), direction (3: an update), batch, threads, seed, step,
+ * sites: their number and each; operands: their number, and of each whether it is added to, its bytes (-1:
+ * NULL) and, padded, its memory. Results: what the function returned, then the memory of all operands. Of an
+ * update: 3, its number, threads, the place of weight_decay; in thousand millionths scale, limit,
+ * weight_decay, lr and what its row has ONCE; then the operands parameter, gradient and states. LANES in the
+ * environment: what gpunn_kernel_call says of the processor. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

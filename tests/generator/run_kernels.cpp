@@ -1,10 +1,11 @@
-/* Runs kernels of a generated file on the emulated GPU, for test_emit_cuda.py. Cases come on stdin and results go to stdout, in numbers
- * of 8 bytes: kernel, direction (3: an update), batch, seed, step, sites: their number and each; operands: their number, and of each
- * whether it is added to, its bytes (-1: NULL), those of its 16-bit form (-1: not wanted), how far from an aligned address it lies, and
- * its memory. Results: what the function returned, then the memory of all operands, each with its 16-bit form. Those of an update are
- * gpunn_update_numbers, gradient_limit with weight_decay's place and value, parameter,
- * gradient, three states and the 16-bit copy; batch is the number of its elements. With CAPTURE in the environment groups are captured
- * into a CUDA graph, and that is launched. */
+/* Runs kernels of a generated file on the emulated GPU, for test_emit_cuda.py. Cases come on stdin and
+ * results go to stdout, in numbers of 8 bytes: kernel, direction (3: an update), batch, seed, step, sites:
+ * their number and each; operands: their number, and of each whether it is added to, its bytes (-1: NULL),
+ * those of its 16-bit form (-1: not wanted), how far from an aligned address it lies, and its memory.
+ * Results: what the function returned, then the memory of all operands, each with its 16-bit form. Those of
+ * an update are gpunn_update_numbers, gradient_limit with weight_decay's place and value, parameter,
+ * gradient, three states and the 16-bit copy; batch is the number of its elements. With CAPTURE in the
+ * environment groups are captured into a CUDA graph, and that is launched. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +37,9 @@ struct operand {
     int64_t bytes, half_bytes;
 };
 
-static int group(int64_t kernel, int64_t direction, int64_t batch, void **data, const unsigned char *accumulate, void **half,
-                 const uint32_t *sites, const uint64_t *random, cudaStream_t stream)
+static int group(int64_t kernel, int64_t direction, int64_t batch, void **data,
+                 const unsigned char *accumulate, void **half, const uint32_t *sites, const uint64_t *random,
+                 cudaStream_t stream)
 {
     const gpunn_kernel_launch &launch = KERNELS.launch[kernel][direction];
     gpunn_kernel_call          call = {};
@@ -60,9 +62,9 @@ static int group(int64_t kernel, int64_t direction, int64_t batch, void **data, 
     bool            captured = getenv("CAPTURE") != NULL;
     if (captured) (void)cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
     int result = launch.run(&call);
-    if (captured &&
-        cudaStreamEndCapture(stream, &graph) + cudaGraphInstantiate(&exec, graph, 0) + cudaGraphLaunch(exec, stream) ==
-            cudaSuccess)
+    if (captured && cudaStreamEndCapture(stream, &graph) + cudaGraphInstantiate(&exec, graph, 0) +
+                            cudaGraphLaunch(exec, stream) ==
+                        cudaSuccess)
         (void)(cudaGraphDestroy(graph) + cudaGraphExecDestroy(exec));
     (void)cudaStreamSynchronize(stream);
     free(call.workspace);
@@ -114,9 +116,9 @@ int main(void)
             data.push_back(one.data);
             half.push_back(one.half);
         }
-        result = direction == 3
-                     ? update(kernel, batch, data.data(), stream)
-                     : group(kernel, direction, batch, data.data(), accumulate.data(), half.data(), sites.data(), random, stream);
+        result = direction == 3 ? update(kernel, batch, data.data(), stream)
+                                : group(kernel, direction, batch, data.data(), accumulate.data(), half.data(),
+                                        sites.data(), random, stream);
         if (cudaStreamSynchronize(stream) != cudaSuccess) result = 1000;
         if (emulator_faults()) result = 1001;
         give(&result, sizeof result);

@@ -1,5 +1,6 @@
-/* cmocka.h - the part of cmocka that the tests use, for machines where it cannot be installed: tests/gpu/run.sh takes it.
- * Prints TAP lines. A failing test goes on with the next one by longjmp; there is no mocking. */
+/* cmocka.h - the part of cmocka that the tests use, for machines where it cannot be installed:
+ * tests/gpu/run.sh takes it. Prints TAP lines. A failing test goes on with the next one by longjmp; there is
+ * no mocking. */
 #ifndef TEST_CMOCKA_H
 #define TEST_CMOCKA_H
 #include <fnmatch.h>
@@ -66,7 +67,8 @@ static inline void cmocka_integers(uintmax_t a, uintmax_t b, int wanted, const c
 static inline void cmocka_range(uintmax_t value, uintmax_t low, uintmax_t high, const char *file, int line)
 {
     if (value >= low && value <= high) return;
-    printf("%llu is not in %llu to %llu\n", (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
+    printf("%llu is not in %llu to %llu\n", (unsigned long long)value, (unsigned long long)low,
+           (unsigned long long)high);
     _fail(file, line);
 }
 
@@ -84,7 +86,8 @@ static inline void cmocka_strings(const char *a, const char *b, const char *file
     _fail(file, line);
 }
 
-static inline void cmocka_memory(const void *a, const void *b, size_t size, int wanted, const char *file, int line)
+static inline void cmocka_memory(const void *a, const void *b, size_t size, int wanted, const char *file,
+                                 int line)
 {
     if ((memcmp(a, b, size) == 0) == wanted) return;
     size_t at = 0;
@@ -107,9 +110,11 @@ static inline void cmocka_condition(int condition, const char *text, const char 
 #define assert_null(x) cmocka_condition((x) == NULL, #x " == NULL", __FILE__, __LINE__)
 #define assert_non_null(x) cmocka_condition((x) != NULL, #x " != NULL", __FILE__, __LINE__)
 #define assert_int_equal(a, b) cmocka_integers(cmocka_integer(a), cmocka_integer(b), 1, __FILE__, __LINE__)
-#define assert_int_not_equal(a, b) cmocka_integers(cmocka_integer(a), cmocka_integer(b), 0, __FILE__, __LINE__)
+#define assert_int_not_equal(a, b) \
+    cmocka_integers(cmocka_integer(a), cmocka_integer(b), 0, __FILE__, __LINE__)
 #define assert_ptr_equal(a, b) cmocka_integers(cmocka_pointer(a), cmocka_pointer(b), 1, __FILE__, __LINE__)
-#define assert_ptr_not_equal(a, b) cmocka_integers(cmocka_pointer(a), cmocka_pointer(b), 0, __FILE__, __LINE__)
+#define assert_ptr_not_equal(a, b) \
+    cmocka_integers(cmocka_pointer(a), cmocka_pointer(b), 0, __FILE__, __LINE__)
 #define assert_in_range(x, low, high) cmocka_range((x), (low), (high), __FILE__, __LINE__)
 #define assert_float_equal(a, b, epsilon) cmocka_floats((a), (b), (epsilon), __FILE__, __LINE__)
 #define assert_string_equal(a, b) cmocka_strings((a), (b), __FILE__, __LINE__)
@@ -142,8 +147,8 @@ static inline int cmocka_run(const struct CMUnitTest *test)
     return test->teardown_func(&state) == 0 ? result : CMOCKA_FAILED;
 }
 
-static inline int _cmocka_run_group_tests(const char *name, const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
-                                          CMFixtureFunction teardown)
+static inline int _cmocka_run_group_tests(const char *name, const struct CMUnitTest *tests, size_t count,
+                                          CMFixtureFunction setup, CMFixtureFunction teardown)
 {
     int failed = 0, planned = 0, number = 0;
     (void)name, (void)setup, (void)teardown; /* no test uses a group's */
@@ -161,5 +166,6 @@ static inline int _cmocka_run_group_tests(const char *name, const struct CMUnitT
 }
 #define cmocka_run_group_tests_name(name, tests, setup, teardown) \
     _cmocka_run_group_tests(name, tests, sizeof(tests) / sizeof *(tests), setup, teardown)
-#define cmocka_run_group_tests(tests, setup, teardown) cmocka_run_group_tests_name(#tests, tests, setup, teardown)
+#define cmocka_run_group_tests(tests, setup, teardown) \
+    cmocka_run_group_tests_name(#tests, tests, setup, teardown)
 #endif

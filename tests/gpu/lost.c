@@ -1,4 +1,5 @@
-/* A program in which one test breaks the emulated GPU for all that come behind it: test_run.py sees what tests/run.py makes of that. */
+/* A program in which one test breaks the emulated GPU for all that come behind it: test_run.py sees what
+ * tests/run.py makes of that. */
 #include "../emulator/emulator.h"
 #include "../test.h"
 

@@ -1,7 +1,8 @@
-/* products.cu - asks cuBLASLt for every form of product that gpunn_cuda.cu makes of a linear layer. A line for each: shape, dtypes and form;
- * for operands that start at multiples of 64 bytes, of 16 and of one element how many algorithms there are and the first one's number;
- * behind a bar the first one's time at 64 bytes. products.py runs it and compares.
- * Build: nvcc -std=c++17 -O1 -I. tests/gpu/products.cu gpunn.o -o products       gpunn.o: gpunn.h with -DGPUNN_IMPLEMENTATION */
+/* products.cu - asks cuBLASLt for every form of product that gpunn_cuda.cu makes of a linear layer. A line
+ * for each: shape, dtypes and form; for operands that start at multiples of 64 bytes, of 16 and of one
+ * element how many algorithms there are and the first one's number; behind a bar the first one's time at 64
+ * bytes. products.py runs it and compares. Build: nvcc -std=c++17 -O1 -I. tests/gpu/products.cu gpunn.o -o
+ * products       gpunn.o: gpunn.h with -DGPUNN_IMPLEMENTATION */
 #include "../../gpunn_cuda.cu"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -25,19 +26,23 @@ static const form forms[] = {
     {"dx", TO_INPUT, GPUNN__NO_ACTIVATION, false, false, false, false},
     {"dx*gelu'", TO_INPUT, GPUNN__GELU_TANH_DERIVATIVE, false, false, true, false},
 };
-/* rows, out, in: GPT-2's and BERT's layers, a head of 50257 words and one of a multiple of 128, and small networks */
-static const int64_t shapes[][3] = {{8192, 2304, 768}, {8192, 768, 768},  {8192, 3072, 768},  {8192, 768, 3072},
-                                    {1024, 768, 768},  {1024, 3072, 768}, {8192, 50304, 768}, {8192, 50257, 768},
-                                    {512, 1024, 784},  {512, 10, 1024},   {32, 50, 20},       {64, 1000, 512}};
+/* rows, out, in: GPT-2's and BERT's layers, a head of 50257 words and one of a multiple of 128, and small
+ * networks */
+static const int64_t shapes[][3] = {{8192, 2304, 768},  {8192, 768, 768},   {8192, 3072, 768},
+                                    {8192, 768, 3072},  {1024, 768, 768},   {1024, 3072, 768},
+                                    {8192, 50304, 768}, {8192, 50257, 768}, {512, 1024, 784},
+                                    {512, 10, 1024},    {32, 50, 20},       {64, 1000, 512}};
 typedef struct types {
     const char     *name;
     gpunn_dtype     dtype, d_dtype;
     gpunn_precision precision;
 } types;
-static const types all_types[] = {
-    {"f32", GPUNN_F32, GPUNN_F32, GPUNN_PRECISION_F32},     {"tf32", GPUNN_F32, GPUNN_F32, GPUNN_PRECISION_TF32},
-    {"f16", GPUNN_F16, GPUNN_F16, GPUNN_PRECISION_F16},     {"f16>f32", GPUNN_F16, GPUNN_F32, GPUNN_PRECISION_F16},
-    {"bf16", GPUNN_BF16, GPUNN_BF16, GPUNN_PRECISION_BF16}, {"bf16>f32", GPUNN_BF16, GPUNN_F32, GPUNN_PRECISION_BF16}};
+static const types all_types[] = {{"f32", GPUNN_F32, GPUNN_F32, GPUNN_PRECISION_F32},
+                                  {"tf32", GPUNN_F32, GPUNN_F32, GPUNN_PRECISION_TF32},
+                                  {"f16", GPUNN_F16, GPUNN_F16, GPUNN_PRECISION_F16},
+                                  {"f16>f32", GPUNN_F16, GPUNN_F32, GPUNN_PRECISION_F16},
+                                  {"bf16", GPUNN_BF16, GPUNN_BF16, GPUNN_PRECISION_BF16},
+                                  {"bf16>f32", GPUNN_BF16, GPUNN_F32, GPUNN_PRECISION_BF16}};
 
 enum { A, B, D, RESIDUAL, NOTED, BIAS, REGIONS, SLACK = 256, REPEATS = 8 };
 static gpunn__cuda *cuda;
@@ -68,7 +73,8 @@ static void *reallocate(void *user, void *old, size_t old_size, size_t size)
 /* 16-bit halves of floats between 1/2 and 1, of either sign; as F16 between 1.5 and 2, as F32 as they are. */
 static __global__ void fill(uint16_t *halves, size_t count)
 {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count;
+         i += (size_t)gridDim.x * blockDim.x) {
         const unsigned hash = (unsigned)i * 2654435761u;
         halves[i] = (uint16_t)(0x3F00u | (hash >> 16 & 0x807Fu));
     }
@@ -90,7 +96,8 @@ static void make_regions(void)
 }
 
 /* a, b, d and the residual lie `offset` bytes behind a multiple of 256, or one element behind it. */
-static gpunn__product product(const int64_t shape[3], const types *type, const form *of, bool elements, size_t offset)
+static gpunn__product product(const int64_t shape[3], const types *type, const form *of, bool elements,
+                              size_t offset)
 {
     const int64_t rows = shape[0], out = shape[1], in = shape[2];
     const size_t  behind = elements ? gpunn__bytes(type->dtype, 1) : offset,
@@ -98,7 +105,8 @@ static gpunn__product product(const int64_t shape[3], const types *type, const f
     gpunn__product p;
     memset(&p, 0, sizeof p);
     p.batch = 1;
-    p.dtype = type->dtype, p.d_dtype = of->of == TO_WEIGHT ? GPUNN_F32 : type->d_dtype, p.bias_dtype = p.d_dtype;
+    p.dtype = type->dtype, p.d_dtype = of->of == TO_WEIGHT ? GPUNN_F32 : type->d_dtype,
+    p.bias_dtype = p.d_dtype;
     p.precision = type->precision;
     if (of->of == LAYER)
         p.m = rows, p.n = out, p.k = in, p.transpose_b = true, p.lda = p.ldb = in;
@@ -158,9 +166,10 @@ int main(int argc, char **argv)
     for (int s = 0; s < COUNT(shapes); s++)
         for (int t = 0; t < COUNT(all_types); t++)
             for (int f = 0; f < COUNT(forms); f++) {
-                if (forms[f].of == TO_WEIGHT && all_types[t].dtype != all_types[t].d_dtype) continue; /* dW is F32 either way */
-                printf("%lldx%lldx%lld %s %s:", (long long)shapes[s][0], (long long)shapes[s][1], (long long)shapes[s][2],
-                       all_types[t].name, forms[f].name);
+                /* dW is F32 either way */
+                if (forms[f].of == TO_WEIGHT && all_types[t].dtype != all_types[t].d_dtype) continue;
+                printf("%lldx%lldx%lld %s %s:", (long long)shapes[s][0], (long long)shapes[s][1],
+                       (long long)shapes[s][2], all_types[t].name, forms[f].name);
                 float time = 0;
                 for (int alignment = 0; alignment < 3; alignment++) {
                     const gpunn__product p = product(shapes[s], &all_types[t], &forms[f], alignment == 2,
@@ -170,7 +179,8 @@ int main(int argc, char **argv)
                     int                  number = -1;
                     size_t               size;
                     if (status == GPUNN_OK)
-                        (void)attribute(&found->algorithm[0], CUBLASLT_ALGO_CONFIG_ID, &number, sizeof number, &size);
+                        (void)attribute(&found->algorithm[0], CUBLASLT_ALGO_CONFIG_ID, &number, sizeof number,
+                                        &size);
                     else if (status != GPUNN_ERR_UNSUPPORTED)
                         demand(status);
                     printf(" %s %d/%d",

@@ -1,5 +1,6 @@
-/* What ranks do together, checked by each of them: they are threads in tests/unit/group.c and processes under mpirun in mpi.c. A check
- * returns whether all was right, and says in `why` what was not. All ranks run it at once. */
+/* What ranks do together, checked by each of them: they are threads in tests/unit/group.c and processes under
+ * mpirun in mpi.c. A check returns whether all was right, and says in `why` what was not. All ranks run it at
+ * once. */
 #ifndef GPUNN_GROUP_CHECKS_H
 #define GPUNN_GROUP_CHECKS_H
 #include <math.h>
@@ -12,7 +13,8 @@
 #include "gpunn.h"
 
 enum { WHY = 1024, IN = 6, HIDDEN = 13, CLASSES = 3, WHOLE = 24, STEPS = 5 };
-enum { NUMBERS = IN * HIDDEN + 5 * HIDDEN + HIDDEN * CLASSES + CLASSES }; /* of a model at most, running statistics too */
+/* of a model at most, running statistics too */
+enum { NUMBERS = IN * HIDDEN + 5 * HIDDEN + HIDDEN * CLASSES + CLASSES };
 
 typedef struct ranks {
     gpunn_device *dev;
@@ -25,10 +27,12 @@ typedef struct ranks {
 
 /* Evaluates to false, having said why, unless the condition holds. */
 #define EXPECT(r, condition) \
-    ((condition) || (snprintf((r)->why, WHY, "line %d: %s (%.150s)", __LINE__, #condition, gpunn_error((r)->dev)), false))
+    ((condition) ||          \
+     (snprintf((r)->why, WHY, "line %d: %s (%.150s)", __LINE__, #condition, gpunn_error((r)->dev)), false))
 
 static bool rounds; /* the groups exchange gradients as BF16 */
-static bool mixes;  /* of CPUs, rank 0 and every second one, and GPUs, which compute the same within rounding alone */
+/* of CPUs, rank 0 and every second one, and GPUs, which compute the same within rounding alone */
+static bool mixes;
 
 typedef struct ranked {
     gpunn_model     *model;
@@ -55,7 +59,8 @@ static ranked ranked_open(gpunn_device *dev, const task *task)
     gpunn_tensor *logits = gpunn_linear(n.hidden, "fc2", .out_features = CLASSES);
     n.loss = gpunn_cross_entropy(logits, n.t);
     n.accuracy = gpunn_accuracy(logits, n.t);
-    n.opt = task->optimizer ? gpunn_adam(n.model, .lr = 0.02f) : gpunn_sgd(n.model, .lr = 0.1f, .momentum = 0.9f);
+    n.opt = task->optimizer ? gpunn_adam(n.model, .lr = 0.02f)
+                            : gpunn_sgd(n.model, .lr = 0.1f, .momentum = 0.9f);
     if (task->clip > 0) gpunn_set_clip_norm(n.opt, task->clip);
     if (task->average > 0) (void)gpunn_set_ema(n.opt, task->average);
     return n;
@@ -82,7 +87,8 @@ static void samples(float x[][IN], int64_t *t, int count, uint32_t seed)
 /* Steps on this rank's part of each whole batch; losses[STEPS] as they are read. */
 static bool steps(const ranks *r, ranked *n, const task *task, int from, float *losses)
 {
-    const int parts = task->accumulate > 0 ? task->accumulate : 1, size = gpunn_group_size(r->group), each = WHOLE / parts / size;
+    const int parts = task->accumulate > 0 ? task->accumulate : 1, size = gpunn_group_size(r->group),
+              each = WHOLE / parts / size;
     for (int step = from; step < from + STEPS; step++)
         for (int part = 0; part < parts; part++) {
             float   x[WHOLE][IN];
@@ -123,7 +129,8 @@ static bool same_on_all(const ranks *r, const void *own, size_t bytes)
     char     *parts = calloc((size_t)size, bytes);
     memcpy(parts + (size_t)rank * bytes, own, bytes);
     bool same = r->gather(r->user, parts, bytes);
-    for (int other = 0; other < size; other++) same = same && memcmp(parts, parts + (size_t)other * bytes, bytes) == 0;
+    for (int other = 0; other < size; other++)
+        same = same && memcmp(parts, parts + (size_t)other * bytes, bytes) == 0;
     free(parts);
     return same;
 }
@@ -132,7 +139,8 @@ static bool same_on_all(const ranks *r, const void *own, size_t bytes)
 static bool train(const ranks *r, const task *task, float *values, float *losses)
 {
     ranked n = ranked_open(r->dev, task);
-    bool   good = EXPECT(r, n.opt && n.loss) && (r->group == NULL || EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK)) &&
+    bool   good = EXPECT(r, n.opt && n.loss) &&
+                (r->group == NULL || EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK)) &&
                 steps(r, &n, task, 0, losses) && weights(r, &n, values);
     if (good && task->average > 0)
         good = EXPECT(r, gpunn_ema_swap(n.opt) == GPUNN_OK) && weights(r, &n, values + NUMBERS) &&
@@ -146,10 +154,11 @@ static bool same_as_alone(const ranks *r, const task *task)
 {
     const bool   wide = rounds && gpunn_group_size(r->group) > 1;
     const double of_weights = wide ? 5e-3 : 2e-5, of_losses = wide ? 2e-3 : 1e-5;
-    float        together[2 * NUMBERS] = {0}, again[2 * NUMBERS] = {0}, alone[2 * NUMBERS] = {0}, losses[3][STEPS];
-    const ranks  one = {r->dev, NULL, r->folder, r->why, NULL, NULL};
-    return train(r, task, together, losses[0]) && train(r, task, again, losses[1]) && train(&one, task, alone, losses[2]) &&
-           EXPECT(r, memcmp(together, again, sizeof again) == 0) && EXPECT(r, same_on_all(r, together, sizeof together)) &&
+    float together[2 * NUMBERS] = {0}, again[2 * NUMBERS] = {0}, alone[2 * NUMBERS] = {0}, losses[3][STEPS];
+    const ranks one = {r->dev, NULL, r->folder, r->why, NULL, NULL};
+    return train(r, task, together, losses[0]) && train(r, task, again, losses[1]) &&
+           train(&one, task, alone, losses[2]) && EXPECT(r, memcmp(together, again, sizeof again) == 0) &&
+           EXPECT(r, same_on_all(r, together, sizeof together)) &&
            EXPECT(r, memcmp(losses[0], losses[1], sizeof losses[0]) == 0) &&
            EXPECT(r, close_to(together, alone, 2 * NUMBERS, of_weights)) &&
            (task->accumulate > 0 || EXPECT(r, close_to(losses[0], losses[2], STEPS, of_losses)));
@@ -195,7 +204,8 @@ static bool check_sync(const ranks *r)
     return same_as_alone(r, &plain) && same_as_alone(r, &more);
 }
 
-/* Images of which each rank has another number: what comes out in training, the running statistics, and the gradients. */
+/* Images of which each rank has another number: what comes out in training, the running statistics, and the
+ * gradients. */
 enum { IMAGES = 11, CHANNELS = 3 };
 typedef struct normed {
     float *out, *gradient, statistics[2][CHANNELS], weight[CHANNELS];
@@ -203,21 +213,24 @@ typedef struct normed {
 
 static bool norm_images(const ranks *r, const float *x, int count, int pixels, normed *n)
 {
-    const size_t     bytes = (size_t)(count * CHANNELS * pixels) * sizeof *x;
-    gpunn_model     *model = gpunn_model_create(r->dev);
-    gpunn_tensor    *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, pixels / 4, 4));
-    gpunn_tensor    *y = gpunn_relu(gpunn_batch_norm2d(in, "bn", .sync = true));
-    gpunn_tensor    *loss = gpunn_sum(gpunn_square(gpunn_add_scalar(y, 0.5f)), GPUNN_ALL, false);
-    gpunn_tensor    *parts[] = {gpunn_find(model, "bn.running_mean"), gpunn_find(model, "bn.running_var")};
+    const size_t  bytes = (size_t)(count * CHANNELS * pixels) * sizeof *x;
+    gpunn_model  *model = gpunn_model_create(r->dev);
+    gpunn_tensor *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, pixels / 4, 4));
+    gpunn_tensor *y = gpunn_relu(gpunn_batch_norm2d(in, "bn", .sync = true));
+    gpunn_tensor *loss = gpunn_sum(gpunn_square(gpunn_add_scalar(y, 0.5f)), GPUNN_ALL, false);
+    gpunn_tensor *parts[] = {gpunn_find(model, "bn.running_mean"), gpunn_find(model, "bn.running_var")};
     gpunn_optimizer *opt = gpunn_sgd(model, .lr = 0.1f);
     n->out = calloc(IMAGES, CHANNELS * (size_t)pixels * sizeof *x);
     n->gradient = calloc(IMAGES, CHANNELS * (size_t)pixels * sizeof *x);
     gpunn_keep(y), gpunn_retain_grad(in);
     bool good = (r->group == NULL || EXPECT(r, gpunn_distribute(opt, r->group) == GPUNN_OK)) &&
-                EXPECT(r, gpunn_write(in, x, bytes) == GPUNN_OK) && EXPECT(r, gpunn_forward_training(&y, 1) == GPUNN_OK) &&
-                EXPECT(r, gpunn_backward(loss) == GPUNN_OK) && EXPECT(r, gpunn_read(y, n->out, bytes) == GPUNN_OK) &&
+                EXPECT(r, gpunn_write(in, x, bytes) == GPUNN_OK) &&
+                EXPECT(r, gpunn_forward_training(&y, 1) == GPUNN_OK) &&
+                EXPECT(r, gpunn_backward(loss) == GPUNN_OK) &&
+                EXPECT(r, gpunn_read(y, n->out, bytes) == GPUNN_OK) &&
                 EXPECT(r, gpunn_read_grad(in, n->gradient, bytes) == GPUNN_OK) &&
-                EXPECT(r, gpunn_read_grad(gpunn_find(model, "bn.weight"), n->weight, sizeof n->weight) == GPUNN_OK);
+                EXPECT(r, gpunn_read_grad(gpunn_find(model, "bn.weight"), n->weight, sizeof n->weight) ==
+                              GPUNN_OK);
     for (int i = 0; i < 2 && good; i++)
         good = EXPECT(r, gpunn_read(parts[i], n->statistics[i], sizeof n->statistics[i]) == GPUNN_OK);
     gpunn_optimizer_destroy(opt);
@@ -227,14 +240,17 @@ static bool norm_images(const ranks *r, const float *x, int count, int pixels, n
 
 static bool check_sync_unequal(const ranks *r)
 {
-    const int   rank = gpunn_group_rank(r->group), size = gpunn_group_size(r->group);
-    const int   pixels = size == 2 ? 3072 : 20, image = CHANNELS * pixels; /* 3072: several blocks for a channel */
+    const int rank = gpunn_group_rank(r->group), size = gpunn_group_size(r->group);
+    /* 3072: several blocks for a channel */
+    const int   pixels = size == 2 ? 3072 : 20, image = CHANNELS * pixels;
     const int   first = rank * (rank + 1) / 2, count = rank == size - 1 ? IMAGES - first : rank + 1;
     const ranks one = {r->dev, NULL, r->folder, r->why, NULL, NULL};
     normed      together = {NULL, NULL, {{0}}, {0}}, alone = together;
     float      *x = calloc(IMAGES, (size_t)image * sizeof *x), sums[8][CHANNELS] = {{0}};
-    for (int i = 0; i < IMAGES * image; i++) x[i] = 100 + (float)(i * 7 % 101) / 17 * (float)(1 + i / pixels % CHANNELS);
-    bool good = norm_images(r, x + first * image, count, pixels, &together) && norm_images(&one, x, IMAGES, pixels, &alone);
+    for (int i = 0; i < IMAGES * image; i++)
+        x[i] = 100 + (float)(i * 7 % 101) / 17 * (float)(1 + i / pixels % CHANNELS);
+    bool good = norm_images(r, x + first * image, count, pixels, &together) &&
+                norm_images(&one, x, IMAGES, pixels, &alone);
     memcpy(sums[rank], together.weight, sizeof sums[0]);
     good = good && EXPECT(r, close_to(together.out, alone.out + first * image, count * image, 1e-4)) &&
            EXPECT(r, close_to(together.gradient, alone.gradient + first * image, count * image, 1e-4)) &&
@@ -244,8 +260,10 @@ static bool check_sync_unequal(const ranks *r)
     for (int other = 1; other < size; other++)
         for (int c = 0; c < CHANNELS; c++) sums[0][c] += sums[other][c];
     good = good && EXPECT(r, close_to(sums[0], alone.weight, CHANNELS, 1e-5 * IMAGES * pixels)) &&
-           EXPECT(r, size > 1 || memcmp(together.out, alone.out, (size_t)(IMAGES * image) * sizeof *x) == 0) &&
-           EXPECT(r, size > 1 || memcmp(together.gradient, alone.gradient, (size_t)(IMAGES * image) * sizeof *x) == 0);
+           EXPECT(r,
+                  size > 1 || memcmp(together.out, alone.out, (size_t)(IMAGES * image) * sizeof *x) == 0) &&
+           EXPECT(r, size > 1 || memcmp(together.gradient, alone.gradient,
+                                        (size_t)(IMAGES * image) * sizeof *x) == 0);
     free(x), free(together.out), free(together.gradient), free(alone.out), free(alone.gradient);
     return good;
 }
@@ -270,7 +288,8 @@ static bool check_sync_fails(const ranks *r)
         good = EXPECT(r, (turn == 0   ? gpunn_train_step(n.opt, n.loss)
                           : turn == 1 ? gpunn_backward(n.loss)
                                       : gpunn_forward_training(&n.hidden, 1)) == GPUNN_ERR_STATE) &&
-               EXPECT(r, gpunn_group_rank(r->group) == last || strncmp(gpunn_error(r->dev), who, strlen(who)) == 0);
+               EXPECT(r, gpunn_group_rank(r->group) == last ||
+                             strncmp(gpunn_error(r->dev), who, strlen(who)) == 0);
         gpunn_clear_error(r->dev);
     }
     good = good && steps(r, &n, &task, 0, losses) &&
@@ -301,8 +320,8 @@ static bool check_parts_of_a_step(const ranks *r)
         good = (alone || EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK)) &&
                EXPECT(r, gpunn_write(n.x, x[first], (size_t)each * sizeof x[0]) == GPUNN_OK) &&
                EXPECT(r, gpunn_write(n.t, t + first, (size_t)each * sizeof t[0]) == GPUNN_OK) &&
-               EXPECT(r, gpunn_backward(n.loss) == GPUNN_OK) && EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_OK) &&
-               weights(&now, &n, values[alone]);
+               EXPECT(r, gpunn_backward(n.loss) == GPUNN_OK) &&
+               EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_OK) && weights(&now, &n, values[alone]);
         ranked_close(&n);
     }
     return good && EXPECT(r, close_to(values[0], values[1], NUMBERS, rounds ? 1e-3 : 1e-6));
@@ -335,8 +354,10 @@ static bool check_means(const ranks *r)
                 EXPECT(r, gpunn_write(n.t, t + rank * each, (size_t)each * sizeof t[0]) == GPUNN_OK) &&
                 EXPECT(r, gpunn_backward(n.loss) == GPUNN_OK) &&
                 EXPECT(r, gpunn_read_grad(weight, all[rank], sizeof all[0]) == GPUNN_OK) &&
-                EXPECT(r, r->gather(r->user, all, sizeof all[0])) && EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_OK) &&
-                EXPECT(r, gpunn_read_grad(weight, got, sizeof got) == GPUNN_OK) && EXPECT(r, same_on_all(r, got, sizeof got));
+                EXPECT(r, r->gather(r->user, all, sizeof all[0])) &&
+                EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_OK) &&
+                EXPECT(r, gpunn_read_grad(weight, got, sizeof got) == GPUNN_OK) &&
+                EXPECT(r, same_on_all(r, got, sizeof got));
     for (int i = 0; i < MANY; i++) {
         for (int other = 0; other < size; other++) mean[i] += narrow ? as_bf16(all[other][i]) : all[other][i];
         mean[i] = (narrow ? as_bf16(mean[i]) : mean[i]) * (1 / (float)size);
@@ -357,9 +378,11 @@ static bool check_dropout(const ranks *r)
     for (int turn = 0; turn < 2 && good; turn++) {
         ranked n = ranked_open(r->dev, &task);
         good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
-               EXPECT(r, gpunn_write(n.x, x, sizeof x) == GPUNN_OK) && EXPECT(r, gpunn_write(n.t, t, sizeof t) == GPUNN_OK) &&
+               EXPECT(r, gpunn_write(n.x, x, sizeof x) == GPUNN_OK) &&
+               EXPECT(r, gpunn_write(n.t, t, sizeof t) == GPUNN_OK) &&
                EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_OK) &&
-               EXPECT(r, gpunn_read(n.hidden, hidden, sizeof hidden) == GPUNN_OK) && weights(r, &n, values[turn]);
+               EXPECT(r, gpunn_read(n.hidden, hidden, sizeof hidden) == GPUNN_OK) &&
+               weights(r, &n, values[turn]);
         ranked_close(&n);
     }
     return good && EXPECT(r, memcmp(values[0], values[1], sizeof values[0]) == 0) &&
@@ -367,18 +390,21 @@ static bool check_dropout(const ranks *r)
            EXPECT(r, gpunn_group_size(r->group) == 1 || !same_on_all(r, hidden, sizeof hidden));
 }
 
-/* Ranks that begin with other weights have rank 0's, layers made later have the same, and running statistics are rank 0's. */
+/* Ranks that begin with other weights have rank 0's, layers made later have the same, and running statistics
+ * are rank 0's. */
 static bool check_begin(const ranks *r)
 {
     const task task = {.norm = true};
     float      values[NUMBERS] = {0}, mean[HIDDEN], late[HIDDEN], losses[STEPS], first[HIDDEN * IN];
     ranked     n = ranked_open(r->dev, &task);
-    for (int i = 0; i < HIDDEN * IN; i++) first[i] = 0.01f * (float)(i % 7) + (float)gpunn_group_rank(r->group);
+    for (int i = 0; i < HIDDEN * IN; i++)
+        first[i] = 0.01f * (float)(i % 7) + (float)gpunn_group_rank(r->group);
     bool good = EXPECT(r, gpunn_write(gpunn_find(n.model, "fc1.weight"), first, sizeof first) == GPUNN_OK) &&
                 EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && weights(r, &n, values) &&
                 EXPECT(r, values[1] == 0.01f) && EXPECT(r, same_on_all(r, values, sizeof values)) &&
                 steps(r, &n, &task, 0, losses) &&
-                EXPECT(r, gpunn_read(gpunn_find(n.model, "bn.running_mean"), mean, sizeof mean) == GPUNN_OK) &&
+                EXPECT(r,
+                       gpunn_read(gpunn_find(n.model, "bn.running_mean"), mean, sizeof mean) == GPUNN_OK) &&
                 EXPECT(r, same_on_all(r, mean, sizeof mean));
     gpunn_tensor *more = gpunn_linear(n.hidden, "late", .out_features = 1);
     good = good && EXPECT(r, gpunn_forward(&more, 1) == GPUNN_OK) &&
@@ -395,7 +421,8 @@ static gpunn_status told_late(const ranks *r, gpunn_status status, bool *late)
     return *late ? gpunn_synchronize(r->dev) : status;
 }
 
-/* A loss that is not finite on the last rank changes nothing anywhere, and all hear whose it was, where one knows. */
+/* A loss that is not finite on the last rank changes nothing anywhere, and all hear whose it was, where one
+ * knows. */
 static bool check_bad_loss(const ranks *r)
 {
     const task task = {.optimizer = 1};
@@ -405,15 +432,17 @@ static bool check_bad_loss(const ranks *r)
     char       who[32];
     bool       late;
     ranked     n = ranked_open(r->dev, &task);
-    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
+    bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
                 weights(r, &n, before);
     samples(x, t, WHOLE, 1);
     if (gpunn_group_rank(r->group) == last) x[0][0] = NAN;
     (void)snprintf(who, sizeof who, "rank %d: ", last);
-    good = good && EXPECT(r, gpunn_write(n.x, x, sizeof x) == GPUNN_OK) && EXPECT(r, gpunn_write(n.t, t, sizeof t) == GPUNN_OK) &&
+    good = good && EXPECT(r, gpunn_write(n.x, x, sizeof x) == GPUNN_OK) &&
+           EXPECT(r, gpunn_write(n.t, t, sizeof t) == GPUNN_OK) &&
            EXPECT(r, told_late(r, gpunn_train_step(n.opt, n.loss), &late) == GPUNN_ERR_NUMERIC) &&
            EXPECT(r, strstr(gpunn_error(r->dev), "NaN")) &&
-           EXPECT(r, late || gpunn_group_rank(r->group) == last || strncmp(gpunn_error(r->dev), who, strlen(who)) == 0) &&
+           EXPECT(r, late || gpunn_group_rank(r->group) == last ||
+                         strncmp(gpunn_error(r->dev), who, strlen(who)) == 0) &&
            weights(r, &n, after) && EXPECT(r, memcmp(before, after, sizeof before) == 0);
     gpunn_clear_error(r->dev);
     good = good && steps(r, &n, &task, STEPS, losses) && weights(r, &n, after) &&
@@ -427,28 +456,36 @@ enum { STEEP = 4 * 3 + 3 * 2 };
 static bool steep_values(const ranks *r, gpunn_model *model, float *values)
 {
     return EXPECT(r, gpunn_read(gpunn_find(model, "low.weight"), values, 6 * sizeof(float)) == GPUNN_OK) &&
-           EXPECT(r, gpunn_read(gpunn_find(model, "high.weight"), values + 6, 6 * sizeof(float)) == GPUNN_OK) &&
-           EXPECT(r, gpunn_read(gpunn_find(model, "bn.running_mean"), values + 12, 3 * sizeof(float)) == GPUNN_OK) &&
-           EXPECT(r, gpunn_read(gpunn_find(model, "bn.running_var"), values + 15, 3 * sizeof(float)) == GPUNN_OK);
+           EXPECT(r,
+                  gpunn_read(gpunn_find(model, "high.weight"), values + 6, 6 * sizeof(float)) == GPUNN_OK) &&
+           EXPECT(r, gpunn_read(gpunn_find(model, "bn.running_mean"), values + 12, 3 * sizeof(float)) ==
+                         GPUNN_OK) &&
+           EXPECT(r, gpunn_read(gpunn_find(model, "bn.running_var"), values + 15, 3 * sizeof(float)) ==
+                         GPUNN_OK);
 }
 
-/* The same of a gradient, which a row of zeros makes NaN where the loss is finite, in a first step and in later ones. */
+/* The same of a gradient, which a row of zeros makes NaN where the loss is finite, in a first step and in
+ * later ones. */
 static bool check_bad_gradient(const ranks *r)
 {
     const int     last = gpunn_group_size(r->group) - 1;
     gpunn_model  *model = gpunn_model_create(r->dev);
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
     gpunn_tensor *low = gpunn_linear(x, "low", .out_features = 2, .no_bias = true);
-    gpunn_tensor *high = gpunn_linear(gpunn_batch_norm1d(x, "bn", .no_affine = true), "high", .out_features = 2, .no_bias = true);
-    gpunn_tensor *loss = gpunn_mean(gpunn_add(gpunn_sqrt(gpunn_square(low)), gpunn_square(high)), GPUNN_ALL, false);
+    gpunn_tensor *high = gpunn_linear(gpunn_batch_norm1d(x, "bn", .no_affine = true), "high",
+                                      .out_features = 2, .no_bias = true);
+    gpunn_tensor *loss = gpunn_mean(gpunn_add(gpunn_sqrt(gpunn_square(low)), gpunn_square(high)), GPUNN_ALL,
+                                    false);
     gpunn_optimizer *opt = gpunn_adam(model);
     float            before[STEEP] = {0}, after[STEEP] = {0};
     bool             late, good = EXPECT(r, gpunn_distribute(opt, r->group) == GPUNN_OK);
     for (int step = 0; step < 5 && good; step++) {
         const bool  bad = step == 1 || step == 4;
-        const float zero = bad && gpunn_group_rank(r->group) == last ? 0 : 1, rows[6] = {zero, zero, zero, 1, -2, 3};
+        const float zero = bad && gpunn_group_rank(r->group) == last ? 0 : 1,
+                    rows[6] = {zero, zero, zero, 1, -2, 3};
         good = EXPECT(r, gpunn_write(x, rows, sizeof rows) == GPUNN_OK) && steep_values(r, model, before) &&
-               EXPECT(r, told_late(r, gpunn_train_step(opt, loss), &late) == (bad ? GPUNN_ERR_NUMERIC : GPUNN_OK)) &&
+               EXPECT(r, told_late(r, gpunn_train_step(opt, loss), &late) ==
+                             (bad ? GPUNN_ERR_NUMERIC : GPUNN_OK)) &&
                steep_values(r, model, after) && EXPECT(r, (memcmp(before, after, sizeof before) == 0) == bad);
         gpunn_clear_error(r->dev);
     }
@@ -472,12 +509,15 @@ static bool different_treatment(const ranks *r, ranked *n)
     const bool    here = gpunn_group_rank(r->group) == 1;
     gpunn_tensor *bias = gpunn_find(n->model, "fc2.bias");
     bool          good = EXPECT(r, gpunn_set_lr_scale(bias, here ? 0.5f : 1) == GPUNN_OK) &&
-                refused(r, gpunn_distribute(n->opt, r->group), "'fc2.bias' [3], lr_scale 1,", "'fc2.bias' [3], lr_scale 0.5,");
-    good = good && EXPECT(r, gpunn_set_lr_scale(bias, 1) == GPUNN_OK) && EXPECT(r, gpunn_set_decay(bias, !here) == GPUNN_OK) &&
+                refused(r, gpunn_distribute(n->opt, r->group), "'fc2.bias' [3], lr_scale 1,",
+                        "'fc2.bias' [3], lr_scale 0.5,");
+    good = good && EXPECT(r, gpunn_set_lr_scale(bias, 1) == GPUNN_OK) &&
+           EXPECT(r, gpunn_set_decay(bias, !here) == GPUNN_OK) &&
            refused(r, gpunn_distribute(n->opt, r->group), "lr_scale 1,", "lr_scale 1, no decay");
     good = good && EXPECT(r, gpunn_set_decay(bias, true) == GPUNN_OK) &&
            EXPECT(r, gpunn_set_trainable(bias, !here) == GPUNN_OK) &&
-           refused(r, gpunn_distribute(n->opt, r->group), "'fc2.bias' [3], lr_scale", "'fc2.bias' [3], frozen");
+           refused(r, gpunn_distribute(n->opt, r->group), "'fc2.bias' [3], lr_scale",
+                   "'fc2.bias' [3], frozen");
     return good && EXPECT(r, gpunn_set_trainable(bias, true) == GPUNN_OK);
 }
 
@@ -488,7 +528,8 @@ static bool different_settings(const ranks *r, ranked *n)
     const gpunn_optimizer_group some = {.prefix = "fc2", .lr = here ? 0.25f : 0.5f};
     gpunn_optimizer            *one = gpunn_sgd(n->model, .lr = 0.5f, .momentum = here ? 0.75f : 0.5f);
     gpunn_optimizer            *other = gpunn_sgd(n->model, .lr = 1, .groups = &some, .group_count = 1);
-    const bool good = refused(r, gpunn_distribute(one, r->group), "lr 0.5, momentum 0.5", "lr 0.5, momentum 0.75") &&
+    const bool                  good = refused(r, gpunn_distribute(one, r->group), "lr 0.5, momentum 0.5",
+                                               "lr 0.5, momentum 0.75") &&
                       refused(r, gpunn_distribute(other, r->group), "settings of 2 parameters", "lr 0.25");
     gpunn_optimizer_destroy(one), gpunn_optimizer_destroy(other);
     return good;
@@ -513,8 +554,9 @@ static bool check_differences(const ranks *r)
     good = good && refused(r, gpunn_train_step(m.opt, m.loss), "lr 0.25", "lr 0.5");
     gpunn_set_lr(m.opt, 0.1f);
     (void)snprintf(path, sizeof path, "%s/fit.ckpt", r->folder);
-    good = good && refused(r, rank == 1 ? gpunn_optimizer_step(m.opt) : gpunn_checkpoint_save(m.opt, NULL, path),
-                           "gpunn_checkpoint_save", "rank 1 has update");
+    good = good &&
+           refused(r, rank == 1 ? gpunn_optimizer_step(m.opt) : gpunn_checkpoint_save(m.opt, NULL, path),
+                   "gpunn_checkpoint_save", "rank 1 has update");
     ranked_close(&n), ranked_close(&m);
     return good;
 }
@@ -535,7 +577,8 @@ static bool apart(const ranks *r, const float *seen, int count)
     return good && most == 1;
 }
 
-/* Ranks share out every epoch: no sample twice, as many batches on each, at most size - 1 samples left out. */
+/* Ranks share out every epoch: no sample twice, as many batches on each, at most size - 1 samples left
+ * out. */
 static bool check_loader(const ranks *r)
 {
     enum { COUNT = 53, SIZE = 4 };
@@ -549,8 +592,8 @@ static bool check_loader(const ranks *r)
     for (int i = 0; i < COUNT; i++) x[i][0] = (float)i;
     for (int shuffled = 0; shuffled < 2 && good; shuffled++) {
         gpunn_loader *loader = gpunn_loader_create(
-            n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = COUNT, .batch_size = SIZE,
-            .shuffle = shuffled, .workers = shuffled, .group = r->group);
+            n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = COUNT,
+            .batch_size = SIZE, .shuffle = shuffled, .workers = shuffled, .group = r->group);
         int64_t batches = 0, got = 0;
         good = EXPECT(r, loader != NULL);
         memset(seen, 0, sizeof seen);
@@ -586,15 +629,17 @@ static bool check_classes(const ranks *r)
         gpunn_loader *loader = gpunn_loader_create(
             n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = COUNT,
             .batch_size = i ? COUNT / size / 2 + 1 : COUNT, .group = groups[i]);
-        good = EXPECT(r, loader != NULL) && EXPECT(r, gpunn_evaluate_classes(loader, n.hidden, n.t, &scores[i],
-                                                                             .confusion = confusion[i], .auc = true) == GPUNN_OK);
+        good = EXPECT(r, loader != NULL) &&
+               EXPECT(r, gpunn_evaluate_classes(loader, n.hidden, n.t, &scores[i], .confusion = confusion[i],
+                                                .auc = true) == GPUNN_OK);
         gpunn_loader_destroy(loader);
     }
     ranked_close(&n);
     return good && EXPECT(r, scores[1].samples == COUNT) &&
            EXPECT(r, memcmp(confusion[0], confusion[1], sizeof confusion[0]) == 0) &&
            EXPECT(r, fabsf(scores[0].accuracy - scores[1].accuracy) < 1e-6f) &&
-           EXPECT(r, fabsf(scores[0].f1 - scores[1].f1) < 1e-6f) && EXPECT(r, fabsf(scores[0].auc - scores[1].auc) < 1e-5f);
+           EXPECT(r, fabsf(scores[0].f1 - scores[1].f1) < 1e-6f) &&
+           EXPECT(r, fabsf(scores[0].auc - scores[1].auc) < 1e-5f);
 }
 
 typedef struct stopper {
@@ -609,11 +654,13 @@ static bool watch(void *user, const gpunn_progress *progress)
 
 static gpunn_loader *fit_loader(const ranks *r, const ranked *n, const float *x, const int64_t *t, int count)
 {
-    return gpunn_loader_create(n->model, .fields = {{.input = n->x, .samples = x}, {.input = n->t, .samples = t}}, .count = count,
-                               .batch_size = WHOLE / gpunn_group_size(r->group), .shuffle = true, .group = r->group);
+    return gpunn_loader_create(
+        n->model, .fields = {{.input = n->x, .samples = x}, {.input = n->t, .samples = t}}, .count = count,
+        .batch_size = WHOLE / gpunn_group_size(r->group), .shuffle = true, .group = r->group);
 }
 
-/* The loop: rank 0 alone reports and writes, all know the same means, one that stops stops all; a checkpoint goes on to the bit. */
+/* The loop: rank 0 alone reports and writes, all know the same means, one that stops stops all; a checkpoint
+ * goes on to the bit. */
 static bool check_fit(const ranks *r)
 {
     enum { COUNT = 5 * WHOLE };
@@ -635,23 +682,26 @@ static bool check_fit(const ranks *r)
         good = good && EXPECT(r, loader != NULL);
         if (turn == 0)
             good = good &&
-                   EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .metric = n.accuracy, .train = loader, .validation = loader,
-                                       .epochs = 2, .checkpoint = path, .best_weights = best, .on_progress = watch,
-                                       .user = &w) == GPUNN_OK) &&
+                   EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .metric = n.accuracy, .train = loader,
+                                       .validation = loader, .epochs = 2, .checkpoint = path,
+                                       .best_weights = best, .on_progress = watch, .user = &w) == GPUNN_OK) &&
                    EXPECT(r, w.calls == (rank == 0 ? 12 : 0)) && EXPECT(r, access(best, R_OK) == 0);
         else
             good = good && EXPECT(r, gpunn_checkpoint_load(n.opt, loader, path) == GPUNN_OK);
-        good = good && EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 1) == GPUNN_OK) &&
+        good = good &&
+               EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 1) == GPUNN_OK) &&
                weights(r, &n, turn ? resumed : through) &&
-               EXPECT(r, gpunn_evaluate(loader, n.loss, n.accuracy, &loss[turn], &accuracy[turn]) == GPUNN_OK);
+               EXPECT(r,
+                      gpunn_evaluate(loader, n.loss, n.accuracy, &loss[turn], &accuracy[turn]) == GPUNN_OK);
         w.stop_after = w.calls + 3;
-        good = good && EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 1, .on_progress = watch,
-                                           .user = &w) == GPUNN_ERR_CANCELLED);
+        good = good && EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 1,
+                                           .on_progress = watch, .user = &w) == GPUNN_ERR_CANCELLED);
         gpunn_clear_error(r->dev);
         gpunn_loader_destroy(loader);
         ranked_close(&n);
     }
-    return good && EXPECT(r, memcmp(through, resumed, sizeof through) == 0) && EXPECT(r, loss[0] == loss[1] && loss[0] < 2) &&
+    return good && EXPECT(r, memcmp(through, resumed, sizeof through) == 0) &&
+           EXPECT(r, loss[0] == loss[1] && loss[0] < 2) &&
            EXPECT(r, accuracy[0] == accuracy[1] && accuracy[0] > 0.3f);
 }
 

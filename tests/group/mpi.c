@@ -13,7 +13,8 @@
 static bool gather(void *user, void *parts, size_t bytes)
 {
     (void)user;
-    return MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, parts, (int)bytes, MPI_BYTE, MPI_COMM_WORLD) == MPI_SUCCESS;
+    return MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, parts, (int)bytes, MPI_BYTE, MPI_COMM_WORLD) ==
+           MPI_SUCCESS;
 }
 
 /* Whether it went well on all ranks; prints what did not. */
@@ -31,7 +32,7 @@ static bool check_hang(const ranks *r, int hanging)
     const task task = {.optimizer = 1};
     float      losses[STEPS];
     ranked     n = ranked_open(r->dev, &task);
-    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
+    bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
     if (gpunn_group_rank(r->group) >= gpunn_group_size(r->group) - hanging)
         (void)sleep(6);
     else if (good) {
@@ -55,9 +56,10 @@ static bool check_kill(const ranks *r, bool kills)
     ranked   n = ranked_open(r->dev, &task);
     (void)snprintf(path, sizeof path, "%s/run.ckpt", r->folder);
     samples(x, t, count, 3);
-    gpunn_loader *loader = gpunn_loader_create(n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}},
-                                               .count = count, .batch_size = WHOLE, .shuffle = true, .group = r->group);
-    bool          good = EXPECT(r, loader) && EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) &&
+    gpunn_loader *loader = gpunn_loader_create(
+        n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = count,
+        .batch_size = WHOLE, .shuffle = true, .group = r->group);
+    bool good = EXPECT(r, loader) && EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) &&
                 (kills || EXPECT(r, gpunn_checkpoint_load(n.opt, loader, path) == GPUNN_OK)) &&
                 EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 1) == GPUNN_OK) &&
                 EXPECT(r, gpunn_checkpoint_save(n.opt, loader, path) == GPUNN_OK);
@@ -65,7 +67,8 @@ static bool check_kill(const ranks *r, bool kills)
         printf("after %d updates%s\n", (int)gpunn_step_count(n.opt), kills ? ", and rank 1 is killed" : "");
     (void)fflush(stdout);
     if (good && kills && gpunn_group_rank(r->group) == 1) (void)raise(SIGKILL);
-    if (good && kills) good = EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 1) == GPUNN_OK);
+    if (good && kills)
+        good = EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 1) == GPUNN_OK);
     gpunn_loader_destroy(loader);
     ranked_close(&n);
     free(x);
@@ -93,7 +96,8 @@ int main(int count, char **arguments)
     const bool    hangs = alone && strcmp(alone, "hang") == 0;
     char          why[WHY] = "";
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = 1);
-    gpunn_group  *group = gpunn_group_open(dev, .timeout = hangs ? 2 : 60, .shard = shard, .bf16_gradients = rounds);
+    gpunn_group  *group = gpunn_group_open(dev, .timeout = hangs ? 2 : 60, .shard = shard,
+                                           .bf16_gradients = rounds);
     const ranks   r = {dev, group, arguments[1], why, gather, NULL};
     int           failed = 0;
     if (group == NULL) {
@@ -105,7 +109,8 @@ int main(int count, char **arguments)
         const bool good = all_good(&r, checks[i].run(&r));
         failed += !good;
         gpunn_clear_error(dev);
-        if (gpunn_group_rank(group) == 0) printf("%sok %d - %s, %d ranks\n", good ? "" : "not ", i + 1, checks[i].name, size);
+        if (gpunn_group_rank(group) == 0)
+            printf("%sok %d - %s, %d ranks\n", good ? "" : "not ", i + 1, checks[i].name, size);
     }
     if (hangs) failed += !check_hang(&r, atoi(arguments[3]));
     if (alone && !hangs) failed += !check_kill(&r, strcmp(alone, "kill") == 0);

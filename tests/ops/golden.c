@@ -1,8 +1,10 @@
-/* Values and gradients of every op, layer and loss against PyTorch's (tests/golden), in training and in evaluation mode.
+/* Values and gradients of every op, layer and loss against PyTorch's (tests/golden), in training and in
+ * evaluation mode.
  *
- * GPUNN_TEST_ALLOCATIONS=k: the same while memory fails. In the first run of a case one of its first k allocations fails, then the
- * k-th after that and so on until a run needs no more; then all from there on fail; on the emulated GPU then the GPU's own. The call
- * that fails says so and is made again, nothing leaks, and the case's values must be as ever. */
+ * GPUNN_TEST_ALLOCATIONS=k: the same while memory fails. In the first run of a case one of its first k
+ * allocations fails, then the k-th after that and so on until a run needs no more; then all from there on
+ * fail; on the emulated GPU then the GPU's own. The call that fails says so and is made again, nothing leaks,
+ * and the case's values must be as ever. */
 #include "../test.h"
 #include "cases/attention.h"
 #include "cases/sample.h"
@@ -64,17 +66,20 @@ static gpunn_tensor *hashed(gpunn_tensor *a, gpunn_tensor *b)
 /* clang-format off */
 #include "cases/conv.h"
 #define CONV(...) gpunn_conv2d(in("x"), "l", __VA_ARGS__)
-#define POOL_CASES(X, kind)                                                                                                      \
-    X(kind, "plain", gpunn_##kind(in("x"), .kernel_size = 2))                                                                    \
-    X(kind, "odd", gpunn_##kind(in("x"), .kernel_size = 2))                                                                      \
-    X(kind, "overlap", gpunn_##kind(in("x"), .kernel_size = 3, .stride = 2, .padding = 1))                                       \
-    X(kind, "dense", gpunn_##kind(in("x"), .kernel_size = 3, .stride = 1, .padding = 1))                                         \
-    X(kind, "ceil", gpunn_##kind(in("x"), .kernel_size = 3, .stride = 2, .ceil_mode = true))                                     \
-    X(kind, "ceil_padded", gpunn_##kind(in("x"), .kernel_size = 3, .stride = 2, .padding = 1, .ceil_mode = true))                \
-    X(kind, "ceil_dropped", gpunn_##kind(in("x"), .kernel_size = 2, .stride = 3, .padding = 1, .ceil_mode = true))               \
-    X(kind, "gap", gpunn_##kind(in("x"), .kernel_size = 2, .stride = 3))                                                         \
-    X(kind, "rectangular", gpunn_##kind(in("x"), .kernel_shape = {2, 3}, .strides = {1, 2}, .paddings = {1, 0}))                 \
-    X(kind, "one", gpunn_##kind(in("x"), .kernel_size = 1))                                                                      \
+#define POOL_CASES(X, kind)                                                                    \
+    X(kind, "plain", gpunn_##kind(in("x"), .kernel_size = 2))                                  \
+    X(kind, "odd", gpunn_##kind(in("x"), .kernel_size = 2))                                    \
+    X(kind, "overlap", gpunn_##kind(in("x"), .kernel_size = 3, .stride = 2, .padding = 1))     \
+    X(kind, "dense", gpunn_##kind(in("x"), .kernel_size = 3, .stride = 1, .padding = 1))       \
+    X(kind, "ceil", gpunn_##kind(in("x"), .kernel_size = 3, .stride = 2, .ceil_mode = true))   \
+    X(kind, "ceil_padded", gpunn_##kind(in("x"), .kernel_size = 3, .stride = 2, .padding = 1,  \
+      .ceil_mode = true))                                                                      \
+    X(kind, "ceil_dropped", gpunn_##kind(in("x"), .kernel_size = 2, .stride = 3, .padding = 1, \
+      .ceil_mode = true))                                                                      \
+    X(kind, "gap", gpunn_##kind(in("x"), .kernel_size = 2, .stride = 3))                       \
+    X(kind, "rectangular", gpunn_##kind(in("x"), .kernel_shape = {2, 3}, .strides = {1, 2},    \
+      .paddings = {1, 0}))                                                                     \
+    X(kind, "one", gpunn_##kind(in("x"), .kernel_size = 1))                                    \
     X(kind, "whole", gpunn_##kind(in("x"), .kernel_shape = {5, 4}))
 #define ROW_NORM_CASES(X, kind)                                               \
     X(kind, "plain", gpunn_##kind(in("x"), "l"))                              \
@@ -92,14 +97,14 @@ static gpunn_tensor *hashed(gpunn_tensor *a, gpunn_tensor *b)
     X(kind, "packs_odd", gpunn_##kind(in("x"), "l"))                          \
     X(kind, "large", gpunn_##kind(in("x"), "l"))                              \
     X(kind, "large_packs", gpunn_##kind(in("x"), "l"))
-#define REDUCTION_CASES(X, kind)                                           \
-    X(kind, "all", gpunn_##kind(in("x"), GPUNN_ALL, false))                \
-    X(kind, "all_keep", gpunn_##kind(in("x"), GPUNN_ALL, true))            \
-    X(kind, "last", gpunn_##kind(in("x"), GPUNN_AXES(-1), false))          \
-    X(kind, "middle", gpunn_##kind(in("x"), GPUNN_AXES(1), false))         \
-    X(kind, "first_keep", gpunn_##kind(in("x"), GPUNN_AXES(0), true))      \
-    X(kind, "split", gpunn_##kind(in("x"), GPUNN_AXES(2, 0), false))       \
-    X(kind, "channel", gpunn_##kind(in("x"), GPUNN_AXES(0, 2, 3), false))  \
+#define REDUCTION_CASES(X, kind)                                             \
+    X(kind, "all", gpunn_##kind(in("x"), GPUNN_ALL, false))                  \
+    X(kind, "all_keep", gpunn_##kind(in("x"), GPUNN_ALL, true))              \
+    X(kind, "last", gpunn_##kind(in("x"), GPUNN_AXES(-1), false))            \
+    X(kind, "middle", gpunn_##kind(in("x"), GPUNN_AXES(1), false))           \
+    X(kind, "first_keep", gpunn_##kind(in("x"), GPUNN_AXES(0), true))        \
+    X(kind, "split", gpunn_##kind(in("x"), GPUNN_AXES(2, 0), false))         \
+    X(kind, "channel", gpunn_##kind(in("x"), GPUNN_AXES(0, 2, 3), false))    \
     X(kind, "spatial_keep", gpunn_##kind(in("x"), GPUNN_AXES(-1, -2), true)) \
     X(kind, "long", gpunn_##kind(in("x"), GPUNN_AXES(1), false))
 #define SOFTMAX_CASES(X, kind)                    \
@@ -112,80 +117,86 @@ static gpunn_tensor *hashed(gpunn_tensor *a, gpunn_tensor *b)
     X(kind, "special", gpunn_##kind(in("x"), 1))
 
 /* X(name before the dot, name after it, builder) */
-#define LAYER_CASES(X)                                                                                                           \
-    X(conv2d, "plain", CONV(.out_channels = 4, .kernel_size = 3))                                                                \
-    X(conv2d, "one", CONV(.out_channels = 1, .kernel_size = 1))                                                                  \
-    X(conv2d, "pointwise", CONV(.out_channels = 7, .kernel_size = 1))                                                            \
-    X(conv2d, "pointwise_stride", CONV(.out_channels = 7, .kernel_size = 1, .stride = 2))                                        \
-    X(conv2d, "same5", CONV(.out_channels = 4, .kernel_size = 5, .padding = 2))                                                  \
-    X(conv2d, "stride2", CONV(.out_channels = 6, .kernel_size = 3, .stride = 2, .padding = 1))                                   \
-    X(conv2d, "stride3", CONV(.out_channels = 3, .kernel_size = 3, .stride = 3))                                                 \
-    X(conv2d, "rectangular",                                                                                                     \
-      CONV(.out_channels = 5, .kernel_shape = {3, 5}, .strides = {2, 1}, .paddings = {1, 2}, .dilations = {1, 2}))               \
-    X(conv2d, "dilated", CONV(.out_channels = 4, .kernel_size = 3, .padding = 2, .dilation = 2))                                 \
-    X(conv2d, "groups", CONV(.out_channels = 4, .kernel_size = 3, .padding = 1, .groups = 2))                                    \
-    X(conv2d, "depthwise", CONV(.out_channels = 5, .kernel_size = 3, .padding = 1, .groups = 5))                                 \
-    X(conv2d, "depthwise_double", CONV(.out_channels = 6, .kernel_size = 3, .stride = 2, .padding = 1, .groups = 3))             \
-    X(conv2d, "no_bias", CONV(.out_channels = 4, .kernel_size = 3, .no_bias = true))                                             \
-    X(conv2d, "primes", CONV(.out_channels = 17, .kernel_size = 3, .padding = 1))                                                \
-    X(conv2d, "wide", CONV(.out_channels = 48, .kernel_size = 3, .padding = 1))                                                  \
-    X(conv2d, "stem", CONV(.out_channels = 8, .kernel_size = 7, .stride = 2, .padding = 3))                                      \
-    X(conv2d, "even", CONV(.out_channels = 4, .kernel_size = 4, .stride = 2, .padding = 1))                                      \
-    X(conv2d, "whole", CONV(.out_channels = 7, .kernel_shape = {5, 6}))                                                          \
-    X(conv2d, "row", CONV(.out_channels = 4, .kernel_shape = {1, 7}, .paddings = {0, 3}))                                        \
-    X(conv2d, "column", CONV(.out_channels = 4, .kernel_shape = {7, 1}, .paddings = {3, 0}))                                     \
-    X(conv2d, "padded_far", CONV(.out_channels = 2, .kernel_size = 2, .stride = 2, .padding = 4))                                \
-    X(conv2d, "one_image_channel", CONV(.out_channels = 9, .kernel_size = 5))                                                    \
-    POOL_CASES(X, max_pool2d)                                                                                                    \
-    X(max_pool2d, "ties", gpunn_max_pool2d(in("x"), .kernel_size = 3, .stride = 1, .padding = 1))                                \
-    X(max_pool2d, "special", gpunn_max_pool2d(in("x"), .kernel_size = 2))                                                        \
-    POOL_CASES(X, avg_pool2d)                                                                                                    \
-    X(avg_pool2d, "overlap_exclude",                                                                                             \
-      gpunn_avg_pool2d(in("x"), .kernel_size = 3, .stride = 2, .padding = 1, .count_exclude_pad = true))                         \
-    X(avg_pool2d, "dense_exclude",                                                                                               \
-      gpunn_avg_pool2d(in("x"), .kernel_size = 3, .stride = 1, .padding = 1, .count_exclude_pad = true))                         \
-    X(avg_pool2d, "ceil_padded_exclude",                                                                                         \
-      gpunn_avg_pool2d(in("x"), .kernel_size = 3, .stride = 2, .padding = 1, .ceil_mode = true, .count_exclude_pad = true))      \
-    X(avg_pool2d, "ceil_dropped_exclude",                                                                                        \
-      gpunn_avg_pool2d(in("x"), .kernel_size = 2, .stride = 3, .padding = 1, .ceil_mode = true, .count_exclude_pad = true))      \
-    X(avg_pool2d, "rectangular_exclude",                                                                                         \
-      gpunn_avg_pool2d(in("x"), .kernel_shape = {2, 3}, .strides = {1, 2}, .paddings = {1, 0}, .count_exclude_pad = true))       \
-    X(adaptive_avg_pool2d, "plain", gpunn_adaptive_avg_pool2d(in("x"), 3, 4))                                                    \
-    X(adaptive_avg_pool2d, "global", gpunn_adaptive_avg_pool2d(in("x"), 1, 1))                                                   \
-    X(adaptive_avg_pool2d, "same", gpunn_adaptive_avg_pool2d(in("x"), 3, 4))                                                     \
-    X(adaptive_avg_pool2d, "enlarge", gpunn_adaptive_avg_pool2d(in("x"), 5, 4))                                                  \
-    X(adaptive_avg_pool2d, "even", gpunn_adaptive_avg_pool2d(in("x"), 4, 3))                                                     \
-    X(batch_norm, "2d", gpunn_batch_norm2d(in("x"), "l"))                                                                        \
-    X(batch_norm, "2d_options", gpunn_batch_norm2d(in("x"), "l", .eps = 1e-3f, .momentum = 0.3f))                                \
-    X(batch_norm, "2d_no_affine", gpunn_batch_norm2d(in("x"), "l", .no_affine = true))                                           \
-    X(batch_norm, "2d_one_image", gpunn_batch_norm2d(in("x"), "l"))                                                              \
-    X(batch_norm, "2d_wide", gpunn_batch_norm2d(in("x"), "l"))                                                                   \
-    X(batch_norm, "1d", gpunn_batch_norm1d(in("x"), "l"))                                                                        \
-    X(batch_norm, "1d_length", gpunn_batch_norm1d(in("x"), "l"))                                                                 \
-    X(batch_norm, "1d_pair", gpunn_batch_norm1d(in("x"), "l"))                                                                   \
-    ROW_NORM_CASES(X, layer_norm)                                                                                                \
-    X(layer_norm, "no_bias", gpunn_layer_norm(in("x"), "l", .no_bias = true))                                                    \
-    X(layer_norm, "special", gpunn_layer_norm(in("x"), "l", .no_affine = true))                                                  \
-    X(rms_norm, "special", gpunn_rms_norm(in("x"), "l", .eps = 1e-3f, .no_affine = true))                                        \
-    ROW_NORM_CASES(X, rms_norm)                                                                                                  \
-    X(linear, "plain", gpunn_linear(in("x"), "l", .out_features = 4))                                                            \
-    X(linear, "one", gpunn_linear(in("x"), "l", .out_features = 1))                                                              \
-    X(linear, "rank3", gpunn_linear(in("x"), "l", .out_features = 4))                                                            \
-    X(linear, "rank4", gpunn_linear(in("x"), "l", .out_features = 7))                                                            \
-    X(linear, "no_bias", gpunn_linear(in("x"), "l", .out_features = 6, .no_bias = true))                                         \
-    X(linear, "one_out", gpunn_linear(in("x"), "l", .out_features = 1))                                                          \
-    X(linear, "primes", gpunn_linear(in("x"), "l", .out_features = 61))                                                          \
-    X(linear, "tall", gpunn_linear(in("x"), "l", .out_features = 5))                                                             \
-    X(matmul, "plain", gpunn_matmul(in("a"), in("b")))                                                                           \
-    X(matmul, "one", gpunn_matmul(in("a"), in("b")))                                                                             \
-    X(matmul, "batched", gpunn_matmul(in("a"), in("b")))                                                                         \
-    X(matmul, "broadcast", gpunn_matmul(in("a"), in("b")))                                                                       \
-    X(matmul, "matrix_right", gpunn_matmul(in("a"), in("b")))                                                                    \
-    X(matmul, "matrix_left", gpunn_matmul(in("a"), in("b")))                                                                     \
-    X(matmul, "transpose_a", gpunn_matmul(in("a"), in("b"), .transpose_a = true))                                                \
-    X(matmul, "transpose_b", gpunn_matmul(in("a"), in("b"), .transpose_b = true))                                                \
-    X(matmul, "transpose_both", gpunn_matmul(in("a"), in("b"), .transpose_a = true, .transpose_b = true))                        \
-    X(matmul, "transpose_broadcast", gpunn_matmul(in("a"), in("b"), .transpose_a = true, .transpose_b = true))                   \
+#define LAYER_CASES(X)                                                                                    \
+    X(conv2d, "plain", CONV(.out_channels = 4, .kernel_size = 3))                                         \
+    X(conv2d, "one", CONV(.out_channels = 1, .kernel_size = 1))                                           \
+    X(conv2d, "pointwise", CONV(.out_channels = 7, .kernel_size = 1))                                     \
+    X(conv2d, "pointwise_stride", CONV(.out_channels = 7, .kernel_size = 1, .stride = 2))                 \
+    X(conv2d, "same5", CONV(.out_channels = 4, .kernel_size = 5, .padding = 2))                           \
+    X(conv2d, "stride2", CONV(.out_channels = 6, .kernel_size = 3, .stride = 2, .padding = 1))            \
+    X(conv2d, "stride3", CONV(.out_channels = 3, .kernel_size = 3, .stride = 3))                          \
+    X(conv2d, "rectangular",                                                                              \
+      CONV(.out_channels = 5, .kernel_shape = {3, 5}, .strides = {2, 1}, .paddings = {1, 2},              \
+      .dilations = {1, 2}))                                                                               \
+    X(conv2d, "dilated", CONV(.out_channels = 4, .kernel_size = 3, .padding = 2, .dilation = 2))          \
+    X(conv2d, "groups", CONV(.out_channels = 4, .kernel_size = 3, .padding = 1, .groups = 2))             \
+    X(conv2d, "depthwise", CONV(.out_channels = 5, .kernel_size = 3, .padding = 1, .groups = 5))          \
+    X(conv2d, "depthwise_double", CONV(.out_channels = 6, .kernel_size = 3, .stride = 2, .padding = 1,    \
+      .groups = 3))                                                                                       \
+    X(conv2d, "no_bias", CONV(.out_channels = 4, .kernel_size = 3, .no_bias = true))                      \
+    X(conv2d, "primes", CONV(.out_channels = 17, .kernel_size = 3, .padding = 1))                         \
+    X(conv2d, "wide", CONV(.out_channels = 48, .kernel_size = 3, .padding = 1))                           \
+    X(conv2d, "stem", CONV(.out_channels = 8, .kernel_size = 7, .stride = 2, .padding = 3))               \
+    X(conv2d, "even", CONV(.out_channels = 4, .kernel_size = 4, .stride = 2, .padding = 1))               \
+    X(conv2d, "whole", CONV(.out_channels = 7, .kernel_shape = {5, 6}))                                   \
+    X(conv2d, "row", CONV(.out_channels = 4, .kernel_shape = {1, 7}, .paddings = {0, 3}))                 \
+    X(conv2d, "column", CONV(.out_channels = 4, .kernel_shape = {7, 1}, .paddings = {3, 0}))              \
+    X(conv2d, "padded_far", CONV(.out_channels = 2, .kernel_size = 2, .stride = 2, .padding = 4))         \
+    X(conv2d, "one_image_channel", CONV(.out_channels = 9, .kernel_size = 5))                             \
+    POOL_CASES(X, max_pool2d)                                                                             \
+    X(max_pool2d, "ties", gpunn_max_pool2d(in("x"), .kernel_size = 3, .stride = 1, .padding = 1))         \
+    X(max_pool2d, "special", gpunn_max_pool2d(in("x"), .kernel_size = 2))                                 \
+    POOL_CASES(X, avg_pool2d)                                                                             \
+    X(avg_pool2d, "overlap_exclude",                                                                      \
+      gpunn_avg_pool2d(in("x"), .kernel_size = 3, .stride = 2, .padding = 1, .count_exclude_pad = true))  \
+    X(avg_pool2d, "dense_exclude",                                                                        \
+      gpunn_avg_pool2d(in("x"), .kernel_size = 3, .stride = 1, .padding = 1, .count_exclude_pad = true))  \
+    X(avg_pool2d, "ceil_padded_exclude",                                                                  \
+      gpunn_avg_pool2d(in("x"), .kernel_size = 3, .stride = 2, .padding = 1, .ceil_mode = true,           \
+      .count_exclude_pad = true))                                                                         \
+    X(avg_pool2d, "ceil_dropped_exclude",                                                                 \
+      gpunn_avg_pool2d(in("x"), .kernel_size = 2, .stride = 3, .padding = 1, .ceil_mode = true,           \
+      .count_exclude_pad = true))                                                                         \
+    X(avg_pool2d, "rectangular_exclude",                                                                  \
+      gpunn_avg_pool2d(in("x"), .kernel_shape = {2, 3}, .strides = {1, 2}, .paddings = {1, 0},            \
+      .count_exclude_pad = true))                                                                         \
+    X(adaptive_avg_pool2d, "plain", gpunn_adaptive_avg_pool2d(in("x"), 3, 4))                             \
+    X(adaptive_avg_pool2d, "global", gpunn_adaptive_avg_pool2d(in("x"), 1, 1))                            \
+    X(adaptive_avg_pool2d, "same", gpunn_adaptive_avg_pool2d(in("x"), 3, 4))                              \
+    X(adaptive_avg_pool2d, "enlarge", gpunn_adaptive_avg_pool2d(in("x"), 5, 4))                           \
+    X(adaptive_avg_pool2d, "even", gpunn_adaptive_avg_pool2d(in("x"), 4, 3))                              \
+    X(batch_norm, "2d", gpunn_batch_norm2d(in("x"), "l"))                                                 \
+    X(batch_norm, "2d_options", gpunn_batch_norm2d(in("x"), "l", .eps = 1e-3f, .momentum = 0.3f))         \
+    X(batch_norm, "2d_no_affine", gpunn_batch_norm2d(in("x"), "l", .no_affine = true))                    \
+    X(batch_norm, "2d_one_image", gpunn_batch_norm2d(in("x"), "l"))                                       \
+    X(batch_norm, "2d_wide", gpunn_batch_norm2d(in("x"), "l"))                                            \
+    X(batch_norm, "1d", gpunn_batch_norm1d(in("x"), "l"))                                                 \
+    X(batch_norm, "1d_length", gpunn_batch_norm1d(in("x"), "l"))                                          \
+    X(batch_norm, "1d_pair", gpunn_batch_norm1d(in("x"), "l"))                                            \
+    ROW_NORM_CASES(X, layer_norm)                                                                         \
+    X(layer_norm, "no_bias", gpunn_layer_norm(in("x"), "l", .no_bias = true))                             \
+    X(layer_norm, "special", gpunn_layer_norm(in("x"), "l", .no_affine = true))                           \
+    X(rms_norm, "special", gpunn_rms_norm(in("x"), "l", .eps = 1e-3f, .no_affine = true))                 \
+    ROW_NORM_CASES(X, rms_norm)                                                                           \
+    X(linear, "plain", gpunn_linear(in("x"), "l", .out_features = 4))                                     \
+    X(linear, "one", gpunn_linear(in("x"), "l", .out_features = 1))                                       \
+    X(linear, "rank3", gpunn_linear(in("x"), "l", .out_features = 4))                                     \
+    X(linear, "rank4", gpunn_linear(in("x"), "l", .out_features = 7))                                     \
+    X(linear, "no_bias", gpunn_linear(in("x"), "l", .out_features = 6, .no_bias = true))                  \
+    X(linear, "one_out", gpunn_linear(in("x"), "l", .out_features = 1))                                   \
+    X(linear, "primes", gpunn_linear(in("x"), "l", .out_features = 61))                                   \
+    X(linear, "tall", gpunn_linear(in("x"), "l", .out_features = 5))                                      \
+    X(matmul, "plain", gpunn_matmul(in("a"), in("b")))                                                    \
+    X(matmul, "one", gpunn_matmul(in("a"), in("b")))                                                      \
+    X(matmul, "batched", gpunn_matmul(in("a"), in("b")))                                                  \
+    X(matmul, "broadcast", gpunn_matmul(in("a"), in("b")))                                                \
+    X(matmul, "matrix_right", gpunn_matmul(in("a"), in("b")))                                             \
+    X(matmul, "matrix_left", gpunn_matmul(in("a"), in("b")))                                              \
+    X(matmul, "transpose_a", gpunn_matmul(in("a"), in("b"), .transpose_a = true))                         \
+    X(matmul, "transpose_b", gpunn_matmul(in("a"), in("b"), .transpose_b = true))                         \
+    X(matmul, "transpose_both", gpunn_matmul(in("a"), in("b"), .transpose_a = true, .transpose_b = true)) \
+    X(matmul, "transpose_broadcast", gpunn_matmul(in("a"), in("b"), .transpose_a = true,                  \
+      .transpose_b = true))                                                                               \
     X(matmul, "primes", gpunn_matmul(in("a"), in("b")))
 
 #define SHAPE_CASES(X)                                                                           \
@@ -229,45 +240,49 @@ static gpunn_tensor *hashed(gpunn_tensor *a, gpunn_tensor *b)
     X(name, "sum", builder(__VA_ARGS__, .reduction = GPUNN_REDUCE_SUM))          \
     X(name, "none", builder(__VA_ARGS__, .reduction = GPUNN_REDUCE_NONE))
 #define XT in("x"), in("t")
-#define CLASS_CASES(X, name, builder)                                                                                 \
-    EACH_REDUCTION(X, name, builder, XT)                                                                              \
-    EACH_REDUCTION(X, name##_ignore, builder, XT)                                                                     \
-    EACH_REDUCTION(X, name##_ignore_zero, builder, XT, .ignore_index = GPUNN_ZERO)                                    \
-    EACH_REDUCTION(X, name##_weight, builder, XT, .weight = in("w"))                                                  \
-    EACH_REDUCTION(X, name##_weight_ignore, builder, XT, .weight = in("w"))                                           \
-    EACH_REDUCTION(X, name##_image, builder, XT, .ignore_index = 7)                                                   \
-    EACH_REDUCTION(X, name##_image_weight, builder, XT, .ignore_index = 7, .weight = in("w"))                         \
-    EACH_REDUCTION(X, name##_large, builder, XT)                                                                      \
-    EACH_REDUCTION(X, name##_one, builder, XT)                                                                        \
+#define CLASS_CASES(X, name, builder)                                                         \
+    EACH_REDUCTION(X, name, builder, XT)                                                      \
+    EACH_REDUCTION(X, name##_ignore, builder, XT)                                             \
+    EACH_REDUCTION(X, name##_ignore_zero, builder, XT, .ignore_index = GPUNN_ZERO)            \
+    EACH_REDUCTION(X, name##_weight, builder, XT, .weight = in("w"))                          \
+    EACH_REDUCTION(X, name##_weight_ignore, builder, XT, .weight = in("w"))                   \
+    EACH_REDUCTION(X, name##_image, builder, XT, .ignore_index = 7)                           \
+    EACH_REDUCTION(X, name##_image_weight, builder, XT, .ignore_index = 7, .weight = in("w")) \
+    EACH_REDUCTION(X, name##_large, builder, XT)                                              \
+    EACH_REDUCTION(X, name##_one, builder, XT)                                                \
     EACH_REDUCTION(X, name##_long, builder, XT)
 /* Named arguments after a required one keep the order of the struct in C++ only; this is C. */
-#define LOSS_CASES(X)                                                                                                 \
-    EACH_REDUCTION(X, mse, gpunn_mse_loss, XT)                                                                        \
-    EACH_REDUCTION(X, l1, gpunn_l1_loss, XT)                                                                          \
-    EACH_REDUCTION(X, huber, gpunn_huber_loss, XT)                                                                    \
-    EACH_REDUCTION(X, huber_delta, gpunn_huber_loss, XT, .delta = 0.5f)                                               \
-    EACH_REDUCTION(X, smooth_l1, gpunn_smooth_l1_loss, XT)                                                            \
-    EACH_REDUCTION(X, smooth_l1_beta, gpunn_smooth_l1_loss, XT, .beta = 0.25f)                                        \
-    EACH_REDUCTION(X, smooth_l1_zero, gpunn_smooth_l1_loss, XT, .beta = GPUNN_ZERO)                                   \
-    EACH_REDUCTION(X, bce, gpunn_bce_loss, XT)                                                                        \
-    EACH_REDUCTION(X, bce_edge, gpunn_bce_loss, XT)                                                                   \
-    EACH_REDUCTION(X, bce_weight, gpunn_bce_loss, XT, .weight = in("w"))                                              \
-    EACH_REDUCTION(X, bce_with_logits, gpunn_bce_with_logits, XT)                                                     \
-    EACH_REDUCTION(X, bce_with_logits_weight, gpunn_bce_with_logits, XT, .weight = in("w"), .pos_weight = in("p"))    \
-    EACH_REDUCTION(X, bce_with_logits_edge, gpunn_bce_with_logits, XT)                                                \
-    EACH_REDUCTION(X, kl_div, gpunn_kl_div, XT)                                                                       \
-    X(kl_div, "batchmean", gpunn_kl_div(in("x"), in("t"), .reduction = GPUNN_REDUCE_BATCHMEAN))                       \
-    EACH_REDUCTION(X, kl_div_log, gpunn_kl_div, XT, .log_target = true)                                               \
-    CLASS_CASES(X, cross_entropy, gpunn_cross_entropy)                                                                \
-    EACH_REDUCTION(X, cross_entropy_i32, gpunn_cross_entropy, XT)                                                     \
-    EACH_REDUCTION(X, cross_entropy_u8, gpunn_cross_entropy, XT)                                                      \
-    EACH_REDUCTION(X, cross_entropy_smooth, gpunn_cross_entropy, XT, .label_smoothing = 0.1f)                         \
-    EACH_REDUCTION(X, cross_entropy_smooth_all, gpunn_cross_entropy, XT, .weight = in("w"), .label_smoothing = 0.3f)  \
-    EACH_REDUCTION(X, cross_entropy_image_smooth, gpunn_cross_entropy, XT, .ignore_index = 7, .label_smoothing = 0.2f) \
+#define LOSS_CASES(X)                                                                           \
+    EACH_REDUCTION(X, mse, gpunn_mse_loss, XT)                                                  \
+    EACH_REDUCTION(X, l1, gpunn_l1_loss, XT)                                                    \
+    EACH_REDUCTION(X, huber, gpunn_huber_loss, XT)                                              \
+    EACH_REDUCTION(X, huber_delta, gpunn_huber_loss, XT, .delta = 0.5f)                         \
+    EACH_REDUCTION(X, smooth_l1, gpunn_smooth_l1_loss, XT)                                      \
+    EACH_REDUCTION(X, smooth_l1_beta, gpunn_smooth_l1_loss, XT, .beta = 0.25f)                  \
+    EACH_REDUCTION(X, smooth_l1_zero, gpunn_smooth_l1_loss, XT, .beta = GPUNN_ZERO)             \
+    EACH_REDUCTION(X, bce, gpunn_bce_loss, XT)                                                  \
+    EACH_REDUCTION(X, bce_edge, gpunn_bce_loss, XT)                                             \
+    EACH_REDUCTION(X, bce_weight, gpunn_bce_loss, XT, .weight = in("w"))                        \
+    EACH_REDUCTION(X, bce_with_logits, gpunn_bce_with_logits, XT)                               \
+    EACH_REDUCTION(X, bce_with_logits_weight, gpunn_bce_with_logits, XT, .weight = in("w"),     \
+    .pos_weight = in("p"))                                                                      \
+    EACH_REDUCTION(X, bce_with_logits_edge, gpunn_bce_with_logits, XT)                          \
+    EACH_REDUCTION(X, kl_div, gpunn_kl_div, XT)                                                 \
+    X(kl_div, "batchmean", gpunn_kl_div(in("x"), in("t"), .reduction = GPUNN_REDUCE_BATCHMEAN)) \
+    EACH_REDUCTION(X, kl_div_log, gpunn_kl_div, XT, .log_target = true)                         \
+    CLASS_CASES(X, cross_entropy, gpunn_cross_entropy)                                          \
+    EACH_REDUCTION(X, cross_entropy_i32, gpunn_cross_entropy, XT)                               \
+    EACH_REDUCTION(X, cross_entropy_u8, gpunn_cross_entropy, XT)                                \
+    EACH_REDUCTION(X, cross_entropy_smooth, gpunn_cross_entropy, XT, .label_smoothing = 0.1f)   \
+    EACH_REDUCTION(X, cross_entropy_smooth_all, gpunn_cross_entropy, XT, .weight = in("w"),     \
+    .label_smoothing = 0.3f)                                                                    \
+    EACH_REDUCTION(X, cross_entropy_image_smooth, gpunn_cross_entropy, XT, .ignore_index = 7,   \
+    .label_smoothing = 0.2f)                                                                    \
     CLASS_CASES(X, nll, gpunn_nll_loss)
 
 /* clang-format on */
-/* ---- the elementwise ops come from the header's own table, so that a new op without a golden case fails ---- */
+/* ---- the elementwise ops come from the header's own table, so that a new op without a golden case fails
+ * -- */
 typedef gpunn_tensor *(*build_fn)(const float *attr);
 #define X(ENUM, name, ...)                            \
     static gpunn_tensor *op_##name(const float *attr) \
@@ -337,8 +352,8 @@ static const struct {
     build_fn    build;
 } elementwise[] = {
 #define X(ENUM, name, ...) {#name, op_##name},
-    GPUNN_UNARY_OPS(X) GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X)
-        GPUNN_TERNARY_OPS(X)
+    GPUNN_UNARY_OPS(X) GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_LOSS_OPS(X)
+        GPUNN_LOSS1_OPS(X) GPUNN_TERNARY_OPS(X)
 #undef X
 };
 
@@ -450,7 +465,8 @@ static gpunn_status made(fixture *f, const gpunn_tensor *t)
 /* Whether a case, by its text, is one call of the library. */
 static bool is_one_call(const char *text)
 {
-    static const char *const made[] = {"gpunn_", "CONV(", "RNN("}, *const beside[] = {"gpunn_tensor", "gpunn_find"};
+    static const char *const made[] = {"gpunn_", "CONV(", "RNN("}, *const beside[] = {"gpunn_tensor",
+                                                                                      "gpunn_find"};
     bool one = false;
     for (int i = 0; i < COUNT(made); i++) one |= strncmp(text, made[i], strlen(made[i])) == 0;
     for (const char *at = text + 1; one && (at = strstr(at, "gpunn_")) != NULL; at++) {
@@ -483,9 +499,10 @@ static void check_value(fixture *f, gpunn_tensor *t, const golden_tensor *expect
         DO(gpunn_read(t, actual, expected->bytes));
     }
     if (expected->dtype == GPUNN_F32) {
-        /* Rounding of a sum of n products grows like its largest part, not like the result: the absolute term. Convolutions may
-         * take Winograd's transforms, which round some three times more. What is 0 but for rounding, as the gradient of a bias
-         * before a normalisation, is measured by the gradients that are summed. */
+        /* Rounding of a sum of n products grows like its largest part, not like the result: the absolute
+         * term. Convolutions may take Winograd's transforms, which round some three times more. What is 0 but
+         * for rounding, as the gradient of a bias before a normalisation, is measured by the gradients that
+         * are summed. */
         const double scale = strncmp(expected->name, "conv", 4) == 0 ? 6e-6 : 2e-6;
         const double atol = scale * largest(expected) + (grad_out ? 5e-7 * largest(grad_out) : 0) + 1e-30;
         check_close_at(actual, expected->data, expected->count, 4e-6, atol, what, __FILE__, __LINE__);
@@ -494,7 +511,8 @@ static void check_value(fixture *f, gpunn_tensor *t, const golden_tensor *expect
     free(actual);
 }
 
-/* false: a chain of calls in which one has failed has left the names of those before it; only a fresh model can have them again. */
+/* false: a chain of calls in which one has failed has left the names of those before it; only a fresh model
+ * can have them again. */
 static bool run_values(fixture *f, const golden_case *c)
 {
     const golden *g = c->file;
@@ -520,13 +538,15 @@ static bool run_values(fixture *f, const golden_case *c)
     gpunn_tensor        *out = c->op ? c->op(values) : build_case(c->index);
     if (out == NULL && again(f, gpunn_last_status(f->dev))) {
         out = c->op ? c->op(values) : build_case(c->index);
-        if (out == NULL && c->op == NULL && !is_one_call(cases[c->index].text) && strstr(gpunn_error(f->dev), "taken"))
+        if (out == NULL && c->op == NULL && !is_one_call(cases[c->index].text) &&
+            strstr(gpunn_error(f->dev), "taken"))
             return false;
     }
     MADE(f->dev, out);
     DO(made(f, gpunn_keep(out)));
 
-    const golden_tensor *expected = golden_find(g, "%s/out", c->name), *eval = golden_find(g, "%s/eval", c->name);
+    const golden_tensor *expected = golden_find(g, "%s/out", c->name),
+                        *eval = golden_find(g, "%s/eval", c->name);
     const golden_tensor *grad_out = golden_find(g, "%s/grad_out", c->name);
     assert_non_null(expected);
     const gpunn_shape shape = gpunn_tensor_shape(out);
@@ -536,17 +556,20 @@ static bool run_values(fixture *f, const golden_case *c)
 
     for (int i = 0; i < g->count; i++) { /* parameters and buffers */
         const golden_tensor *t = &g->tensors[i];
-        if (strncmp(t->name, c->name, prefix - 1) != 0 || strncmp(t->name + prefix - 1, "/param.", 7) != 0) continue;
+        if (strncmp(t->name, c->name, prefix - 1) != 0 || strncmp(t->name + prefix - 1, "/param.", 7) != 0)
+            continue;
         gpunn_tensor *p = gpunn_find(model, t->name + prefix + 6);
         if (p == NULL) fail_msg("the layer has no %s", t->name + prefix + 6);
-        for (int k = 0; k < GPUNN_MAX_RANK; k++) assert_int_equal(gpunn_tensor_shape(p).dim[k], t->shape.dim[k]);
+        for (int k = 0; k < GPUNN_MAX_RANK; k++)
+            assert_int_equal(gpunn_tensor_shape(p).dim[k], t->shape.dim[k]);
         DO(gpunn_write(p, t->data, t->bytes));
     }
 
     if (grad_out) { /* training: the gradient of sum(out * grad_out) */
         gpunn_tensor *y = out, *w, *loss;
         if (shape.dim[0] < -1) /* several times the batch, which an input cannot have */
-            BUILD(y, gpunn_reshape(out, GPUNN_SHAPE(GPUNN_BATCH, -shape.dim[0], expected->count / expected->shape.dim[0])));
+            BUILD(y, gpunn_reshape(out, GPUNN_SHAPE(GPUNN_BATCH, -shape.dim[0],
+                                                    expected->count / expected->shape.dim[0])));
         BUILD(w, gpunn_input(model, "grad_out", GPUNN_F32, gpunn_tensor_shape(y)));
         DO(gpunn_write(w, grad_out->data, grad_out->bytes));
         BUILD(loss, gpunn_sum(gpunn_mul(y, w), GPUNN_ALL, false));
@@ -565,7 +588,8 @@ static bool run_values(fixture *f, const golden_case *c)
     return true;
 }
 
-/* Allocation after allocation fails: one, all from there on until the call is made again, one of the GPU's. */
+/* Allocation after allocation fails: one, all from there on until the call is made again, one of the
+ * GPU's. */
 static void run_failing(fixture *f, const golden_case *c, long step)
 {
     enum { ONE, ALL_ON, GPU_ONE, GPU_ALL_ON, KINDS };
@@ -584,7 +608,8 @@ static void run_failing(fixture *f, const golden_case *c, long step)
             if (kind >= GPU_ONE) (void)emulator_fail_allocation(n, kind == GPU_ALL_ON);
             (void)snprintf(what, sizeof what, "%s %ld", names[kind], n);
             const bool whole = run_values(f, c);
-            reached = kind < GPU_ONE ? f->memory.calls >= start + n : !failing || !emulator_fail_allocation(0, false);
+            reached = kind < GPU_ONE ? f->memory.calls >= start + n
+                                     : !failing || !emulator_fail_allocation(0, false);
             if (!whole) {
                 gpunn_clear_error(f->dev);
                 gpunn_model_destroy(f->model);
@@ -619,10 +644,12 @@ static void run_case(void **state)
 static int begins(const char *name, const char *op)
 {
     size_t length = strlen(op);
-    return strncmp(name, op, length) == 0 && (name[length] == '.' || name[length] == '/' || name[length] == '_');
+    return strncmp(name, op, length) == 0 &&
+           (name[length] == '.' || name[length] == '/' || name[length] == '_');
 }
 
-/* Every group of the golden files needs a builder here, and every builder and every op of the header's table a group. */
+/* Every group of the golden files needs a builder here, and every builder and every op of the header's table
+ * a group. */
 static char missing[8192];
 static void note_missing(const char *name, const char *what)
 {
@@ -637,8 +664,9 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample",    "norms",  "picks",
-                                        "conv",        "pool",   "rnn",    "resize", "criteria",  "encodings", "tensors"};
+    static const char *const files[] = {"elementwise", "layers", "shapes",   "losses",    "attention",
+                                        "sample",      "norms",  "picks",    "conv",      "pool",
+                                        "rnn",         "resize", "criteria", "encodings", "tensors"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];
@@ -671,7 +699,8 @@ int main(void)
                 if (begins(name, "prelu")) c->op = op_prelu;
             } else {
                 for (int j = 0; j < COUNT(cases); j++)
-                    if (strcmp(cases[j].file, files[i]) == 0 && strcmp(cases[j].name, c->name) == 0) c->index = j;
+                    if (strcmp(cases[j].file, files[i]) == 0 && strcmp(cases[j].name, c->name) == 0)
+                        c->index = j;
             }
             if (c->index < 0 && c->op == NULL) {
                 note_missing(c->name, "has no builder in tests/ops/golden.c");
@@ -687,7 +716,8 @@ int main(void)
         while (i < count && !(list[i].op == NULL && list[i].index == j)) i++;
         if (i == count) note_missing(cases[j].name, "has no case in tests/golden");
     }
-    for (int i = 0; i < count; i++) test_count += each_backend(tests + test_count, list[i].name, run_case, &list[i]);
+    for (int i = 0; i < count; i++)
+        test_count += each_backend(tests + test_count, list[i].name, run_case, &list[i]);
     for (int i = 0; i < test_count; i++) tests[i].teardown_func = teardown;
     test_count += missing_backends(tests + test_count);
     const struct CMUnitTest complete = cmocka_unit_test(test_complete);

@@ -1,5 +1,5 @@
-/* Models of each precision against the same model on the CPU, which computes in F32: outputs, losses, gradients; F32 masters; the loss
- * scale of F16 through overflow, checkpoint and device. */
+/* Models of each precision against the same model on the CPU, which computes in F32: outputs, losses,
+ * gradients; F32 masters; the loss scale of F16 through overflow, checkpoint and device. */
 #include "../test.h"
 
 typedef struct precision_case {
@@ -14,7 +14,8 @@ enum { STEPS = 10, BATCH = 8 };
 static gpunn_tensor *attention(gpunn_tensor *x)
 {
     gpunn_tensor *q = gpunn_linear(x, "q", .out_features = 8), *k = gpunn_linear(x, "k", .out_features = 8);
-    gpunn_tensor *weights = gpunn_softmax(gpunn_mul_scalar(gpunn_matmul(q, k, .transpose_b = true), 0.35f), -1);
+    gpunn_tensor *weights = gpunn_softmax(gpunn_mul_scalar(gpunn_matmul(q, k, .transpose_b = true), 0.35f),
+                                          -1);
     return gpunn_matmul(weights, gpunn_linear(x, "v", .out_features = 8));
 }
 
@@ -32,10 +33,11 @@ static gpunn_tensor *criteria(gpunn_tensor *h, gpunn_tensor *t)
     gpunn_tensor *sign = gpunn_sign(gpunn_add_scalar(gpunn_cast(t, GPUNN_F32), -0.5f));
     gpunn_tensor *pair[2] = {gpunn_softmax(gpunn_reshape(a, GPUNN_SHAPE(GPUNN_BATCH, 2, 5)), 1),
                              gpunn_softmax(gpunn_reshape(b, GPUNN_SHAPE(GPUNN_BATCH, 2, 5)), 1)};
-    gpunn_tensor *steps = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 3)), "steps", .out_features = 5);
+    gpunn_tensor *steps = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 3)), "steps",
+                                       .out_features = 5);
     gpunn_tensor *losses[] = {
-        gpunn_ctc_loss(gpunn_log_softmax(steps, 2), gpunn_reshape(t, GPUNN_SHAPE(GPUNN_BATCH, 1)), alike(t, 6, GPUNN_I64),
-                       alike(t, 1, GPUNN_I32), .blank = 3, .batch_first = true),
+        gpunn_ctc_loss(gpunn_log_softmax(steps, 2), gpunn_reshape(t, GPUNN_SHAPE(GPUNN_BATCH, 1)),
+                       alike(t, 6, GPUNN_I64), alike(t, 1, GPUNN_I32), .blank = 3, .batch_first = true),
         gpunn_cosine_embedding_loss(a, b, sign, .margin = -0.5f),
         gpunn_triplet_margin_loss(a, b, gpunn_sin(a), .margin = 9),
         gpunn_multi_margin_loss(a, t, .p = 2, .margin = 3),
@@ -46,29 +48,36 @@ static gpunn_tensor *criteria(gpunn_tensor *h, gpunn_tensor *t)
     return gpunn_mul_scalar(sum, 1.0f / COUNT(losses));
 }
 
-/* Residual blocks whose filters are turned: wide, narrow and large ones, of groups, of one cell, over images of one cell. */
+/* Residual blocks whose filters are turned: wide, narrow and large ones, of groups, of one cell, over images
+ * of one cell. */
 static gpunn_tensor *blocks(gpunn_tensor *x)
 {
-    gpunn_tensor *h = gpunn_conv2d(x, "stem", .out_channels = 40, .kernel_size = 6, .padding = 3, .no_bias = true);
+    gpunn_tensor *h = gpunn_conv2d(x, "stem", .out_channels = 40, .kernel_size = 6, .padding = 3,
+                                   .no_bias = true);
     h = gpunn_max_pool2d(gpunn_relu(gpunn_batch_norm2d(h, "stem_bn")), .kernel_size = 2);
-    gpunn_tensor *a = gpunn_conv2d(h, "a1", .out_channels = 40, .kernel_size = 3, .padding = 1, .no_bias = true);
+    gpunn_tensor *a = gpunn_conv2d(h, "a1", .out_channels = 40, .kernel_size = 3, .padding = 1,
+                                   .no_bias = true);
     a = gpunn_relu(gpunn_batch_norm2d(a, "a1_bn"));
     a = gpunn_conv2d(a, "a2", .out_channels = 40, .kernel_size = 3, .padding = 1, .groups = 4);
     h = gpunn_relu(gpunn_add(gpunn_batch_norm2d(a, "a2_bn"), h));
     a = gpunn_conv2d(h, "b1", .out_channels = 12, .kernel_size = 3, .padding = 1, .stride = 2);
     a = gpunn_relu(gpunn_batch_norm2d(a, "b1_bn"));
-    a = gpunn_batch_norm2d(gpunn_conv2d(a, "b2", .out_channels = 12, .kernel_size = 3, .padding = 1), "b2_bn");
+    a = gpunn_batch_norm2d(gpunn_conv2d(a, "b2", .out_channels = 12, .kernel_size = 3, .padding = 1),
+                           "b2_bn");
     h = gpunn_conv2d(h, "side", .out_channels = 12, .kernel_size = 1, .stride = 2);
     h = gpunn_relu(gpunn_add(gpunn_batch_norm2d(h, "side_bn"), a));
-    h = gpunn_add(h, gpunn_conv2d(h, "depthwise", .out_channels = 12, .kernel_size = 3, .padding = 1, .groups = 12));
+    h = gpunn_add(
+        h, gpunn_conv2d(h, "depthwise", .out_channels = 12, .kernel_size = 3, .padding = 1, .groups = 12));
     h = gpunn_adaptive_avg_pool2d(h, 1, 1);
-    a = gpunn_batch_norm2d(gpunn_conv2d(h, "cell", .out_channels = 12, .kernel_size = 3, .padding = 1), "cell_bn");
+    a = gpunn_batch_norm2d(gpunn_conv2d(h, "cell", .out_channels = 12, .kernel_size = 3, .padding = 1),
+                           "cell_bn");
     return gpunn_flatten(gpunn_relu(gpunn_add(h, a)));
 }
 
-/* x with what a transformer's part makes of it: attention of separate q, k and v, then linear layers; F32 sums, whose norms come
- * before each part, or after it. */
-static gpunn_tensor *block(gpunn_tensor *x, const char *name, int rows, int width, int heads, bool norm_first, bool no_bias)
+/* x with what a transformer's part makes of it: attention of separate q, k and v, then linear layers; F32
+ * sums, whose norms come before each part, or after it. */
+static gpunn_tensor *block(gpunn_tensor *x, const char *name, int rows, int width, int heads, bool norm_first,
+                           bool no_bias)
 {
     static const char *const parts[] = {"n1", "q", "k", "v", "o", "n2", "f1", "f2"};
     char                     names[COUNT(parts)][32];
@@ -79,7 +88,8 @@ static gpunn_tensor *block(gpunn_tensor *x, const char *name, int rows, int widt
         part[i] = gpunn_reshape(gpunn_linear(h, names[1 + i], .out_features = 8 * heads, .no_bias = no_bias),
                                 GPUNN_SHAPE(GPUNN_BATCH, rows, heads, 8));
     h = gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .heads_last = true);
-    h = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, rows, 8 * heads)), names[4], .out_features = width);
+    h = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, rows, 8 * heads)), names[4],
+                     .out_features = width);
     x = gpunn_add(h, x);
     if (!norm_first) x = gpunn_layer_norm(x, names[0]);
     h = norm_first ? gpunn_rms_norm(x, names[5], .dims = 1) : x;
@@ -95,7 +105,9 @@ static net make(gpunn_model *model, int which)
     n.x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 6, 6));
     n.t = gpunn_input(model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     gpunn_tensor *h = gpunn_reshape(n.x, GPUNN_SHAPE(GPUNN_BATCH, 6, 6));
-    if (which == 1) { /* linear with relu, gelu_tanh and a residual; an F32 value read by two products; padding, concat, slices */
+    /* linear with relu, gelu_tanh and a residual; an F32 value read by two products; padding, concat,
+     * slices */
+    if (which == 1) {
         h = gpunn_flatten(n.x);
         gpunn_tensor *a = gpunn_gelu_tanh(gpunn_linear(h, "fc1", .out_features = 17));
         gpunn_tensor *b = gpunn_relu(gpunn_linear(h, "fc2", .out_features = 17));
@@ -106,101 +118,129 @@ static net make(gpunn_model *model, int which)
         h = gpunn_gelu_tanh(h);
     } else if (which == 2) {
         h = gpunn_add(attention(h), gpunn_linear(h, "skip", .out_features = 8));
-        h = gpunn_add(h, gpunn_linear(gpunn_rms_norm(gpunn_layer_norm(h, "ln"), "norm", .dims = 2), "fc", .out_features = 8));
+        h = gpunn_add(h, gpunn_linear(gpunn_rms_norm(gpunn_layer_norm(h, "ln"), "norm", .dims = 2), "fc",
+                                      .out_features = 8));
         h = gpunn_layer_norm(gpunn_flatten(h), "ln2", .no_affine = true);
-    } else if (which == 4) { /* attention: what cuDNN takes, all in one or heads that share keys; then with dropout and a mask */
+    } else if (which == 4) {
+        /* attention: what cuDNN takes, all in one or heads that share keys; then with dropout and a mask */
         static const float mask[6] = {0, -1, 0.5f, 0, -INFINITY, 2};
         gpunn_tensor      *qkv = gpunn_linear(h, "qkv", .out_features = 48);
         qkv = gpunn_reshape(qkv, GPUNN_SHAPE(GPUNN_BATCH, 6, 3, 2, 8));
         h = gpunn_scaled_dot_product_attention(qkv, NULL, NULL, .is_causal = true);
         h = gpunn_add(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 16)),
                       gpunn_parameter(model, "p", GPUNN_SHAPE(16), (gpunn_init){0}));
-        gpunn_tensor *q = gpunn_reshape(gpunn_linear(h, "q", .out_features = 32), GPUNN_SHAPE(GPUNN_BATCH, 6, 4, 8));
-        gpunn_tensor *k = gpunn_reshape(gpunn_linear(h, "k", .out_features = 16), GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 8));
-        gpunn_tensor *v = gpunn_reshape(gpunn_linear(h, "v", .out_features = 16), GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 8));
+        gpunn_tensor *q = gpunn_reshape(gpunn_linear(h, "q", .out_features = 32),
+                                        GPUNN_SHAPE(GPUNN_BATCH, 6, 4, 8));
+        gpunn_tensor *k = gpunn_reshape(gpunn_linear(h, "k", .out_features = 16),
+                                        GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 8));
+        gpunn_tensor *v = gpunn_reshape(gpunn_linear(h, "v", .out_features = 16),
+                                        GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 8));
         q = gpunn_scaled_dot_product_attention(q, k, v, .heads_last = true, .enable_gqa = true);
         k = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 8)); /* F32, read by several products */
-        h = gpunn_scaled_dot_product_attention(q, k, k, .dropout_p = 0.3f, .heads_last = true, .enable_gqa = true,
+        h = gpunn_scaled_dot_product_attention(q, k, k, .dropout_p = 0.3f, .heads_last = true,
+                                               .enable_gqa = true,
                                                .mask = gpunn_constant(model, GPUNN_SHAPE(6), mask));
         h = gpunn_flatten(h);
-    } else if (which == 5) { /* a table of words that also scores them, one of 16 bits, picked elements of 16-bit values */
+    } else if (
+        which ==
+        5) { /* a table of words that also scores them, one of 16 bits, picked elements of 16-bit values */
         static const float steps[11] = {1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6};
         h = gpunn_reshape(n.x, GPUNN_SHAPE(GPUNN_BATCH, 36, 1));
         gpunn_tensor *t = gpunn_cast(gpunn_mul_scalar(gpunn_sigmoid(h), 10.9f), GPUNN_I64);
-        gpunn_tensor *a = gpunn_mul(gpunn_embedding(gpunn_reshape(t, GPUNN_SHAPE(GPUNN_BATCH, 36)), "words", .num_embeddings = 11,
-                                                    .embedding_dim = 8, .padding_idx = 4),
+        gpunn_tensor *a = gpunn_mul(gpunn_embedding(gpunn_reshape(t, GPUNN_SHAPE(GPUNN_BATCH, 36)), "words",
+                                                    .num_embeddings = 11, .embedding_dim = 8,
+                                                    .padding_idx = 4),
                                     h);
         gpunn_tensor *b = gpunn_find(model, "words.weight");
         a = gpunn_linear(gpunn_tanh(gpunn_linear(a, "fc", .out_features = 8)), "scores", .weight = b);
-        b = gpunn_embedding(t, "half",
-                            .weight = gpunn_matmul(b, gpunn_parameter(model, "p", GPUNN_SHAPE(8, 3), (gpunn_init){0})));
+        b = gpunn_embedding(
+            t, "half",
+            .weight = gpunn_matmul(b, gpunn_parameter(model, "p", GPUNN_SHAPE(8, 3), (gpunn_init){0})));
         gpunn_tensor *rows = gpunn_mul(h, gpunn_constant(model, GPUNN_SHAPE(11), steps));
         rows = gpunn_cast(gpunn_mul_scalar(gpunn_sigmoid(rows), 35.9f), GPUNN_I32);
-        gpunn_tensor *c[5] = {gpunn_gather(a, 2, t), gpunn_gather(a, 1, rows), gpunn_reshape(b, GPUNN_SHAPE(GPUNN_BATCH, 36, 3)),
+        gpunn_tensor *c[5] = {gpunn_gather(a, 2, t), gpunn_gather(a, 1, rows),
+                              gpunn_reshape(b, GPUNN_SHAPE(GPUNN_BATCH, 36, 3)),
                               gpunn_scatter_add(a, 1, rows, a), gpunn_randn_like(a)};
         h = gpunn_flatten(gpunn_concat(c, 5, 2));
     } else if (which ==
-               7) { /* 16-bit images at an F32 grid, and at a 16-bit one, and in boxes; an affine grid from 16-bit numbers */
+               /* 16-bit images at an F32 grid, and at a 16-bit one, and in boxes; an affine grid from
+                * 16-bit numbers */
+               7) {
         static const float still[6] = {0.8f, 0, 0.05f, 0, 0.8f, 0.03f}, box[5] = {0, 0.5f, 1.25f, 4.5f, 5};
-        gpunn_tensor      *image = gpunn_conv2d(n.x, "conv", .out_channels = 3, .kernel_size = 3, .padding = 1);
-        gpunn_tensor *theta = gpunn_mul_scalar(gpunn_tanh(gpunn_linear(gpunn_flatten(n.x), "theta", .out_features = 6)), 0.02f);
-        theta = gpunn_reshape(gpunn_add(theta, gpunn_constant(model, GPUNN_SHAPE(6), still)), GPUNN_SHAPE(GPUNN_BATCH, 2, 3));
+        gpunn_tensor *image = gpunn_conv2d(n.x, "conv", .out_channels = 3, .kernel_size = 3, .padding = 1);
+        gpunn_tensor *theta = gpunn_mul_scalar(
+            gpunn_tanh(gpunn_linear(gpunn_flatten(n.x), "theta", .out_features = 6)), 0.02f);
+        theta = gpunn_reshape(gpunn_add(theta, gpunn_constant(model, GPUNN_SHAPE(6), still)),
+                              GPUNN_SHAPE(GPUNN_BATCH, 2, 3));
         gpunn_tensor *a = gpunn_grid_sample(image, gpunn_affine_grid(theta, GPUNN_SHAPE(5, 7), false));
         gpunn_tensor *grid = gpunn_tanh(gpunn_linear(gpunn_flatten(image), "grid", .out_features = 24));
         gpunn_tensor *b = gpunn_grid_sample(n.x, gpunn_reshape(grid, GPUNN_SHAPE(GPUNN_BATCH, 3, 4, 2)),
                                             .padding_mode = GPUNN_GRID_BORDER, .align_corners = true);
-        gpunn_tensor *part = gpunn_roi_align(image, gpunn_constant(model, GPUNN_SHAPE(1, 5), box), .output_size = 2,
-                                             .aligned = true);
+        gpunn_tensor *part = gpunn_roi_align(image, gpunn_constant(model, GPUNN_SHAPE(1, 5), box),
+                                             .output_size = 2, .aligned = true);
         gpunn_tensor *both[2] = {gpunn_flatten(a), gpunn_flatten(b)};
         h = gpunn_mul_scalar(gpunn_add(gpunn_concat(both, 2, 1), gpunn_mean(part, GPUNN_ALL, false)), 0.5f);
     } else if (which == 6) { /* convolutions of all axes, there and back */
-        h = gpunn_silu(gpunn_conv_transpose2d(n.x, "up2", .out_channels = 6, .kernel_size = 3, .stride = 2, .output_padding = 1));
+        h = gpunn_silu(gpunn_conv_transpose2d(n.x, "up2", .out_channels = 6, .kernel_size = 3, .stride = 2,
+                                              .output_padding = 1));
         h = gpunn_silu(gpunn_conv2d(h, "down2", .out_channels = 4, .kernel_size = 3, .stride = 2));
         gpunn_tensor *line = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 36));
         gpunn_tensor *volume = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 2, 2, 6, 6));
-        line = gpunn_silu(gpunn_conv1d(line, "down1", .out_channels = 8, .kernel_size = 3, .stride = 2, .groups = 4));
+        line = gpunn_silu(
+            gpunn_conv1d(line, "down1", .out_channels = 8, .kernel_size = 3, .stride = 2, .groups = 4));
         line = gpunn_conv_transpose1d(line, "up1", .out_channels = 4, .kernel_size = 4, .stride = 2);
-        volume = gpunn_silu(gpunn_conv3d(volume, "down3", .out_channels = 3, .kernel_size = 2, .strides = {1, 2, 2}));
+        volume = gpunn_silu(
+            gpunn_conv3d(volume, "down3", .out_channels = 3, .kernel_size = 2, .strides = {1, 2, 2}));
         volume = gpunn_conv_transpose3d(volume, "up3", .out_channels = 4, .kernel_size = 2, .stride = 2);
         gpunn_tensor *both[2] = {gpunn_reshape(line, GPUNN_SHAPE(GPUNN_BATCH, 4, 36)),
                                  gpunn_reshape(volume, GPUNN_SHAPE(GPUNN_BATCH, 4, 72))};
         h = gpunn_flatten(gpunn_silu(gpunn_concat(both, 2, 2)));
-    } else if (which == 8) { /* recurrent layers, F32 among 16-bit values: initial and final states, both directions */
+    } else if (which ==
+               8) { /* recurrent layers, F32 among 16-bit values: initial and final states, both directions */
         gpunn_tensor *state = gpunn_reshape(gpunn_linear(gpunn_flatten(n.x), "start", .out_features = 7),
                                             GPUNN_SHAPE(GPUNN_BATCH, 1, 7));
         gpunn_tensor *h_0 = gpunn_permute(state, GPUNN_AXES(1, 0, 2)), *h_n, *c_n;
         h = gpunn_linear(h, "in", .out_features = 9);
-        h = gpunn_lstm(h, "lstm", .hidden_size = 7, .batch_first = true, .h_0 = h_0, .c_0 = gpunn_tanh(h_0), .h_n = &h_n,
-                       .c_n = &c_n);
+        h = gpunn_lstm(h, "lstm", .hidden_size = 7, .batch_first = true, .h_0 = h_0, .c_0 = gpunn_tanh(h_0),
+                       .h_n = &h_n, .c_n = &c_n);
         h = gpunn_gru(gpunn_linear(h, "between", .out_features = 8), "gru", .hidden_size = 5, .num_layers = 2,
                       .batch_first = true, .bidirectional = true);
-        h = gpunn_lstm(gpunn_linear(h, "before", .out_features = 6), "narrow", .hidden_size = 5, .batch_first = true,
-                       .bidirectional = true, .proj_size = 3,
+        h = gpunn_lstm(gpunn_linear(h, "before", .out_features = 6), "narrow", .hidden_size = 5,
+                       .batch_first = true, .bidirectional = true, .proj_size = 3,
                        .h_0 = gpunn_reshape(gpunn_slice(h_0, 2, 0, 6, 1), GPUNN_SHAPE(2, GPUNN_BATCH, 3)));
         h = gpunn_rnn(h, "rnn", .hidden_size = 6, .batch_first = true, .no_bias = true);
-        gpunn_tensor *both[2] = {gpunn_flatten(h), gpunn_flatten(gpunn_permute(gpunn_add(h_n, c_n), GPUNN_AXES(1, 0, 2)))};
+        gpunn_tensor *both[2] = {gpunn_flatten(h),
+                                 gpunn_flatten(gpunn_permute(gpunn_add(h_n, c_n), GPUNN_AXES(1, 0, 2)))};
         h = gpunn_concat(both, 2, 1);
     } else if (which == 9) { /* what the losses of 16-bit values read */
         h = gpunn_silu(gpunn_linear(gpunn_flatten(n.x), "fc", .out_features = 18));
     } else if (which == 10) {
         h = blocks(n.x);
-    } else if (which == 11) { /* blocks of transformers; a norm and the gradient of a branch that the program reads, too */
+    } else if (
+        which ==
+        11) { /* blocks of transformers; a norm and the gradient of a branch that the program reads, too */
         h = block(block(h, "a", 6, 6, 4, true, false), "b", 6, 6, 3, true, true);
         h = gpunn_reshape(gpunn_pad(gpunn_flatten(h), .after = {0, 4}), GPUNN_SHAPE(GPUNN_BATCH, 5, 8));
         h = block(block(h, "c", 5, 8, 3, false, false), "d", 5, 8, 2, false, false);
-        gpunn_tensor *b = gpunn_set_name(gpunn_retain_grad(gpunn_keep(gpunn_linear(h, "e", .out_features = 8))), "inner");
+        gpunn_tensor *b = gpunn_set_name(
+            gpunn_retain_grad(gpunn_keep(gpunn_linear(h, "e", .out_features = 8))), "inner");
         h = gpunn_set_name(gpunn_keep(gpunn_layer_norm(gpunn_add(b, h), "f")), "kept");
         h = gpunn_flatten(gpunn_linear(h, "g", .out_features = 3));
     } else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
         gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
-        gpunn_tensor *b = gpunn_silu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
-        gpunn_tensor *c[2] = {gpunn_add(gpunn_mul_scalar(a, 0.5f), gpunn_dropout(b, 0.3f)), gpunn_mul(b, gpunn_tanh(n.x))};
+        gpunn_tensor *b = gpunn_silu(
+            gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
+        gpunn_tensor *c[2] = {gpunn_add(gpunn_mul_scalar(a, 0.5f), gpunn_dropout(b, 0.3f)),
+                              gpunn_mul(b, gpunn_tanh(n.x))};
         h = gpunn_keep(gpunn_set_name(gpunn_silu(gpunn_concat(c, 2, 1)), "kept"));
         h = gpunn_group_norm(h, "gn", .num_groups = 4);
-        h = gpunn_conv2d(h, "conv3", .out_channels = 8, .kernel_size = 3, .groups = 2, .stride = 1, .padding = 1);
-        b = gpunn_silu(gpunn_conv2d(b, "each", .out_channels = 12, .kernel_size = 3, .padding = 1, .groups = 6));
+        h = gpunn_conv2d(h, "conv3", .out_channels = 8, .kernel_size = 3, .groups = 2, .stride = 1,
+                         .padding = 1);
+        b = gpunn_silu(
+            gpunn_conv2d(b, "each", .out_channels = 12, .kernel_size = 3, .padding = 1, .groups = 6));
         b = gpunn_pad(b, .before = {0, 0, 1, 1}, .after = {0, 0, 1, 1});
-        b = gpunn_set_name(gpunn_keep(gpunn_conv2d(b, "conv4", .out_channels = 8, .kernel_size = 3)), "inner");
+        b = gpunn_set_name(gpunn_keep(gpunn_conv2d(b, "conv4", .out_channels = 8, .kernel_size = 3)),
+                           "inner");
         a = gpunn_silu(gpunn_add(h, gpunn_retain_grad(b)));
         b = gpunn_avg_pool2d(gpunn_avg_pool2d(a, .kernel_size = 2), .kernel_size = 2, .padding = 1);
         b = gpunn_pad(b, .before = {0, 0, 1}, .after = {0, 0, 0, 1}, .mode = GPUNN_PAD_REFLECT);
@@ -210,8 +250,10 @@ static net make(gpunn_model *model, int which)
     }
     n.logits = gpunn_linear(h, "out", .out_features = 3);
     n.loss = gpunn_cross_entropy(n.logits, n.t);
-    if (which == 9) n.loss = gpunn_mul_scalar(gpunn_add(n.loss, criteria(h, n.t)), 0.0625f); /* times 65536 is an F16 still */
-    gpunn_tensor *shared = which == 10 ? gpunn_find(model, "b2.weight") : NULL;              /* its gradient has two parts */
+    /* times 65536 is an F16 still */
+    if (which == 9) n.loss = gpunn_mul_scalar(gpunn_add(n.loss, criteria(h, n.t)), 0.0625f);
+    /* its gradient has two parts */
+    gpunn_tensor *shared = which == 10 ? gpunn_find(model, "b2.weight") : NULL;
     if (shared) {
         shared = gpunn_sum(gpunn_square(shared), GPUNN_ALL, false);
         n.loss = gpunn_mul_scalar(gpunn_add(n.loss, gpunn_mul_scalar(shared, 0.03f)), 0.0625f); /* here too */
@@ -242,8 +284,8 @@ static double norm_of(gpunn_device *dev, gpunn_tensor *t)
 }
 
 /* floor: of the size that differences are compared with. */
-static void check_tensor(fixture *f, gpunn_tensor *t, gpunn_device *cpu, gpunn_tensor *expected, bool gradient, double floor,
-                         double tolerance)
+static void check_tensor(fixture *f, gpunn_tensor *t, gpunn_device *cpu, gpunn_tensor *expected,
+                         bool gradient, double floor, double tolerance)
 {
     size_t bytes = gpunn_tensor_bytes(t);
     float *a = malloc(bytes), *b = malloc(bytes);
@@ -254,8 +296,8 @@ static void check_tensor(fixture *f, gpunn_tensor *t, gpunn_device *cpu, gpunn_t
     double  size = distance(b, zeros, n), error = distance(a, b, n) / (size > floor ? size : floor);
     free(zeros);
     if (!(error <= tolerance))
-        fail_msg("%s%s: off by %g of its size, %g allowed", gradient ? "gradient of " : "", gpunn_tensor_name(expected), error,
-                 tolerance);
+        fail_msg("%s%s: off by %g of its size, %g allowed", gradient ? "gradient of " : "",
+                 gpunn_tensor_name(expected), error, tolerance);
     free(a), free(b);
 }
 
@@ -278,8 +320,9 @@ static void test_precision(void **state)
     fixture              *f = *state;
     const precision_case *c = f->data;
     gpunn_device         *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1);
-    gpunn_model          *reference = gpunn_model_create(cpu), *model = gpunn_model_create(f->dev, .precision = c->precision);
-    net                   r = make(reference, c->model), n = make(model, c->model);
+    gpunn_model          *reference = gpunn_model_create(cpu),
+                *model = gpunn_model_create(f->dev, .precision = c->precision);
+    net r = make(reference, c->model), n = make(model, c->model);
     gpunn_retain_grad(n.logits), gpunn_retain_grad(r.logits);
     gpunn_retain_grad(n.x), gpunn_retain_grad(r.x);
     gpunn_set_name(r.logits, "logits");
@@ -289,9 +332,12 @@ static void test_precision(void **state)
     check_tensor(f, n.logits, cpu, r.logits, true, 0, c->tolerance);
     check_tensor(f, n.x, cpu, r.x, true, 0, 2 * c->tolerance);
     if (c->model == 3 || c->model == 11) {
-        check_tensor(f, gpunn_find(model, "kept"), cpu, gpunn_find(reference, "kept"), false, 0, c->tolerance);
-        check_tensor(f, gpunn_find(model, "inner"), cpu, gpunn_find(reference, "inner"), false, 0, c->tolerance);
-        check_tensor(f, gpunn_find(model, "inner"), cpu, gpunn_find(reference, "inner"), true, 0, c->tolerance);
+        check_tensor(f, gpunn_find(model, "kept"), cpu, gpunn_find(reference, "kept"), false, 0,
+                     c->tolerance);
+        check_tensor(f, gpunn_find(model, "inner"), cpu, gpunn_find(reference, "inner"), false, 0,
+                     c->tolerance);
+        check_tensor(f, gpunn_find(model, "inner"), cpu, gpunn_find(reference, "inner"), true, 0,
+                     c->tolerance);
     }
     if (c->model == 11) check_fine(f, gpunn_find(model, "kept"));
     double largest = 0; /* some gradients are 0 but for rounding: a bias before a batch norm */
@@ -303,7 +349,8 @@ static void test_precision(void **state)
     }
     for (int i = 0; i < gpunn_parameter_count(model); i++) {
         gpunn_tensor *p = gpunn_parameter_at(model, i), *q = gpunn_parameter_at(reference, i);
-        if (strstr(gpunn_tensor_name(p), "running") == NULL) check_tensor(f, p, cpu, q, true, 0.1 * largest, 3 * c->tolerance);
+        if (strstr(gpunn_tensor_name(p), "running") == NULL)
+            check_tensor(f, p, cpu, q, true, 0.1 * largest, 3 * c->tolerance);
     }
     gpunn_optimizer *a = MADE(f->dev, gpunn_sgd(model, .lr = 0.02f, .momentum = 0.9f)),
                     *b = MADE(cpu, gpunn_sgd(reference, .lr = 0.02f, .momentum = 0.9f));
@@ -327,14 +374,16 @@ static void test_precision(void **state)
     gpunn_model_destroy(model), gpunn_model_destroy(reference), gpunn_device_close(cpu);
 }
 
-/* Attention of x to y with a mask of every kind: rows that see no key, numbers that are large, keys that fill no tile. */
+/* Attention of x to y with a mask of every kind: rows that see no key, numbers that are large, keys that fill
+ * no tile. */
 typedef struct masked_case {
     const char *name;
     gpunn_dtype dtype;
     int         rank, dim[4]; /* of the mask */
     int         l, s, kv_heads;
     bool        causal;
-    float       hidden, added; /* hidden, or false: every third element, all of row 1 where the mask has rows */
+    /* hidden, or false: every third element, all of row 1 where the mask has rows */
+    float hidden, added;
 } masked_case;
 enum { MASKED_N = 3, MASKED_HEADS = 4, MASKED_SIZE = 32 };
 
@@ -355,11 +404,13 @@ static void masked_make(gpunn_device *dev, gpunn_model *model, const masked_case
     t[0] = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, c->l, MASKED_SIZE));
     t[1] = gpunn_input(model, "y", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, c->s, MASKED_SIZE));
     gpunn_tensor *mask = gpunn_input(model, "mask", c->dtype, shape);
-    gpunn_tensor *q = masked_heads(t[0], "q", c->l, MASKED_HEADS), *k = masked_heads(t[1], "k", c->s, c->kv_heads);
+    gpunn_tensor *q = masked_heads(t[0], "q", c->l, MASKED_HEADS),
+                 *k = masked_heads(t[1], "k", c->s, c->kv_heads);
     gpunn_tensor *v = masked_heads(t[1], "v", c->s, c->kv_heads);
-    t[2] = gpunn_scaled_dot_product_attention(q, k, v, .mask = mask, .heads_last = true, .is_causal = c->causal,
-                                              .enable_gqa = true);
-    t[3] = gpunn_linear(gpunn_reshape(t[2], GPUNN_SHAPE(GPUNN_BATCH, c->l, 8 * MASKED_HEADS)), "out", .out_features = 5);
+    t[2] = gpunn_scaled_dot_product_attention(q, k, v, .mask = mask, .heads_last = true,
+                                              .is_causal = c->causal, .enable_gqa = true);
+    t[3] = gpunn_linear(gpunn_reshape(t[2], GPUNN_SHAPE(GPUNN_BATCH, c->l, 8 * MASKED_HEADS)), "out",
+                        .out_features = 5);
     t[3] = gpunn_sum(gpunn_square(t[3]), GPUNN_ALL, false);
     MADE(dev, t[3]);
     gpunn_retain_grad(t[0]), gpunn_retain_grad(t[1]), gpunn_keep(t[2]);
@@ -377,7 +428,8 @@ static void masked_make(gpunn_device *dev, gpunn_model *model, const masked_case
         seen[i] = !hidden;
         values[i] = hidden ? c->hidden : values[i] + c->added;
     }
-    OK(dev, c->dtype == GPUNN_BOOL ? gpunn_write(mask, seen, (size_t)count) : write_floats(mask, values, count));
+    OK(dev,
+       c->dtype == GPUNN_BOOL ? gpunn_write(mask, seen, (size_t)count) : write_floats(mask, values, count));
     free(values), free(seen);
 }
 
@@ -399,7 +451,8 @@ static void test_masks(void **state)
     const precision_case *p = f->data;
     for (int i = 0; i < COUNT(cases); i++) {
         gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1);
-        gpunn_model  *reference = gpunn_model_create(cpu), *model = gpunn_model_create(f->dev, .precision = p->precision);
+        gpunn_model  *reference = gpunn_model_create(cpu),
+                    *model = gpunn_model_create(f->dev, .precision = p->precision);
         gpunn_tensor *r[4], *t[4];
         masked_make(cpu, reference, &cases[i], r), masked_make(f->dev, model, &cases[i], t);
         OK(cpu, gpunn_backward(r[3]));
@@ -409,7 +462,8 @@ static void test_masks(void **state)
         check_tensor(f, t[2], cpu, r[2], false, 0, p->tolerance);
         for (int x = 0; x < 2; x++) check_tensor(f, t[x], cpu, r[x], true, 0, 2 * p->tolerance);
         for (int j = 0; j < gpunn_parameter_count(model); j++)
-            check_tensor(f, gpunn_parameter_at(model, j), cpu, gpunn_parameter_at(reference, j), true, floor, 3 * p->tolerance);
+            check_tensor(f, gpunn_parameter_at(model, j), cpu, gpunn_parameter_at(reference, j), true, floor,
+                         3 * p->tolerance);
         OK(cpu, gpunn_forward(&r[2], 1));
         OK(f->dev, gpunn_forward(&t[2], 1));
         check_tensor(f, t[2], cpu, r[2], false, 0, p->tolerance);
@@ -420,10 +474,11 @@ static void test_masks(void **state)
 /* Updates far below what 16 bits can tell from the weight add up in the F32 masters. */
 static void test_masters(void **state)
 {
-    fixture         *f = *state;
-    gpunn_model     *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_BF16);
-    gpunn_tensor    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
-    gpunn_tensor    *y = gpunn_linear(x, "fc", .out_features = 1, .no_bias = true), *weight = gpunn_find(model, "fc.weight");
+    fixture      *f = *state;
+    gpunn_model  *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_BF16);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor *y = gpunn_linear(x, "fc", .out_features = 1, .no_bias = true),
+                 *weight = gpunn_find(model, "fc.weight");
     gpunn_optimizer *sgd = MADE(f->dev, gpunn_sgd(model, .lr = 1e-4f));
     const float      one = 1;
     gpunn_tensor    *loss = gpunn_sum(y, GPUNN_ALL, false);
@@ -442,7 +497,8 @@ static void test_masters(void **state)
 static void test_move(void **state)
 {
     fixture         *f = *state;
-    gpunn_device    *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_device    *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .realloc_fn = hook_realloc,
+                                             .user = &f->memory);
     gpunn_model     *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_BF16);
     net              n = net_make(model);
     float            before[3 * BATCH], after[3 * BATCH];
@@ -479,7 +535,8 @@ static void test_swap(void **state)
     OK(f->dev, gpunn_forward(&n.logits, 1));
     OK(f->dev, gpunn_read(n.logits, average, sizeof average));
     assert_memory_not_equal(average, trained, sizeof average);
-    gpunn_tensor *bias = gpunn_find(model, "fc1.bias"); /* writing renews the copies, which changes nothing here */
+    /* writing renews the copies, which changes nothing here */
+    gpunn_tensor *bias = gpunn_find(model, "fc1.bias");
     int64_t       count;
     float        *values = read_floats(f->dev, bias, &count);
     OK(f->dev, write_floats(bias, values, count));
@@ -511,11 +568,12 @@ static void check_fresh(fixture *f, gpunn_model *model, net n, gpunn_precision p
     gpunn_model_destroy(other);
 }
 
-/* Turned filters are those of the weights as they are now, however these have changed; their gradients add up, and frozen ones have
- * none. */
+/* Turned filters are those of the weights as they are now, however these have changed; their gradients add
+ * up, and frozen ones have none. */
 static void check_filters(fixture *f, gpunn_precision precision)
 {
-    gpunn_device    *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_device    *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .realloc_fn = hook_realloc,
+                                             .user = &f->memory);
     gpunn_model     *model = gpunn_model_create(f->dev, .precision = precision);
     net              n = make(model, 10);
     const char      *path = test_path(f, "filters.safetensors"), *state = test_path(f, "state.safetensors");
@@ -580,8 +638,10 @@ static void test_loss_scale(void **state)
     fixture      *f = *state;
     gpunn_model  *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_F16);
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
-    gpunn_tensor *h = gpunn_relu(gpunn_linear(x, "fc1", .out_features = 1)), *y = gpunn_linear(h, "fc2", .out_features = 1);
-    gpunn_tensor *weight = gpunn_find(model, "fc2.weight"), *loss = gpunn_mul_scalar(gpunn_mean(y, GPUNN_ALL, false), 4);
+    gpunn_tensor *h = gpunn_relu(gpunn_linear(x, "fc1", .out_features = 1)),
+                 *y = gpunn_linear(h, "fc2", .out_features = 1);
+    gpunn_tensor *weight = gpunn_find(model, "fc2.weight"),
+                 *loss = gpunn_mul_scalar(gpunn_mean(y, GPUNN_ALL, false), 4);
     gpunn_tensor *beside = gpunn_mean(gpunn_batch_norm1d(x, "bn", .no_affine = true), GPUNN_ALL, false);
     loss = MADE(f->dev, gpunn_add(loss, gpunn_mul_scalar(beside, 0)));
     gpunn_optimizer *adam = MADE(f->dev, gpunn_adam(model, .lr = 0.01f));
@@ -605,11 +665,12 @@ static void test_loss_scale(void **state)
     }
     for (int step = 0; step < 3; step++) OK(f->dev, gpunn_train_step(adam, loss));
     assert_true(gpunn_loss_scale(adam, NULL) == scale);
-    after = gpunn_item(weight); /* adam's first steps move by the rate: bias corrections do not count what was skipped */
+    /* adam's first steps move by the rate: bias corrections do not count what was skipped */
+    after = gpunn_item(weight);
     int moved = f->backend->type == GPUNN_DEVICE_CPU ? 4 : 3;
     check_close(&after, &(float){1 - 0.01f * (float)moved}, 1, 0, 1e-4);
-    OK(f->dev,
-       gpunn_ema_swap(adam)); /* nor do averages: 1, 2, 3 steps count 1/4, 1/4, 1/2, the CPU's 1, 2, 3, 4 1/8, 1/8, 1/4, 1/2 */
+    /* nor do averages: 1, 2, 3 steps count 1/4, 1/4, 1/2, the CPU's 1, 2, 3, 4 1/8, 1/8, 1/4, 1/2 */
+    OK(f->dev, gpunn_ema_swap(adam));
     float average = gpunn_item(weight), steps = moved == 4 ? 3.125f : 2.25f;
     check_close(&average, &(float){1 - 0.01f * steps}, 1, 0, 1e-4);
     OK(f->dev, gpunn_ema_swap(adam));
@@ -650,9 +711,11 @@ static float rounded(float x)
     return x;
 }
 
-/* c[m, n] against the sums over k of a[i * a_row + p * a_col] b[p * b_row + j * b_col], of BF16 or as they are. */
-static void check_product(gpunn_device *dev, gpunn_tensor *t, bool gradient, bool bf16, int64_t m, int64_t n, int64_t k,
-                          const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t b_row, int64_t b_col)
+/* c[m, n] against the sums over k of a[i * a_row + p * a_col] b[p * b_row + j * b_col], of BF16 or as they
+ * are. */
+static void check_product(gpunn_device *dev, gpunn_tensor *t, bool gradient, bool bf16, int64_t m, int64_t n,
+                          int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                          int64_t b_row, int64_t b_col)
 {
     const size_t bytes = (size_t)(m * n) * sizeof(float);
     float       *c = malloc(bytes);
@@ -693,12 +756,15 @@ static void train_product(fixture *f, const product *s, bool layer, bool bf16)
     OK(f->dev, write_floats(dy, s->dy, s->rows * s->out));
     OK(f->dev, gpunn_backward(loss));
     const bool many = bf16 && s->rows >= 32;
-    check_product(f->dev, y, false, many && s->out >= 16 && s->in >= 32, s->rows, s->out, s->in, s->x, s->in, 1, s->w, 1, s->in);
-    check_product(f->dev, x, true, many && s->in >= 16 && s->out >= 32, s->rows, s->in, s->out, s->dy, s->out, 1, s->w, s->in, 1);
-    check_product(f->dev, w, true, many && s->in >= 16 && s->out >= 32, s->out, s->in, s->rows, s->dy, 1, s->out, s->x, s->in, 1);
+    check_product(f->dev, y, false, many && s->out >= 16 && s->in >= 32, s->rows, s->out, s->in, s->x, s->in,
+                  1, s->w, 1, s->in);
+    check_product(f->dev, x, true, many && s->in >= 16 && s->out >= 32, s->rows, s->in, s->out, s->dy, s->out,
+                  1, s->w, s->in, 1);
+    check_product(f->dev, w, true, many && s->in >= 16 && s->out >= 32, s->out, s->in, s->rows, s->dy, 1,
+                  s->out, s->x, s->in, 1);
     OK(f->dev, gpunn_forward(&y, 1));
-    check_product(f->dev, y, false, (many || (layer && bf16 && s->rows > 1)) && s->out >= 16 && s->in >= 32, s->rows, s->out,
-                  s->in, s->x, s->in, 1, s->w, 1, s->in);
+    check_product(f->dev, y, false, (many || (layer && bf16 && s->rows > 1)) && s->out >= 16 && s->in >= 32,
+                  s->rows, s->out, s->in, s->x, s->in, 1, s->w, 1, s->in);
     gpunn_model_destroy(model);
 }
 
@@ -714,7 +780,8 @@ static void narrow_product(fixture *f, const product *s, bool bf16)
     OK(f->dev, write_floats(gpunn_find(model, "fc.weight"), w, s->out * s->in));
     OK(f->dev, gpunn_forward(&y, 1));
     const bool few = s->rows <= 2 || (s->rows <= 8 && s->in >= 64); /* whose words must be whole */
-    check_product(f->dev, y, false, bf16 && (!few || s->in % 2 == 0), s->rows, s->out, s->in, s->x, s->in, 1, w, 1, s->in);
+    check_product(f->dev, y, false, bf16 && (!few || s->in % 2 == 0), s->rows, s->out, s->in, s->x, s->in, 1,
+                  w, 1, s->in);
     free(w), gpunn_model_destroy(model);
 }
 
@@ -786,11 +853,13 @@ int main(void)
     };
     static struct CMUnitTest tests[64];
     int                      count = 0;
-    for (int i = 0; i < COUNT(cases); i++) count += each_backend(tests + count, cases[i].name, test_precision, &cases[i]);
+    for (int i = 0; i < COUNT(cases); i++)
+        count += each_backend(tests + count, cases[i].name, test_precision, &cases[i]);
     static const precision_case masks[] = {{"f32 masks", GPUNN_PRECISION_F32, 2e-5, 0},
                                            {"bf16 masks", GPUNN_PRECISION_BF16, 3e-2, 0},
                                            {"f16 masks", GPUNN_PRECISION_F16, 5e-3, 0}};
-    for (int i = 0; i < COUNT(masks); i++) count += each_backend(tests + count, masks[i].name, test_masks, &masks[i]);
+    for (int i = 0; i < COUNT(masks); i++)
+        count += each_backend(tests + count, masks[i].name, test_masks, &masks[i]);
     count += each_backend(tests + count, "masters", test_masters, NULL);
     count += each_backend(tests + count, "move", test_move, NULL);
     count += each_backend(tests + count, "swap", test_swap, NULL);

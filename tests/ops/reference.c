@@ -1,5 +1,6 @@
-/* The heavy kernels against plain loops in double, on awkward sizes: 1, odd, prime, just beside the blocks of a packed product,
- * and random geometries of convolution and pooling. Forward, and the gradients of the input, weight and bias. */
+/* The heavy kernels against plain loops in double, on awkward sizes: 1, odd, prime, just beside the blocks of
+ * a packed product, and random geometries of convolution and pooling. Forward, and the gradients of the
+ * input, weight and bias. */
 #include "../test.h"
 
 #include <float.h>
@@ -22,9 +23,11 @@ typedef struct run {
     int64_t       count; /* of out */
 } run;
 
-static gpunn_tensor *add_input(fixture *f, const char *name, gpunn_shape shape, const float *values, int64_t n)
+static gpunn_tensor *add_input(fixture *f, const char *name, gpunn_shape shape, const float *values,
+                               int64_t n)
 {
-    gpunn_tensor *t = MADE(f->dev, gpunn_retain_grad(MADE(f->dev, gpunn_input(f->model, name, GPUNN_F32, shape))));
+    gpunn_tensor *t = MADE(f->dev,
+                           gpunn_retain_grad(MADE(f->dev, gpunn_input(f->model, name, GPUNN_F32, shape))));
     OK(f->dev, write_floats(t, values, n));
     return t;
 }
@@ -58,12 +61,12 @@ typedef struct product {
 
 static void check_product(fixture *f, product p)
 {
-    (void)snprintf(geometry, sizeof geometry, "%s m %d n %d k %d%s%s", p.linear ? "linear" : "matmul", p.m, p.n, p.k,
-                   p.ta ? ", a transposed" : "", p.tb ? ", b transposed" : "");
+    (void)snprintf(geometry, sizeof geometry, "%s m %d n %d k %d%s%s", p.linear ? "linear" : "matmul", p.m,
+                   p.n, p.k, p.ta ? ", a transposed" : "", p.tb ? ", b transposed" : "");
     allowance = 1;
     const int64_t ma = p.ta ? p.k : p.m, ka = p.ta ? p.m : p.k, kb = p.tb ? p.n : p.k, nb = p.tb ? p.k : p.n;
-    float        *a = test_randoms(ma * ka, 1, 1), *b = test_randoms(kb * nb, 2, 1), *bias = test_randoms(p.n, 3, 1);
-    run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    float *a = test_randoms(ma * ka, 1, 1), *b = test_randoms(kb * nb, 2, 1), *bias = test_randoms(p.n, 3, 1);
+    run    r = {f, NULL, NULL, NULL, NULL, NULL, 0};
     gpunn_tensor *other, *bias_tensor = NULL;
     r.x = add_input(f, "a", GPUNN_SHAPE(ma, ka), a, ma * ka);
     if (p.linear) {
@@ -143,7 +146,8 @@ static void next_model(fixture *f)
 
 static void products(fixture *f, bool linear)
 {
-    static const int sizes[] = {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 97, 127, 128, 129, 255, 257};
+    static const int sizes[] = {1,  2,  3,  5,  7,  8,  9,  15,  16,  17,  31,  32, 33,
+                                47, 48, 49, 63, 64, 65, 97, 127, 128, 129, 255, 257};
     uint32_t         seed = linear ? 11 : 12;
     for (int i = 0; i < 120; i++) {
         int s[3];
@@ -171,17 +175,20 @@ static void test_matmul(void **state)
     products(*state, false);
 }
 
-/* Evaluation keeps a linear layer's weights packed, over blocks of k and chunks of rows: the second run reads what the first one
- * left, and every number of threads gives the same bits. */
+/* Evaluation keeps a linear layer's weights packed, over blocks of k and chunks of rows: the second run reads
+ * what the first one left, and every number of threads gives the same bits. */
 static void test_linear_evaluation(void **state)
 {
-    static const int cases[][3] = {{2, 8, 1}, {65, 145, 769}, {63, 49, 1537}, {130, 97, 255}, {7, 200, 2309}}; /* rows, out, in */
+    /* rows, out, in */
+    static const int cases[][3] = {{2, 8, 1}, {65, 145, 769}, {63, 49, 1537}, {130, 97, 255}, {7, 200, 2309}};
     static const int threads[] = {1, 2, 3, 7};
     (void)state;
     for (int c = 0; c < COUNT(cases); c++) {
         const int64_t m = cases[c][0], n = cases[c][1], k = cases[c][2];
-        float        *a = test_randoms(m * k, 1, 1), *b = test_randoms(n * k, 2, 1), *bias = test_randoms(n, 3, 1), *first = NULL;
-        (void)snprintf(geometry, sizeof geometry, "linear and gelu m %d n %d k %d", cases[c][0], cases[c][1], cases[c][2]);
+        float *a = test_randoms(m * k, 1, 1), *b = test_randoms(n * k, 2, 1), *bias = test_randoms(n, 3, 1),
+              *first = NULL;
+        (void)snprintf(geometry, sizeof geometry, "linear and gelu m %d n %d k %d", cases[c][0], cases[c][1],
+                       cases[c][2]);
         allowance = 2;
         for (int i = 0; i < COUNT(threads); i++) {
             gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = threads[i]);
@@ -262,8 +269,8 @@ static convolution draw_conv(uint32_t *seed, int axes, bool transposed)
         if (between(seed, 0, 5) == 0) g.groups = g.cout = g.cin;
         const bool square = between(seed, 0, 1);
         for (int i = 0; i < axes; i++) {
-            const int drawn[] = {between(seed, 1, axes == 3 ? 3 : 5), between(seed, 1, 3), between(seed, 0, 3),
-                                 between(seed, 1, 2)};
+            const int drawn[] = {between(seed, 1, axes == 3 ? 3 : 5), between(seed, 1, 3),
+                                 between(seed, 0, 3), between(seed, 1, 2)};
             g.in[i] = between(seed, 1, transposed ? largest[axes - 1] / 2 + 1 : largest[axes - 1]);
             g.kernel[i] = square && i ? g.kernel[0] : drawn[0];
             g.stride[i] = square && i ? g.stride[0] : drawn[1];
@@ -290,7 +297,9 @@ static gpunn_tensor *build_conv(gpunn_tensor *x, const convolution *g)
         return g->axes == 1   ? gpunn_conv_transpose1d_(x, "l", args)
                : g->axes == 2 ? gpunn_conv_transpose2d_(x, "l", args)
                               : gpunn_conv_transpose3d_(x, "l", args);
-    return g->axes == 1 ? gpunn_conv1d_(x, "l", args) : g->axes == 2 ? gpunn_conv2d_(x, "l", args) : gpunn_conv3d_(x, "l", args);
+    return g->axes == 1   ? gpunn_conv1d_(x, "l", args)
+           : g->axes == 2 ? gpunn_conv2d_(x, "l", args)
+                          : gpunn_conv3d_(x, "l", args);
 }
 
 /* Adds a * b to a sum and its size to the magnitude beside it. */
@@ -316,14 +325,18 @@ static void check_conv(fixture *f, convolution g)
 {
     assert_true(complete(&g));
     (void)snprintf(geometry, sizeof geometry,
-                   "conv%s%dd n %d channels %d to %d, %dx%dx%d, groups %d, kernel %dx%dx%d, stride %dx%dx%d, padding %dx%dx%d, "
+                   "conv%s%dd n %d channels %d to %d, %dx%dx%d, groups %d, kernel %dx%dx%d, stride %dx%dx%d, "
+                   "padding %dx%dx%d, "
                    "dilation %dx%dx%d, output_padding %dx%dx%d",
-                   g.transposed ? "_transpose" : "", g.axes, g.n, g.cin, g.cout, g.in[0], g.in[1], g.in[2], g.groups, g.kernel[0],
-                   g.kernel[1], g.kernel[2], g.stride[0], g.stride[1], g.stride[2], g.padding[0], g.padding[1], g.padding[2],
-                   g.dilation[0], g.dilation[1], g.dilation[2], g.extra[0], g.extra[1], g.extra[2]);
+                   g.transposed ? "_transpose" : "", g.axes, g.n, g.cin, g.cout, g.in[0], g.in[1], g.in[2],
+                   g.groups, g.kernel[0], g.kernel[1], g.kernel[2], g.stride[0], g.stride[1], g.stride[2],
+                   g.padding[0], g.padding[1], g.padding[2], g.dilation[0], g.dilation[1], g.dilation[2],
+                   g.extra[0], g.extra[1], g.extra[2]);
     allowance = 3;
-    const int64_t cells = (int64_t)g.in[0] * g.in[1] * g.in[2], made = (int64_t)g.out[0] * g.out[1] * g.out[2];
-    const int64_t taps = g.kernel[0] * g.kernel[1] * g.kernel[2], xs = g.n * g.cin * cells, ys = g.n * g.cout * made;
+    const int64_t cells = (int64_t)g.in[0] * g.in[1] * g.in[2],
+                  made = (int64_t)g.out[0] * g.out[1] * g.out[2];
+    const int64_t taps = g.kernel[0] * g.kernel[1] * g.kernel[2], xs = g.n * g.cin * cells,
+                  ys = g.n * g.cout * made;
     const int64_t ws = (int64_t)g.cin * g.cout / g.groups * taps;
     float        *x = test_randoms(xs, 1, 1), *w = test_randoms(ws, 2, 1), *bias = test_randoms(g.cout, 3, 1);
     run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
@@ -338,25 +351,30 @@ static void check_conv(fixture *f, convolution g)
     assert_int_equal(r.count, ys);
     float *grad_x = read_gradient(f->dev, r.x), *grad_w = read_gradient(f->dev, weight),
           *grad_b = read_gradient(f->dev, bias_tensor);
-    /* Windows slide over the larger side, x or, of a transposed convolution, y: weight [small channels][large / groups][taps]. */
+    /* Windows slide over the larger side, x or, of a transposed convolution, y: weight [small channels][large
+     * / groups][taps]. */
     const int    *large = g.transposed ? g.out : g.in, *small = g.transposed ? g.in : g.out;
     const int64_t large_cells = g.transposed ? made : cells, small_cells = g.transposed ? cells : made;
-    const int64_t a_count = (g.transposed ? g.cin : g.cout) / g.groups, b_count = (g.transposed ? g.cout : g.cin) / g.groups;
-    double       *sums = calloc((size_t)(2 * (ys + xs + ws + g.cout)), sizeof *sums); /* sum, magnitude */
-    double       *y = sums, *dx = y + 2 * ys, *dw = dx + 2 * xs, *db = dw + 2 * ws;
+    const int64_t a_count = (g.transposed ? g.cin : g.cout) / g.groups,
+                  b_count = (g.transposed ? g.cout : g.cin) / g.groups;
+    double *sums = calloc((size_t)(2 * (ys + xs + ws + g.cout)), sizeof *sums); /* sum, magnitude */
+    double *y = sums, *dx = y + 2 * ys, *dw = dx + 2 * xs, *db = dw + 2 * ws;
     for (int64_t o = 0; o < ys; o++) {
         add_product(y, o, bias[o / made % g.cout], 1);
         add_product(db, o / made % g.cout, r.grad_out[o], 1);
     }
     for (int64_t i = 0; i < small_cells; i++)
         for (int64_t t = 0; t < taps; t++) {
-            const int     at[] = {(int)(i / small[2] / small[1]), (int)(i / small[2] % small[1]), (int)(i % small[2])};
+            const int     at[] = {(int)(i / small[2] / small[1]), (int)(i / small[2] % small[1]),
+                                  (int)(i % small[2])};
             const int     tap[] = {(int)(t / g.kernel[2] / g.kernel[1]), (int)(t / g.kernel[2] % g.kernel[1]),
                                    (int)(t % g.kernel[2])};
             const int64_t cell = cell_under(&g, large, at, tap);
             for (int64_t pair = 0; cell >= 0 && pair < g.n * g.groups * a_count * b_count; pair++) {
-                const int64_t a = pair / b_count % (g.groups * a_count), image = pair / b_count / (g.groups * a_count);
-                const int64_t b = a / a_count * b_count + pair % b_count, wi = (a * b_count + pair % b_count) * taps + t;
+                const int64_t a = pair / b_count % (g.groups * a_count),
+                              image = pair / b_count / (g.groups * a_count);
+                const int64_t b = a / a_count * b_count + pair % b_count,
+                              wi = (a * b_count + pair % b_count) * taps + t;
                 const int64_t si = (image * g.groups * a_count + a) * small_cells + i;
                 const int64_t li = (image * g.groups * b_count + b) * large_cells + cell;
                 const int64_t xi = g.transposed ? si : li, yi = g.transposed ? li : si;
@@ -367,10 +385,14 @@ static void check_conv(fixture *f, convolution g)
         }
     const int64_t in_terms = g.cin / g.groups * taps, out_terms = g.cout / g.groups * taps;
     for (int64_t i = 0; i < ys; i++) check_sum("out", i, r.value[i], y[2 * i], y[2 * i + 1], in_terms);
-    for (int64_t i = 0; i < xs; i++) check_sum("gradient of x", i, grad_x[i], dx[2 * i], dx[2 * i + 1], out_terms);
-    for (int64_t i = 0; i < ws; i++) check_sum("gradient of weight", i, grad_w[i], dw[2 * i], dw[2 * i + 1], g.n * small_cells);
-    for (int64_t i = 0; i < g.cout; i++) check_sum("gradient of bias", i, grad_b[i], db[2 * i], db[2 * i + 1], g.n * made);
-    free(sums), free(grad_x), free(grad_w), free(grad_b), free(r.value), free(r.grad_out), free(x), free(w), free(bias);
+    for (int64_t i = 0; i < xs; i++)
+        check_sum("gradient of x", i, grad_x[i], dx[2 * i], dx[2 * i + 1], out_terms);
+    for (int64_t i = 0; i < ws; i++)
+        check_sum("gradient of weight", i, grad_w[i], dw[2 * i], dw[2 * i + 1], g.n * small_cells);
+    for (int64_t i = 0; i < g.cout; i++)
+        check_sum("gradient of bias", i, grad_b[i], db[2 * i], db[2 * i + 1], g.n * made);
+    free(sums), free(grad_x), free(grad_w), free(grad_b), free(r.value), free(r.grad_out), free(x), free(w),
+        free(bias);
 }
 
 static void check_convs(fixture *f, int axes, bool transposed, int count)
@@ -394,8 +416,8 @@ static void check_convs(fixture *f, int axes, bool transposed, int count)
         {2, false, 2, 40, 72, 1, .in = {8, 8}, .kernel = {1, 1}, .stride = {2, 2}},
         {3, false, 1, 17, 33, 1, .in = {6, 9, 10}, .kernel = {3, 3, 3}, .padding = {1, 1, 1}},
         {3, false, 2, 16, 16, 1, .in = {1, 12, 9}, .kernel = {1, 3, 3}, .padding = {0, 1, 1}},
-        {3, false, 1, 20, 19, 1, .in = {5, 8, 8}, .kernel = {3, 3, 3}, .stride = {2, 1, 1}, .padding = {1, 2, 0},
-         .dilation = {2, 1, 1}},
+        {3, false, 1, 20, 19, 1, .in = {5, 8, 8}, .kernel = {3, 3, 3}, .stride = {2, 1, 1},
+         .padding = {1, 2, 0}, .dilation = {2, 1, 1}},
         {3, false, 2, 1, 8, 1, .in = {9, 17, 19}, .kernel = {3, 3, 3}, .padding = {1, 1, 1}},
         {3, false, 2, 32, 48, 1, .in = {5, 9, 10}, .kernel = {3, 3, 3}, .padding = {1, 1, 1}},
         {3, false, 1, 16, 32, 1, .in = {4, 9, 15}, .kernel = {2, 3, 3}, .padding = {3, 2, 0}},
@@ -405,7 +427,8 @@ static void check_convs(fixture *f, int axes, bool transposed, int count)
         {1, true, 3, 40, 33, 1, .in = {65}, .kernel = {4}, .stride = {2}, .padding = {1}},
         {2, true, 2, 65, 33, 1, .in = {7, 9}, .kernel = {4, 4}, .stride = {2, 2}, .padding = {1, 1}},
         {2, true, 2, 48, 17, 1, .in = {8, 9}, .kernel = {3, 3}, .padding = {1, 1}},
-        {2, true, 2, 32, 32, 32, .in = {9, 9}, .kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .extra = {1, 1}},
+        {2, true, 2, 32, 32, 32, .in = {9, 9}, .kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1},
+         .extra = {1, 1}},
         {3, true, 1, 33, 17, 1, .in = {4, 5, 3}, .kernel = {2, 2, 2}, .stride = {2, 2, 2}},
         {3, true, 1, 18, 16, 1, .in = {4, 8, 9}, .kernel = {3, 3, 3}, .padding = {1, 1, 1}},
         /* few channels of large images, which go in bands */
@@ -474,8 +497,9 @@ static window draw_window(uint32_t *seed)
 
 static void describe(const char *op, window g)
 {
-    (void)snprintf(geometry, sizeof geometry, "%s n %d channels %d, %dx%d, kernel %dx%d, stride %dx%d, padding %dx%d", op, g.n,
-                   g.c, g.h, g.w, g.k[0], g.k[1], g.s[0], g.s[1], g.p[0], g.p[1]);
+    (void)snprintf(geometry, sizeof geometry,
+                   "%s n %d channels %d, %dx%d, kernel %dx%d, stride %dx%d, padding %dx%d", op, g.n, g.c, g.h,
+                   g.w, g.k[0], g.k[1], g.s[0], g.s[1], g.p[0], g.p[1]);
     allowance = 1;
 }
 
@@ -509,7 +533,8 @@ static void check_pool(fixture *f, window g, int kind)
                             if (row < 0 || row >= g.h || column < 0 || column >= g.w) continue;
                             const int64_t xi = (plane * g.h + row) * g.w + column;
                             if (pass == 1)
-                                dx[xi] += r.grad_out[at] / (kind == 2 ? (double)real : (double)g.k[0] * g.k[1]);
+                                dx[xi] += r.grad_out[at] /
+                                          (kind == 2 ? (double)real : (double)g.k[0] * g.k[1]);
                             else {
                                 sum += x[xi];
                                 real++;
@@ -517,7 +542,9 @@ static void check_pool(fixture *f, window g, int kind)
                             }
                         }
                 if (kind == 0) dx[best] += r.grad_out[at];
-                const double expected = kind == 0 ? x[best] : sum / (kind == 2 ? (double)real : (double)g.k[0] * g.k[1]);
+                const double expected = kind == 0
+                                            ? x[best]
+                                            : sum / (kind == 2 ? (double)real : (double)g.k[0] * g.k[1]);
                 check_sum("out", at, r.value[at], expected, 1, 25);
             }
     for (int64_t i = 0; i < xs; i++) check_sum("gradient of x", i, grad_x[i], dx[i], 4, 25);
@@ -529,9 +556,10 @@ static void test_pool(void **state)
     fixture *f = *state;
     uint32_t seed = 31;
     /* windows in steps of 4, and many planes of short rows, which vectors take together */
-    static const window apart[] = {{1, 2, 3, 77, {2, 4}, {1, 4}, {0, 1}, 2, 19}, {1, 2, 2, 64, {1, 3}, {1, 4}, {0, 0}, 2, 16},
-                                   {4, 16, 5, 16, {1, 4}, {1, 4}, {0, 0}, 5, 4}, {2, 33, 7, 12, {1, 3}, {1, 4}, {0, 0}, 7, 3},
-                                   {8, 8, 3, 2, {1, 2}, {1, 2}, {0, 0}, 3, 1},   {4, 16, 3, 17, {1, 4}, {1, 4}, {0, 0}, 3, 4}};
+    static const window apart[] = {
+        {1, 2, 3, 77, {2, 4}, {1, 4}, {0, 1}, 2, 19}, {1, 2, 2, 64, {1, 3}, {1, 4}, {0, 0}, 2, 16},
+        {4, 16, 5, 16, {1, 4}, {1, 4}, {0, 0}, 5, 4}, {2, 33, 7, 12, {1, 3}, {1, 4}, {0, 0}, 7, 3},
+        {8, 8, 3, 2, {1, 2}, {1, 2}, {0, 0}, 3, 1},   {4, 16, 3, 17, {1, 4}, {1, 4}, {0, 0}, 3, 4}};
     for (int i = 0; i < 150 + 3 * COUNT(apart); i++) {
         const window g = i < 150 ? draw_window(&seed) : apart[i / 3 - 50];
         next_model(f);
@@ -539,7 +567,8 @@ static void test_pool(void **state)
     }
 }
 
-/* ---- pools of one to three axes, interpolation and padding: along each axis a matrix of what outputs have of inputs ---- */
+/* ---- pools of one to three axes, interpolation and padding: along each axis a matrix of what outputs have
+ * of inputs -- */
 typedef struct axis_map {
     int    in, out;
     double share[64][64];
@@ -627,7 +656,8 @@ static axis_setting draw_axis(uint32_t *seed, map_kind kind, int most, axis_map 
     return s;
 }
 
-static gpunn_tensor *build_map(gpunn_tensor *x, map_kind kind, int axes, const axis_setting *s, const axis_map *m)
+static gpunn_tensor *build_map(gpunn_tensor *x, map_kind kind, int axes, const axis_setting *s,
+                               const axis_map *m)
 {
     gpunn_pool_args        pool = {.count_exclude_pad = kind == AVG_POOL_EXCLUDE};
     gpunn_interpolate_args resize = {.align_corners = kind == LINEAR_ALIGNED};
@@ -645,9 +675,13 @@ static gpunn_tensor *build_map(gpunn_tensor *x, map_kind kind, int axes, const a
     if (kind >= REFLECT) return gpunn_pad_(x, pad);
     if (kind >= NEAREST) return gpunn_interpolate_(x, resize);
     if (kind == MAX_POOL)
-        return axes == 1 ? gpunn_max_pool1d_(x, pool) : axes == 2 ? gpunn_max_pool2d_(x, pool) : gpunn_max_pool3d_(x, pool);
+        return axes == 1   ? gpunn_max_pool1d_(x, pool)
+               : axes == 2 ? gpunn_max_pool2d_(x, pool)
+                           : gpunn_max_pool3d_(x, pool);
     if (kind < MAX_POOL)
-        return axes == 1 ? gpunn_avg_pool1d_(x, pool) : axes == 2 ? gpunn_avg_pool2d_(x, pool) : gpunn_avg_pool3d_(x, pool);
+        return axes == 1   ? gpunn_avg_pool1d_(x, pool)
+               : axes == 2 ? gpunn_avg_pool2d_(x, pool)
+                           : gpunn_avg_pool3d_(x, pool);
     if (kind == ADAPTIVE_AVG)
         return axes == 1   ? gpunn_adaptive_avg_pool1d(x, out[0])
                : axes == 2 ? gpunn_adaptive_avg_pool2d(x, out[0], out[1])
@@ -673,8 +707,8 @@ static void check_map(fixture *f, uint32_t *seed, map_kind kind, int axes)
         s[i] = draw_axis(seed, kind, most[axes - 1], &m[i]);
         shape.dim[2 + i] = m[i].in;
     }
-    (void)snprintf(geometry, sizeof geometry, "%s of %d axes, %d x %d x %d to %d x %d x %d", map_names[kind], axes, map[0].in,
-                   map[1].in, map[2].in, map[0].out, map[1].out, map[2].out);
+    (void)snprintf(geometry, sizeof geometry, "%s of %d axes, %d x %d x %d to %d x %d x %d", map_names[kind],
+                   axes, map[0].in, map[1].in, map[2].in, map[0].out, map[1].out, map[2].out);
     const int64_t planes = shape.dim[0] * shape.dim[1], cells = (int64_t)map[0].in * map[1].in * map[2].in;
     float        *x = test_randoms(planes * cells, 5, 1);
     double       *dx = calloc((size_t)(planes * cells), sizeof *dx);
@@ -692,7 +726,8 @@ static void check_map(fixture *f, uint32_t *seed, map_kind kind, int axes)
                     for (int64_t cell = 0; cell < cells; cell++) {
                         int64_t i = plane * cells + cell;
                         double  share = map[0].share[oz][cell / map[2].in / map[1].in] *
-                                       map[1].share[oy][cell / map[2].in % map[1].in] * map[2].share[ox][cell % map[2].in];
+                                       map[1].share[oy][cell / map[2].in % map[1].in] *
+                                       map[2].share[ox][cell % map[2].in];
                         if (share == 0) continue;
                         if (best < 0 || x[i] > x[best]) best = i;
                         sum += share * x[i];
@@ -729,11 +764,12 @@ typedef struct rows {
 static void check_rows(fixture *f, rows c)
 {
     const char *const op = c.centered ? "layer_norm" : "rms_norm";
-    (void)snprintf(geometry, sizeof geometry, "%s rows %d n %d%s", op, (int)c.rows, (int)c.n, c.no_affine ? " no_affine" : "");
+    (void)snprintf(geometry, sizeof geometry, "%s rows %d n %d%s", op, (int)c.rows, (int)c.n,
+                   c.no_affine ? " no_affine" : "");
     allowance = 1;
     const int64_t               count = c.rows * c.n;
     const gpunn_layer_norm_args args = {.no_affine = c.no_affine};
-    float                      *x = test_randoms(count, 1, 1), *w = test_randoms(c.n, 2, 1), *bias = test_randoms(c.n, 3, 1);
+    float *x = test_randoms(count, 1, 1), *w = test_randoms(c.n, 2, 1), *bias = test_randoms(c.n, 3, 1);
     for (int64_t i = 0; i < count; i++) x[i] += 0.25f;
     run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
     r.x = add_input(f, "x", GPUNN_SHAPE(c.rows, c.n), x, count);
@@ -742,18 +778,21 @@ static void check_rows(fixture *f, rows c)
     if (weight) OK(f->dev, write_floats(weight, w, c.n));
     if (bias_tensor) OK(f->dev, write_floats(bias_tensor, bias, c.n));
     run_backward(&r);
-    float  *grad_x = read_gradient(f->dev, r.x);
-    double *sums = calloc((size_t)(4 * c.n), sizeof *sums); /* of each column: dweight, its magnitude, dbias, its magnitude */
+    float *grad_x = read_gradient(f->dev, r.x);
+    /* of each column: dweight, its magnitude, dbias, its magnitude */
+    double *sums = calloc((size_t)(4 * c.n), sizeof *sums);
     for (int64_t i = 0; i < c.rows; i++) {
         const float *const xi = x + i * c.n, *const g = r.grad_out + i * c.n;
-        double mean = 0, variance = c.centered ? (double)1e-5f : 0x1p-23, k_sum = 0, kh_sum = 0, k_size = 0, kh_size = 0;
+        double mean = 0, variance = c.centered ? (double)1e-5f : 0x1p-23, k_sum = 0, kh_sum = 0, k_size = 0,
+               kh_size = 0;
         for (int64_t j = 0; j < c.n && c.centered; j++) mean += (double)xi[j] / (double)c.n;
         for (int64_t j = 0; j < c.n; j++) variance += (xi[j] - mean) * (xi[j] - mean) / (double)c.n;
         const double rstd = 1 / sqrt(variance);
         for (int64_t j = 0; j < c.n; j++) {
             const double h = (xi[j] - mean) * rstd, size = (fabs((double)xi[j]) + fabs(mean)) * rstd,
                          k = weight ? g[j] * (double)w[j] : g[j];
-            check_sum("out", i * c.n + j, r.value[i * c.n + j], (weight ? h * w[j] : h) + (bias_tensor ? bias[j] : 0),
+            check_sum("out", i * c.n + j, r.value[i * c.n + j],
+                      (weight ? h * w[j] : h) + (bias_tensor ? bias[j] : 0),
                       (weight ? size * fabs((double)w[j]) : size) + fabs((double)bias[j]), c.n);
             k_sum += k / (double)c.n, k_size += fabs(k) / (double)c.n;
             kh_sum += k * h / (double)c.n, kh_size += fabs(k) * size / (double)c.n;
@@ -763,7 +802,8 @@ static void check_rows(fixture *f, rows c)
         for (int64_t j = 0; j < c.n; j++) {
             const double h = (xi[j] - mean) * rstd, size = (fabs((double)xi[j]) + fabs(mean)) * rstd,
                          k = weight ? g[j] * (double)w[j] : g[j];
-            check_sum("gradient of x", i * c.n + j, grad_x[i * c.n + j], (k - (c.centered ? k_sum : 0) - h * kh_sum) * rstd,
+            check_sum("gradient of x", i * c.n + j, grad_x[i * c.n + j],
+                      (k - (c.centered ? k_sum : 0) - h * kh_sum) * rstd,
                       (fabs(k) + k_size + size * kh_size) * rstd, c.n);
         }
     }
@@ -773,8 +813,8 @@ static void check_rows(fixture *f, rows c)
             if (t == NULL) continue;
             float *gradient = read_gradient(f->dev, t);
             for (int64_t j = 0; j < c.n; j++)
-                check_sum(part ? "gradient of bias" : "gradient of weight", j, gradient[j], times * sums[4 * j + 2 * part],
-                          times * sums[4 * j + 2 * part + 1], c.rows);
+                check_sum(part ? "gradient of bias" : "gradient of weight", j, gradient[j],
+                          times * sums[4 * j + 2 * part], times * sums[4 * j + 2 * part + 1], c.rows);
             free(gradient);
             if (part == 1 || bias_tensor == NULL) OK(f->dev, gpunn_backward(r.loss));
         }
@@ -783,16 +823,17 @@ static void check_rows(fixture *f, rows c)
 
 static void test_rows(void **state)
 {
-    fixture         *f = *state;
-    static const int sizes[] = {1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 264, 511, 513};
+    fixture          *f = *state;
+    static const int  sizes[] = {1,  2,  3,  5,   7,   8,   9,   16,  17,  31,  32,  33,
+                                 63, 64, 65, 127, 128, 129, 255, 256, 257, 264, 511, 513};
     static const rows large[] = {{9001, 5, true, false}, {5003, 8, true, false},  {641, 264, true, false},
                                  {2, 8200, true, false}, {3, 8201, false, false}, {5003, 8, false, false},
                                  {2100, 1, true, true},  {1, 2048, true, false},  {70, 2051, false, false},
                                  {1, 40003, true, false}};
     uint32_t          seed = 41;
     for (int i = 0; i < 100; i++) {
-        const rows c = {sizes[between(&seed, 0, COUNT(sizes) - 1)], sizes[between(&seed, 0, COUNT(sizes) - 1)], i % 2 == 0,
-                        i % 5 == 0};
+        const rows c = {sizes[between(&seed, 0, COUNT(sizes) - 1)],
+                        sizes[between(&seed, 0, COUNT(sizes) - 1)], i % 2 == 0, i % 5 == 0};
         if (c.rows * c.n > 40000) continue;
         next_model(f);
         check_rows(f, c);
@@ -808,7 +849,8 @@ static void test_norms_of_one(void **state)
 {
     fixture *f = *state;
     enum { N = 37, CHANNELS = 19 };
-    float *x = test_randoms(N * CHANNELS, 1, 3), *w = test_randoms(CHANNELS, 2, 1), *bias = test_randoms(CHANNELS, 3, 1);
+    float *x = test_randoms(N * CHANNELS, 1, 3), *w = test_randoms(CHANNELS, 2, 1),
+          *bias = test_randoms(CHANNELS, 3, 1);
     for (int kind = 0; kind < 2; kind++) { /* layer_norm, group_norm */
         next_model(f);
         const int     channels = kind ? CHANNELS : 1;
@@ -826,7 +868,8 @@ static void test_norms_of_one(void **state)
             float *gradient = read_gradient(f->dev, gradient_of[k]);
             for (int i = 0; i < (k ? 1 : N) * channels; i++)
                 if (gradient[i] != 0)
-                    fail_msg("%s: the gradient of %s is %g", kind ? "group_norm" : "layer_norm", k ? "weight" : "x", gradient[i]);
+                    fail_msg("%s: the gradient of %s is %g", kind ? "group_norm" : "layer_norm",
+                             k ? "weight" : "x", gradient[i]);
             free(gradient);
         }
         free(r.value), free(r.grad_out);
@@ -841,9 +884,11 @@ typedef struct heads {
 } heads;
 
 /* Where element i of a row of a head lies, of a value with so many heads and rows of such a size. */
-static int64_t place(heads c, int64_t heads, int64_t rows, int64_t size, int64_t sample, int64_t head, int64_t row, int64_t i)
+static int64_t place(heads c, int64_t heads, int64_t rows, int64_t size, int64_t sample, int64_t head,
+                     int64_t row, int64_t i)
 {
-    return ((c.last ? (sample * rows + row) * heads + head : (sample * heads + head) * rows + row)) * size + i;
+    return ((c.last ? (sample * rows + row) * heads + head : (sample * heads + head) * rows + row)) * size +
+           i;
 }
 
 static gpunn_shape heads_shape(heads c, int64_t heads, int64_t rows, int64_t size)
@@ -857,16 +902,19 @@ static void check_all(const char *what, const float *actual, const double *expec
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(expected[i]));
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(actual[i] - expected[i]) <= 4e-6 * (largest + 0.5)))
-            fail_msg("%s: %s[%lld] is %.9g, should be %.9g", geometry, what, (long long)i, actual[i], expected[i]);
+            fail_msg("%s: %s[%lld] is %.9g, should be %.9g", geometry, what, (long long)i, actual[i],
+                     expected[i]);
 }
 
 static void check_attention(fixture *f, heads c)
 {
-    (void)snprintf(geometry, sizeof geometry, "attention n %d heads %d/%d l %d s %d e %d ev %d%s%s%s%s", (int)c.n, (int)c.heads,
-                   (int)c.kv_heads, (int)c.l, (int)c.s, (int)c.e, (int)c.ev, c.last ? ", heads last" : "",
-                   c.causal ? ", causal" : "", c.choice ? ", choice" : "", c.added ? ", added" : "");
-    const int64_t nq = c.n * c.heads * c.l * c.e, nk = c.n * c.kv_heads * c.s * c.e, nv = c.n * c.kv_heads * c.s * c.ev,
-                  ny = c.n * c.heads * c.l * c.ev, group = c.heads / c.kv_heads;
+    (void)snprintf(geometry, sizeof geometry, "attention n %d heads %d/%d l %d s %d e %d ev %d%s%s%s%s",
+                   (int)c.n, (int)c.heads, (int)c.kv_heads, (int)c.l, (int)c.s, (int)c.e, (int)c.ev,
+                   c.last ? ", heads last" : "", c.causal ? ", causal" : "", c.choice ? ", choice" : "",
+                   c.added ? ", added" : "");
+    const int64_t nq = c.n * c.heads * c.l * c.e, nk = c.n * c.kv_heads * c.s * c.e,
+                  nv = c.n * c.kv_heads * c.s * c.ev, ny = c.n * c.heads * c.l * c.ev,
+                  group = c.heads / c.kv_heads;
     float   *q = test_randoms(nq, 1, 2), *k = test_randoms(nk, 2, 2), *v = test_randoms(nv, 3, 1);
     float   *added = test_randoms(c.n * c.l * c.s, 4, 1);
     uint8_t *choice = malloc((size_t)(c.n * c.s));
@@ -893,7 +941,8 @@ static void check_attention(fixture *f, heads c)
         for (int64_t j = 0; j < c.s; j++) {
             p[j] = 0;
             for (int64_t x = 0; x < c.e; x++)
-                p[j] += (double)q[place(c, c.heads, c.l, c.e, a, h, i, x)] * k[place(c, c.kv_heads, c.s, c.e, a, kv, j, x)];
+                p[j] += (double)q[place(c, c.heads, c.l, c.e, a, h, i, x)] *
+                        k[place(c, c.kv_heads, c.s, c.e, a, kv, j, x)];
             p[j] /= sqrt((double)c.e);
             if (c.added) p[j] += added[(a * c.l + i) * c.s + j];
             if ((c.causal && j > i) || (c.choice && !choice[a * c.s + j])) p[j] = -INFINITY;
@@ -904,7 +953,8 @@ static void check_attention(fixture *f, heads c)
             p[j] = sum > 0 ? p[j] / sum : 0;
             dp[j] = 0;
             for (int64_t x = 0; x < c.ev; x++) {
-                const int64_t at = place(c, c.heads, c.l, c.ev, a, h, i, x), from = place(c, c.kv_heads, c.s, c.ev, a, kv, j, x);
+                const int64_t at = place(c, c.heads, c.l, c.ev, a, h, i, x),
+                              from = place(c, c.kv_heads, c.s, c.ev, a, kv, j, x);
                 y[at] += p[j] * v[from];
                 dp[j] += (double)r.grad_out[at] * v[from];
                 dv[from] += p[j] * r.grad_out[at];
@@ -913,13 +963,15 @@ static void check_attention(fixture *f, heads c)
         }
         for (int64_t j = 0; j < c.s; j++)
             for (int64_t x = 0; x < c.e; x++) {
-                const int64_t at = place(c, c.heads, c.l, c.e, a, h, i, x), from = place(c, c.kv_heads, c.s, c.e, a, kv, j, x);
-                const double  slope = p[j] * (dp[j] - dot) / sqrt((double)c.e);
+                const int64_t at = place(c, c.heads, c.l, c.e, a, h, i, x),
+                              from = place(c, c.kv_heads, c.s, c.e, a, kv, j, x);
+                const double slope = p[j] * (dp[j] - dot) / sqrt((double)c.e);
                 dq[at] += slope * k[from];
                 dk[from] += slope * q[at];
             }
     }
-    float *grad_q = read_gradient(f->dev, r.x), *grad_k = read_gradient(f->dev, tk), *grad_v = read_gradient(f->dev, tv);
+    float *grad_q = read_gradient(f->dev, r.x), *grad_k = read_gradient(f->dev, tk),
+          *grad_v = read_gradient(f->dev, tv);
     check_all("out", r.value, y, ny);
     check_all("gradient of q", grad_q, dq, nq);
     check_all("gradient of k", grad_k, dk, nk);
@@ -930,8 +982,9 @@ static void check_attention(fixture *f, heads c)
 
 static void test_attention(void **state)
 {
-    fixture           *f = *state;
-    static const int   sizes[] = {1, 2, 3, 5, 8, 13, 16, 17, 31, 33, 64, 127, 128, 129}, widths[] = {1, 3, 4, 8, 17, 48, 64};
+    fixture         *f = *state;
+    static const int sizes[] = {1, 2, 3, 5, 8, 13, 16, 17, 31, 33, 64, 127, 128, 129},
+                     widths[] = {1, 3, 4, 8, 17, 48, 64};
     static const heads large[] = {{1, 1, 1, 257, 513, 5, 3, false, false, false, false},
                                   {2, 2, 1, 300, 300, 8, 8, true, true, false, false},
                                   {1, 1, 1, 130, 700, 3, 2, false, true, true, false},
@@ -959,7 +1012,8 @@ static void test_attention(void **state)
     }
 }
 
-/* Attention of 3 queries to s keys, of 8 elements each, q and k `size` large; with a mask that adds so much to every score. */
+/* Attention of 3 queries to s keys, of 8 elements each, q and k `size` large; with a mask that adds so much
+ * to every score. */
 typedef struct extreme {
     run           r;
     gpunn_tensor *t[3];
@@ -976,7 +1030,11 @@ static extreme run_extreme(fixture *f, int s, float size, float added)
     next_model(f);
     for (int i = 0; i < 3; i++) {
         x.value[i] = test_randoms((i ? s : 3) * 8, 60 + (unsigned)i, size);
-        x.t[i] = add_input(f, i == 0 ? "q" : i == 1 ? "k" : "v", GPUNN_SHAPE(1, 1, i ? s : 3, 8), x.value[i], (i ? s : 3) * 8);
+        x.t[i] = add_input(f,
+                           i == 0   ? "q"
+                           : i == 1 ? "k"
+                                    : "v",
+                           GPUNN_SHAPE(1, 1, i ? s : 3, 8), x.value[i], (i ? s : 3) * 8);
     }
     gpunn_attention_args args = {0};
     if (added != 0) {
@@ -1021,7 +1079,8 @@ static void test_attention_far_mask(void **state)
     for (int i = 0; i < COUNT(cases); i++) {
         const int s = cases[i].s;
         extreme   x = run_extreme(*state, s, 1, cases[i].mask);
-        double   *y = calloc((size_t)(6 * 8 + 2 * 8 * s), sizeof *y), *dq = y + 3 * 8, *dk = dq + 3 * 8, *dv = dk + 8 * s;
+        double   *y = calloc((size_t)(6 * 8 + 2 * 8 * s), sizeof *y), *dq = y + 3 * 8, *dk = dq + 3 * 8,
+               *dv = dk + 8 * s;
         for (int row = 0; row < 3; row++) {
             const float *g = x.r.grad_out + row * 8, *v = x.value[2];
             double       mean = 0;
@@ -1062,7 +1121,9 @@ static void test_attention_dropout(void **state)
             t[0] = r.x = add_input(f, "q", GPUNN_SHAPE(2, 3, s, 4), q, n);
             t[1] = add_input(f, "k", GPUNN_SHAPE(2, 3, s, 4), k, n);
             t[2] = add_input(f, "v", GPUNN_SHAPE(2, 3, s, 4), v, n);
-            gpunn_tensor *scores = way ? NULL : gpunn_mul_scalar(gpunn_matmul(t[0], t[1], .transpose_b = true), 0.5f);
+            gpunn_tensor *scores = way ? NULL
+                                       : gpunn_mul_scalar(gpunn_matmul(t[0], t[1], .transpose_b = true),
+                                                          0.5f);
             r.out = way ? gpunn_scaled_dot_product_attention(t[0], t[1], t[2], .dropout_p = 0.3f)
                         : gpunn_matmul(gpunn_dropout(gpunn_softmax(scores, -1), 0.3f), t[2]);
             run_backward(&r);
@@ -1093,18 +1154,19 @@ typedef struct words {
 
 static void check_words(fixture *f, words c)
 {
-    (void)snprintf(geometry, sizeof geometry, "embedding of %d tokens, weight %d x %d, padding %d, common %d", (int)c.count,
-                   (int)c.n, (int)c.width, c.padding, c.common);
+    (void)snprintf(geometry, sizeof geometry, "embedding of %d tokens, weight %d x %d, padding %d, common %d",
+                   (int)c.count, (int)c.n, (int)c.width, c.padding, c.common);
     allowance = 1;
     uint32_t      seed = 7;
     int64_t      *tokens = malloc((size_t)c.count * sizeof *tokens);
     const int64_t padding = c.padding == 0 ? -1 : c.padding == GPUNN_ZERO ? 0 : c.padding;
-    for (int64_t i = 0; i < c.count; i++) tokens[i] = between(&seed, 0, 9) < c.common ? 1 % c.n : between(&seed, 0, (int)c.n - 1);
+    for (int64_t i = 0; i < c.count; i++)
+        tokens[i] = between(&seed, 0, 9) < c.common ? 1 % c.n : between(&seed, 0, (int)c.n - 1);
     run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
     r.x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_I64, GPUNN_SHAPE(c.count)));
     OK(f->dev, gpunn_write(r.x, tokens, (size_t)c.count * sizeof *tokens));
-    r.out = MADE(f->dev,
-                 gpunn_embedding(r.x, "l", .num_embeddings = (int)c.n, .embedding_dim = (int)c.width, .padding_idx = c.padding));
+    r.out = MADE(f->dev, gpunn_embedding(r.x, "l", .num_embeddings = (int)c.n, .embedding_dim = (int)c.width,
+                                         .padding_idx = c.padding));
     gpunn_tensor *weight = gpunn_find(f->model, "l.weight");
     run_backward(&r);
     float  *table = read_floats(f->dev, weight, NULL);
@@ -1120,7 +1182,8 @@ static void check_words(fixture *f, words c)
     for (int times = 1; times <= 2; times++) { /* the second gradient is added to the first */
         float *gradient = read_gradient(f->dev, weight);
         for (int64_t k = 0; k < c.n * c.width; k++)
-            check_sum("gradient of weight", k, gradient[k], times * sums[2 * k], times * sums[2 * k + 1], c.count);
+            check_sum("gradient of weight", k, gradient[k], times * sums[2 * k], times * sums[2 * k + 1],
+                      c.count);
         free(gradient);
         OK(f->dev, gpunn_backward(r.loss));
     }
@@ -1132,17 +1195,19 @@ static void check_words(fixture *f, words c)
     for (int64_t k = 0; k < c.n * c.width; k++)
         if (k / c.width != c.n / 2) assert_float_equal(gradient[k], 0, 0);
     free(gradient);
-    for (int64_t j = 0; j < c.width && padding >= 0; j++) assert_float_equal(table[padding * c.width + j], 0, 0);
+    for (int64_t j = 0; j < c.width && padding >= 0; j++)
+        assert_float_equal(table[padding * c.width + j], 0, 0);
     free(sums), free(table), free(r.value), free(r.grad_out), free(tokens);
 }
 
 static void test_words(void **state)
 {
     fixture           *f = *state;
-    static const words cases[] = {
-        {1, 1, 1, 0, 0},       {1, 300, 7, 0, 0},     {33, 2, 8, GPUNN_ZERO, 0}, {1023, 255, 3, 0, 0}, {1024, 256, 8, 5, 0},
-        {1025, 257, 16, 0, 5}, {2100, 300, 24, 1, 3}, {3000, 1, 9, 0, 0},        {1100, 5, 40, 0, 9},  {700, 70001, 1, 69999, 2},
-        {40, 11, 513, 0, 0},   {70, 3, 4104, 0, 5},   {90, 50257, 8, 0, 1},      {5, 7, 1031, 2, 0}};
+    static const words cases[] = {{1, 1, 1, 0, 0},           {1, 300, 7, 0, 0},    {33, 2, 8, GPUNN_ZERO, 0},
+                                  {1023, 255, 3, 0, 0},      {1024, 256, 8, 5, 0}, {1025, 257, 16, 0, 5},
+                                  {2100, 300, 24, 1, 3},     {3000, 1, 9, 0, 0},   {1100, 5, 40, 0, 9},
+                                  {700, 70001, 1, 69999, 2}, {40, 11, 513, 0, 0},  {70, 3, 4104, 0, 5},
+                                  {90, 50257, 8, 0, 1},      {5, 7, 1031, 2, 0}};
     for (int i = 0; i < COUNT(cases); i++) {
         next_model(f);
         check_words(f, cases[i]);
@@ -1151,8 +1216,8 @@ static void test_words(void **state)
 
 static void check_gather(fixture *f, int64_t outer, int64_t m, int64_t n, int64_t inner)
 {
-    (void)snprintf(geometry, sizeof geometry, "gather of [%d, %d, %d] by [%d, %d, %d]", (int)outer, (int)n, (int)inner,
-                   (int)outer, (int)m, (int)inner);
+    (void)snprintf(geometry, sizeof geometry, "gather of [%d, %d, %d] by [%d, %d, %d]", (int)outer, (int)n,
+                   (int)inner, (int)outer, (int)m, (int)inner);
     allowance = 1;
     uint32_t seed = 9;
     int64_t  count = outer * m * inner, size = outer * n * inner;
@@ -1169,11 +1234,13 @@ static void check_gather(fixture *f, int64_t outer, int64_t m, int64_t n, int64_
     float *gradient = read_gradient(f->dev, r.x);
     for (int64_t i = 0; i < count; i++) {
         const int64_t at = (i / inner / m * n + index[i]) * inner + i % inner;
-        if (r.value[i] != x[at]) fail_msg("%s: element %lld is %g, not %g", geometry, (long long)i, r.value[i], x[at]);
+        if (r.value[i] != x[at])
+            fail_msg("%s: element %lld is %g, not %g", geometry, (long long)i, r.value[i], x[at]);
         sums[2 * at] += r.grad_out[i];
         sums[2 * at + 1] += fabs((double)r.grad_out[i]);
     }
-    for (int64_t i = 0; i < size; i++) check_sum("gradient of x", i, gradient[i], sums[2 * i], sums[2 * i + 1], m);
+    for (int64_t i = 0; i < size; i++)
+        check_sum("gradient of x", i, gradient[i], sums[2 * i], sums[2 * i + 1], m);
     free(gradient), free(sums), free(x), free(index), free(r.value), free(r.grad_out);
 }
 
@@ -1193,7 +1260,8 @@ static int64_t of_integers(int op, int64_t a, int64_t b)
     return results[op];
 }
 
-/* Rows longer than the blocks that these ops work in; of the operands either has its elements apart, or one for all. */
+/* Rows longer than the blocks that these ops work in; of the operands either has its elements apart, or one
+ * for all. */
 static void test_integers(void **state)
 {
     static const binary_fn ops[] = {gpunn_add,       gpunn_sub, gpunn_mul, gpunn_floor_divide,
@@ -1205,7 +1273,8 @@ static void test_integers(void **state)
     static int32_t narrow[ROWS], row[LENGTH];
     gpunn_tensor  *y[COUNT(ops)], *a = gpunn_input(f->model, "a", GPUNN_I64, GPUNN_SHAPE(SAMPLES, 1, LENGTH));
     gpunn_tensor  *b = gpunn_input(f->model, "b", GPUNN_I32, GPUNN_SHAPE(ROWS, 1));
-    for (int i = 0; i < COUNT(wide); i++) wide[i] = ((int64_t)i * i * i * 7919 - 1000000007) * (i % 2 ? 1 : -3) / (1 + i % 5);
+    for (int i = 0; i < COUNT(wide); i++)
+        wide[i] = ((int64_t)i * i * i * 7919 - 1000000007) * (i % 2 ? 1 : -3) / (1 + i % 5);
     for (int i = 0; i < ROWS; i++) wide[i] = narrow[i] = i - 5;
     for (int i = 0; i < LENGTH; i++) row[i] = i % 7 - 9;
     OK(f->dev, gpunn_write(a, wide, sizeof wide));
@@ -1215,7 +1284,8 @@ static void test_integers(void **state)
         OK(f->dev, gpunn_forward(y, COUNT(ops)));
         for (int op = 0; op < COUNT(ops); op++) {
             const bool is_flag = op == 5 || op == 6;
-            OK(f->dev, is_flag ? gpunn_read(y[op], flags, sizeof flags) : gpunn_read(y[op], whole, sizeof whole));
+            OK(f->dev,
+               is_flag ? gpunn_read(y[op], flags, sizeof flags) : gpunn_read(y[op], whole, sizeof whole));
             for (int i = 0; i < ALL; i++) {
                 const int64_t left = wide[i / LENGTH / ROWS * LENGTH + i % LENGTH];
                 const int64_t right = turn ? row[i % LENGTH] : narrow[i / LENGTH % ROWS];
@@ -1243,7 +1313,8 @@ static void test_lengths(void **state)
         const gpunn_status status = gpunn_forward(outputs, 2);
         if (gpunn_device_type(f->dev) == GPUNN_DEVICE_CPU) {
             assert_int_equal(status, GPUNN_ERR_ARGUMENT);
-            assert_non_null(strstr(gpunn_error(f->dev), "at position 1 is outside 1 .. 3; check the lengths"));
+            assert_non_null(
+                strstr(gpunn_error(f->dev), "at position 1 is outside 1 .. 3; check the lengths"));
             gpunn_clear_error(f->dev);
             continue;
         }
@@ -1257,8 +1328,9 @@ static void test_lengths(void **state)
 static void test_gather(void **state)
 {
     fixture         *f = *state;
-    static const int cases[][4] = {{1, 1, 1, 1},    {1, 1000, 7, 1}, {3, 64, 1, 65},  {3, 65, 11, 1}, {2, 63, 500, 3},
-                                   {1, 3, 4001, 1}, {700, 1, 9, 1},  {5, 129, 3, 67}, {1, 70, 2, 129}};
+    static const int cases[][4] = {{1, 1, 1, 1},   {1, 1000, 7, 1}, {3, 64, 1, 65},
+                                   {3, 65, 11, 1}, {2, 63, 500, 3}, {1, 3, 4001, 1},
+                                   {700, 1, 9, 1}, {5, 129, 3, 67}, {1, 70, 2, 129}};
     for (int i = 0; i < COUNT(cases); i++) {
         next_model(f);
         check_gather(f, cases[i][0], cases[i][1], cases[i][2], cases[i][3]);
@@ -1274,7 +1346,8 @@ typedef struct sampling {
 } sampling;
 
 /* Cells and weights along an axis, and how they change with the coordinate. -1: outside. */
-static void cells_of(const sampling *c, double coordinate, int size, int cell[2], double weight[2], double slope[2])
+static void cells_of(const sampling *c, double coordinate, int size, int cell[2], double weight[2],
+                     double slope[2])
 {
     const double span = c->align_corners ? size - 1 : size, shift = c->align_corners ? 0 : 0.5;
     double       at = (coordinate + 1) / 2 * span - shift, turn = span / 2;
@@ -1303,7 +1376,8 @@ static float *draw_points(const sampling *c, int64_t points)
     float *grid = test_randoms(points * c->axes, 21, 1.4f);
     for (int64_t i = 0; i < points * c->axes; i++) {
         const int    size = c->size[2 - i % c->axes];
-        const double half = fmax(c->align_corners ? size - 1 : size, 1) / 2, shift = c->align_corners ? half : half - 0.5;
+        const double half = fmax(c->align_corners ? size - 1 : size, 1) / 2,
+                     shift = c->align_corners ? half : half - 0.5;
         const double at = 2 * (grid[i] * half + shift), part = at - floor(at);
         grid[i] = (float)(((floor(at) + 0.1 + 0.8 * part) / 2 - shift) / half);
     }
@@ -1313,45 +1387,54 @@ static float *draw_points(const sampling *c, int64_t points)
 static gpunn_shape sampling_shape(const sampling *c, const int *size, bool grid)
 {
     if (c->axes == 2)
-        return grid ? GPUNN_SHAPE(c->samples, size[1], size[2], 2) : GPUNN_SHAPE(c->samples, c->channels, size[1], size[2]);
+        return grid ? GPUNN_SHAPE(c->samples, size[1], size[2], 2)
+                    : GPUNN_SHAPE(c->samples, c->channels, size[1], size[2]);
     return grid ? GPUNN_SHAPE(c->samples, size[0], size[1], size[2], 3)
                 : GPUNN_SHAPE(c->samples, c->channels, size[0], size[1], size[2]);
 }
 
-static void check_within(const char *what, const float *actual, const double *expected, int64_t n, double tolerance)
+static void check_within(const char *what, const float *actual, const double *expected, int64_t n,
+                         double tolerance)
 {
     double largest = 0.5;
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(expected[i]));
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(actual[i] - expected[i]) <= tolerance * largest))
-            fail_msg("%s: %s[%lld] is %.9g, should be %.9g", geometry, what, (long long)i, actual[i], expected[i]);
+            fail_msg("%s: %s[%lld] is %.9g, should be %.9g", geometry, what, (long long)i, actual[i],
+                     expected[i]);
 }
 
 static void check_sampling(fixture *f, sampling c)
 {
-    const int64_t cells = (int64_t)c.size[0] * c.size[1] * c.size[2], points = (int64_t)c.out[0] * c.out[1] * c.out[2];
-    const int64_t nx = cells * c.channels * c.samples, ng = points * c.axes * c.samples, ny = points * c.channels * c.samples;
-    (void)snprintf(geometry, sizeof geometry, "grid_sample %d x %d of %d x %d x %d at %d x %d x %d, mode %d, padding %d%s",
-                   c.samples, c.channels, c.size[0], c.size[1], c.size[2], c.out[0], c.out[1], c.out[2], c.mode, c.padding,
-                   c.align_corners ? ", align_corners" : "");
+    const int64_t cells = (int64_t)c.size[0] * c.size[1] * c.size[2],
+                  points = (int64_t)c.out[0] * c.out[1] * c.out[2];
+    const int64_t nx = cells * c.channels * c.samples, ng = points * c.axes * c.samples,
+                  ny = points * c.channels * c.samples;
+    (void)snprintf(geometry, sizeof geometry,
+                   "grid_sample %d x %d of %d x %d x %d at %d x %d x %d, mode %d, padding %d%s", c.samples,
+                   c.channels, c.size[0], c.size[1], c.size[2], c.out[0], c.out[1], c.out[2], c.mode,
+                   c.padding, c.align_corners ? ", align_corners" : "");
     float        *x = test_randoms(nx, 20, 1), *grid = draw_points(&c, points * c.samples);
     run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
     gpunn_tensor *tg = add_input(f, "grid", sampling_shape(&c, c.out, true), grid, ng);
     r.x = add_input(f, "x", sampling_shape(&c, c.size, false), x, nx);
-    r.out = gpunn_grid_sample(r.x, tg, .mode = c.mode, .padding_mode = c.padding, .align_corners = c.align_corners);
+    r.out = gpunn_grid_sample(r.x, tg, .mode = c.mode, .padding_mode = c.padding,
+                              .align_corners = c.align_corners);
     run_backward(&r);
     double *y = calloc((size_t)(ny + nx + ng), sizeof *y), *dx = y + ny, *dg = dx + nx;
     for (int64_t point = 0; point < points * c.samples; point++) {
         int    cell[3][2] = {{-1, -1}, {-1, -1}, {0, -1}};
         double weight[3][2] = {{0}, {0}, {1, 0}}, slope[3][2] = {{0}};
-        for (int k = 0; k < c.axes; k++) cells_of(&c, grid[point * c.axes + k], c.size[2 - k], cell[k], weight[k], slope[k]);
+        for (int k = 0; k < c.axes; k++)
+            cells_of(&c, grid[point * c.axes + k], c.size[2 - k], cell[k], weight[k], slope[k]);
         for (int corner = 0; corner < 8; corner++) {
             const int a = corner & 1, b = corner >> 1 & 1, d = corner >> 2;
             if (cell[0][a] < 0 || cell[1][b] < 0 || cell[2][d] < 0) continue;
             const int64_t at = ((int64_t)cell[2][d] * c.size[1] + cell[1][b]) * c.size[2] + cell[0][a];
             for (int ch = 0; ch < c.channels; ch++) {
-                const int64_t channel = point / points * c.channels + ch, to = channel * points + point % points;
-                const double  v = x[channel * cells + at], g = r.grad_out[to];
+                const int64_t channel = point / points * c.channels + ch,
+                              to = channel * points + point % points;
+                const double v = x[channel * cells + at], g = r.grad_out[to];
                 y[to] += v * weight[0][a] * weight[1][b] * weight[2][d];
                 dx[channel * cells + at] += g * weight[0][a] * weight[1][b] * weight[2][d];
                 dg[point * c.axes] += g * v * slope[0][a] * weight[1][b] * weight[2][d];
@@ -1369,7 +1452,8 @@ static void check_sampling(fixture *f, sampling c)
     OK(f->dev, gpunn_zero_grad(f->model)); /* the same bits again */
     OK(f->dev, gpunn_backward(r.loss));
     float *again = read_gradient(f->dev, r.x);
-    if (memcmp(again, grad_x, (size_t)nx * sizeof *again) != 0) fail_msg("%s: the gradient of x varies", geometry);
+    if (memcmp(again, grad_x, (size_t)nx * sizeof *again) != 0)
+        fail_msg("%s: the gradient of x varies", geometry);
     free(x), free(grid), free(y), free(grad_x), free(grad_grid), free(again), free(r.value), free(r.grad_out);
 }
 
@@ -1393,18 +1477,21 @@ static void test_grid_sample(void **state)
     }
 }
 
-/* A coordinate that is no number, or infinite, beside others in the middle: outside, or at an end, where its gradient goes. */
+/* A coordinate that is no number, or infinite, beside others in the middle: outside, or at an end, where its
+ * gradient goes. */
 static void check_special(fixture *f, int axes, gpunn_grid_mode mode, gpunn_grid_padding padding, bool align)
 {
     static const float value[3] = {NAN, INFINITY, -INFINITY};
-    static const int   end[3][3] = {{-1, -1, -1}, {0, 2, 0}, {0, 0, 0}}; /* by padding and value; -1: outside */
-    const int          cells = axes == 3 ? 27 : 9, points = 3 * axes, step[3] = {1, 3, 9};
-    float             *x = test_randoms(cells, 5, 1), grid[9 * 3] = {0}, expected[9], dx[27] = {0};
+    /* by padding and value; -1: outside */
+    static const int end[3][3] = {{-1, -1, -1}, {0, 2, 0}, {0, 0, 0}};
+    const int        cells = axes == 3 ? 27 : 9, points = 3 * axes, step[3] = {1, 3, 9};
+    float           *x = test_randoms(cells, 5, 1), grid[9 * 3] = {0}, expected[9], dx[27] = {0};
     for (int i = 0; i < points; i++) grid[i * axes + i / 3] = value[i % 3];
     next_model(f);
     run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
-    gpunn_tensor *tg = add_input(f, "grid", axes == 3 ? GPUNN_SHAPE(1, 1, 1, points, 3) : GPUNN_SHAPE(1, 1, points, 2), grid,
-                                 points * axes);
+    gpunn_tensor *tg = add_input(f, "grid",
+                                 axes == 3 ? GPUNN_SHAPE(1, 1, 1, points, 3) : GPUNN_SHAPE(1, 1, points, 2),
+                                 grid, points * axes);
     r.x = add_input(f, "x", axes == 3 ? GPUNN_SHAPE(1, 1, 3, 3, 3) : GPUNN_SHAPE(1, 1, 3, 3), x, cells);
     r.out = gpunn_grid_sample(r.x, tg, .mode = mode, .padding_mode = padding, .align_corners = align);
     run_backward(&r);
@@ -1417,9 +1504,11 @@ static void check_special(fixture *f, int axes, gpunn_grid_mode mode, gpunn_grid
     (void)snprintf(geometry, sizeof geometry, "%d axes, mode %d, padding %d%s", axes, mode, padding,
                    align ? ", align_corners" : "");
     for (int i = 0; i < points; i++)
-        if (r.value[i] != expected[i]) fail_msg("%s: point %d is %g, should be %g", geometry, i, r.value[i], expected[i]);
+        if (r.value[i] != expected[i])
+            fail_msg("%s: point %d is %g, should be %g", geometry, i, r.value[i], expected[i]);
     for (int i = 0; i < cells; i++)
-        if (!(fabsf(grad_x[i] - dx[i]) <= 1e-6f)) fail_msg("%s: gradient of x[%d] is %g", geometry, i, grad_x[i]);
+        if (!(fabsf(grad_x[i] - dx[i]) <= 1e-6f))
+            fail_msg("%s: gradient of x[%d] is %g", geometry, i, grad_x[i]);
     for (int i = 0; i < points * axes; i++) {
         const bool none = i % axes == i / axes / 3 || padding == GPUNN_GRID_ZEROS;
         if (none ? grad_grid[i] != 0 : !isfinite(grad_grid[i]))
@@ -1433,16 +1522,18 @@ static void test_grid_sample_special(void **state)
     fixture           *f = *state;
     static const float x[3] = {5, 6, 7}, grid[4] = {3e38f, 0, -3e38f, 0};
     for (int i = 0; i < 24; i++)
-        check_special(f, 2 + i % 2, (gpunn_grid_mode)(i / 2 % 2), (gpunn_grid_padding)(i / 4 % 3), i / 12 != 0);
+        check_special(f, 2 + i % 2, (gpunn_grid_mode)(i / 2 % 2), (gpunn_grid_padding)(i / 4 % 3),
+                      i / 12 != 0);
     for (int padding = 0; padding < 3; padding++) {
         next_model(f);
         gpunn_tensor *tx = add_input(f, "x", GPUNN_SHAPE(1, 1, 1, 3), x, 3);
         gpunn_tensor *tg = add_input(f, "grid", GPUNN_SHAPE(1, 1, 2, 2), grid, 4);
-        gpunn_tensor *y = MADE(f->dev, gpunn_grid_sample(tx, tg, .padding_mode = (gpunn_grid_padding)padding));
+        gpunn_tensor *y = MADE(f->dev,
+                               gpunn_grid_sample(tx, tg, .padding_mode = (gpunn_grid_padding)padding));
         OK(f->dev, gpunn_forward(&y, 1));
         float *value = read_floats(f->dev, y, NULL);
-        if (padding == GPUNN_GRID_REFLECTION)
-            assert_true(value[0] >= 5 && value[0] <= 7 && value[1] >= 5 && value[1] <= 7); /* wherever rounding put them */
+        if (padding == GPUNN_GRID_REFLECTION) /* wherever rounding put them */
+            assert_true(value[0] >= 5 && value[0] <= 7 && value[1] >= 5 && value[1] <= 7);
         else
             assert_true(value[0] == (padding ? 7 : 0) && value[1] == (padding ? 5 : 0));
         free(value);
@@ -1453,10 +1544,11 @@ static void test_grid_sample_special(void **state)
 static void test_grid_sample_ties(void **state)
 {
     fixture           *f = *state;
-    static const float x[4] = {5, 6, 7, 8}, grid[10] = {-1, 0, -0.5f, 0, 0, 0, 0.5f, 0, 1, 0}, expected[5] = {5, 5, 7, 7, 0};
-    gpunn_tensor      *tx = add_input(f, "x", GPUNN_SHAPE(1, 1, 1, 4), x, 4);
-    gpunn_tensor      *tg = add_input(f, "grid", GPUNN_SHAPE(1, 1, 5, 2), grid, 10);
-    gpunn_tensor      *y = MADE(f->dev, gpunn_grid_sample(tx, tg, .mode = GPUNN_GRID_NEAREST));
+    static const float x[4] = {5, 6, 7, 8}, grid[10] = {-1, 0, -0.5f, 0, 0, 0, 0.5f, 0, 1, 0},
+                       expected[5] = {5, 5, 7, 7, 0};
+    gpunn_tensor *tx = add_input(f, "x", GPUNN_SHAPE(1, 1, 1, 4), x, 4);
+    gpunn_tensor *tg = add_input(f, "grid", GPUNN_SHAPE(1, 1, 5, 2), grid, 10);
+    gpunn_tensor *y = MADE(f->dev, gpunn_grid_sample(tx, tg, .mode = GPUNN_GRID_NEAREST));
     OK(f->dev, gpunn_forward(&y, 1));
     float *value = read_floats(f->dev, y, NULL);
     assert_memory_equal(value, expected, sizeof expected);
@@ -1503,7 +1595,8 @@ static void test_learned_mask(void **state)
     fixture      *f = *state;
     float        *values = test_randoms(2 * 3 * 5 * 4, 1, 1);
     gpunn_tensor *x = add_input(f, "x", GPUNN_SHAPE(2, 3, 5, 4), values, 2 * 3 * 5 * 4);
-    gpunn_tensor *slopes = MADE(f->dev, gpunn_parameter(f->model, "slopes", GPUNN_SHAPE(5, 5), (gpunn_init){0}));
+    gpunn_tensor *slopes = MADE(f->dev,
+                                gpunn_parameter(f->model, "slopes", GPUNN_SHAPE(5, 5), (gpunn_init){0}));
     gpunn_tensor *y = MADE(f->dev, gpunn_scaled_dot_product_attention(x, x, x, .mask = gpunn_tanh(slopes)));
     gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
     OK(f->dev, gpunn_forward(&y, 1));
@@ -1527,7 +1620,8 @@ static void test_roi_align_threads(void **state)
 {
     enum { BOXES = 67, N = 3 * 5 * 37 * 41 };
     static const int threads[] = {1, 2, 3, 7};
-    float            boxes[BOXES * 5], *x = test_randoms(N, 20, 1), *corners = test_randoms(BOXES * 4, 22, 20), *first[2] = {0};
+    float boxes[BOXES * 5], *x = test_randoms(N, 20, 1), *corners = test_randoms(BOXES * 4, 22, 20),
+                            *first[2] = {0};
     (void)state;
     for (int i = 0; i < BOXES; i++) {
         boxes[5 * i] = (float)(i % 3);
@@ -1543,7 +1637,8 @@ static void test_roi_align_threads(void **state)
         run_backward(&r);
         float *result[2] = {read_gradient(f.dev, r.x), r.value};
         for (int k = 0; k < 2; k++) {
-            if (i > 0) assert_memory_equal(result[k], first[k], (size_t)(k ? BOXES * 5 * 6 : N) * sizeof(float));
+            if (i > 0)
+                assert_memory_equal(result[k], first[k], (size_t)(k ? BOXES * 5 * 6 : N) * sizeof(float));
             if (i > 0)
                 free(result[k]);
             else
@@ -1569,10 +1664,11 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* One direction of one sequence: y, and what dy adds to dx, the weights dw, dh and dc. x and dx step by the batch's rows of c.in,
- * y and dy by those of the hidden of all directions. */
-static void recur(recurrence c, bool back, const float *x, float *const *w, const float *h_0, const float *c_0, const float *dy,
-                  double *y, double *dx, double **dw, double *dh, double *dc)
+/* One direction of one sequence: y, and what dy adds to dx, the weights dw, dh and dc. x and dx step by the
+ * batch's rows of c.in, y and dy by those of the hidden of all directions. */
+static void recur(recurrence c, bool back, const float *x, float *const *w, const float *h_0,
+                  const float *c_0, const float *dy, double *y, double *dx, double **dw, double *dh,
+                  double *dc)
 {
     static double h[RECURRENT_LONGEST + 1][RECURRENT_WIDEST], cell[RECURRENT_LONGEST + 1][RECURRENT_WIDEST];
     static double gate[RECURRENT_LONGEST][4][RECURRENT_WIDEST], product[RECURRENT_LONGEST][RECURRENT_WIDEST];
@@ -1609,11 +1705,12 @@ static void recur(recurrence c, bool back, const float *x, float *const *w, cons
         double        before[RECURRENT_WIDEST];
         memset(before, 0, sizeof before);
         for (int64_t k = 0; k < H; k++) {
-            const double in = gate[s][0][k], z = gate[s][1][k], g = gate[s][2][k], out = gate[s][3][k], q = product[s][k];
+            const double in = gate[s][0][k], z = gate[s][1][k], g = gate[s][2][k], out = gate[s][3][k],
+                         q = product[s][k];
             const double d = dh[k] + dy[t * y_step + k], tanh_c = tanh(cell[s + 1][k]);
             const double d_cell = dc[k] + d * out * (1 - tanh_c * tanh_c), d_new = d * (1 - z) * (1 - g * g);
-            const double lstm[4] = {d_cell * g * in * (1 - in), d_cell * cell[s][k] * z * (1 - z), d_cell * in * (1 - g * g),
-                                    d * tanh_c * out * (1 - out)};
+            const double lstm[4] = {d_cell * g * in * (1 - in), d_cell * cell[s][k] * z * (1 - z),
+                                    d_cell * in * (1 - g * g), d * tanh_c * out * (1 - out)};
             const double gru[3] = {d_new * q * in * (1 - in), d * (h[s][k] - g) * z * (1 - z), d_new};
             const double rnn = c.relu ? (in > 0 ? d : 0) : d * (1 - in * in);
             if (c.gates == 4) dc[k] = d_cell * z;
@@ -1640,42 +1737,51 @@ static void recur(recurrence c, bool back, const float *x, float *const *w, cons
 static void check_recurrent(fixture *f, recurrence c)
 {
     static const char *const parts[RECURRENT_PARTS] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
-    const int64_t            H = c.hidden, rows = c.gates * H, nx = c.length * c.batch * c.in, states = c.batch * H;
-    const int64_t            ny = c.length * c.directions * states, ns = c.directions * states;
-    const int64_t            size[RECURRENT_PARTS] = {rows * c.in, rows * H, rows, rows};
+    const int64_t H = c.hidden, rows = c.gates * H, nx = c.length * c.batch * c.in, states = c.batch * H;
+    const int64_t ny = c.length * c.directions * states, ns = c.directions * states;
+    const int64_t size[RECURRENT_PARTS] = {rows * c.in, rows * H, rows, rows};
     (void)snprintf(geometry, sizeof geometry, "%s length %d batch %d in %d hidden %d%s%s",
                    c.gates == 1   ? c.relu ? "relu" : "rnn"
                    : c.gates == 4 ? "lstm"
                                   : "gru",
-                   (int)c.length, (int)c.batch, (int)c.in, (int)H, c.directions == 2 ? ", both directions" : "",
-                   c.given ? ", states given" : "");
-    float *x = test_randoms(nx, 1, 1), *first[2] = {test_randoms(ns, 2, 1), test_randoms(ns, 3, 1)}, *w[2][RECURRENT_PARTS];
-    run    r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+                   (int)c.length, (int)c.batch, (int)c.in, (int)H,
+                   c.directions == 2 ? ", both directions" : "", c.given ? ", states given" : "");
+    float *x = test_randoms(nx, 1, 1), *first[2] = {test_randoms(ns, 2, 1), test_randoms(ns, 3, 1)},
+          *w[2][RECURRENT_PARTS];
+    run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
     r.x = add_input(f, "x", GPUNN_SHAPE(c.length, c.batch, c.in), x, nx);
     gpunn_tensor *state[2] = {NULL, NULL}, *weight[2][RECURRENT_PARTS];
     for (int i = 0; c.given && i < (c.gates == 4 ? 2 : 1); i++)
         state[i] = add_input(f, i ? "c" : "h", GPUNN_SHAPE(c.directions, c.batch, H), first[i], ns);
-    gpunn_rnn_args args = {
-        .hidden_size = H, .bidirectional = c.directions == 2, .relu = c.relu, .h_0 = state[0], .c_0 = state[1]};
-    r.out = c.gates == 1 ? gpunn_rnn_(r.x, "l", args) : c.gates == 4 ? gpunn_lstm_(r.x, "l", args) : gpunn_gru_(r.x, "l", args);
+    gpunn_rnn_args args = {.hidden_size = H,
+                           .bidirectional = c.directions == 2,
+                           .relu = c.relu,
+                           .h_0 = state[0],
+                           .c_0 = state[1]};
+    r.out = c.gates == 1   ? gpunn_rnn_(r.x, "l", args)
+            : c.gates == 4 ? gpunn_lstm_(r.x, "l", args)
+                           : gpunn_gru_(r.x, "l", args);
     MADE(f->dev, r.out);
     for (int64_t d = 0; d < c.directions; d++)
         for (int i = 0; i < RECURRENT_PARTS; i++) {
             char name[32];
             (void)snprintf(name, sizeof name, "l.%s_l0%s", parts[i], d ? "_reverse" : "");
             weight[d][i] = MADE(f->dev, gpunn_find(f->model, name));
-            w[d][i] = test_randoms(size[i], (uint32_t)(10 + 4 * d + i), (float)(1 / sqrt((double)(i ? H : c.in))));
+            w[d][i] = test_randoms(size[i], (uint32_t)(10 + 4 * d + i),
+                                   (float)(1 / sqrt((double)(i ? H : c.in))));
             OK(f->dev, write_floats(weight[d][i], w[d][i], size[i]));
             OK(f->dev, gpunn_set_trainable(weight[d][i], !(c.frozen >> i & 1)));
         }
     run_backward(&r);
-    double *y = calloc((size_t)(ny + nx + 2 * ns), sizeof *y), *dx = y + ny, *ds[2] = {dx + nx, dx + nx + ns}, *dw[2][4];
+    double *y = calloc((size_t)(ny + nx + 2 * ns), sizeof *y), *dx = y + ny, *ds[2] = {dx + nx, dx + nx + ns},
+           *dw[2][4];
     for (int64_t d = 0; d < c.directions; d++) {
         for (int i = 0; i < RECURRENT_PARTS; i++) dw[d][i] = calloc((size_t)size[i], sizeof **dw[d]);
         for (int64_t n = 0; n < c.batch; n++) {
             const int64_t at = (d * c.batch + n) * H, out = (n * c.directions + d) * H;
-            recur(c, d == 1, x + n * c.in, w[d], c.given ? first[0] + at : NULL, c.given ? first[1] + at : NULL, r.grad_out + out,
-                  y + out, dx + n * c.in, dw[d], ds[0] + at, ds[1] + at);
+            recur(c, d == 1, x + n * c.in, w[d], c.given ? first[0] + at : NULL,
+                  c.given ? first[1] + at : NULL, r.grad_out + out, y + out, dx + n * c.in, dw[d], ds[0] + at,
+                  ds[1] + at);
         }
     }
     check_all("out", r.value, y, ny);
@@ -1704,8 +1810,9 @@ static void test_recurrent(void **state)
 {
     fixture             *f = *state;
     static const int     kinds[] = {1, 4, 3}, sizes[] = {1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33};
-    static const int64_t large[][4] = {{2, 129, 3, 5}, {3, 5, 127, 65}, {20, 2, 6, 33}, {2, 3, 17, 130}, {20, 1, 7, 193}};
-    uint32_t             seed = 71;
+    static const int64_t large[][4] = {
+        {2, 129, 3, 5}, {3, 5, 127, 65}, {20, 2, 6, 33}, {2, 3, 17, 130}, {20, 1, 7, 193}};
+    uint32_t seed = 71;
     for (int i = 0; i < (is_emulated(f->backend) ? 24 : 72); i++) {
         const recurrence c = {kinds[i % 3],
                               between(&seed, 1, 9),
@@ -1722,13 +1829,13 @@ static void test_recurrent(void **state)
     for (int i = 0; i < COUNT(large); i++)
         for (int kind = 0; kind < 3; kind++) {
             next_model(f);
-            check_recurrent(
-                f, (recurrence){kinds[kind], large[i][0], large[i][1], large[i][2], large[i][3], 1 + i % 2, false, true, 0});
+            check_recurrent(f, (recurrence){kinds[kind], large[i][0], large[i][1], large[i][2], large[i][3],
+                                            1 + i % 2, false, true, 0});
         }
 }
 
-/* One sequence, whose columns threads share: every number of threads gives the same bits, more than there are processors too, where
- * one goes on alone. */
+/* One sequence, whose columns threads share: every number of threads gives the same bits, more than there are
+ * processors too, where one goes on alone. */
 static void test_recurrent_threads(void **state)
 {
     enum { LENGTH = 37, IN = 5, HIDDEN = 401 };
@@ -1738,12 +1845,15 @@ static void test_recurrent_threads(void **state)
     for (int kind = 0; kind < 3; kind++) {
         float *first[3] = {NULL, NULL, NULL};
         for (int i = 0; i < COUNT(threads); i++) {
-            fixture f = {.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = threads[i])};
+            fixture f = {
+                .dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = threads[i])};
             f.model = gpunn_model_create(f.dev);
             const gpunn_rnn_args args = {.hidden_size = HIDDEN, .bidirectional = kind == 1};
             run                  r = {&f, NULL, NULL, NULL, NULL, NULL, 0};
             r.x = add_input(&f, "x", GPUNN_SHAPE(LENGTH, 1, IN), x, LENGTH * IN);
-            r.out = kind == 0 ? gpunn_rnn_(r.x, "l", args) : kind == 1 ? gpunn_lstm_(r.x, "l", args) : gpunn_gru_(r.x, "l", args);
+            r.out = kind == 0   ? gpunn_rnn_(r.x, "l", args)
+                    : kind == 1 ? gpunn_lstm_(r.x, "l", args)
+                                : gpunn_gru_(r.x, "l", args);
             run_backward(&r);
             gpunn_tensor *weight = MADE(f.dev, gpunn_find(f.model, "l.weight_hh_l0"));
             const size_t  counts[3] = {(size_t)r.count, LENGTH * IN, (size_t)gates[kind] * HIDDEN * HIDDEN};
@@ -1764,7 +1874,8 @@ static void test_recurrent_threads(void **state)
     free(x);
 }
 
-/* ---- lines: cumsum, topk, argmin and argmax along an axis with others on both sides; expand to copies of such lines ---- */
+/* ---- lines: cumsum, topk, argmin and argmax along an axis with others on both sides; expand to copies of
+ * such lines -- */
 typedef struct lines {
     int64_t outer, n, inner;
 } lines;
@@ -1785,11 +1896,12 @@ static int64_t *read_places(gpunn_device *dev, gpunn_tensor *t)
 
 static void check_lines(fixture *f, lines c, uint32_t *seed)
 {
-    const int64_t count = c.outer * c.n * c.inner, k = between(seed, 1, (int)c.n), all = c.outer * k * c.inner;
-    const bool    largest = between(seed, 0, 1), special = between(seed, 0, 2) == 0;
-    float        *x = test_randoms(count, *seed, 1);
-    (void)snprintf(geometry, sizeof geometry, "lines %d x %d x %d, %d %s", (int)c.outer, (int)c.n, (int)c.inner, (int)k,
-                   largest ? "largest" : "smallest");
+    const int64_t count = c.outer * c.n * c.inner, k = between(seed, 1, (int)c.n),
+                  all = c.outer * k * c.inner;
+    const bool largest = between(seed, 0, 1), special = between(seed, 0, 2) == 0;
+    float     *x = test_randoms(count, *seed, 1);
+    (void)snprintf(geometry, sizeof geometry, "lines %d x %d x %d, %d %s", (int)c.outer, (int)c.n,
+                   (int)c.inner, (int)k, largest ? "largest" : "smallest");
     allowance = 1;
     run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
     r.x = add_input(f, "x", GPUNN_SHAPE(c.outer, c.n, c.inner), x, count);
@@ -1804,7 +1916,8 @@ static void check_lines(fixture *f, lines c, uint32_t *seed)
                     const int64_t at = (o * c.n + (back ? c.n - 1 - i : i)) * c.inner + in;
                     const double  value = back ? r.grad_out[at] : x[at];
                     sum += value, size += fabs(value);
-                    check_sum(back ? "gradient of x" : "cumsum", at, back ? grad[at] : r.value[at], sum, size, i + 1);
+                    check_sum(back ? "gradient of x" : "cumsum", at, back ? grad[at] : r.value[at], sum, size,
+                              i + 1);
                 }
             }
     free(grad), free(r.value), free(r.grad_out);
@@ -1819,24 +1932,29 @@ static void check_lines(fixture *f, lines c, uint32_t *seed)
     out[3] = gpunn_keep(gpunn_argmin(r.x, 1, false));
     OK(f->dev, gpunn_forward(out, 4));
     float   *values = read_floats(f->dev, top, NULL);
-    int64_t *indices = read_places(f->dev, places), *most = read_places(f->dev, out[2]), *least = read_places(f->dev, out[3]);
+    int64_t *indices = read_places(f->dev, places), *most = read_places(f->dev, out[2]),
+            *least = read_places(f->dev, out[3]);
     for (int64_t o = 0; o < c.outer; o++)
         for (int64_t in = 0; in < c.inner; in++) {
             const float *line = x + o * c.n * c.inner + in;
             int64_t      first = 0, last = 0;
             for (int64_t i = 0; i < c.n; i++) {
                 int64_t rank = 0; /* how many stand before it */
-                for (int64_t j = 0; j < c.n; j++) rank += precedes(line[j * c.inner], j, line[i * c.inner], i, largest);
+                for (int64_t j = 0; j < c.n; j++)
+                    rank += precedes(line[j * c.inner], j, line[i * c.inner], i, largest);
                 const int64_t at = (o * k + rank) * c.inner + in;
-                if (rank < k && (indices[at] != i || memcmp(&values[at], &line[i * c.inner], sizeof *values) != 0))
-                    fail_msg("%s: place %lld is %lld with %g, should be %lld with %g", geometry, (long long)rank,
-                             (long long)indices[at], (double)values[at], (long long)i, (double)line[i * c.inner]);
+                if (rank < k &&
+                    (indices[at] != i || memcmp(&values[at], &line[i * c.inner], sizeof *values) != 0))
+                    fail_msg("%s: place %lld is %lld with %g, should be %lld with %g", geometry,
+                             (long long)rank, (long long)indices[at], (double)values[at], (long long)i,
+                             (double)line[i * c.inner]);
                 if (!special && line[i * c.inner] > line[first * c.inner]) first = i;
                 if (!special && line[i * c.inner] < line[last * c.inner]) last = i;
             }
             if (!special && (most[o * c.inner + in] != first || least[o * c.inner + in] != last))
-                fail_msg("%s: argmax %lld, argmin %lld, should be %lld, %lld", geometry, (long long)most[o * c.inner + in],
-                         (long long)least[o * c.inner + in], (long long)first, (long long)last);
+                fail_msg("%s: argmax %lld, argmin %lld, should be %lld, %lld", geometry,
+                         (long long)most[o * c.inner + in], (long long)least[o * c.inner + in],
+                         (long long)first, (long long)last);
         }
     assert_int_equal(gpunn_tensor_bytes(places), 8 * all);
     free(values), free(indices), free(most), free(least);
@@ -1852,10 +1970,12 @@ static void check_lines(fixture *f, lines c, uint32_t *seed)
                 double sum = 0, size = 0;
                 for (int64_t i = 0; i < c.n; i++) {
                     const int64_t at = (o * c.n + i) * c.inner + in;
-                    if (r.value[at] != x[o * c.inner + in]) fail_msg("%s: copy %lld differs", geometry, (long long)at);
+                    if (r.value[at] != x[o * c.inner + in])
+                        fail_msg("%s: copy %lld differs", geometry, (long long)at);
                     sum += r.grad_out[at], size += fabs((double)r.grad_out[at]);
                 }
-                check_sum("gradient of what is copied", o * c.inner + in, grad[o * c.inner + in], sum, size, c.n);
+                check_sum("gradient of what is copied", o * c.inner + in, grad[o * c.inner + in], sum, size,
+                          c.n);
             }
         free(grad), free(r.value), free(r.grad_out);
     }
@@ -1866,7 +1986,8 @@ static void test_lines(void **state)
 {
     fixture           *f = *state;
     static const int   sizes[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65};
-    static const lines large[] = {{2, 1025, 1}, {1, 513, 3}, {3, 257, 65}, {1, 255, 33}, {257, 3, 1}, {1, 2, 4099}, {1, 2500, 2}};
+    static const lines large[] = {{2, 1025, 1}, {1, 513, 3},  {3, 257, 65}, {1, 255, 33},
+                                  {257, 3, 1},  {1, 2, 4099}, {1, 2500, 2}};
     uint32_t           seed = 59;
     for (int i = 0; i < (is_emulated(f->backend) ? followed(30) : 90); i++) {
         const int64_t outer = sizes[between(&seed, 0, is_emulated(f->backend) ? 5 : 8)];
@@ -1880,7 +2001,8 @@ static void test_lines(void **state)
     }
 }
 
-/* ---- long lines: what a block of the GPU sorts alone, in rounds, or all of a line; equals, infinities and NaN ---- */
+/* ---- long lines: what a block of the GPU sorts alone, in rounds, or all of a line; equals, infinities and
+ * NaN -- */
 typedef struct order {
     int64_t         outer, n, inner, k;
     bool            largest, special;
@@ -1895,7 +2017,8 @@ static struct {
 static int compare_places(const void *a, const void *b)
 {
     const int64_t i = *(const int64_t *)a, j = *(const int64_t *)b;
-    return precedes(ordered.x[i * ordered.stride], i, ordered.x[j * ordered.stride], j, ordered.largest) ? -1 : 1;
+    return precedes(ordered.x[i * ordered.stride], i, ordered.x[j * ordered.stride], j, ordered.largest) ? -1
+                                                                                                         : 1;
 }
 
 /* Small whole numbers, which 16 bits hold, with many equals. */
@@ -1909,7 +2032,8 @@ static float *whole_numbers(int64_t count, uint32_t seed, bool special)
 }
 
 /* x; of another precision than F32: as a linear layer makes it, which that precision stores. */
-static gpunn_tensor *stored(fixture *f, gpunn_tensor *x, int64_t count, const char *layer, gpunn_precision precision)
+static gpunn_tensor *stored(fixture *f, gpunn_tensor *x, int64_t count, const char *layer,
+                            gpunn_precision precision)
 {
     static const float one = 1;
     if (precision == GPUNN_PRECISION_F32) return x;
@@ -1939,8 +2063,9 @@ static void check_order(fixture *f, order c, uint32_t seed)
         qsort(all, (size_t)c.n, sizeof *all, compare_places);
         for (int64_t i = 0; i < c.k; i++)
             if (places[(o * c.k + i) * c.inner + column] != all[i])
-                fail_msg("line %d of %d x %d x %d, number %d of %d: place %d, should be %d", (int)line, (int)c.outer, (int)c.n,
-                         (int)c.inner, (int)i, (int)c.k, (int)places[(o * c.k + i) * c.inner + column], (int)all[i]);
+                fail_msg("line %d of %d x %d x %d, number %d of %d: place %d, should be %d", (int)line,
+                         (int)c.outer, (int)c.n, (int)c.inner, (int)i, (int)c.k,
+                         (int)places[(o * c.k + i) * c.inner + column], (int)all[i]);
     }
     free(places), free(all), free(x);
 }
@@ -1948,11 +2073,14 @@ static void check_order(fixture *f, order c, uint32_t seed)
 static void test_orders(void **state)
 {
     fixture           *f = *state;
-    static const order cases[] = {
-        {1, 5001, 1, 5001, true, true, GPUNN_PRECISION_F32},  {1, 9001, 1, 512, true, true, GPUNN_PRECISION_F32},
-        {1, 2048, 1, 2048, true, true, GPUNN_PRECISION_F32},  {1, 2049, 1, 1, true, false, GPUNN_PRECISION_F32},
-        {2, 2500, 2, 40, false, true, GPUNN_PRECISION_BF16},  {2, 2051, 3, 513, false, false, GPUNN_PRECISION_F32},
-        {1, 2600, 2, 2600, true, true, GPUNN_PRECISION_BF16}, {1, 3100, 1, 3100, false, true, GPUNN_PRECISION_F16}};
+    static const order cases[] = {{1, 5001, 1, 5001, true, true, GPUNN_PRECISION_F32},
+                                  {1, 9001, 1, 512, true, true, GPUNN_PRECISION_F32},
+                                  {1, 2048, 1, 2048, true, true, GPUNN_PRECISION_F32},
+                                  {1, 2049, 1, 1, true, false, GPUNN_PRECISION_F32},
+                                  {2, 2500, 2, 40, false, true, GPUNN_PRECISION_BF16},
+                                  {2, 2051, 3, 513, false, false, GPUNN_PRECISION_F32},
+                                  {1, 2600, 2, 2600, true, true, GPUNN_PRECISION_BF16},
+                                  {1, 3100, 1, 3100, false, true, GPUNN_PRECISION_F16}};
     for (int i = 0; i < followed(COUNT(cases)); i++) check_order(f, cases[i], (uint32_t)i + 91);
 }
 
@@ -1970,8 +2098,9 @@ static void draw_classes(fixture *f, const drawing *d, const float *x, const flo
     next_model_of(f, d->precision);
     gpunn_tensor *in = add_input(f, "x", GPUNN_SHAPE(d->rows, d->classes), x, count);
     gpunn_tensor *draw = add_input(f, "draw", GPUNN_SHAPE(d->rows), draws, d->rows);
-    gpunn_tensor *y = MADE(f->dev, gpunn_sample(stored(f, in, count, "l", d->precision), draw, .temperature = d->temperature,
-                                                .top_k = d->top_k, .top_p = d->top_p));
+    gpunn_tensor *y = MADE(f->dev,
+                           gpunn_sample(stored(f, in, count, "l", d->precision), draw,
+                                        .temperature = d->temperature, .top_k = d->top_k, .top_p = d->top_p));
     OK(f->dev, gpunn_forward(&y, 1));
     OK(f->dev, gpunn_read(y, drawn, (size_t)d->rows * sizeof *drawn));
 }
@@ -1988,9 +2117,11 @@ static int64_t class_to_draw(const float *logits, const drawing *d, uint32_t *se
     qsort(places, (size_t)d->classes, sizeof *places, compare_places);
     upto[0] = 0;
     for (int i = 0; i < kept; i++)
-        upto[i + 1] = upto[i] + exp(((double)logits[places[i]] - (double)logits[places[0]]) / (double)d->temperature);
+        upto[i + 1] = upto[i] +
+                      exp(((double)logits[places[i]] - (double)logits[places[0]]) / (double)d->temperature);
     while (end < kept && upto[end] < upto[kept] * (double)d->top_p) end++;
-    while (end > 1 && upto[end] - upto[end - 1] < 1e-6 * upto[end]) end--; /* the last ones may be beyond a float's precision */
+    /* the last ones may be beyond a float's precision */
+    while (end > 1 && upto[end] - upto[end - 1] < 1e-6 * upto[end]) end--;
     const int at = between(seed, 0, end - 1);
     const int64_t class = places[at];
     *draw = (float)((upto[at] + upto[at + 1]) / 2 / upto[end]);
@@ -2010,12 +2141,13 @@ static void check_drawing(fixture *f, drawing d, uint32_t seed)
         if (d.values) x[i] = (float)((int)(fabsf(x[i]) * 1000) % d.values) / 8;
         if (d.values != 1 && i % 7 == 3) x[i] = -INFINITY;
     }
-    for (int row = 0; row < d.rows; row++) wanted[row] = class_to_draw(x + (int64_t)row * d.classes, &d, &seed, &draws[row]);
+    for (int row = 0; row < d.rows; row++)
+        wanted[row] = class_to_draw(x + (int64_t)row * d.classes, &d, &seed, &draws[row]);
     draw_classes(f, &d, x, draws, drawn);
     for (int row = 0; row < d.rows; row++)
         if (drawn[row] != wanted[row])
-            fail_msg("row %d of %d classes, top_p %g: %.9g draws %d, should be %d", row, d.classes, (double)d.top_p,
-                     (double)draws[row], (int)drawn[row], (int)wanted[row]);
+            fail_msg("row %d of %d classes, top_p %g: %.9g draws %d, should be %d", row, d.classes,
+                     (double)d.top_p, (double)draws[row], (int)drawn[row], (int)wanted[row]);
     for (int row = 0; row < d.rows; row++) draws[row] = fabsf(test_random(&seed));
     draw_classes(&cpu, &d, x, draws, wanted);
     draw_classes(f, &d, x, draws, drawn);
@@ -2029,12 +2161,15 @@ static void test_drawings(void **state)
 {
     fixture             *f = *state;
     static const int     classes[] = {1, 63, 64, 65, 1000, 1024, 1025}, values[] = {0, 1, 9};
-    static const drawing others[] = {
-        {1, 50257, 0, 1, 0.9f, 0, GPUNN_PRECISION_F32},      {1, 50257, 1, 1, 0.5f, 0, GPUNN_PRECISION_F32},
-        {2, 5003, 9, 0.7f, 0.999f, 0, GPUNN_PRECISION_BF16}, {1, 50257, 0, 0.5f, 0.8f, 40, GPUNN_PRECISION_F32},
-        {70, 1500, 0, 2, 1, 0, GPUNN_PRECISION_F32},         {9, 1100, 30, 2, 0.6f, 700, GPUNN_PRECISION_F16}};
+    static const drawing others[] = {{1, 50257, 0, 1, 0.9f, 0, GPUNN_PRECISION_F32},
+                                     {1, 50257, 1, 1, 0.5f, 0, GPUNN_PRECISION_F32},
+                                     {2, 5003, 9, 0.7f, 0.999f, 0, GPUNN_PRECISION_BF16},
+                                     {1, 50257, 0, 0.5f, 0.8f, 40, GPUNN_PRECISION_F32},
+                                     {70, 1500, 0, 2, 1, 0, GPUNN_PRECISION_F32},
+                                     {9, 1100, 30, 2, 0.6f, 700, GPUNN_PRECISION_F16}};
     for (int i = 0; i < 3 * followed(COUNT(classes)); i++) {
-        const drawing d = {1 + 4 * (i % 2), classes[i / 3], values[i % 3], 1, i % 2 ? 0.5f : 1, 0, GPUNN_PRECISION_F32};
+        const drawing d = {1 + 4 * (i % 2),    classes[i / 3], values[i % 3], 1, i % 2 ? 0.5f : 1, 0,
+                           GPUNN_PRECISION_F32};
         check_drawing(f, d, (uint32_t)i + 7);
     }
     for (int i = 0; i < followed(COUNT(others)); i++) check_drawing(f, others[i], (uint32_t)i + 47);
@@ -2051,8 +2186,8 @@ static void check_extremes(fixture *f, int classes, float logit, float last_two,
     draw_classes(f, &d, x, draws, drawn);
     for (int row = 0; row < 5; row++)
         if (drawn[row] != (row < 3 ? first : last))
-            fail_msg("%d classes of %g, the last two %g: %g draws %d, should be %d", classes, (double)logit, (double)last_two,
-                     (double)draws[row], (int)drawn[row], row < 3 ? first : last);
+            fail_msg("%d classes of %g, the last two %g: %g draws %d, should be %d", classes, (double)logit,
+                     (double)last_two, (double)draws[row], (int)drawn[row], row < 3 ? first : last);
     free(x);
 }
 
@@ -2090,7 +2225,9 @@ static int64_t *make_places(adding c, uint32_t *seed)
     int64_t *index = malloc(index_bytes(c));
     for (int64_t i = 0; i < (int64_t)(index_bytes(c) / sizeof *index); i++) {
         const int64_t j = c.slices ? i : i / c.inner % c.m;
-        index[i] = c.kind == APART ? (j * 7 + 3) % c.n : c.kind == ONE_PLACE ? c.n - 1 : between(seed, 0, (int)c.n - 1);
+        index[i] = c.kind == APART       ? (j * 7 + 3) % c.n
+                   : c.kind == ONE_PLACE ? c.n - 1
+                                         : between(seed, 0, (int)c.n - 1);
     }
     return index;
 }
@@ -2110,7 +2247,8 @@ static void check_outside(gpunn_device *dev, gpunn_tensor *sum, gpunn_tensor *at
     OK(dev, gpunn_forward(&sum, 1));
     float *y = read_floats(dev, sum, NULL);
     for (int64_t k = 0; k < values; k++) {
-        if (isnan(y[k]) && !c.slices && (k >= c.n * c.inner || k % c.inner)) fail_msg("%s: %d is NaN", geometry, (int)k);
+        if (isnan(y[k]) && !c.slices && (k >= c.n * c.inner || k % c.inner))
+            fail_msg("%s: %d is NaN", geometry, (int)k);
         lost += isnan(y[k]);
     }
     if (lost < (c.slices ? c.outer * c.inner : 1)) fail_msg("%s: %d are NaN", geometry, (int)lost);
@@ -2122,29 +2260,34 @@ static void check_adding(fixture *f, adding c, uint32_t seed)
 {
     const int64_t places = c.outer * c.n * c.inner, count = c.outer * c.m * c.inner;
     const bool    wide = c.precision == GPUNN_PRECISION_F32; /* numbers of all sizes */
-    float *x = whole_numbers(places, seed, false), *src = whole_numbers(count, seed + 1, false), *y = malloc((size_t)places * 4);
+    float        *x = whole_numbers(places, seed, false), *src = whole_numbers(count, seed + 1, false),
+          *y = malloc((size_t)places * 4);
     int64_t *index = make_places(c, &seed), *from = malloc((size_t)count * sizeof *from);
-    double  *sums = calloc((size_t)places * 4, sizeof *sums); /* of each place: y, its magnitude, the gradient, its magnitude */
-    int     *runs = calloc((size_t)places, sizeof *runs);
+    /* of each place: y, its magnitude, the gradient, its magnitude */
+    double *sums = calloc((size_t)places * 4, sizeof *sums);
+    int    *runs = calloc((size_t)places, sizeof *runs);
     for (int64_t i = 0; i < count && wide; i++) src[i] = ldexpf(src[i] + 0.3f, between(&seed, -90, 90));
-    (void)snprintf(geometry, sizeof geometry, "%d x %d x %d at %d indices%s", (int)c.outer, (int)c.n, (int)c.inner, (int)c.m,
-                   c.slices ? " of slices" : "");
+    (void)snprintf(geometry, sizeof geometry, "%d x %d x %d at %d indices%s", (int)c.outer, (int)c.n,
+                   (int)c.inner, (int)c.m, c.slices ? " of slices" : "");
     allowance = wide ? 1 : 0x1p16;
     next_model_of(f, c.precision);
     run               r = {f, NULL, NULL, NULL, NULL, NULL, 0};
     const gpunn_shape shape = GPUNN_SHAPE(c.outer, c.m, c.inner);
-    gpunn_tensor     *at = MADE(f->dev, gpunn_input(f->model, "index", GPUNN_I64, c.slices ? GPUNN_SHAPE(c.m) : shape));
+    gpunn_tensor     *at = MADE(f->dev,
+                                gpunn_input(f->model, "index", GPUNN_I64, c.slices ? GPUNN_SHAPE(c.m) : shape));
     gpunn_tensor     *added = add_input(f, "src", shape, src, count);
     OK(f->dev, gpunn_write(at, index, index_bytes(c)));
     r.x = add_input(f, "x", GPUNN_SHAPE(c.outer, c.n, c.inner), x, places);
-    gpunn_tensor *base = stored(f, r.x, places, "l", c.precision), *more = stored(f, added, count, "m", c.precision);
+    gpunn_tensor *base = stored(f, r.x, places, "l", c.precision),
+                 *more = stored(f, added, count, "m", c.precision);
     gpunn_tensor *sum = c.slices ? gpunn_index_add(base, 1, at, more) : gpunn_scatter_add(base, 1, at, more);
     gpunn_keep(MADE(f->dev, sum));
     r.out = c.slices ? gpunn_add(gpunn_index_select(sum, 1, at), gpunn_index_select(base, 1, at))
                      : gpunn_add(gpunn_gather(sum, 1, at), gpunn_gather(base, 1, at));
     run_backward(&r);
     float *grad = read_gradient(f->dev, r.x), *again;
-    for (int64_t k = 0; k < places; k++) y[k] = x[k], sums[4 * k] = x[k], sums[4 * k + 1] = fabs((double)x[k]);
+    for (int64_t k = 0; k < places; k++)
+        y[k] = x[k], sums[4 * k] = x[k], sums[4 * k + 1] = fabs((double)x[k]);
     for (int64_t i = 0; i < count; i++) {
         const int64_t k = from[i] = (i / c.inner / c.m * c.n + index[place_of(c, i)]) * c.inner + i % c.inner;
         y[k] += src[i], sums[4 * k] += src[i], sums[4 * k + 1] += fabs((double)src[i]), runs[k]++;
@@ -2154,9 +2297,11 @@ static void check_adding(fixture *f, adding c, uint32_t seed)
         const int64_t k = from[i];
         check_sum("sum", i, r.value[i], sums[4 * k] + x[k], sums[4 * k + 1] + fabs((double)x[k]), runs[k]);
         if (wide && !c.slices && (c.m <= 1024 || runs[k] <= 32) && r.value[i] != y[k] + x[k])
-            fail_msg("%s: %d is %.9g, not the sum in the order of the indices, %.9g", geometry, (int)i, r.value[i], y[k] + x[k]);
+            fail_msg("%s: %d is %.9g, not the sum in the order of the indices, %.9g", geometry, (int)i,
+                     r.value[i], y[k] + x[k]);
     }
-    for (int64_t k = 0; k < places; k++) check_sum("gradient of x", k, grad[k], sums[4 * k + 2], sums[4 * k + 3], runs[k]);
+    for (int64_t k = 0; k < places; k++)
+        check_sum("gradient of x", k, grad[k], sums[4 * k + 2], sums[4 * k + 3], runs[k]);
     OK(f->dev, gpunn_forward(&r.out, 1));
     again = read_floats(f->dev, r.out, NULL);
     assert_memory_equal(again, r.value, (size_t)count * sizeof *again);
@@ -2168,16 +2313,24 @@ static void check_adding(fixture *f, adding c, uint32_t seed)
 static void test_additions(void **state)
 {
     fixture            *f = *state;
-    static const adding cases[] = {
-        {1, 700, 1000, 8, ANYWHERE, GPUNN_PRECISION_F32, true},   {33, 40, 300, 3, ANYWHERE, GPUNN_PRECISION_BF16, true},
-        {3, 50, 65, 2, ANYWHERE, GPUNN_PRECISION_F32, false},     {2, 700, 3001, 1, ONE_PLACE, GPUNN_PRECISION_F32, false},
-        {2, 900, 1100, 2, ANYWHERE, GPUNN_PRECISION_BF16, false}, {3, 50, 64, 1, ANYWHERE, GPUNN_PRECISION_F32, false},
-        {1, 1500, 1025, 1, APART, GPUNN_PRECISION_F32, false},    {2, 300, 1100, 3, ANYWHERE, GPUNN_PRECISION_F32, false},
-        {2, 7, 1024, 1, ONE_PLACE, GPUNN_PRECISION_F32, false},   {5, 1000, 600, 1, APART, GPUNN_PRECISION_F32, false},
-        {1, 40, 2100, 2, ANYWHERE, GPUNN_PRECISION_F32, false},   {2, 900, 500, 2, ANYWHERE, GPUNN_PRECISION_BF16, false},
-        {1, 50, 64, 3, ANYWHERE, GPUNN_PRECISION_F32, true},      {3, 50, 65, 1, ANYWHERE, GPUNN_PRECISION_F32, true},
-        {2, 300, 1100, 4, ONE_PLACE, GPUNN_PRECISION_F32, true},  {70, 90, 63, 1, APART, GPUNN_PRECISION_F32, true},
-        {1, 3, 1, 5, ANYWHERE, GPUNN_PRECISION_F32, true},        {1, 300, 257, 700, ANYWHERE, GPUNN_PRECISION_F16, true}};
+    static const adding cases[] = {{1, 700, 1000, 8, ANYWHERE, GPUNN_PRECISION_F32, true},
+                                   {33, 40, 300, 3, ANYWHERE, GPUNN_PRECISION_BF16, true},
+                                   {3, 50, 65, 2, ANYWHERE, GPUNN_PRECISION_F32, false},
+                                   {2, 700, 3001, 1, ONE_PLACE, GPUNN_PRECISION_F32, false},
+                                   {2, 900, 1100, 2, ANYWHERE, GPUNN_PRECISION_BF16, false},
+                                   {3, 50, 64, 1, ANYWHERE, GPUNN_PRECISION_F32, false},
+                                   {1, 1500, 1025, 1, APART, GPUNN_PRECISION_F32, false},
+                                   {2, 300, 1100, 3, ANYWHERE, GPUNN_PRECISION_F32, false},
+                                   {2, 7, 1024, 1, ONE_PLACE, GPUNN_PRECISION_F32, false},
+                                   {5, 1000, 600, 1, APART, GPUNN_PRECISION_F32, false},
+                                   {1, 40, 2100, 2, ANYWHERE, GPUNN_PRECISION_F32, false},
+                                   {2, 900, 500, 2, ANYWHERE, GPUNN_PRECISION_BF16, false},
+                                   {1, 50, 64, 3, ANYWHERE, GPUNN_PRECISION_F32, true},
+                                   {3, 50, 65, 1, ANYWHERE, GPUNN_PRECISION_F32, true},
+                                   {2, 300, 1100, 4, ONE_PLACE, GPUNN_PRECISION_F32, true},
+                                   {70, 90, 63, 1, APART, GPUNN_PRECISION_F32, true},
+                                   {1, 3, 1, 5, ANYWHERE, GPUNN_PRECISION_F32, true},
+                                   {1, 300, 257, 700, ANYWHERE, GPUNN_PRECISION_F16, true}};
     for (int i = 0; i < followed(COUNT(cases)); i++) check_adding(f, cases[i], (uint32_t)i + 97);
 }
 
@@ -2190,8 +2343,8 @@ typedef struct grouped {
 static void check_groups(fixture *f, grouped c)
 {
     const int64_t part = c.channels * c.cells, all = c.groups * c.channels, count = c.n * c.groups * part;
-    (void)snprintf(geometry, sizeof geometry, "group_norm n %d groups %d of %d channels, %d cells%s", (int)c.n, (int)c.groups,
-                   (int)c.channels, (int)c.cells, c.no_affine ? " no_affine" : "");
+    (void)snprintf(geometry, sizeof geometry, "group_norm n %d groups %d of %d channels, %d cells%s",
+                   (int)c.n, (int)c.groups, (int)c.channels, (int)c.cells, c.no_affine ? " no_affine" : "");
     allowance = 2;
     float *x = test_randoms(count, 1, 1), *w = test_randoms(all, 2, 1), *bias = test_randoms(all, 3, 1);
     for (int64_t i = 0; i < count; i++) x[i] += 0.25f;
@@ -2202,8 +2355,9 @@ static void check_groups(fixture *f, grouped c)
     if (!c.no_affine) OK(f->dev, write_floats(parameter[0], w, all));
     if (!c.no_affine) OK(f->dev, write_floats(parameter[1], bias, all));
     run_backward(&r);
-    float  *grad = read_gradient(f->dev, r.x);
-    double *sums = calloc((size_t)(4 * all), sizeof *sums); /* of each channel: dweight, its magnitude, dbias, its magnitude */
+    float *grad = read_gradient(f->dev, r.x);
+    /* of each channel: dweight, its magnitude, dbias, its magnitude */
+    double *sums = calloc((size_t)(4 * all), sizeof *sums);
     for (int64_t i = 0; i < c.n * c.groups; i++) {
         const float *const xi = x + i * part, *const g = r.grad_out + i * part;
         const int64_t first = i % c.groups * c.channels;
@@ -2214,15 +2368,17 @@ static void check_groups(fixture *f, grouped c)
         for (int pass = 0; pass < 2; pass++)
             for (int64_t j = 0; j < part; j++) {
                 const int64_t channel = first + j / c.cells;
-                const double  scale = c.no_affine ? 1 : w[channel], h = (xi[j] - mean) * rstd, k = g[j] * scale,
-                             size = (fabs((double)xi[j]) + fabs(mean)) * rstd;
+                const double  scale = c.no_affine ? 1 : w[channel], h = (xi[j] - mean) * rstd,
+                             k = g[j] * scale, size = (fabs((double)xi[j]) + fabs(mean)) * rstd;
                 if (pass == 1) {
-                    check_sum("gradient of x", i * part + j, grad[i * part + j], (k - k_sum - h * kh_sum) * rstd,
-                              (fabs(k) + k_size + size * kh_size) * rstd, part);
+                    check_sum("gradient of x", i * part + j, grad[i * part + j],
+                              (k - k_sum - h * kh_sum) * rstd, (fabs(k) + k_size + size * kh_size) * rstd,
+                              part);
                     continue;
                 }
                 const double shift = c.no_affine ? 0 : bias[channel];
-                check_sum("out", i * part + j, r.value[i * part + j], h * scale + shift, size * fabs(scale) + fabs(shift), part);
+                check_sum("out", i * part + j, r.value[i * part + j], h * scale + shift,
+                          size * fabs(scale) + fabs(shift), part);
                 k_sum += k / (double)part, k_size += fabs(k) / (double)part;
                 kh_sum += k * h / (double)part, kh_size += fabs(k) * size / (double)part;
                 sums[4 * channel] += g[j] * h, sums[4 * channel + 1] += fabs((double)g[j]) * size;
@@ -2232,8 +2388,8 @@ static void check_groups(fixture *f, grouped c)
     for (int p = 0; p < 2 && !c.no_affine; p++) {
         float *gradient = read_gradient(f->dev, parameter[p]);
         for (int64_t j = 0; j < all; j++)
-            check_sum(p ? "gradient of bias" : "gradient of weight", j, gradient[j], sums[4 * j + 2 * p], sums[4 * j + 2 * p + 1],
-                      c.n * c.cells);
+            check_sum(p ? "gradient of bias" : "gradient of weight", j, gradient[j], sums[4 * j + 2 * p],
+                      sums[4 * j + 2 * p + 1], c.n * c.cells);
         free(gradient);
     }
     free(sums), free(grad), free(r.value), free(r.grad_out), free(x), free(w), free(bias);
@@ -2243,8 +2399,9 @@ static void test_groups(void **state)
 {
     fixture             *f = *state;
     static const int     cells[] = {1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 65, 127, 129, 257};
-    static const grouped large[] = {{1, 1, 3, 4099, false}, {2, 33, 1, 513, false}, {257, 2, 2, 5, false}, {1, 2, 65, 65, false}};
-    uint32_t             seed = 61;
+    static const grouped large[] = {
+        {1, 1, 3, 4099, false}, {2, 33, 1, 513, false}, {257, 2, 2, 5, false}, {1, 2, 65, 65, false}};
+    uint32_t seed = 61;
     for (int i = 0; i < (is_emulated(f->backend) ? 30 : 90); i++) {
         const grouped c = {between(&seed, 1, 5), between(&seed, 1, 5), between(&seed, 1, 9),
                            cells[between(&seed, 0, COUNT(cells) - 1)], i % 5 == 0};
@@ -2259,15 +2416,16 @@ static void test_groups(void **state)
 }
 
 /* ---- batch_norm in training, with what a plan merges into it ---- */
-/* AGAIN: the residual, or without it the norm, is read twice; SPLIT: the result, once by a convolution that changes nothing */
+/* AGAIN: the residual, or without it the norm, is read twice; SPLIT: the result, once by a convolution that
+ * changes nothing */
 enum { RESIDUAL = 1, RELU = 2, SWAPPED = 4, AGAIN = 8, FROZEN = 16, SPLIT = 32 };
 typedef struct normed {
     int             n, channels, h, w, mode;
     gpunn_precision precision;
 } normed;
 
-/* Values that BF16 has; their images come from a convolution that changes nothing, so that memory has their channels where
- * convolutions want them. */
+/* Values that BF16 has; their images come from a convolution that changes nothing, so that memory has their
+ * channels where convolutions want them. */
 static float *coarse_randoms(int64_t n, uint32_t seed)
 {
     float *values = test_randoms(n, seed, 2);
@@ -2279,7 +2437,8 @@ static gpunn_tensor *unchanged(fixture *f, gpunn_tensor *x, const char *name, in
 {
     char          weight[48];
     float        *identity = calloc((size_t)(channels * channels), sizeof *identity);
-    gpunn_tensor *y = MADE(f->dev, gpunn_conv2d(x, name, .out_channels = channels, .kernel_size = 1, .no_bias = true));
+    gpunn_tensor *y = MADE(
+        f->dev, gpunn_conv2d(x, name, .out_channels = channels, .kernel_size = 1, .no_bias = true));
     (void)snprintf(weight, sizeof weight, "%s.weight", name);
     for (int i = 0; i < channels; i++) identity[i * channels + i] = 1;
     OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, weight), false));
@@ -2291,7 +2450,8 @@ static gpunn_tensor *unchanged(fixture *f, gpunn_tensor *x, const char *name, in
 static gpunn_tensor *add_image(fixture *f, const char *name, const normed *c, const float *values, int64_t n)
 {
     char          conv[32];
-    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, name, GPUNN_F32, GPUNN_SHAPE(c->n, c->channels, c->h, c->w)));
+    gpunn_tensor *x = MADE(
+        f->dev, gpunn_input(f->model, name, GPUNN_F32, GPUNN_SHAPE(c->n, c->channels, c->h, c->w)));
     (void)snprintf(conv, sizeof conv, "conv_%s", name);
     OK(f->dev, write_floats(x, values, n));
     return unchanged(f, x, conv, c->channels);
@@ -2301,11 +2461,12 @@ static void check_normed(fixture *f, normed c)
 {
     const int     cells = c.h * c.w, values = c.n * cells;
     const int64_t count = (int64_t)values * c.channels;
-    const bool    residual = c.mode & RESIDUAL, relu = c.mode & RELU, again = c.mode & AGAIN, frozen = c.mode & FROZEN,
-               split = c.mode & SPLIT;
-    (void)snprintf(geometry, sizeof geometry, "batch_norm n %d channels %d, %dx%d, precision %d%s%s%s%s%s%s", c.n, c.channels,
-                   c.h, c.w, (int)c.precision, residual ? " residual" : "", relu ? " relu" : "",
-                   c.mode & SWAPPED ? " swapped" : "", again ? " again" : "", split ? " split" : "", frozen ? " frozen" : "");
+    const bool    residual = c.mode & RESIDUAL, relu = c.mode & RELU, again = c.mode & AGAIN,
+               frozen = c.mode & FROZEN, split = c.mode & SPLIT;
+    (void)snprintf(geometry, sizeof geometry, "batch_norm n %d channels %d, %dx%d, precision %d%s%s%s%s%s%s",
+                   c.n, c.channels, c.h, c.w, (int)c.precision, residual ? " residual" : "",
+                   relu ? " relu" : "", c.mode & SWAPPED ? " swapped" : "", again ? " again" : "",
+                   split ? " split" : "", frozen ? " frozen" : "");
     gpunn_model_destroy(f->model);
     f->model = gpunn_model_create(f->dev, .precision = c.precision);
     float *x = coarse_randoms(count, 1), *res = coarse_randoms(count, 2), *g = coarse_randoms(count, 3);
@@ -2324,12 +2485,14 @@ static void check_normed(fixture *f, normed c)
     OK(f->dev, write_floats(parameter[1], bias, c.channels));
     for (int i = 0; i < 2 && frozen; i++) OK(f->dev, gpunn_set_trainable(parameter[i], false));
     MADE(f->dev, gpunn_keep(MADE(f->dev, out)));
-    gpunn_tensor *gt = MADE(f->dev, gpunn_input(f->model, "g", GPUNN_F32, GPUNN_SHAPE(c.n, c.channels, c.h, c.w)));
+    gpunn_tensor *gt = MADE(f->dev,
+                            gpunn_input(f->model, "g", GPUNN_F32, GPUNN_SHAPE(c.n, c.channels, c.h, c.w)));
     OK(f->dev, write_floats(gt, g, count));
     gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_mul(out, gt), GPUNN_ALL, false));
     for (int i = 0; i < 2; i++) OK(f->dev, gpunn_backward(loss)); /* gradients of parameters add up */
     float *value = read_floats(f->dev, out, NULL), *dx = frozen ? NULL : read_gradient(f->dev, xt);
-    float *dres = residual ? read_gradient(f->dev, rt) : NULL, *dw = frozen ? NULL : read_gradient(f->dev, parameter[0]);
+    float *dres = residual ? read_gradient(f->dev, rt) : NULL,
+          *dw = frozen ? NULL : read_gradient(f->dev, parameter[0]);
     float *db = frozen ? NULL : read_gradient(f->dev, parameter[1]);
     float *mean_now = read_floats(f->dev, gpunn_find(f->model, "bn.running_mean"), NULL);
     float *var_now = read_floats(f->dev, gpunn_find(f->model, "bn.running_var"), NULL);
@@ -2340,7 +2503,8 @@ static void check_normed(fixture *f, normed c)
                                                                          : 1;
     for (int ch = 0; ch < c.channels; ch++) {
         double mean = 0, variance = 0, sum = 0, sum_h = 0, size = 0, size_h = 0;
-        for (int i = 0; i < values; i++) mean += (double)x[((i / cells) * c.channels + ch) * cells + i % cells] / values;
+        for (int i = 0; i < values; i++)
+            mean += (double)x[((i / cells) * c.channels + ch) * cells + i % cells] / values;
         for (int i = 0; i < values; i++) {
             const double h = (double)x[((i / cells) * c.channels + ch) * cells + i % cells] - mean;
             variance += h * h / values;
@@ -2349,9 +2513,10 @@ static void check_normed(fixture *f, normed c)
         for (int pass = 0; pass < 2; pass++)
             for (int i = 0; i < values; i++) {
                 const int64_t at = ((i / cells) * c.channels + ch) * cells + i % cells;
-                const double  h = (double)x[at] - mean, v = h * scale + (double)bias[ch], r = residual ? (double)res[at] : 0;
-                const double  y = relu && v + r <= 0 ? 0 : v + r, more = again ? residual ? r : v : 0;
-                const double  masked = relu && v + r <= 0 ? 0 : (split ? 2 : 1) * (double)g[at],
+                const double  h = (double)x[at] - mean, v = h * scale + (double)bias[ch],
+                             r = residual ? (double)res[at] : 0;
+                const double y = relu && v + r <= 0 ? 0 : v + r, more = again ? residual ? r : v : 0;
+                const double masked = relu && v + r <= 0 ? 0 : (split ? 2 : 1) * (double)g[at],
                              k = masked + (again && !residual ? (double)g[at] : 0);
                 const double reach = (fabs((double)x[at]) + fabs(mean)) * rstd;
                 if (pass == 0) {
@@ -2360,17 +2525,19 @@ static void check_normed(fixture *f, normed c)
                     check_sum("out", at, value[at], (split ? 2 : 1) * y + more,
                               reach * fabs((double)w[ch]) + fabs((double)bias[ch]) + 2 * fabs(r), 1);
                     if (residual)
-                        check_sum("gradient of the residual", at, dres[at], masked + (again ? (double)g[at] : 0),
-                                  2 * fabs((double)g[at]), 1);
+                        check_sum("gradient of the residual", at, dres[at],
+                                  masked + (again ? (double)g[at] : 0), 2 * fabs((double)g[at]), 1);
                 } else if (!frozen)
-                    check_sum("gradient of x", at, dx[at], (k - sum / values - h * rstd * sum_h / values) * scale,
+                    check_sum("gradient of x", at, dx[at],
+                              (k - sum / values - h * rstd * sum_h / values) * scale,
                               (fabs(k) + size / values + reach * size_h / values) * fabs(scale), values);
             }
         allowance = 4;
         if (!frozen) check_sum("gradient of weight", ch, dw[ch], 2 * sum_h, 2 * size_h, values);
         if (!frozen) check_sum("gradient of bias", ch, db[ch], 2 * sum, 2 * size, values);
         check_sum("running mean", ch, mean_now[ch], 0.19 * mean, fabs(mean), values);
-        check_sum("running variance", ch, var_now[ch], 0.81 + 0.19 * variance * values / (values - 1), 1 + 16 * variance, values);
+        check_sum("running variance", ch, var_now[ch], 0.81 + 0.19 * variance * values / (values - 1),
+                  1 + 16 * variance, values);
     }
     free(x), free(res), free(g), free(w), free(bias), free(value), free(dx), free(dres), free(dw), free(db);
     free(mean_now), free(var_now);
@@ -2385,13 +2552,16 @@ static void check_normed_nan(fixture *f, gpunn_precision precision, bool residua
     gpunn_model_destroy(f->model);
     f->model = gpunn_model_create(f->dev, .precision = precision);
     gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(N, CHANNELS, 2, 2)));
-    gpunn_tensor *h = gpunn_conv2d(image, "conv", .out_channels = CHANNELS, .kernel_size = 1, .groups = CHANNELS);
+    gpunn_tensor *h = gpunn_conv2d(image, "conv", .out_channels = CHANNELS, .kernel_size = 1,
+                                   .groups = CHANNELS);
     gpunn_tensor *y = gpunn_batch_norm2d(h, "bn"), *loss;
     OK(f->dev, write_floats(image, x, VALUES));
-    loss = MADE(f->dev, gpunn_mean(gpunn_relu(residual ? gpunn_add(y, gpunn_conv2d(image, "side", .out_channels = CHANNELS,
-                                                                                   .kernel_size = 1, .groups = CHANNELS))
-                                                       : y),
-                                   GPUNN_ALL, false));
+    loss = MADE(
+        f->dev,
+        gpunn_mean(gpunn_relu(residual ? gpunn_add(y, gpunn_conv2d(image, "side", .out_channels = CHANNELS,
+                                                                   .kernel_size = 1, .groups = CHANNELS))
+                                       : y),
+                   GPUNN_ALL, false));
     gpunn_status status = gpunn_backward(loss);
     if (status == GPUNN_OK) status = gpunn_synchronize(f->dev);
     assert_int_equal(status, GPUNN_ERR_NUMERIC);
@@ -2404,7 +2574,8 @@ static void test_normed(void **state)
     fixture         *f = *state;
     static const int channels[] = {1, 3, 7, 8, 12, 24, 64, 72}, sides[] = {1, 1, 2, 3, 4, 5, 9, 17},
                      images[] = {1, 2, 3, 5, 9, 33, 70};
-    static const gpunn_precision precisions[] = {GPUNN_PRECISION_F32, GPUNN_PRECISION_TF32, GPUNN_PRECISION_BF16};
+    static const gpunn_precision precisions[] = {GPUNN_PRECISION_F32, GPUNN_PRECISION_TF32,
+                                                 GPUNN_PRECISION_BF16};
     static const int             modes[] = {RELU,
                                             RESIDUAL,
                                             RESIDUAL | RELU,
@@ -2429,7 +2600,8 @@ static void test_normed(void **state)
                     sides[between(&seed, 0, COUNT(sides) - 1)],
                     modes[i % COUNT(modes)],
                     precisions[i / COUNT(modes) % COUNT(precisions)]};
-        if (c.n * c.h * c.w < 3) c.n = 3; /* of two values each is as far from the mean as the other, and gradients vanish */
+        /* of two values each is as far from the mean as the other, and gradients vanish */
+        if (c.n * c.h * c.w < 3) c.n = 3;
         check_normed(f, c);
     }
     for (int i = 0; i < followed(COUNT(large)); i++) check_normed(f, large[i]);
@@ -2438,7 +2610,8 @@ static void test_normed(void **state)
 
 /* ---- ctc_loss: sums over all alignments ---- */
 typedef struct labelling {
-    int             times, samples, classes, most, blank, kinds; /* kinds: so many labels occur, so that they repeat */
+    /* kinds: so many labels occur, so that they repeat */
+    int             times, samples, classes, most, blank, kinds;
     gpunn_reduction reduction;
     bool            batch_first, zero_infinity;
 } labelling;
@@ -2449,12 +2622,14 @@ static double log_add(double a, double b)
     return top == -INFINITY ? top : top + log(exp(a - top) + exp(b - top));
 }
 
-/* The log-probability of one target, and what each x(t, class) adds to it (slope, times x classes, of 0): forward and backward over
- * the places of blank, label, blank, ... */
-static double align(const labelling *c, const double *x, int times, const int64_t *target, int length, double *slope)
+/* The log-probability of one target, and what each x(t, class) adds to it (slope, times x classes, of 0):
+ * forward and backward over the places of blank, label, blank, ... */
+static double align(const labelling *c, const double *x, int times, const int64_t *target, int length,
+                    double *slope)
 {
     const int n = 2 * length + 1;
-    double   *forth = malloc((size_t)(2 * times * n + 1) * sizeof *forth), *back = forth + times * n, total = -INFINITY;
+    double   *forth = malloc((size_t)(2 * times * n + 1) * sizeof *forth), *back = forth + times * n,
+           total = -INFINITY;
 #define CLASS(s) ((s) % 2 ? (int)target[(s) / 2] : c->blank)
 #define MAY_SKIP(s) ((s) % 2 && (s) > 1 && CLASS(s) != CLASS((s)-2))
     for (int t = 0; t < times; t++)
@@ -2464,7 +2639,8 @@ static double align(const labelling *c, const double *x, int times, const int64_
                 if (k < 2 || MAY_SKIP(s)) sum = log_add(sum, forth[(t - 1) * n + s - k]);
             forth[t * n + s] = sum + x[t * c->classes + CLASS(s)];
         }
-    for (int s = n > 1 ? n - 2 : 0; times > 0 && s < n; s++) total = log_add(total, forth[(times - 1) * n + s]);
+    for (int s = n > 1 ? n - 2 : 0; times > 0 && s < n; s++)
+        total = log_add(total, forth[(times - 1) * n + s]);
     if (times == 0) total = length ? -INFINITY : 0;
     for (int t = times - 1; t >= 0; t--)
         for (int s = 0; s < n; s++) { /* what follows t */
@@ -2481,7 +2657,8 @@ static double align(const labelling *c, const double *x, int times, const int64_
 #undef CLASS
 }
 
-/* The same by every sequence of classes there is: those that are the target once repetitions and then blanks are left out. */
+/* The same by every sequence of classes there is: those that are the target once repetitions and then blanks
+ * are left out. */
 static double align_all(const labelling *c, const double *x, int times, const int64_t *target, int length)
 {
     double total = -INFINITY;
@@ -2507,15 +2684,17 @@ static double align_all(const labelling *c, const double *x, int times, const in
 }
 
 /* One batch: input lengths from 0 on, target lengths from 0 on, some that no alignment fits. */
-static void check_batch(fixture *f, const labelling *c, gpunn_tensor *const *in, gpunn_tensor *out, gpunn_tensor *w,
-                        gpunn_tensor *loss, int samples, uint32_t *seed)
+static void check_batch(fixture *f, const labelling *c, gpunn_tensor *const *in, gpunn_tensor *out,
+                        gpunn_tensor *w, gpunn_tensor *loss, int samples, uint32_t *seed)
 {
     const int64_t nx = (int64_t)c->times * samples * c->classes;
     const int     time_step = c->batch_first ? c->classes : samples * c->classes,
               sample_step = c->batch_first ? c->times * c->classes : c->classes;
-    float   *x = malloc((size_t)nx * sizeof *x), *weight = test_randoms(samples, 5, 1);
-    double  *row = malloc((size_t)(2 * c->times * c->classes) * sizeof *row), *slope = row + c->times * c->classes;
-    double  *costs = calloc((size_t)(nx + 2 * samples), sizeof *costs), *shares = costs + samples, *gradient = shares + samples;
+    float  *x = malloc((size_t)nx * sizeof *x), *weight = test_randoms(samples, 5, 1);
+    double *row = malloc((size_t)(2 * c->times * c->classes) * sizeof *row),
+           *slope = row + c->times * c->classes;
+    double *costs = calloc((size_t)(nx + 2 * samples), sizeof *costs), *shares = costs + samples,
+           *gradient = shares + samples;
     int64_t *targets = malloc((size_t)(samples * c->most) * sizeof *targets),
             *lengths = malloc(2 * (size_t)samples * sizeof *lengths);
     int32_t *short_lengths = malloc((size_t)samples * sizeof *short_lengths);
@@ -2539,7 +2718,8 @@ static void check_batch(fixture *f, const labelling *c, gpunn_tensor *const *in,
     for (int i = 0; i < samples; i++) {
         const int times = (int)lengths[i], length = (int)lengths[samples + i];
         for (int t = 0; t < c->times; t++)
-            for (int k = 0; k < c->classes; k++) row[t * c->classes + k] = x[t * time_step + i * sample_step + k];
+            for (int k = 0; k < c->classes; k++)
+                row[t * c->classes + k] = x[t * time_step + i * sample_step + k];
         memset(slope, 0, (size_t)(c->times * c->classes) * sizeof *slope);
         double cost = -align(c, row, times, targets + i * c->most, length, slope);
         if (pow(c->classes, times) <= 2000) {
@@ -2554,7 +2734,8 @@ static void check_batch(fixture *f, const labelling *c, gpunn_tensor *const *in,
         double upstream = c->reduction == GPUNN_REDUCE_NONE ? (double)weight[i] : (double)weight[0];
         for (int t = 0; t < c->times; t++)
             for (int k = 0; k < c->classes; k++)
-                gradient[t * time_step + i * sample_step + k] = -upstream * shares[i] * slope[t * c->classes + k];
+                gradient[t * time_step + i * sample_step + k] = -upstream * shares[i] *
+                                                                slope[t * c->classes + k];
         short_lengths[i] = (int32_t)times;
     }
     if (c->reduction != GPUNN_REDUCE_NONE && isinf(total)) memset(gradient, 0, (size_t)nx * sizeof *gradient);
@@ -2570,9 +2751,11 @@ static void check_batch(fixture *f, const labelling *c, gpunn_tensor *const *in,
     if (c->reduction != GPUNN_REDUCE_NONE) costs[0] = total;
     assert_int_equal(count, c->reduction == GPUNN_REDUCE_NONE ? samples : 1);
     for (int i = 0; i < count; i++)
-        if (!(isinf(costs[i]) ? (double)value[i] == costs[i] : fabs(value[i] - costs[i]) <= 2e-6 * (fabs(costs[i]) + c->times)))
+        if (!(isinf(costs[i]) ? (double)value[i] == costs[i]
+                              : fabs(value[i] - costs[i]) <= 2e-6 * (fabs(costs[i]) + c->times)))
             fail_msg("%s: loss %d is %.9g, should be %.9g", geometry, i, (double)value[i], costs[i]);
-    check_within("gradient", grad, gradient, nx, 4e-6 * sqrt(c->times)); /* logarithms are rounded at each step */
+    /* logarithms are rounded at each step */
+    check_within("gradient", grad, gradient, nx, 4e-6 * sqrt(c->times));
     /* Evaluation keeps two rows only. */
     OK(f->dev, gpunn_forward(&out, 1));
     float *again = read_floats(f->dev, out, NULL);
@@ -2585,20 +2768,22 @@ static void check_labelling(fixture *f, labelling c, uint32_t *seed)
 {
     static const char *const reductions[] = {"mean", "sum", "none"};
     gpunn_model             *m = f->model;
-    (void)snprintf(geometry, sizeof geometry, "times %d samples %d classes %d labels %d of %d kinds blank %d %s%s%s", c.times,
-                   c.samples, c.classes, c.most, c.kinds, c.blank, reductions[c.reduction], c.batch_first ? " batch first" : "",
-                   c.zero_infinity ? " zero infinity" : "");
+    (void)snprintf(geometry, sizeof geometry,
+                   "times %d samples %d classes %d labels %d of %d kinds blank %d %s%s%s", c.times, c.samples,
+                   c.classes, c.most, c.kinds, c.blank, reductions[c.reduction],
+                   c.batch_first ? " batch first" : "", c.zero_infinity ? " zero infinity" : "");
     gpunn_shape   shape = c.batch_first ? GPUNN_SHAPE(GPUNN_BATCH, c.times, c.classes)
                                         : GPUNN_SHAPE(c.times, GPUNN_BATCH, c.classes);
-    gpunn_tensor *in[4] = {
-        gpunn_input(m, "x", GPUNN_F32, shape), gpunn_input(m, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, c.most)),
-        gpunn_input(m, "i", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH)), gpunn_input(m, "l", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH))};
+    gpunn_tensor *in[4] = {gpunn_input(m, "x", GPUNN_F32, shape),
+                           gpunn_input(m, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, c.most)),
+                           gpunn_input(m, "i", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH)),
+                           gpunn_input(m, "l", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH))};
     MADE(f->dev, gpunn_retain_grad(in[0]));
     gpunn_tensor *out = gpunn_keep(
         MADE(f->dev, gpunn_ctc_loss(in[0], in[1], in[2], in[3], .reduction = c.reduction, .blank = c.blank,
                                     .zero_infinity = c.zero_infinity, .batch_first = c.batch_first)));
-    gpunn_tensor *w = gpunn_input(m, "w", GPUNN_F32,
-                                  c.reduction == GPUNN_REDUCE_NONE ? GPUNN_SHAPE(GPUNN_BATCH) : GPUNN_SHAPE(1));
+    gpunn_tensor *w = gpunn_input(
+        m, "w", GPUNN_F32, c.reduction == GPUNN_REDUCE_NONE ? GPUNN_SHAPE(GPUNN_BATCH) : GPUNN_SHAPE(1));
     gpunn_tensor *finite = gpunn_expr("where(x < 1e30, x, 0)", &out, 1); /* an infinite loss is an error */
     gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_mul(finite, w), GPUNN_ALL, false));
     check_batch(f, &c, in, out, w, loss, c.samples, seed);
@@ -2607,8 +2792,9 @@ static void check_labelling(fixture *f, labelling c, uint32_t *seed)
 
 static void test_ctc_loss(void **state)
 {
-    fixture               *f = *state;
-    static const int       times[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 33, 65}, classes[] = {2, 3, 4, 5, 16, 31, 33, 128, 129};
+    fixture         *f = *state;
+    static const int times[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 33, 65},
+                     classes[] = {2, 3, 4, 5, 16, 31, 33, 128, 129};
     static const int       most[] = {1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33};
     static const labelling large[] = {{600, 2, 1000, 90, 999, 900, GPUNN_REDUCE_MEAN, false, false},
                                       {150, 3, 129, 140, 64, 2, GPUNN_REDUCE_NONE, true, true},
@@ -2652,8 +2838,9 @@ int main(void)
     count += each_backend(tests + count, "grid_sample", test_grid_sample, NULL);
     count += each_backend(tests + count, "grid_sample of what is no number", test_grid_sample_special, NULL);
     count += each_backend(tests + count, "grid_sample between cells", test_grid_sample_ties, NULL);
-    const struct CMUnitTest alone[] = {cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads),
-                                       cmocka_unit_test(test_roi_align_threads), cmocka_unit_test(test_recurrent_threads)};
+    const struct CMUnitTest alone[] = {
+        cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads),
+        cmocka_unit_test(test_roi_align_threads), cmocka_unit_test(test_recurrent_threads)};
     for (int i = 0; i < COUNT(alone); i++) tests[count++] = alone[i];
     count += each_backend(tests + count, "rows", test_rows, NULL);
     count += each_backend(tests + count, "norms of one value", test_norms_of_one, NULL);

@@ -1,7 +1,7 @@
-/* The elementwise ops and the formulas with torch's names, over all of float: both zeros, subnormal numbers, every power of 2 and
- * of 10, the ends of the range and random bits, against the same in double by the C library; and where they have kinks, at
- * infinities and NaN, against PyTorch (tests/golden/points.py). A row of the tables without its truth here does not compile;
- * test_table.py asks for those of the formulas. */
+/* The elementwise ops and the formulas with torch's names, over all of float: both zeros, subnormal numbers,
+ * every power of 2 and of 10, the ends of the range and random bits, against the same in double by the C
+ * library; and where they have kinks, at infinities and NaN, against PyTorch (tests/golden/points.py). A row
+ * of the tables without its truth here does not compile; test_table.py asks for those of the formulas. */
 #include "../test.h"
 
 #include <float.h>
@@ -89,137 +89,147 @@ static double lost_rest(double x, double y)
 static double slope_slack(double x, double y)
 {
     const double slope = fabs(pow(x, y - 1));
-    return fabs(y) > 1e6 || slope > FLT_MAX ? INFINITY : fabs(y) * (fmax(fabs(y), 1) * slope * fabs(log(fabs(x))) + 1e-31);
+    return fabs(y) > 1e6 || slope > FLT_MAX
+               ? INFINITY
+               : fabs(y) * (fmax(fabs(y), 1) * slope * fabs(log(fabs(x))) + 1e-31);
 }
 
 /* A factor as small as FLT_MIN may have lost its bits: those of another times it. */
 #define SMALL 1e-31
 
 /* clang-format off */
-/* X(name, value, its slack, derivative, its slack) of x. The slack is of the size of what cancels in PyTorch's formula: its last
- * places are allowed to differ, beside those of the result. PyTorch's lgamma is 7000 ulp off near its zeros below 0, 3e-8, and the
- * derivative 15 ulp above 0 and 153 near its own zero, 8e-7. */
-#define UNARY_TRUTHS(X)                                                                                                        \
-    X(relu, x > 0 ? x : 0, 0, step(x), 0)                                                                                      \
-    X(relu6, clip(x, 0, 6), 0, inside(x, 0, 6), isnan(x) ? INFINITY : 0)                                                       \
-    X(sigmoid, sigmoid(x), 0, sigmoid(x) * sigmoid(-x), sigmoid(x))                                                            \
-    X(tanh, tanh(x), 0, 1 / (cosh(x) * cosh(x)), 1)                                                                            \
-    X(silu, x * sigmoid(x), fabs(x) * SMALL, sigmoid(x) * (1 + x * sigmoid(-x)), 1 + fmin(fabs(x), 20))                        \
-    X(mish, x * tanh(log1p(exp(x))), fabs(x) * SMALL,                                                                          \
-      tanh(log1p(exp(x))) + x * sigmoid(x) / pow(cosh(log1p(exp(x))), 2), 2)                                                   \
-    X(gelu, x * cdf(x), fabs(x), cdf(x) + x * pdf(x), 1)                                                                       \
-    X(gelu_tanh, 0.5 * x * (1 + angle(x)), fabs(x),                                                                            \
-      0.5 * (1 + angle(x)) + 0.5 * x * (1 - angle(x) * angle(x)) * 0.79788456080286536 * (1 + 0.134145 * x * x),               \
-      fabs(x) < 1e18 ? 8 : INFINITY)                                                                                           \
-    X(softsign, x / (1 + fabs(x)), 0, 1 / ((1 + fabs(x)) * (1 + fabs(x))), SMALL)                                              \
-    X(logsigmoid, x < 0 ? x - log1p(exp(x)) : -log1p(exp(-x)), 0, sigmoid(-x), 0)                                              \
-    X(hardsigmoid, clip(x + 3, 0, 6) / 6, 0, inside(x, -3, 3) / 6, 0)                                                          \
-    X(hardswish, x * clip(x + 3, 0, 6) / 6, x < 5e37 ? 0 : INFINITY, x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5, 0.5)              \
-    X(selu, 1.0507009873554805 * (x > 0 ? x : 1.6732632423543772 * expm1(x)), 0,                                               \
-      1.0507009873554805 * (x > 0 ? 1 : 1.6732632423543772 * exp(x)), SMALL)                                                   \
-    X(abs, fabs(x), 0, sign(x), 0)                                                                                             \
-    X(neg, -x, 0, -1, 0)                                                                                                       \
-    X(sign, sign(x), 0, 0, 0)                                                                                                  \
-    X(floor, floor(x), 0, 0, 0)                                                                                                \
-    X(detach, x, 0, 0, 0)                                                                                                      \
-    X(exp, exp(x), 0, exp(x), 0)                                                                                               \
-    X(expm1, expm1(x), 0, exp(x), 1)                                                                                           \
-    X(log, log(x), 0, 1 / x, 0)                                                                                                \
-    X(log1p, log1p(x), 0, 1 / (x + 1), 0)                                                                                      \
-    X(sqrt, sqrt(x), 0, 0.5 / sqrt(x), 0)                                                                                      \
-    X(rsqrt, 1 / sqrt(x), 0, -0.5 * pow(1 / sqrt(x), 3), pow(1 / sqrt(x), 3) + SMALL)                                          \
-    X(reciprocal, 1 / x, 0, -1 / x / x, SMALL)                                                                                 \
-    X(square, x * x, 0, 2 * x, 0)                                                                                              \
-    X(erf, erf(x), 0, 1.1283791670955126 * exp(-x * x), x * x * exp(-x * x))                                                   \
-    X(sin, sin(x), 0.25, cos(x), 0.25)                                                                                         \
-    X(cos, cos(x), 0.25, -sin(x), 0.25)                                                                                        \
-    X(exp2, exp2(x), 0, 0.69314718055994531 * exp2(x), x < 128 ? 0 : INFINITY)                                                 \
-    X(log2, log2(x), 0, 1.4426950408889634 / x, 0)                                                                             \
-    X(log10, log10(x), 0, 0.43429448190325183 / x, 0)                                                                          \
-    X(sinh, sinh(x), 0, cosh(x), 0)                                                                                            \
-    X(cosh, cosh(x), 0, sinh(x), 0)                                                                                            \
-    X(asin, asin(x), 0, 1 / sqrt((1 - x) * (1 + x)), 0)                                                                        \
-    X(acos, acos(x), 0, -1 / sqrt((1 - x) * (1 + x)), 0)                                                                       \
-    X(atan, atan(x), 0, 1 / (x * x + 1), SMALL)                                                                                \
-    X(asinh, asinh(x), 0, 1 / sqrt(x * x + 1), 0)                                                                              \
-    X(acosh, acosh(x), 0, 1 / sqrt((x - 1) * (x + 1)), 0)                                                                      \
+/* X(name, value, its slack, derivative, its slack) of x. The slack is of the size of what cancels in
+ * PyTorch's formula: its last places are allowed to differ, beside those of the result. PyTorch's lgamma is
+ * 7000 ulp off near its zeros below 0, 3e-8, and the derivative 15 ulp above 0 and 153 near its own zero,
+ * 8e-7. */
+#define UNARY_TRUTHS(X)                                                                                      \
+    X(relu, x > 0 ? x : 0, 0, step(x), 0)                                                                    \
+    X(relu6, clip(x, 0, 6), 0, inside(x, 0, 6), isnan(x) ? INFINITY : 0)                                     \
+    X(sigmoid, sigmoid(x), 0, sigmoid(x) * sigmoid(-x), sigmoid(x))                                          \
+    X(tanh, tanh(x), 0, 1 / (cosh(x) * cosh(x)), 1)                                                          \
+    X(silu, x * sigmoid(x), fabs(x) * SMALL, sigmoid(x) * (1 + x * sigmoid(-x)), 1 + fmin(fabs(x), 20))      \
+    X(mish, x * tanh(log1p(exp(x))), fabs(x) * SMALL,                                                        \
+      tanh(log1p(exp(x))) + x * sigmoid(x) / pow(cosh(log1p(exp(x))), 2), 2)                                 \
+    X(gelu, x * cdf(x), fabs(x), cdf(x) + x * pdf(x), 1)                                                     \
+    X(gelu_tanh, 0.5 * x * (1 + angle(x)), fabs(x),                                                          \
+      0.5 * (1 + angle(x)) + 0.5 * x * (1 - angle(x) * angle(x)) * 0.79788456080286536 * (1 + 0.134145 * x * x), \
+      fabs(x) < 1e18 ? 8 : INFINITY)                                                                         \
+    X(softsign, x / (1 + fabs(x)), 0, 1 / ((1 + fabs(x)) * (1 + fabs(x))), SMALL)                            \
+    X(logsigmoid, x < 0 ? x - log1p(exp(x)) : -log1p(exp(-x)), 0, sigmoid(-x), 0)                            \
+    X(hardsigmoid, clip(x + 3, 0, 6) / 6, 0, inside(x, -3, 3) / 6, 0)                                        \
+    X(hardswish, x * clip(x + 3, 0, 6) / 6, x < 5e37 ? 0 : INFINITY, x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5, \
+      0.5)                                                                                                   \
+    X(selu, 1.0507009873554805 * (x > 0 ? x : 1.6732632423543772 * expm1(x)), 0,                             \
+      1.0507009873554805 * (x > 0 ? 1 : 1.6732632423543772 * exp(x)), SMALL)                                 \
+    X(abs, fabs(x), 0, sign(x), 0)                                                                           \
+    X(neg, -x, 0, -1, 0)                                                                                     \
+    X(sign, sign(x), 0, 0, 0)                                                                                \
+    X(floor, floor(x), 0, 0, 0)                                                                              \
+    X(detach, x, 0, 0, 0)                                                                                    \
+    X(exp, exp(x), 0, exp(x), 0)                                                                             \
+    X(expm1, expm1(x), 0, exp(x), 1)                                                                         \
+    X(log, log(x), 0, 1 / x, 0)                                                                              \
+    X(log1p, log1p(x), 0, 1 / (x + 1), 0)                                                                    \
+    X(sqrt, sqrt(x), 0, 0.5 / sqrt(x), 0)                                                                    \
+    X(rsqrt, 1 / sqrt(x), 0, -0.5 * pow(1 / sqrt(x), 3), pow(1 / sqrt(x), 3) + SMALL)                        \
+    X(reciprocal, 1 / x, 0, -1 / x / x, SMALL)                                                               \
+    X(square, x * x, 0, 2 * x, 0)                                                                            \
+    X(erf, erf(x), 0, 1.1283791670955126 * exp(-x * x), x * x * exp(-x * x))                                 \
+    X(sin, sin(x), 0.25, cos(x), 0.25)                                                                       \
+    X(cos, cos(x), 0.25, -sin(x), 0.25)                                                                      \
+    X(exp2, exp2(x), 0, 0.69314718055994531 * exp2(x), x < 128 ? 0 : INFINITY)                               \
+    X(log2, log2(x), 0, 1.4426950408889634 / x, 0)                                                           \
+    X(log10, log10(x), 0, 0.43429448190325183 / x, 0)                                                        \
+    X(sinh, sinh(x), 0, cosh(x), 0)                                                                          \
+    X(cosh, cosh(x), 0, sinh(x), 0)                                                                          \
+    X(asin, asin(x), 0, 1 / sqrt((1 - x) * (1 + x)), 0)                                                      \
+    X(acos, acos(x), 0, -1 / sqrt((1 - x) * (1 + x)), 0)                                                     \
+    X(atan, atan(x), 0, 1 / (x * x + 1), SMALL)                                                              \
+    X(asinh, asinh(x), 0, 1 / sqrt(x * x + 1), 0)                                                            \
+    X(acosh, acosh(x), 0, 1 / sqrt((x - 1) * (x + 1)), 0)                                                    \
     X(atanh, atanh(x), 0, 1 / ((1 - x) * (1 + x)), SMALL)
-#define ATTRIBUTE_TRUTHS(X)                                                                                                    \
-    X(leaky_relu, x > 0 ? x : 0.01f * x, 0, x > 0 ? 1 : 0.01f, 0)                                                              \
-    X(elu, x > 0 ? x : expm1(x), 0, x > 0 ? 1 : exp(x), 0)                                                                     \
-    X(celu, x > 0 ? x : expm1(x), 0, x > 0 ? 1 : exp(x), 0)                                                                    \
-    X(hardshrink, fabs(x) <= 0.5 ? 0 : x, 0, fabs(x) <= 0.5 ? 0 : 1, 0)                                                        \
-    X(add_scalar, x + 0.5, 0, 1, 0)                                                                                            \
-    X(mul_scalar, x * 1.75, 0, 1.75, 0)                                                                                        \
-    X(pow_scalar, pow(x, 2.5), 0, 2.5 * pow(x, 1.5), SMALL)                                                                    \
-    X(hardtanh, clip(x, -1, 1), 0, inside(x, -1, 1), isnan(x) ? INFINITY : 0)                                                  \
-    X(clamp, clip(x, -1, 2), 0, inside(x, -1, 2), 0)                                                                           \
+#define ATTRIBUTE_TRUTHS(X)                                                   \
+    X(leaky_relu, x > 0 ? x : 0.01f * x, 0, x > 0 ? 1 : 0.01f, 0)             \
+    X(elu, x > 0 ? x : expm1(x), 0, x > 0 ? 1 : exp(x), 0)                    \
+    X(celu, x > 0 ? x : expm1(x), 0, x > 0 ? 1 : exp(x), 0)                   \
+    X(hardshrink, fabs(x) <= 0.5 ? 0 : x, 0, fabs(x) <= 0.5 ? 0 : 1, 0)       \
+    X(add_scalar, x + 0.5, 0, 1, 0)                                           \
+    X(mul_scalar, x * 1.75, 0, 1.75, 0)                                       \
+    X(pow_scalar, pow(x, 2.5), 0, 2.5 * pow(x, 1.5), SMALL)                   \
+    X(hardtanh, clip(x, -1, 1), 0, inside(x, -1, 1), isnan(x) ? INFINITY : 0) \
+    X(clamp, clip(x, -1, 2), 0, inside(x, -1, 2), 0)                          \
     X(softplus, x > 20 ? x : log1p(exp(x)), 0, x > 20 ? 1 : sigmoid(x), 0)
-#define FORMULA_TRUTHS(X)                                                                                                      \
-    X(softshrink, fabs(x) <= 0.5 ? 0 : x - 0.5 * sign(x), 0, fabs(x) <= 0.5 ? 0 : 1, 0)                                        \
-    X(threshold, x <= 0.5 ? -20 : x, 0, x <= 0.5 ? 0 : 1, 0)                                                                   \
-    X(logit, log(x / (1 - x)), 1, 1 / (x * (1 - x)), x < 0 || x > 1 ? INFINITY : 0)                                            \
-    X(tan, tan(x), 0.25 * (1 + tan(x) * tan(x)), 1 + tan(x) * tan(x), pow(1 + fabs(tan(x)), 3))                                \
-    X(ceil, ceil(x), 0, 0, 0)                                                                                                  \
-    X(round, rint(x), 0, 0, 0)                                                                                                 \
-    X(trunc, trunc(x), 0, 0, 0)                                                                                                \
-    X(frac, x - trunc(x), 0, 1, 0)                                                                                             \
-    X(erfc, erfc(x), 0, -1.1283791670955126 * exp(-x * x), x * x * exp(-x * x))                                                \
-    X(lgamma, lgamma(x), x < 0 ? lgamma(1 - x) : 0, digamma(x),                                                                \
-      isinf(x) ? INFINITY : 2 + (x < 0 ? fabs(digamma(1 - x)) + fabs(digamma(x)) * fmax(1, -x) : 0))                           \
-    X(tanhshrink, x - tanh(x), fmin(fabs(x), 1), tanh(x) * tanh(x), 1)                                                         \
-    X(logical_not, x == 0, 0, 0, 0)                                                                                            \
-    X(isnan, isnan(x) != 0, 0, 0, 0)                                                                                           \
-    X(isinf, isinf(x) != 0, 0, 0, 0)                                                                                           \
+#define FORMULA_TRUTHS(X)                                                                            \
+    X(softshrink, fabs(x) <= 0.5 ? 0 : x - 0.5 * sign(x), 0, fabs(x) <= 0.5 ? 0 : 1, 0)              \
+    X(threshold, x <= 0.5 ? -20 : x, 0, x <= 0.5 ? 0 : 1, 0)                                         \
+    X(logit, log(x / (1 - x)), 1, 1 / (x * (1 - x)), x < 0 || x > 1 ? INFINITY : 0)                  \
+    X(tan, tan(x), 0.25 * (1 + tan(x) * tan(x)), 1 + tan(x) * tan(x), pow(1 + fabs(tan(x)), 3))      \
+    X(ceil, ceil(x), 0, 0, 0)                                                                        \
+    X(round, rint(x), 0, 0, 0)                                                                       \
+    X(trunc, trunc(x), 0, 0, 0)                                                                      \
+    X(frac, x - trunc(x), 0, 1, 0)                                                                   \
+    X(erfc, erfc(x), 0, -1.1283791670955126 * exp(-x * x), x * x * exp(-x * x))                      \
+    X(lgamma, lgamma(x), x < 0 ? lgamma(1 - x) : 0, digamma(x),                                      \
+      isinf(x) ? INFINITY : 2 + (x < 0 ? fabs(digamma(1 - x)) + fabs(digamma(x)) * fmax(1, -x) : 0)) \
+    X(tanhshrink, x - tanh(x), fmin(fabs(x), 1), tanh(x) * tanh(x), 1)                               \
+    X(logical_not, x == 0, 0, 0, 0)                                                                  \
+    X(isnan, isnan(x) != 0, 0, 0, 0)                                                                 \
+    X(isinf, isinf(x) != 0, 0, 0, 0)                                                                 \
     X(isfinite, isfinite(x) != 0, 0, 0, 0)
 /* X(name, value, its slack, derivative by x, its slack, derivative by y, its slack). */
-#define BINARY_TRUTHS(X)                                                                                                       \
-    X(add, x + y, 0, 1, 0, 1, 0)                                                                                               \
-    X(sub, x - y, 0, 1, 0, -1, 0)                                                                                              \
-    X(mul, x * y, 0, y, 0, x, 0)                                                                                               \
-    X(div, x / y, 0, 1 / y, 0, -x / y / y, SMALL * (1 + 1 / fabs(y)))                                                          \
-    X(floor_divide, y == 0 ? x / y : (x - remains(x, y)) / y, lost_rest(x, y), 0, 0, 0, 0)                                     \
-    X(pow, pow(x, y), 0, y == 0 ? 0 : y * pow(x, y - 1), slope_slack(x, y),                                                    \
-      pow(x, y) * log(x), x == 0 ? INFINITY : SMALL * 200)                                                                     \
-    X(maximum, x > y ? x : y, 0, larger(x, y), 0, larger(y, x), 0)                                                             \
-    X(minimum, x < y ? x : y, 0, larger(y, x), 0, larger(x, y), 0)                                                             \
-    X(eq, x == y, 0, 0, 0, 0, 0)                                                                                               \
-    X(ne, x != y, 0, 0, 0, 0, 0)                                                                                               \
-    X(lt, x < y, 0, 0, 0, 0, 0)                                                                                                \
-    X(le, x <= y, 0, 0, 0, 0, 0)                                                                                               \
-    X(gt, x > y, 0, 0, 0, 0, 0)                                                                                                \
-    X(ge, x >= y, 0, 0, 0, 0, 0)                                                                                               \
-    X(parametric_relu, x > 0 ? x : x * y, 0, x > 0 ? 1 : y, 0, x > 0 ? 0 : x, 0)                                               \
-    X(atan2, atan2(x, y), 0, x == 0 && y == 0 ? 0 : y / (x * x + y * y), fabs(y / (x * x + y * y)) + SMALL,                    \
-      x == 0 && y == 0 ? 0 : -x / (x * x + y * y), fabs(x / (x * x + y * y)) + SMALL)                                          \
-    X(hypot, hypot(x, y), 0, x / hypot(x, y), hypot(x, y) > FLT_MAX ? INFINITY : 0, y / hypot(x, y),                           \
-      hypot(x, y) > FLT_MAX ? INFINITY : 0)                                                           \
-    X(logaddexp, fmax(x, y) + log1p(exp(-fabs(x - y))), fmin(fabs(fmax(x, y)), 1) + fabs(x - y) * exp(-fabs(x - y)) + SMALL,   \
-      sigmoid(x - y),                                                                                                          \
-      fabs(x - y) * sigmoid(x - y), sigmoid(y - x), fabs(x - y) * sigmoid(y - x))                                              \
-    X(fmod, fmod(x, y), 0, 1, 0, -truncf((float)x / (float)y), 0)                                                              \
+#define BINARY_TRUTHS(X)                                                                                    \
+    X(add, x + y, 0, 1, 0, 1, 0)                                                                            \
+    X(sub, x - y, 0, 1, 0, -1, 0)                                                                           \
+    X(mul, x * y, 0, y, 0, x, 0)                                                                            \
+    X(div, x / y, 0, 1 / y, 0, -x / y / y, SMALL * (1 + 1 / fabs(y)))                                       \
+    X(floor_divide, y == 0 ? x / y : (x - remains(x, y)) / y, lost_rest(x, y), 0, 0, 0, 0)                  \
+    X(pow, pow(x, y), 0, y == 0 ? 0 : y * pow(x, y - 1), slope_slack(x, y),                                 \
+      pow(x, y) * log(x), x == 0 ? INFINITY : SMALL * 200)                                                  \
+    X(maximum, x > y ? x : y, 0, larger(x, y), 0, larger(y, x), 0)                                          \
+    X(minimum, x < y ? x : y, 0, larger(y, x), 0, larger(x, y), 0)                                          \
+    X(eq, x == y, 0, 0, 0, 0, 0)                                                                            \
+    X(ne, x != y, 0, 0, 0, 0, 0)                                                                            \
+    X(lt, x < y, 0, 0, 0, 0, 0)                                                                             \
+    X(le, x <= y, 0, 0, 0, 0, 0)                                                                            \
+    X(gt, x > y, 0, 0, 0, 0, 0)                                                                             \
+    X(ge, x >= y, 0, 0, 0, 0, 0)                                                                            \
+    X(parametric_relu, x > 0 ? x : x * y, 0, x > 0 ? 1 : y, 0, x > 0 ? 0 : x, 0)                            \
+    X(atan2, atan2(x, y), 0, x == 0 && y == 0 ? 0 : y / (x * x + y * y), fabs(y / (x * x + y * y)) + SMALL, \
+      x == 0 && y == 0 ? 0 : -x / (x * x + y * y), fabs(x / (x * x + y * y)) + SMALL)                       \
+    X(hypot, hypot(x, y), 0, x / hypot(x, y), hypot(x, y) > FLT_MAX ? INFINITY : 0, y / hypot(x, y),        \
+      hypot(x, y) > FLT_MAX ? INFINITY : 0)                                                                 \
+    X(logaddexp, fmax(x, y) + log1p(exp(-fabs(x - y))), fmin(fabs(fmax(x, y)),                              \
+      1) + fabs(x - y) * exp(-fabs(x - y)) + SMALL,                                                         \
+      sigmoid(x - y),                                                                                       \
+      fabs(x - y) * sigmoid(x - y), sigmoid(y - x), fabs(x - y) * sigmoid(y - x))                           \
+    X(fmod, fmod(x, y), 0, 1, 0, -truncf((float)x / (float)y), 0)                                           \
     X(remainder, remains(x, y), lost_rest(x, y), 1, 0, -(x - remains(x, y)) / y, lost_rest(x, y))
-#define BINARY_FORMULA_TRUTHS(X)                                                                                               \
-    X(logical_and, x != 0 && y != 0, 0, 0, 0, 0, 0)                                                                            \
-    X(logical_or, x != 0 || y != 0, 0, 0, 0, 0, 0)                                                                             \
-    X(logical_xor, (x != 0) != (y != 0), 0, 0, 0, 0, 0)                                                                        \
-    X(xlogy, x == 0 ? 0 : x * log(y), 0, log(y), x == 0 ? INFINITY : 0, x / y, x == 0 ? INFINITY : 0)                          \
+#define BINARY_FORMULA_TRUTHS(X)                                                                      \
+    X(logical_and, x != 0 && y != 0, 0, 0, 0, 0, 0)                                                   \
+    X(logical_or, x != 0 || y != 0, 0, 0, 0, 0, 0)                                                    \
+    X(logical_xor, (x != 0) != (y != 0), 0, 0, 0, 0, 0)                                               \
+    X(xlogy, x == 0 ? 0 : x * log(y), 0, log(y), x == 0 ? INFINITY : 0, x / y, x == 0 ? INFINITY : 0) \
     X(trunc_divide, y == 0 ? x / y : (x - fmod(x, y)) / y, lost_rest(x, y), 0, 0, 0, 0)
-#define TERM_TRUTHS(X)                                                                                                         \
-    X(squared_error, (x - y) * (x - y), 0, 2 * (x - y), 0, 2 * (y - x), 0)                                                     \
-    X(absolute_error, fabs(x - y), 0, sign(x - y), 0, sign(y - x), 0)                                                          \
-    X(binary_cross_entropy, (y - 1) * most(log1p(-x), -100) - y * most(log(x), -100),                                          \
-      sum_of(fabs((y - 1) * fmax(log1p(-x), -100)), fabs(y * fmax(log(x), -100))), (x - y) / fmax((1 - x) * x, 1e-12), 0,      \
-      log1p(-x) - log(x), 1)                                                                                                   \
-    X(binary_cross_entropy_with_logits, (1 - y) * fmax(x, 0) - y * fmin(x, 0) + log1p(exp(-fabs(x))),                          \
-      fabs((1 - y) * x) + fabs(y * x), sigmoid(x) - y, 1 + fabs(y), -x, 0)                                                     \
-    X(kl_divergence, y == 0 ? 0 : y * log(y) - y * x, sum_of(fabs(y * log(y)), fabs(y * x)) + SMALL, -y, 0, log(y) + 1 - x,    \
-      fabs(log(y)) + 1 + fabs(x))                                                                                              \
-    X(kl_divergence_log, exp(y) * (y - x), y < 88 && fabs(x - y) < FLT_MAX ? SMALL * fabs(x - y) : INFINITY, -exp(y),          \
-      0, exp(y) * (y - x) + exp(y),                                                                                            \
-      y < 88 && fabs(x - y) < FLT_MAX ? exp(y) * (1 + fabs(y - x)) + SMALL * fabs(x - y) : INFINITY)                           \
-    X(huber, fabs(x - y) < 1 ? 0.5 * (x - y) * (x - y) : fabs(x - y) - 0.5, 0, clip(x - y, -1, 1), 0, clip(y - x, -1, 1), 0)   \
-    X(smooth_l1, fabs(x - y) < 1 ? 0.5 * (x - y) * (x - y) : fabs(x - y) - 0.5, 0, clip(x - y, -1, 1), 0, clip(y - x, -1, 1), 0)
+#define TERM_TRUTHS(X)                                                                                       \
+    X(squared_error, (x - y) * (x - y), 0, 2 * (x - y), 0, 2 * (y - x), 0)                                   \
+    X(absolute_error, fabs(x - y), 0, sign(x - y), 0, sign(y - x), 0)                                        \
+    X(binary_cross_entropy, (y - 1) * most(log1p(-x), -100) - y * most(log(x), -100),                        \
+      sum_of(fabs((y - 1) * fmax(log1p(-x), -100)), fabs(y * fmax(log(x), -100))),                           \
+      (x - y) / fmax((1 - x) * x, 1e-12), 0,                                                                 \
+      log1p(-x) - log(x), 1)                                                                                 \
+    X(binary_cross_entropy_with_logits, (1 - y) * fmax(x, 0) - y * fmin(x, 0) + log1p(exp(-fabs(x))),        \
+      fabs((1 - y) * x) + fabs(y * x), sigmoid(x) - y, 1 + fabs(y), -x, 0)                                   \
+    X(kl_divergence, y == 0 ? 0 : y * log(y) - y * x, sum_of(fabs(y * log(y)), fabs(y * x)) + SMALL, -y, 0,  \
+      log(y) + 1 - x,                                                                                        \
+      fabs(log(y)) + 1 + fabs(x))                                                                            \
+    X(kl_divergence_log, exp(y) * (y - x), y < 88 && fabs(x - y) < FLT_MAX ? SMALL * fabs(x - y) : INFINITY, \
+      -exp(y),                                                                                               \
+      0, exp(y) * (y - x) + exp(y),                                                                          \
+      y < 88 && fabs(x - y) < FLT_MAX ? exp(y) * (1 + fabs(y - x)) + SMALL * fabs(x - y) : INFINITY)         \
+    X(huber, fabs(x - y) < 1 ? 0.5 * (x - y) * (x - y) : fabs(x - y) - 0.5, 0, clip(x - y, -1, 1), 0,        \
+      clip(y - x, -1, 1), 0)                                                                                 \
+    X(smooth_l1, fabs(x - y) < 1 ? 0.5 * (x - y) * (x - y) : fabs(x - y) - 0.5, 0, clip(x - y, -1, 1), 0,    \
+      clip(y - x, -1, 1), 0)
 #define TERNARY_TRUTHS(X) X(where, x != 0 ? y : x, 0, x == 0, 0, x != 0, 0) /* of x, y, x */
 /* clang-format on */
 
@@ -297,8 +307,9 @@ typedef struct row {
 #define OP2(ENUM, name, ...) {#name, 2, truth_##name, build_##name},
 #define ROW1(name, ...) {#name, 1, truth_##name, build_##name},
 #define ROW2(name, ...) {#name, 2, truth_##name, build_##name},
-static const row rows[] = {GPUNN_UNARY_OPS(OP1) GPUNN_UNARY1_OPS(OP1) GPUNN_UNARY2_OPS(OP1) GPUNN_BINARY_OPS(OP2) GPUNN_LOSS_OPS(
-    OP2) GPUNN_LOSS1_OPS(OP2) GPUNN_TERNARY_OPS(OP2) FORMULA_TRUTHS(ROW1) BINARY_FORMULA_TRUTHS(ROW2)};
+static const row rows[] = {GPUNN_UNARY_OPS(OP1) GPUNN_UNARY1_OPS(OP1) GPUNN_UNARY2_OPS(OP1)
+                               GPUNN_BINARY_OPS(OP2) GPUNN_LOSS_OPS(OP2) GPUNN_LOSS1_OPS(OP2)
+                                   GPUNN_TERNARY_OPS(OP2) FORMULA_TRUTHS(ROW1) BINARY_FORMULA_TRUTHS(ROW2)};
 
 /* ---- comparison ---- */
 /* The last place of a float of that size. */
@@ -310,9 +321,11 @@ static double last_place(double x)
 /* Within 4 last places. Subnormal numbers may be 0, also where they are parts of others. */
 static bool agrees(double actual, double expected, double slack)
 {
-    if (isnan(expected) || isnan(actual) || slack == INFINITY) return (isnan(expected) && isnan(actual)) || slack == INFINITY;
+    if (isnan(expected) || isnan(actual) || slack == INFINITY)
+        return (isnan(expected) && isnan(actual)) || slack == INFINITY;
     if (isinf(actual) || fabs(expected) > FLT_MAX)
-        return fabs(expected) > FLT_MAX * (1 - 4e-7) && actual * expected > 0 && fabs(actual) > FLT_MAX * (1 - 8e-7);
+        return fabs(expected) > FLT_MAX * (1 - 4e-7) && actual * expected > 0 &&
+               fabs(actual) > FLT_MAX * (1 - 8e-7);
     const double near = fabs(expected) < 16 * FLT_MIN ? 2 * FLT_MIN : 4 * last_place(expected);
     return fabs(actual - expected) <= near + (slack > 0 ? 4 * last_place(slack) : 0);
 }
@@ -328,7 +341,8 @@ typedef struct points {
 /* Those of PyTorch's values for so many operands. */
 static points torch_points(const golden *file, int operands)
 {
-    const golden_tensor *x = golden_get(file, operands == 2 ? "a" : "x"), *y = golden_get(file, operands == 2 ? "b" : "x");
+    const golden_tensor *x = golden_get(file, operands == 2 ? "a" : "x"),
+                        *y = golden_get(file, operands == 2 ? "b" : "x");
     return (points){{x->data, y->data}, x->count};
 }
 
@@ -381,7 +395,8 @@ static void complain(results *r, int part, double x, double y, double actual, do
 {
     static const char *const names[] = {"value", "derivative by x", "derivative by y"};
     if (r->bad++ < 8)
-        print_error("%s of %s(%.9g, %.9g) is %.9g, should be %.9g\n", names[part], r->row->name, x, y, actual, expected);
+        print_error("%s of %s(%.9g, %.9g) is %.9g, should be %.9g\n", names[part], r->row->name, x, y, actual,
+                    expected);
 }
 
 /* Whether 12 bits of significand tell it. */
@@ -422,7 +437,8 @@ static void compare_truth(results *r, const points *p)
         r->row->truth(x, y, of);
         for (int k = 0; k < r->parts; k++) {
             const double actual = r->found[k][i], wanted = of[2 * k], slack = of[2 * k + 1];
-            const bool exact = k == 0 && slack == 0 && fabs(wanted) >= FLT_MIN && fabs(wanted) <= FLT_MAX && has_few_bits(wanted);
+            const bool   exact = k == 0 && slack == 0 && fabs(wanted) >= FLT_MIN && fabs(wanted) <= FLT_MAX &&
+                               has_few_bits(wanted);
             if (k > 0 && isnan(of[0])) continue; /* outside the domain: compare_torch */
             if (exact ? actual != wanted : !agrees(actual, wanted, slack))
                 complain(r, k, x, r->row->operands == 2 ? y : 0, actual, wanted);
@@ -441,7 +457,8 @@ typedef struct sweep {
     gpunn_device *dev;
     gpunn_model  *model;
     int           operands;
-    gpunn_tensor *in[2], *out[3]; /* out[0]: the value; the others give operands that the row gives none a gradient of 0 */
+    /* out[0]: the value; the others give operands that the row gives none a gradient of 0 */
+    gpunn_tensor *in[2], *out[3];
 } sweep;
 
 static sweep sweep_open(fixture *f, const row *r)
@@ -468,7 +485,8 @@ static void sweep_run(const sweep *s, const points *p, results *r)
     r->parts = 1 + s->operands;
     for (int k = 0; k < r->parts; k++) r->found[k] = malloc((size_t)n * sizeof **r->found);
     OK(s->dev, gpunn_read(s->out[0], r->found[0], (size_t)n * sizeof **r->found));
-    for (int i = 0; i < s->operands; i++) OK(s->dev, gpunn_read_grad(s->in[i], r->found[i + 1], (size_t)n * sizeof **r->found));
+    for (int i = 0; i < s->operands; i++)
+        OK(s->dev, gpunn_read_grad(s->in[i], r->found[i + 1], (size_t)n * sizeof **r->found));
     free(ones), free(zeros);
 }
 
@@ -495,18 +513,21 @@ static void test_row(void **state)
 static int add_tests(struct CMUnitTest *tests)
 {
     int count = 0;
-    for (int i = 0; i < COUNT(rows); i++) count += each_backend(tests + count, rows[i].name, test_row, &rows[i]);
+    for (int i = 0; i < COUNT(rows); i++)
+        count += each_backend(tests + count, rows[i].name, test_row, &rows[i]);
     return count;
 }
 
-/* The spec of a model of all rows: x and y have a column for each, values the negative of each one's result, so that each is two
- * ops, of which the generator makes one kernel; with a gradient, as a parameter stands before it. */
+/* The spec of a model of all rows: x and y have a column for each, values the negative of each one's result,
+ * so that each is two ops, of which the generator makes one kernel; with a gradient, as a parameter stands
+ * before it. */
 static int write_spec(const char *path)
 {
     gpunn_device *dev = gpunn_device_open(.threads = 1);
     gpunn_model  *model = gpunn_model_create(dev);
-    gpunn_tensor *one = gpunn_parameter(model, "one", GPUNN_SHAPE(1), (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0}), *of[2],
-                 *parts[COUNT(rows)];
+    gpunn_tensor *one = gpunn_parameter(model, "one", GPUNN_SHAPE(1),
+                                        (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0}),
+                 *of[2], *parts[COUNT(rows)];
     of[0] = gpunn_mul(gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, COUNT(rows))), one);
     of[1] = gpunn_mul(gpunn_input(model, "y", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, COUNT(rows))), one);
     for (int i = 0; i < COUNT(rows); i++) {
@@ -515,9 +536,11 @@ static int write_spec(const char *path)
         parts[i] = gpunn_neg(rows[i].build(in));
     }
     const int     most = GPUNN_MAX_OPERANDS;
-    gpunn_tensor *halves[] = {gpunn_concat(parts, most, 1), gpunn_concat(parts + most, COUNT(rows) - most, 1)};
+    gpunn_tensor *halves[] = {gpunn_concat(parts, most, 1),
+                              gpunn_concat(parts + most, COUNT(rows) - most, 1)};
     gpunn_tensor *values = gpunn_set_name(gpunn_concat(halves, 2, 1), "values");
-    const int failed = gpunn_spec_save(model, path, .outputs = {values}, .loss = gpunn_sum(values, GPUNN_ALL, false)) != GPUNN_OK;
+    const int     failed = gpunn_spec_save(model, path, .outputs = {values},
+                                           .loss = gpunn_sum(values, GPUNN_ALL, false)) != GPUNN_OK;
     if (failed) print_error("%s\n", gpunn_error(dev));
     gpunn_device_close(dev);
     return failed;
@@ -572,7 +595,8 @@ static void run_training(fixture *f, const float *x, const float *y, int64_t cou
     free(ones);
     OK(f->dev, gpunn_read(values, found[0] = matrix(count), gpunn_tensor_bytes(values)));
     for (int i = 0; i < 2; i++)
-        OK(f->dev, gpunn_read_grad(gpunn_input_at(f->model, i), found[i + 1] = matrix(count), gpunn_tensor_bytes(values)));
+        OK(f->dev, gpunn_read_grad(gpunn_input_at(f->model, i), found[i + 1] = matrix(count),
+                                   gpunn_tensor_bytes(values)));
 }
 
 static void run_plain_c(fixture *f, const float *x, const float *y, int64_t count, float *found[3])
@@ -581,7 +605,8 @@ static void run_plain_c(fixture *f, const float *x, const float *y, int64_t coun
     static generated_scratch       scratch;
     (void)f;
     found[0] = matrix(count);
-    for (int64_t i = 0; i < count; i++) generated_forward(&weights, x + i * WIDTH, y + i * WIDTH, found[0] + i * WIDTH, &scratch);
+    for (int64_t i = 0; i < count; i++)
+        generated_forward(&weights, x + i * WIDTH, y + i * WIDTH, found[0] + i * WIDTH, &scratch);
 }
 
 /* To memory of count * WIDTH: an operand of each row. */
@@ -605,7 +630,11 @@ static void check_points(fixture *f, runner run, const points *p, const golden *
     write_inputs(f, x, y, p->count);
     run(f, x, y, p->count, found);
     for (int i = 0; i < WIDTH; i++) {
-        results r = {&rows[i], {NULL}, found[1] ? 1 + rows[i].operands : 1, is_c && has_sine(&rows[i]) ? 1e9 : INFINITY, 0};
+        results r = {&rows[i],
+                     {NULL},
+                     found[1] ? 1 + rows[i].operands : 1,
+                     is_c && has_sine(&rows[i]) ? 1e9 : INFINITY,
+                     0};
         if (file && rows[i].operands != operands) continue;
         for (int k = 0; k < r.parts; k++) r.found[k] = column_of(found[k], p->count, i);
         if (file)
@@ -681,13 +710,15 @@ static const gpunn_kernel_set *counting_set(void)
     return &set;
 }
 
-/* Of a row's kernels in a training step: none where the gradient is always 0, which the library's ops then do. */
+/* Of a row's kernels in a training step: none where the gradient is always 0, which the library's ops then
+ * do. */
 static int calls_of(const gpunn_kernel *kernel)
 {
     const gpunn_kernel_program *backward = &kernel->program[GPUNN_KERNEL_BACKWARD];
     bool                        reads = backward->operands == NULL;
     for (int i = 0; backward->operands && i < backward->operand_count; i++)
-        reads = reads || (backward->operands[i].role == GPUNN_KERNEL_GRADIENT && backward->operands[i].index < 0);
+        reads = reads ||
+                (backward->operands[i].role == GPUNN_KERNEL_GRADIENT && backward->operands[i].index < 0);
     return reads ? 1 + (backward->operands != NULL) : 0;
 }
 
@@ -717,7 +748,8 @@ static int add_tests(struct CMUnitTest *tests)
     static const char *const names[] = {"kernels of evaluation", "kernels of training", "plain C"};
     int                      count = 0;
     (void)setenv("EMULATOR_SHORT", "0", 1); /* so that groups are not too short to be fused */
-    for (int i = 0; i < COUNT(runners); i++) count += each_backend(tests + count, names[i], test_generated, &runners[i]);
+    for (int i = 0; i < COUNT(runners); i++)
+        count += each_backend(tests + count, names[i], test_generated, &runners[i]);
     return count + each_backend(tests + count, "each row has kernels", test_calls, NULL);
 }
 #endif

@@ -1,45 +1,52 @@
-/* Optimizers and schedules step by step, and whole models over ten steps, against PyTorch's (tests/golden). */
+/* Optimizers and schedules step by step, and whole models over ten steps, against PyTorch's
+ * (tests/golden). */
 #include "../test.h"
 
 static golden optimizers, schedules, models;
 
 /* ---- optimizers: the loss is sum(parameter * g), so that the gradient is g ---- */
 /* clang-format off */
-#define OPTIMIZERS(X)                                                                                                            \
-    X(sgd, sgd, .lr = 0.1f)                                                                                                      \
-    X(sgd_momentum, sgd, .lr = 0.1f, .momentum = 0.9f)                                                                           \
-    X(sgd_dampening, sgd, .lr = 0.1f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.05f)                                \
-    X(sgd_nesterov, sgd, .lr = 0.1f, .momentum = 0.8f, .nesterov = true, .weight_decay = 0.01f)                                  \
-    X(sgd_maximize, sgd, .lr = 0.1f, .momentum = 0.5f, .weight_decay = 0.1f, .maximize = true)                                   \
-    X(adam, adam, .lr = 0)                                                                                                       \
-    X(adam_options, adam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f)                        \
-    X(adam_maximize, adam, .lr = 0.02f, .maximize = true, .weight_decay = 0.1f)                                                  \
-    X(adamw, adamw, .lr = 0.02f)                                                                                                 \
-    X(adamw_options, adamw, .lr = 0.02f, .beta1 = 0.7f, .beta2 = 0.9f, .eps = 1e-4f, .weight_decay = 0.3f)                       \
-    X(adamw_maximize, adamw, .lr = 0.02f, .maximize = true)                                                                      \
-    X(rmsprop, rmsprop, .lr = 0)                                                                                                 \
-    X(rmsprop_options, rmsprop, .lr = 0.02f, .alpha = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, .momentum = 0.7f)                \
-    X(rmsprop_centered, rmsprop, .lr = 0.02f, .alpha = 0.9f, .momentum = 0.5f, .centered = true)                                 \
-    X(adagrad, adagrad, .lr = 0)                                                                                                 \
-    X(adagrad_options, adagrad, .lr = 0.1f, .lr_decay = 0.1f, .weight_decay = 0.1f, .eps = 1e-3f,                                \
-      .initial_accumulator_value = 0.5f)                                                                                         \
-    X(adamax, adamax, .lr = 0)                                                                                                   \
-    X(adamax_options, adamax, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, .maximize = true)   \
-    X(nadam, nadam, .lr = 0)                                                                                                     \
-    X(nadam_options, nadam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f,                      \
-      .momentum_decay = 0.05f)                                                                                                   \
-    X(nadam_decoupled, nadam, .lr = 0.02f, .weight_decay = 0.1f, .momentum_decay = GPUNN_ZERO, .decoupled_weight_decay = true,   \
-      .maximize = true)                                                                                                          \
-    X(radam, radam, .lr = 0)                                                                                                     \
-    X(radam_options, radam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f)                       \
-    X(radam_decoupled, radam, .lr = 0.02f, .beta2 = 0.5f, .weight_decay = 0.1f, .decoupled_weight_decay = true, .maximize = true)\
-    X(lion, lion, .lr = 0)                                                                                                       \
-    X(lion_options, lion, .lr = 0.01f, .beta1 = 0.8f, .beta2 = 0.9f, .weight_decay = 0.3f, .maximize = true)                     \
-    X(adadelta, adadelta, .lr = 0)                                                                                               \
-    X(adadelta_options, adadelta, .lr = 0.5f, .rho = 0.8f, .eps = 1e-3f, .weight_decay = 0.1f, .maximize = true)                 \
-    X(lamb, lamb, .lr = 0)                                                                                                       \
-    X(lamb_options, lamb, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f, .trust_clip = 1.5f,    \
-      .maximize = true)                                                                                                          \
+#define OPTIMIZERS(X)                                                                                        \
+    X(sgd, sgd, .lr = 0.1f)                                                                                  \
+    X(sgd_momentum, sgd, .lr = 0.1f, .momentum = 0.9f)                                                       \
+    X(sgd_dampening, sgd, .lr = 0.1f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.05f)            \
+    X(sgd_nesterov, sgd, .lr = 0.1f, .momentum = 0.8f, .nesterov = true, .weight_decay = 0.01f)              \
+    X(sgd_maximize, sgd, .lr = 0.1f, .momentum = 0.5f, .weight_decay = 0.1f, .maximize = true)               \
+    X(adam, adam, .lr = 0)                                                                                   \
+    X(adam_options, adam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f)    \
+    X(adam_maximize, adam, .lr = 0.02f, .maximize = true, .weight_decay = 0.1f)                              \
+    X(adamw, adamw, .lr = 0.02f)                                                                             \
+    X(adamw_options, adamw, .lr = 0.02f, .beta1 = 0.7f, .beta2 = 0.9f, .eps = 1e-4f, .weight_decay = 0.3f)   \
+    X(adamw_maximize, adamw, .lr = 0.02f, .maximize = true)                                                  \
+    X(rmsprop, rmsprop, .lr = 0)                                                                             \
+    X(rmsprop_options, rmsprop, .lr = 0.02f, .alpha = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f,              \
+      .momentum = 0.7f)                                                                                      \
+    X(rmsprop_centered, rmsprop, .lr = 0.02f, .alpha = 0.9f, .momentum = 0.5f, .centered = true)             \
+    X(adagrad, adagrad, .lr = 0)                                                                             \
+    X(adagrad_options, adagrad, .lr = 0.1f, .lr_decay = 0.1f, .weight_decay = 0.1f, .eps = 1e-3f,            \
+      .initial_accumulator_value = 0.5f)                                                                     \
+    X(adamax, adamax, .lr = 0)                                                                               \
+    X(adamax_options, adamax, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, \
+      .maximize = true)                                                                                      \
+    X(nadam, nadam, .lr = 0)                                                                                 \
+    X(nadam_options, nadam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f,  \
+      .momentum_decay = 0.05f)                                                                               \
+    X(nadam_decoupled, nadam, .lr = 0.02f, .weight_decay = 0.1f, .momentum_decay = GPUNN_ZERO,               \
+      .decoupled_weight_decay = true,                                                                        \
+      .maximize = true)                                                                                      \
+    X(radam, radam, .lr = 0)                                                                                 \
+    X(radam_options, radam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f)   \
+    X(radam_decoupled, radam, .lr = 0.02f, .beta2 = 0.5f, .weight_decay = 0.1f,                              \
+      .decoupled_weight_decay = true, .maximize = true)                                                      \
+    X(lion, lion, .lr = 0)                                                                                   \
+    X(lion_options, lion, .lr = 0.01f, .beta1 = 0.8f, .beta2 = 0.9f, .weight_decay = 0.3f, .maximize = true) \
+    X(adadelta, adadelta, .lr = 0)                                                                           \
+    X(adadelta_options, adadelta, .lr = 0.5f, .rho = 0.8f, .eps = 1e-3f, .weight_decay = 0.1f,               \
+      .maximize = true)                                                                                      \
+    X(lamb, lamb, .lr = 0)                                                                                   \
+    X(lamb_options, lamb, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f,    \
+      .trust_clip = 1.5f,                                                                                    \
+      .maximize = true)                                                                                      \
     X(lamb_adapt, lamb, .lr = 0.02f, .weight_decay = GPUNN_ZERO, .always_adapt = true)
 
 /* clang-format on */
@@ -89,7 +96,8 @@ static void test_optimizer(void **state)
         if (t == 10) gpunn_set_lr(opt, gpunn_get_lr(opt) * 0.5f);
         for (int i = 0; i < 2; i++)
             OK(f->dev,
-               gpunn_write(gradients[i], (const char *)given[i]->data + (size_t)t * given[i]->bytes / 20, given[i]->bytes / 20));
+               gpunn_write(gradients[i], (const char *)given[i]->data + (size_t)t * given[i]->bytes / 20,
+                           given[i]->bytes / 20));
         OK(f->dev, gpunn_train_step(opt, loss));
         assert_int_equal(gpunn_step_count(opt), t + 1);
         for (int i = 0; i < 2; i++) {
@@ -97,7 +105,8 @@ static void test_optimizer(void **state)
             float  *actual = read_floats(f->dev, parameters[i], &n);
             char    what[32];
             (void)snprintf(what, sizeof what, "%s after step %d", names[i], t + 1);
-            check_close_at(actual, (const float *)expected[i]->data + t * n, n, 5e-6, 5e-6, what, __FILE__, __LINE__);
+            check_close_at(actual, (const float *)expected[i]->data + t * n, n, 5e-6, 5e-6, what, __FILE__,
+                           __LINE__);
             free(actual);
         }
     }
@@ -109,13 +118,15 @@ static void test_average(void **state)
 {
     fixture             *f = *state;
     const char          *decay = f->data;
-    const golden_tensor *start = golden_find(&optimizers, "start.b"), *given = golden_find(&optimizers, "gradients.a"),
+    const golden_tensor *start = golden_find(&optimizers, "start.b"),
+                        *given = golden_find(&optimizers, "gradients.a"),
                         *written = golden_find(&optimizers, "gradients.b");
     gpunn_init    zeros = {GPUNN_INIT_ZEROS, 0, 0};
     gpunn_tensor *p[2] = {MADE(f->dev, gpunn_parameter(f->model, "a", GPUNN_SHAPE(3, 7), zeros)),
                           MADE(f->dev, gpunn_parameter(f->model, "b", GPUNN_SHAPE(5), zeros))};
     gpunn_tensor *g = gpunn_input(f->model, "g", GPUNN_F32, GPUNN_SHAPE(3, 7));
-    gpunn_tensor *sums[2] = {gpunn_sum(gpunn_mul(p[0], g), GPUNN_ALL, false), gpunn_sum(p[1], GPUNN_ALL, false)};
+    gpunn_tensor *sums[2] = {gpunn_sum(gpunn_mul(p[0], g), GPUNN_ALL, false),
+                             gpunn_sum(p[1], GPUNN_ALL, false)};
     gpunn_tensor *loss = MADE(f->dev, gpunn_add(sums[0], sums[1]));
     OK(f->dev, gpunn_write(p[0], golden_find(&optimizers, "start.a")->data, 3 * 7 * sizeof(float)));
     OK(f->dev, gpunn_write(p[1], start->data, start->bytes));
@@ -123,8 +134,10 @@ static void test_average(void **state)
     gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f, .momentum = 0.9f));
     OK(f->dev, gpunn_set_ema(opt, strtof(decay, NULL)));
     for (int t = 0; t < 20; t++) {
-        if (t == 10) OK(f->dev, gpunn_write(p[1], (const char *)written->data + written->bytes / 2, start->bytes));
-        OK(f->dev, gpunn_write(g, (const char *)given->data + (size_t)t * given->bytes / 20, given->bytes / 20));
+        if (t == 10)
+            OK(f->dev, gpunn_write(p[1], (const char *)written->data + written->bytes / 2, start->bytes));
+        OK(f->dev,
+           gpunn_write(g, (const char *)given->data + (size_t)t * given->bytes / 20, given->bytes / 20));
         OK(f->dev, gpunn_train_step(opt, loss));
         OK(f->dev, gpunn_ema_swap(opt));
         for (int i = 0; i < 2; i++) {
@@ -133,7 +146,8 @@ static void test_average(void **state)
             float               *actual = read_floats(f->dev, p[i], &n);
             char                 what[32];
             (void)snprintf(what, sizeof what, "average of %s, %d", i ? "b" : "a", t + 1);
-            check_close_at(actual, (const float *)expected->data + t * n, n, 5e-6, 5e-6, what, __FILE__, __LINE__);
+            check_close_at(actual, (const float *)expected->data + t * n, n, 5e-6, 5e-6, what, __FILE__,
+                           __LINE__);
             free(actual);
         }
         OK(f->dev, gpunn_ema_swap(opt));
@@ -146,18 +160,20 @@ static void test_average(void **state)
 
 /* ---- schedules ---- */
 /* clang-format off */
-#define SCHEDULES(X)                                                                                                             \
-    X(constant, .type = GPUNN_SCHEDULE_CONSTANT)                                                                                 \
-    X(step, .type = GPUNN_SCHEDULE_STEP, .step_size = 30)                                                                        \
-    X(step_options, .type = GPUNN_SCHEDULE_STEP, .step_size = 7, .gamma = 0.8f)                                                  \
-    X(multi_step, .type = GPUNN_SCHEDULE_MULTI_STEP, .milestones = {15, 40, 90}, .gamma = 0.3f)                                  \
-    X(exponential, .type = GPUNN_SCHEDULE_EXPONENTIAL)                                                                           \
-    X(cosine, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 100, .min_lr = 1e-3f)                                                \
-    X(one_cycle, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 120)                                                           \
-    X(one_cycle_options, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 120, .pct_start = 0.45f, .div_factor = 10,             \
-      .final_div_factor = 100)                                                                                                   \
-    X(linear, .type = GPUNN_SCHEDULE_LINEAR, .total_steps = 100, .warmup_steps = 20, .min_lr = 0.01f)                            \
-    X(plateau, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 3, .cooldown = 2, .factor = 0.5f, .min_lr = 0.01f, .threshold = 1e-2f)\
+#define SCHEDULES(X)                                                                                  \
+    X(constant, .type = GPUNN_SCHEDULE_CONSTANT)                                                      \
+    X(step, .type = GPUNN_SCHEDULE_STEP, .step_size = 30)                                             \
+    X(step_options, .type = GPUNN_SCHEDULE_STEP, .step_size = 7, .gamma = 0.8f)                       \
+    X(multi_step, .type = GPUNN_SCHEDULE_MULTI_STEP, .milestones = {15, 40, 90}, .gamma = 0.3f)       \
+    X(exponential, .type = GPUNN_SCHEDULE_EXPONENTIAL)                                                \
+    X(cosine, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 100, .min_lr = 1e-3f)                     \
+    X(one_cycle, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 120)                                \
+    X(one_cycle_options, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 120, .pct_start = 0.45f,    \
+      .div_factor = 10,                                                                               \
+      .final_div_factor = 100)                                                                        \
+    X(linear, .type = GPUNN_SCHEDULE_LINEAR, .total_steps = 100, .warmup_steps = 20, .min_lr = 0.01f) \
+    X(plateau, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 3, .cooldown = 2, .factor = 0.5f,          \
+      .min_lr = 0.01f, .threshold = 1e-2f)                                                            \
     X(plateau_max, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 5, .maximize = true)
 
 /* clang-format on */
@@ -182,11 +198,12 @@ static void test_schedule(void **state)
 {
     fixture             *f = *state;
     const schedule_case *c = f->data;
-    const golden_tensor *metrics = golden_get(&schedules, "metrics"), *expected = golden_get(&schedules, c->name);
-    float                rates[120];
-    gpunn_init           zeros = {GPUNN_INIT_ZEROS, 0, 0};
-    gpunn_tensor        *p = MADE(f->dev, gpunn_parameter(f->model, "p", GPUNN_SHAPE(1), zeros));
-    gpunn_optimizer     *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.5f));
+    const golden_tensor *metrics = golden_get(&schedules, "metrics"),
+                        *expected = golden_get(&schedules, c->name);
+    float            rates[120];
+    gpunn_init       zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_tensor    *p = MADE(f->dev, gpunn_parameter(f->model, "p", GPUNN_SHAPE(1), zeros));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.5f));
     OK(f->dev, c->set(opt));
     for (int t = 0; t < 120; t++) {
         rates[t] = gpunn_get_lr(opt);
@@ -214,22 +231,26 @@ static gpunn_tensor *mlp(gpunn_tensor *x)
 }
 static gpunn_tensor *lenet(gpunn_tensor *x)
 {
-    gpunn_tensor *h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 5)),
-                                       .kernel_size = 2);
-    h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(h, "conv2", .out_channels = 6, .kernel_size = 3)), .kernel_size = 2);
-    return gpunn_linear(gpunn_tanh(gpunn_linear(gpunn_flatten(h), "fc1", .out_features = 16)), "fc2", .out_features = 10);
+    gpunn_tensor *h = gpunn_max_pool2d(
+        gpunn_relu(gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 5)), .kernel_size = 2);
+    h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(h, "conv2", .out_channels = 6, .kernel_size = 3)),
+                         .kernel_size = 2);
+    return gpunn_linear(gpunn_tanh(gpunn_linear(gpunn_flatten(h), "fc1", .out_features = 16)), "fc2",
+                        .out_features = 10);
 }
 static gpunn_tensor *block(gpunn_tensor *x, const char *name, int channels, int stride)
 {
     char layer[64];
 #define NAMED(part) ((void)snprintf(layer, sizeof layer, "%s.%s", name, part), layer)
-    gpunn_tensor *y = gpunn_conv2d(x, NAMED("conv1"), .out_channels = channels, .kernel_size = 3, .stride = stride, .padding = 1,
-                                   .no_bias = true);
+    gpunn_tensor *y = gpunn_conv2d(x, NAMED("conv1"), .out_channels = channels, .kernel_size = 3,
+                                   .stride = stride, .padding = 1, .no_bias = true);
     y = gpunn_relu(gpunn_batch_norm2d(y, NAMED("bn1")));
-    y = gpunn_conv2d(y, NAMED("conv2"), .out_channels = channels, .kernel_size = 3, .padding = 1, .no_bias = true);
+    y = gpunn_conv2d(y, NAMED("conv2"), .out_channels = channels, .kernel_size = 3, .padding = 1,
+                     .no_bias = true);
     y = gpunn_batch_norm2d(y, NAMED("bn2"));
     if (stride != 1) {
-        x = gpunn_conv2d(x, NAMED("downsample.0"), .out_channels = channels, .kernel_size = 1, .stride = stride, .no_bias = true);
+        x = gpunn_conv2d(x, NAMED("downsample.0"), .out_channels = channels, .kernel_size = 1,
+                         .stride = stride, .no_bias = true);
         x = gpunn_batch_norm2d(x, NAMED("downsample.1"));
     }
 #undef NAMED
@@ -237,7 +258,8 @@ static gpunn_tensor *block(gpunn_tensor *x, const char *name, int channels, int 
 }
 static gpunn_tensor *resnet(gpunn_tensor *x)
 {
-    gpunn_tensor *h = gpunn_conv2d(x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1, .no_bias = true);
+    gpunn_tensor *h = gpunn_conv2d(x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1,
+                                   .no_bias = true);
     h = gpunn_relu(gpunn_batch_norm2d(h, "bn1"));
     h = block(block(h, "layer1.0", 6, 1), "layer1.1", 10, 2);
     return gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1)), "fc", .out_features = 4);
@@ -246,7 +268,8 @@ static gpunn_tensor *transformer(gpunn_tensor *x)
 {
     gpunn_tensor *h = gpunn_layer_norm(x, "ln1");
     gpunn_tensor *q = gpunn_linear(h, "q", .out_features = 8), *k = gpunn_linear(h, "k", .out_features = 8);
-    gpunn_tensor *weights = gpunn_softmax(gpunn_mul_scalar(gpunn_matmul(q, k, .transpose_b = true), 0.35f), -1);
+    gpunn_tensor *weights = gpunn_softmax(gpunn_mul_scalar(gpunn_matmul(q, k, .transpose_b = true), 0.35f),
+                                          -1);
     x = gpunn_add(x, gpunn_matmul(weights, gpunn_linear(h, "v", .out_features = 8)));
     h = gpunn_gelu_tanh(gpunn_linear(gpunn_rms_norm(x, "norm2"), "fc1", .out_features = 19));
     x = gpunn_add(x, gpunn_linear(h, "fc2", .out_features = 8));
@@ -279,16 +302,19 @@ static void test_model(void **state)
 {
     fixture             *f = *state;
     const model_case    *c = f->data;
-    const golden_tensor *x = golden_find(&models, "%s/x", c->name), *t = golden_find(&models, "%s/t", c->name);
-    const golden_tensor *losses = golden_find(&models, "%s/losses", c->name), *eval = golden_find(&models, "%s/eval", c->name);
-    gpunn_shape          shape = {{GPUNN_BATCH}};
-    char                 path[64];
-    float                actual[10];
+    const golden_tensor *x = golden_find(&models, "%s/x", c->name),
+                        *t = golden_find(&models, "%s/t", c->name);
+    const golden_tensor *losses = golden_find(&models, "%s/losses", c->name),
+                        *eval = golden_find(&models, "%s/eval", c->name);
+    gpunn_shape shape = {{GPUNN_BATCH}};
+    char        path[64];
+    float       actual[10];
     assert_true(x && t && losses && eval);
     for (int i = 1; i < shape_rank(x->shape) - 1; i++) shape.dim[i] = x->shape.dim[i + 1];
-    gpunn_tensor    *input = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, shape));
-    gpunn_tensor    *labels = MADE(f->dev, gpunn_input(f->model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
-    gpunn_tensor    *logits = MADE(f->dev, c->build(input)), *loss = MADE(f->dev, gpunn_cross_entropy(logits, labels));
+    gpunn_tensor *input = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, shape));
+    gpunn_tensor *labels = MADE(f->dev, gpunn_input(f->model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_tensor *logits = MADE(f->dev, c->build(input)),
+                 *loss = MADE(f->dev, gpunn_cross_entropy(logits, labels));
     gpunn_optimizer *opt = MADE(f->dev, c->optimizer.create(f->model));
     (void)snprintf(path, sizeof path, "tests/golden/%s.safetensors", c->name);
     OK(f->dev, gpunn_load(f->model, path));
@@ -306,7 +332,8 @@ static void test_model(void **state)
         int64_t n;
         float  *values = read_floats(f->dev, p, &n);
         assert_int_equal(n, final->count);
-        /* Adam divides by |g|, so that a gradient that is nearly 0 amplifies rounding to a part of the rate */
+        /* Adam divides by |g|, so that a gradient that is nearly 0 amplifies rounding to a part of the
+         * rate */
         check_close_at(values, final->data, n, 1e-3, 3e-4, gpunn_tensor_name(p), __FILE__, __LINE__);
         free(values);
     }
@@ -323,7 +350,8 @@ typedef struct parts_case {
     const char *name;
     int         rows, width, heads, size;
     int         no_bias, frozen, frozen_bias; /* bit i: q, k, v */
-    bool        shared, late;                 /* shared: k's weight is q's; late: v's layer is made after q has been trained */
+    /* shared: k's weight is q's; late: v's layer is made after q has been trained */
+    bool shared, late;
 } parts_case;
 static const parts_case parts_cases[] = {
     {"qkv of 16", 5, 9, 2, 8, 0, 0, 0, false, false},
@@ -349,11 +377,13 @@ typedef struct parts {
 static parts parts_make(gpunn_device *dev, gpunn_model *model, const parts_case *c, bool apart)
 {
     static const char *const names[] = {"q", "k", "v"};
-    parts         p = {gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, c->rows, c->width)), NULL, NULL, NULL};
+    parts p = {gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, c->rows, c->width)), NULL, NULL,
+               NULL};
     gpunn_tensor *h = gpunn_retain_grad(p.x), *part[3];
     for (int i = 0; i < 3; i++) {
         gpunn_tensor *shared = i == 1 && c->shared ? gpunn_find(model, "q.weight") : NULL;
-        part[i] = gpunn_linear(h, names[i], .out_features = c->heads * c->size, .no_bias = c->no_bias >> i & 1, .weight = shared);
+        part[i] = gpunn_linear(h, names[i], .out_features = c->heads * c->size,
+                               .no_bias = c->no_bias >> i & 1, .weight = shared);
         if (i == 0) {
             p.q = part[0];
             p.loss_of_q = gpunn_sum(gpunn_square(part[0]), GPUNN_ALL, false);
@@ -367,9 +397,12 @@ static parts parts_make(gpunn_device *dev, gpunn_model *model, const parts_case 
             free(zeros);
         }
     }
-    for (int i = 0; i < 3; i++) part[i] = gpunn_reshape(part[i], GPUNN_SHAPE(GPUNN_BATCH, c->rows, c->heads, c->size));
-    h = gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .heads_last = true, .is_causal = c->rows > 5);
-    h = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, c->rows, c->heads * c->size)), "o", .out_features = c->width);
+    for (int i = 0; i < 3; i++)
+        part[i] = gpunn_reshape(part[i], GPUNN_SHAPE(GPUNN_BATCH, c->rows, c->heads, c->size));
+    h = gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .heads_last = true,
+                                           .is_causal = c->rows > 5);
+    h = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, c->rows, c->heads * c->size)), "o",
+                     .out_features = c->width);
     p.loss = gpunn_mean(gpunn_square(gpunn_sub(h, p.x)), GPUNN_ALL, false);
     for (int i = 0; i < gpunn_parameter_count(model); i++) {
         gpunn_tensor     *t = gpunn_parameter_at(model, i);
@@ -430,7 +463,8 @@ static void test_parts(void **state)
         OK(f->dev, gpunn_backward(three.loss));
         parts_same(f->dev, a, b, true);
         if (step < 4) continue;
-        gpunn_optimizer *opt[2] = {MADE(f->dev, gpunn_sgd(a, .lr = 0.05f)), MADE(f->dev, gpunn_sgd(b, .lr = 0.05f))};
+        gpunn_optimizer *opt[2] = {MADE(f->dev, gpunn_sgd(a, .lr = 0.05f)),
+                                   MADE(f->dev, gpunn_sgd(b, .lr = 0.05f))};
         for (int k = 0; k < 2; k++) {
             OK(f->dev, gpunn_optimizer_step(opt[k]));
             gpunn_optimizer_destroy(opt[k]);

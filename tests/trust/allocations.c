@@ -1,5 +1,6 @@
-/* A whole program - build, fit, validate, save, load, resume - with allocation number n failing, for every n, with GPUNN_TEST_ALLOCATIONS=k every
- * k-th: each time a status and a sentence, no leak, no half-written file, no crash. */
+/* A whole program - build, fit, validate, save, load, resume - with allocation number n failing, for every n,
+ * with GPUNN_TEST_ALLOCATIONS=k every k-th: each time a status and a sentence, no leak, no half-written file,
+ * no crash. */
 #include "../test.h"
 
 #include <sys/stat.h>
@@ -13,29 +14,35 @@ static gpunn_status program(gpunn_device *dev, const files *path, float *x, int6
 {
     gpunn_loader    *train = NULL, *validation = NULL;
     gpunn_optimizer *opt = NULL;
-    gpunn_array      array = {GPUNN_F32, 1, {NET_X}, NET_X * sizeof *x, x}, again = {GPUNN_F32, 0, {0}, 0, NULL};
-    gpunn_model     *model = gpunn_model_create(dev), *second = NULL;
-    net              n = net_make(model);
-    gpunn_tensor    *extra = gpunn_expr("x * sigmoid(1.702 * x) + 0.5", &n.logits, 1);
-    float            values[12];
+    gpunn_array   array = {GPUNN_F32, 1, {NET_X}, NET_X * sizeof *x, x}, again = {GPUNN_F32, 0, {0}, 0, NULL};
+    gpunn_model  *model = gpunn_model_create(dev), *second = NULL;
+    net           n = net_make(model);
+    gpunn_tensor *extra = gpunn_expr("x * sigmoid(1.702 * x) + 0.5", &n.logits, 1);
+    float         values[12];
     if (n.loss == NULL || n.accuracy == NULL || extra == NULL) goto end;
     if (gpunn_set_name(extra, "extra") == NULL) goto end;
     opt = gpunn_adamw(model, .lr = 0.01f);
-    train = gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = 10,
-                                .batch_size = 4, .shuffle = true, .workers = 1);
-    validation = gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = 6,
-                                     .batch_size = 4);
+    train = gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}},
+                                .count = 10, .batch_size = 4, .shuffle = true, .workers = 1);
+    validation = gpunn_loader_create(model,
+                                     .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}},
+                                     .count = 6, .batch_size = 4);
     if (opt == NULL || train == NULL || validation == NULL) goto end;
     if (gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 9) != GPUNN_OK) goto end;
     if (gpunn_model_summary(model, .batch_size = 4, .loss = n.loss) != GPUNN_OK) goto end;
-    if (gpunn_fit(opt, .loss = n.loss, .metric = n.accuracy, .train = train, .validation = validation, .epochs = 2,
-                  .history_csv = path->csv, .history_svg = path->svg, .best_weights = path->weights,
-                  .checkpoint = path->checkpoint) != GPUNN_OK)
+    if (gpunn_fit(opt, .loss = n.loss, .metric = n.accuracy, .train = train, .validation = validation,
+                  .epochs = 2, .history_csv = path->csv, .history_svg = path->svg,
+                  .best_weights = path->weights, .checkpoint = path->checkpoint) != GPUNN_OK)
         goto end;
-    if (gpunn_forward(&extra, 1) != GPUNN_OK || gpunn_read(extra, values, gpunn_tensor_bytes(extra)) != GPUNN_OK) goto end;
-    if (gpunn_save(model, path->weights) != GPUNN_OK || gpunn_load(model, path->weights) != GPUNN_OK) goto end;
+    if (gpunn_forward(&extra, 1) != GPUNN_OK ||
+        gpunn_read(extra, values, gpunn_tensor_bytes(extra)) != GPUNN_OK)
+        goto end;
+    if (gpunn_save(model, path->weights) != GPUNN_OK || gpunn_load(model, path->weights) != GPUNN_OK)
+        goto end;
     if (gpunn_checkpoint_load(opt, train, path->checkpoint) != GPUNN_OK) goto end;
-    if (gpunn_write_npy(dev, path->npy, &array) != GPUNN_OK || gpunn_read_npy(dev, path->npy, &again) != GPUNN_OK) goto end;
+    if (gpunn_write_npy(dev, path->npy, &array) != GPUNN_OK ||
+        gpunn_read_npy(dev, path->npy, &again) != GPUNN_OK)
+        goto end;
     second = gpunn_model_create(dev);
     if (net_make(second).accuracy == NULL || gpunn_load(second, path->weights) != GPUNN_OK) goto end;
     gpunn_empty_cache(dev);
@@ -52,15 +59,16 @@ end:
 
 static void remove_all(const files *path)
 {
-    (void)unlink(path->checkpoint), (void)unlink(path->weights), (void)unlink(path->csv), (void)unlink(path->svg),
-        (void)unlink(path->npy);
+    (void)unlink(path->checkpoint), (void)unlink(path->weights), (void)unlink(path->csv),
+        (void)unlink(path->svg), (void)unlink(path->npy);
 }
 
 /* Fails one allocation, or (from_then_on) all from the n-th. */
 static void every_allocation(bool from_then_on)
 {
     fixture     f = {.backend = first_backend()}; /* for the folder only */
-    const files path = {test_path(&f, "c"), test_path(&f, "w"), test_path(&f, "csv"), test_path(&f, "svg"), test_path(&f, "npy")};
+    const files path = {test_path(&f, "c"), test_path(&f, "w"), test_path(&f, "csv"), test_path(&f, "svg"),
+                        test_path(&f, "npy")};
     float      *x;
     int64_t    *t;
     long        failed = 0, step = test_setting("GPUNN_TEST_ALLOCATIONS", 1);
@@ -71,8 +79,8 @@ static void every_allocation(bool from_then_on)
         memory.fail_at = n;
         memory.fail_on = from_then_on;
         gpunn_clear_error(NULL);
-        gpunn_device *dev = gpunn_device_open(ON(first_backend()), .realloc_fn = hook_realloc, .user = &memory, .threads = 2,
-                                              .seed = 1);
+        gpunn_device *dev = gpunn_device_open(ON(first_backend()), .realloc_fn = hook_realloc,
+                                              .user = &memory, .threads = 2, .seed = 1);
         gpunn_status  status = dev ? program(dev, &path, x, t) : gpunn_last_status(NULL);
         const char   *text = gpunn_error(dev);
         if (memory.calls < n) { /* nothing failed any more */
@@ -88,7 +96,8 @@ static void every_allocation(bool from_then_on)
         if (memory.fault || memory.blocks) print_error("after allocation %ld of the program failed:\n", n);
         test_memory_check(&memory);
         remove_all(&path);
-        if (rmdir(f.folder) != 0) fail_msg("a temporary file is left in %s after allocation %ld failed", f.folder, n);
+        if (rmdir(f.folder) != 0)
+            fail_msg("a temporary file is left in %s after allocation %ld failed", f.folder, n);
         assert_int_equal(mkdir(f.folder, 0700), 0);
     }
     print_message("# %ld allocations failed, one by one\n", failed);
@@ -110,6 +119,7 @@ static void test_all_fail_from(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_fails), cmocka_unit_test(test_all_fail_from)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_fails),
+                                       cmocka_unit_test(test_all_fail_from)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
-/* Every parser under libFuzzer, and the models that come out of specs: the first byte chooses which, the rest is the file (or text).
- * Built with
+/* Every parser under libFuzzer, and the models that come out of specs: the first byte chooses which, the rest
+ * is the file (or text). Built with
  *     clang -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
- * against a library built with -fsanitize=fuzzer-no-link instead of fuzzer; tests/trust/fuzz.py makes the seeds and runs it. */
+ * against a library built with -fsanitize=fuzzer-no-link instead of fuzzer; tests/trust/fuzz.py makes the
+ * seeds and runs it. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,7 +85,8 @@ static void check_array(gpunn_status status, gpunn_array *array)
     if ((status == GPUNN_OK) != (array->data != NULL)) abort();
     for (int i = 0; i < array->rank; i++) bytes *= (size_t)array->dim[i];
     if (array->data && bytes != array->bytes) abort();
-    for (size_t i = 0; array->data && i < array->bytes; i++) sum = (unsigned char)(sum + ((unsigned char *)array->data)[i]);
+    for (size_t i = 0; array->data && i < array->bytes; i++)
+        sum = (unsigned char)(sum + ((unsigned char *)array->data)[i]);
     gpunn_array_free(dev, array);
 }
 
@@ -105,10 +107,12 @@ static void npy(const uint8_t *data, size_t size)
     if (status == GPUNN_OK) {
         static char path[64];
         (void)snprintf(path, sizeof path, "/dev/shm/gpunn-fuzz-%d.npy", (int)getpid());
-        if (gpunn_write_npy(dev, path, &array) != GPUNN_OK || gpunn_read_npy(dev, path, &again) != GPUNN_OK) abort();
+        if (gpunn_write_npy(dev, path, &array) != GPUNN_OK || gpunn_read_npy(dev, path, &again) != GPUNN_OK)
+            abort();
         (void)unlink(path);
         if (again.dtype != array.dtype || again.rank != array.rank || again.bytes != array.bytes ||
-            memcmp(again.dim, array.dim, sizeof array.dim) != 0 || memcmp(again.data, array.data, array.bytes) != 0)
+            memcmp(again.dim, array.dim, sizeof array.dim) != 0 ||
+            memcmp(again.data, array.data, array.bytes) != 0)
             abort();
         gpunn_array_free(dev, &again);
     }
@@ -135,7 +139,8 @@ static void report(void *user, const char *line)
 /* The same bytes at the end of a block: a sanitizer sees what is read behind them. */
 static gpunn_status load_memory(const uint8_t *data, size_t size, bool partial)
 {
-    static const gpunn_rename map[] = {{"*e*a*", "*e*a*"}, {"*b", "*b"}, {NULL, NULL}}; /* which changes no name */
+    /* which changes no name */
+    static const gpunn_rename map[] = {{"*e*a*", "*e*a*"}, {"*b", "*b"}, {NULL, NULL}};
     uint8_t                  *copy = malloc(size + 1);
     if (size) memcpy(copy + 1, data, size);
     const gpunn_status status = gpunn_load_memory(model, copy + 1, size, .partial = partial, .map = map);
@@ -151,12 +156,13 @@ typedef struct block {
 
 static void *shard_open(void *user, const char *path)
 {
-    static const char *const headers[2] = {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}}",
-                                           "{\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}    "};
-    static uint8_t           file[2][8 + 64 + 16];
-    const block             *input = user;
-    block                   *opened = malloc(sizeof *opened);
-    const int                i = *path == '2';
+    static const char *const headers[2] = {
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}}",
+        "{\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}    "};
+    static uint8_t file[2][8 + 64 + 16];
+    const block   *input = user;
+    block         *opened = malloc(sizeof *opened);
+    const int      i = *path == '2';
     *opened = *input;
     if (strcmp(path, "index.json") == 0) return opened;
     opened->at = file[i];
@@ -266,8 +272,8 @@ enum { LARGEST = 1 << 20 };
 static bool ran(gpunn_status status)
 {
     verdict(status);
-    if (status != GPUNN_OK && status != GPUNN_ERR_NUMERIC && status != GPUNN_ERR_ARGUMENT && status != GPUNN_ERR_SHAPE &&
-        status != GPUNN_ERR_STATE && status != GPUNN_ERR_UNSUPPORTED)
+    if (status != GPUNN_OK && status != GPUNN_ERR_NUMERIC && status != GPUNN_ERR_ARGUMENT &&
+        status != GPUNN_ERR_SHAPE && status != GPUNN_ERR_STATE && status != GPUNN_ERR_UNSUPPORTED)
         abort();
     return status == GPUNN_OK;
 }
@@ -278,8 +284,8 @@ static float input_value(int i, size_t k)
     return (float)((k * 37 + (size_t)i) % 17) / 8 - 1;
 }
 
-/* Small numbers into each input, for a batch of 2 and 6 of every other size that varies; false: one is too large or cannot be
- * written. */
+/* Small numbers into each input, for a batch of 2 and 6 of every other size that varies; false: one is too
+ * large or cannot be written. */
 static bool fill_inputs(gpunn_model *m)
 {
     gpunn_tensor *t;
@@ -324,8 +330,8 @@ static unsigned char *values_of(gpunn_model *m, gpunn_tensor *const *outputs, in
     return all;
 }
 
-/* Forward twice, the same bits but where each run draws numbers; then one training step, which changes no weight if it fails, and
- * forward again. */
+/* Forward twice, the same bits but where each run draws numbers; then one training step, which changes no
+ * weight if it fails, and forward again. */
 static void run_model(gpunn_model *m, bool draws)
 {
     gpunn_tensor    *outputs[8], *loss = gpunn_spec_loss(m);
@@ -333,8 +339,10 @@ static void run_model(gpunn_model *m, bool draws)
     size_t           bytes = 0, first, second;
     int              count = 0;
     while (count < 8 && (outputs[count] = gpunn_spec_output(m, count)) != NULL) count++;
-    if (!ran(gpunn_model_summary(m, .batch_size = 2, .loss = loss, .bytes = &bytes)) || bytes > LARGEST) return;
-    if (!ran(gpunn_model_summary(m, .batch_size = 2, .bytes = &bytes)) || bytes > LARGEST || !fill_inputs(m)) return;
+    if (!ran(gpunn_model_summary(m, .batch_size = 2, .loss = loss, .bytes = &bytes)) || bytes > LARGEST)
+        return;
+    if (!ran(gpunn_model_summary(m, .batch_size = 2, .bytes = &bytes)) || bytes > LARGEST || !fill_inputs(m))
+        return;
     if (count && ran(gpunn_forward(outputs, count))) {
         unsigned char *values = values_of(m, outputs, count, &first);
         if (!ran(gpunn_reset_states(m)) || !ran(gpunn_forward(outputs, count))) abort();
@@ -411,7 +419,8 @@ static char *part(const uint8_t **data, size_t *size, bool last, size_t *bytes)
     return text;
 }
 
-/* ---- einsum by its definition: labels are letters, and for the axes of "..." the digits up to '8', the last axis ---- */
+/* ---- einsum by its definition: labels are letters, and for the axes of "..." the digits up to '8', the last
+ * axis -- */
 typedef struct labels {
     char at[32];
     int  count;
@@ -431,7 +440,8 @@ static const char *read_labels(const char *text, labels *l, int dots)
     return text;
 }
 
-/* Whether result, for a batch of 2, is what the equation says. All numbers are small multiples of 1/64: sums are exact. */
+/* Whether result, for a batch of 2, is what the equation says. All numbers are small multiples of 1/64: sums
+ * are exact. */
 static void check_einsum(const char *equation, gpunn_tensor *const *tensors, int count, gpunn_tensor *result)
 {
     labels      l[3];
@@ -442,7 +452,8 @@ static void check_einsum(const char *equation, gpunn_tensor *const *tensors, int
     for (int i = 0; i < count; i++) {
         const gpunn_shape shape = gpunn_tensor_shape(tensors[i]);
         int               rank = 0, letters = 0;
-        for (; rank < GPUNN_MAX_RANK && shape.dim[rank]; rank++) dim[i][rank] = shape.dim[rank] < 0 ? 2 : shape.dim[rank];
+        for (; rank < GPUNN_MAX_RANK && shape.dim[rank]; rank++)
+            dim[i][rank] = shape.dim[rank] < 0 ? 2 : shape.dim[rank];
         for (const char *c = text; *c && *c != ',' && *c != '-'; c++) letters += *c != ' ' && *c != '.';
         text = read_labels(text, &l[i], rank - letters);
         if (l[i].count != rank || (i + 1 < count && *text++ != ',')) abort();
@@ -477,10 +488,12 @@ static void check_einsum(const char *equation, gpunn_tensor *const *tensors, int
         }
         for (int i = 0; i < count; i++) {
             int64_t from = 0;
-            for (int k = 0; k < l[i].count; k++) from = from * dim[i][k] + (dim[i][k] == 1 ? 0 : place[(int)l[i].at[k]]);
+            for (int k = 0; k < l[i].count; k++)
+                from = from * dim[i][k] + (dim[i][k] == 1 ? 0 : place[(int)l[i].at[k]]);
             product *= input_value(i, (size_t)from);
         }
-        for (int k = 0; k < l[count].count; k++) to = to * size[(int)l[count].at[k]] + place[(int)l[count].at[k]];
+        for (int k = 0; k < l[count].count; k++)
+            to = to * size[(int)l[count].at[k]] + place[(int)l[count].at[k]];
         if ((size_t)to >= bytes / sizeof *expected) abort();
         expected[to] += product;
     }
@@ -490,8 +503,8 @@ static void check_einsum(const char *equation, gpunn_tensor *const *tensors, int
     free(actual), free(expected);
 }
 
-/* An equation, a 0, and for one or two tensors a number of axes and their sizes (0: the batch). What is accepted runs forward, with the
- * right values, and backward. */
+/* An equation, a 0, and for one or two tensors a number of axes and their sizes (0: the batch). What is
+ * accepted runs forward, with the right values, and backward. */
 static void einsum(const uint8_t *data, size_t size)
 {
     gpunn_tensor *tensors[2] = {NULL, NULL};
@@ -514,7 +527,8 @@ static void einsum(const uint8_t *data, size_t size)
     gpunn_tensor *result = gpunn_einsum(equation, tensors, count);
     verdict(result ? GPUNN_OK : gpunn_last_status(dev));
     size_t needs = 0;
-    if (result && ran(gpunn_model_summary(m, .batch_size = 2, .bytes = &needs)) && needs <= LARGEST && fill_inputs(m)) {
+    if (result && ran(gpunn_model_summary(m, .batch_size = 2, .bytes = &needs)) && needs <= LARGEST &&
+        fill_inputs(m)) {
         gpunn_tensor *loss = gpunn_sum(gpunn_square(result), GPUNN_ALL, false);
         (void)gpunn_retain_grad(tensors[0]);
         if (!ran(gpunn_forward(&result, 1))) abort();
@@ -525,7 +539,8 @@ static void einsum(const uint8_t *data, size_t size)
     free(equation);
 }
 
-/* A NIfTI file, or raw voxels behind three sizes and a type. What is accepted can be written and read again. */
+/* A NIfTI file, or raw voxels behind three sizes and a type. What is accepted can be written and read
+ * again. */
 static void volumes(const uint8_t *data, size_t size, bool raw)
 {
     static char path[64];
@@ -552,7 +567,8 @@ static void volumes(const uint8_t *data, size_t size, bool raw)
     free(v.voxels), free(again.voxels);
 }
 
-/* A tokenizer.json, or a vocabulary (of BPE, with merges), and a text. Pieces stand in it; those of BPE are the text, byte by byte. */
+/* A tokenizer.json, or a vocabulary (of BPE, with merges), and a text. Pieces stand in it; those of BPE are
+ * the text, byte by byte. */
 static void tokenize(const uint8_t *data, size_t size, char kind)
 {
     text_error error = {""};
@@ -561,7 +577,8 @@ static void tokenize(const uint8_t *data, size_t size, char kind)
     char      *vocabulary = part(&data, &size, false, &bytes);
     char      *merges = bpe ? part(&data, &size, false, &merges_bytes) : NULL;
     tokenizer *t = file  ? tokenizer_json_of(vocabulary, "tokenizer.json", &error)
-                   : bpe ? tokenizer_bpe_of(vocabulary, "vocab.json", merges, merges_bytes, "merges.txt", &error)
+                   : bpe ? tokenizer_bpe_of(vocabulary, "vocab.json", merges, merges_bytes, "merges.txt",
+                                            &error)
                          : tokenizer_wordpiece_of(vocabulary, bytes, "vocab.txt", size & 1, &error);
     if ((t == NULL) != (error.text[0] != 0)) abort();
     if (t == NULL) return;
@@ -572,9 +589,11 @@ static void tokenize(const uint8_t *data, size_t size, char kind)
         const token *token = &list.items[i];
         size_t       length;
         const char  *piece = tokenizer_text(t, token->id, &length);
-        if (token->start > token->end || token->end > bytes || token->id < 0 || token->id >= t->count) abort();
+        if (token->start > token->end || token->end > bytes || token->id < 0 || token->id >= t->count)
+            abort();
         if (!file && (token->start == token->end || length == 0)) abort();
-        if (bpe && (token->start != at || token->end - at != length || memcmp(text + at, piece, length) != 0)) abort();
+        if (bpe && (token->start != at || token->end - at != length || memcmp(text + at, piece, length) != 0))
+            abort();
         if (!bpe && !file && i && token->start < token[-1].start) abort();
         at = token->end;
     }
@@ -593,7 +612,8 @@ static void config(const uint8_t *data, size_t size)
     bert_config c;
     bool        good = bert_read_config(file_of(data, size), "bert", &c, &error);
     if (good != (error.text[0] == 0)) abort();
-    if (good && (c.hidden_size < 1 || c.num_attention_heads < 1 || c.hidden_size % c.num_attention_heads)) abort();
+    if (good && (c.hidden_size < 1 || c.num_attention_heads < 1 || c.hidden_size % c.num_attention_heads))
+        abort();
 }
 
 static void records(const uint8_t *data, size_t size)

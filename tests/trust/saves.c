@@ -1,6 +1,6 @@
-/* Every kind of save on a disk that fails at each of its calls, in every way (disk.h): the old file or the new one is whole, and the next
- * save leaves nothing beside it. Every kind of load, the same way: the object is as it was or as the file says. GPUNN_TEST_ROUNDS: of saves
- * in which calls fail by chance. */
+/* Every kind of save on a disk that fails at each of its calls, in every way (disk.h): the old file or the
+ * new one is whole, and the next save leaves nothing beside it. Every kind of load, the same way: the object
+ * is as it was or as the file says. GPUNN_TEST_ROUNDS: of saves in which calls fail by chance. */
 #define _GNU_SOURCE
 #include "../test.h"
 #include "disk.h"
@@ -124,7 +124,8 @@ static int stale(const char *folder)
 {
     int  count = 0;
     DIR *directory = opendir(folder);
-    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) count += strncmp(entry->d_name, ".gpunn-", 7) == 0;
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
+        count += strncmp(entry->d_name, ".gpunn-", 7) == 0;
     (void)closedir(directory);
     return count;
 }
@@ -160,7 +161,8 @@ static saves begin(fixture *f, const kind *k)
 {
     saves s = {.f = f, .kind = k, .path = test_path(f, "file"), .other = test_path(f, "other")};
     build(&s.o, f->dev);
-    gpunn_array array = {GPUNN_F32, 2, {ROWS, COLUMNS}, ROWS * COLUMNS * sizeof(float), test_randoms(ROWS * COLUMNS, 1, 1)};
+    gpunn_array array = {
+        GPUNN_F32, 2, {ROWS, COLUMNS}, ROWS * COLUMNS * sizeof(float), test_randoms(ROWS * COLUMNS, 1, 1)};
     OK(f->dev, gpunn_write_npy(f->dev, s.other, &array));
     OK(f->dev, gpunn_read_npy(f->dev, s.other, &s.o.array)); /* the library's memory */
     free(array.data);
@@ -219,7 +221,8 @@ static const struct {
 } ways[] = {{EIO, "EIO"},          {ENOSPC, "ENOSPC"},    {EINTR, "EINTR"},
             {DISK_SHORT, "short"}, {DISK_KILL, "killed"}, {DISK_KILL_BEHIND, "killed behind"}};
 
-static const char *const must_work[] = {"create", "write", "fsync", "rename", NULL}; /* or there is no new file */
+/* or there is no new file */
+static const char *const must_work[] = {"create", "write", "fsync", "rename", NULL};
 static bool              is_one_of(const char *word, const char *const *list)
 {
     for (; *list; list++)
@@ -236,8 +239,8 @@ static void test_save(void **state)
         const int  how = ways[i / 2].how;
         const bool there = i % 2;
         for (long n = 1;; n++, faults++) {
-            (void)snprintf(at, sizeof at, "%s, %s, call %ld, %s", s.kind->name, there ? "over an old file" : "new", n,
-                           ways[i / 2].name);
+            (void)snprintf(at, sizeof at, "%s, %s, call %ld, %s", s.kind->name,
+                           there ? "over an old file" : "new", n, ways[i / 2].name);
             put_old(&s, there);
             if (how < DISK_SHORT) {
                 int         status;
@@ -293,13 +296,15 @@ static void test_load(void **state)
             const gpunn_status status = s.kind->load(&s.o, s.path);
             const char        *call = the_disk->failed();
             the_disk->break_call(0, 0);
-            (void)snprintf(at, sizeof at, "%s, loaded, call %ld, %s, %s", s.kind->name, n, ways[i].name, call);
+            (void)snprintf(at, sizeof at, "%s, loaded, call %ld, %s, %s", s.kind->name, n, ways[i].name,
+                           call);
             if (status != GPUNN_OK) {
                 EXPECT(status == GPUNN_ERR_IO && gpunn_last_status(f->dev) == status);
                 EXPECT(strstr(gpunn_error(f->dev), "cannot read"));
                 gpunn_clear_error(f->dev);
             }
-            if (*call == 0 || how == DISK_SHORT || (how == EINTR && strcmp(call, "read") == 0)) EXPECT(status == GPUNN_OK);
+            if (*call == 0 || how == DISK_SHORT || (how == EINTR && strcmp(call, "read") == 0))
+                EXPECT(status == GPUNN_OK);
             if (how > 0 && how != EINTR && is_one_of(call, needed)) EXPECT(status != GPUNN_OK);
             OK(f->dev, s.kind->save(&s.o, again));
             EXPECT(same(again, s.whole[status == GPUNN_OK ? 0 : 1]));
@@ -340,8 +345,9 @@ static void test_chance(void **state)
 static bool is_whole_history(const char *path, const char *start, const char *last)
 {
     const bytes b = contents(path);
-    const bool  result = b.data == NULL || (strncmp((char *)b.data, start, strlen(start)) == 0 && b.size > strlen(last) &&
-                                           strcmp((char *)b.data + b.size - strlen(last), last) == 0);
+    const bool  result = b.data == NULL ||
+                        (strncmp((char *)b.data, start, strlen(start)) == 0 && b.size > strlen(last) &&
+                         strcmp((char *)b.data + b.size - strlen(last), last) == 0);
     free(b.data);
     return result;
 }
@@ -357,7 +363,8 @@ static void test_fit(void **state)
 {
     enum { SAMPLES = 6 };
     fixture    *f = *state;
-    const char *paths[] = {test_path(f, "csv"), test_path(f, "svg"), test_path(f, "weights"), test_path(f, "checkpoint")};
+    const char *paths[] = {test_path(f, "csv"), test_path(f, "svg"), test_path(f, "weights"),
+                           test_path(f, "checkpoint")};
     float      *x = test_randoms(SAMPLES * COLUMNS, 1, 1), *t = test_randoms(SAMPLES * ROWS, 2, 1);
     long        faults = 0;
     for (int i = 0; i < COUNT(ways); i++) {
@@ -371,13 +378,13 @@ static void test_fit(void **state)
             gpunn_model *second = NULL;
             (void)snprintf(at, sizeof at, "fit, call %ld, %s", n, ways[i].name);
             build(&o, f->dev);
-            gpunn_loader *loader = MADE(f->dev,
-                                        gpunn_loader_create(o.model, .count = SAMPLES, .batch_size = 3, .shuffle = true,
-                                                            .fields = {{.input = gpunn_find(o.model, "x"), .samples = x},
-                                                                       {.input = gpunn_find(o.model, "t"), .samples = t}}));
-#define FIT(epochs_)                                                                                                         \
-    gpunn_fit(o.opt, .loss = o.loss, .train = loader, .epochs = (epochs_), .history_csv = paths[0], .history_svg = paths[1], \
-              .best_weights = paths[2], .checkpoint = paths[3])
+            gpunn_loader *loader = MADE(
+                f->dev, gpunn_loader_create(o.model, .count = SAMPLES, .batch_size = 3, .shuffle = true,
+                                            .fields = {{.input = gpunn_find(o.model, "x"), .samples = x},
+                                                       {.input = gpunn_find(o.model, "t"), .samples = t}}));
+#define FIT(epochs_)                                                                                \
+    gpunn_fit(o.opt, .loss = o.loss, .train = loader, .epochs = (epochs_), .history_csv = paths[0], \
+              .history_svg = paths[1], .best_weights = paths[2], .checkpoint = paths[3])
             OK(f->dev, FIT(1));
             if (how < DISK_SHORT) {
                 if ((child = fork()) == 0) {
@@ -396,11 +403,12 @@ static void test_fit(void **state)
                 EXPECT(!unsynced && (status == GPUNN_OK || status == GPUNN_ERR_IO));
                 gpunn_clear_error(f->dev);
             }
-            EXPECT(is_whole_history(paths[0], "epoch,", "\n") && (lines(paths[0]) == 2 || lines(paths[0]) == 3));
+            EXPECT(is_whole_history(paths[0], "epoch,", "\n") &&
+                   (lines(paths[0]) == 2 || lines(paths[0]) == 3));
             EXPECT(is_whole_history(paths[1], "<svg", "</svg>\n"));
             second = MADE(f->dev, gpunn_model_create(f->dev));
-            MADE(f->dev, gpunn_linear(gpunn_input(second, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, COLUMNS)), "fc",
-                                      .out_features = ROWS));
+            MADE(f->dev, gpunn_linear(gpunn_input(second, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, COLUMNS)),
+                                      "fc", .out_features = ROWS));
             OK(f->dev, gpunn_load(second, paths[2]));
             gpunn_model_destroy(second);
             OK(f->dev, gpunn_checkpoint_load(o.opt, loader, paths[3]));

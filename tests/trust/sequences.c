@@ -1,8 +1,10 @@
-/* Random sequences of calls beside a fresh twin. The model of a sequence is trained, set, saved and loaded, and between that does what must
- * not count: it runs other outputs at other batch sizes, is told wrong things, lacks memory, saves, moves to another device and back. Then
- * a twin on a fresh device does what counted, and nothing else. Both must be equal, bit for bit.
+/* Random sequences of calls beside a fresh twin. The model of a sequence is trained, set, saved and loaded,
+ * and between that does what must not count: it runs other outputs at other batch sizes, is told wrong
+ * things, lacks memory, saves, moves to another device and back. Then a twin on a fresh device does what
+ * counted, and nothing else. Both must be equal, bit for bit.
  *
- * GPUNN_TEST_ROUNDS: sequences, of which number i is that of GPUNN_TEST_SEED + i. A sequence that fails is printed. */
+ * GPUNN_TEST_ROUNDS: sequences, of which number i is that of GPUNN_TEST_SEED + i. A sequence that fails is
+ * printed. */
 #include "../test.h"
 
 extern bool emulator_fail_allocation(long allocation, bool on) __attribute__((weak));
@@ -23,8 +25,9 @@ typedef enum act_kind {
     LR_SCALE,      /* to `value` */
     WRITE,         /* parameter `index` gets values drawn from `seed` */
     LOAD,          /* weights, from file `index` */
-    WRONG_STEP, /* a step that fails on its values: a label out of range or, index 1, NaN in the samples. No parameter changes; its
-                      forward pass has happened, for running statistics and dropout */
+    /* a step that fails on its values: a label out of range or, index 1, NaN in the samples. No parameter
+     * changes; its forward pass has happened, for running statistics and dropout */
+    WRONG_STEP,
     COUNTING_KINDS
 } act_kind;
 static const char *const act_names[] = {"step",      "backward",   "zero_grad",     "update", "lr",
@@ -55,9 +58,9 @@ typedef enum detour {
     MOVE,
     DETOURS
 } detour;
-static const char *const detour_names[] = {"forward",     "read",          "summary",      "empty_cache", "save",
-                                           "save_spec",   "swap",          "set and back", "later op",    "wrong shape",
-                                           "wrong bytes", "wrong batches", "wrong file",   "move"};
+static const char *const detour_names[] = {
+    "forward",      "read",     "summary",     "empty_cache", "save",          "save_spec",  "swap",
+    "set and back", "later op", "wrong shape", "wrong bytes", "wrong batches", "wrong file", "move"};
 
 enum { ACTS = 40, FILES = 3, LONGEST = 8 * ACTS, MOST = 5 }; /* MOST: samples of a batch */
 typedef struct history {
@@ -165,8 +168,9 @@ static side open_side(fixture *f, unsigned optimizer, bool plateau, bool average
     s.n = net_make(s.model);
     MADE(s.dev[0], s.n.accuracy);
     s.opt = MADE(s.dev[0], make_optimizer(s.model, optimizer));
-    OK(s.dev[0], plateau ? gpunn_set_schedule(s.opt, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 1, .factor = 0.5f)
-                         : gpunn_set_schedule(s.opt, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 9));
+    OK(s.dev[0],
+       plateau ? gpunn_set_schedule(s.opt, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 1, .factor = 0.5f)
+               : gpunn_set_schedule(s.opt, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 9));
     if (averages) OK(s.dev[0], gpunn_set_ema(s.opt, 0.8f));
     return s;
 }
@@ -223,7 +227,8 @@ static void wrong_step(side *s, bool all)
     arm(s);
     status = settled(dev, gpunn_train_step(s->opt, s->n.loss));
     if (again(s, status)) status = settled(dev, gpunn_train_step(s->opt, s->n.loss));
-    if (status != GPUNN_ERR_ARGUMENT && status != GPUNN_ERR_SHAPE && status != GPUNN_ERR_STATE && status != GPUNN_ERR_NUMERIC)
+    if (status != GPUNN_ERR_ARGUMENT && status != GPUNN_ERR_SHAPE && status != GPUNN_ERR_STATE &&
+        status != GPUNN_ERR_NUMERIC)
         fail_msg("a wrong step gave %s: %s", gpunn_status_name(status), gpunn_error(dev));
     assert_true(gpunn_last_status(dev) == status && strlen(gpunn_error(dev)) > 20);
     gpunn_clear_error(dev);
@@ -286,7 +291,8 @@ typedef struct sequence {
     gpunn_tensor *later;
     float         lr;
     int           parameters[8], parameter_count; /* without running statistics */
-    act           flags[8][3];                    /* the last of TRAINABLE, DECAY and LR_SCALE of each: no file has them */
+    /* the last of TRAINABLE, DECAY and LR_SCALE of each: no file has them */
+    act flags[8][3];
 } sequence;
 
 static void count(sequence *q, act a)
@@ -300,8 +306,8 @@ static void random_act(sequence *q)
 {
     static const float rates[] = {0.001f, 0.01f, 0.05f}, clips[] = {0, 0.1f, 1};
     const unsigned     kind = drawn(COUNTING_KINDS + 8);
-    act                a = {kind < COUNTING_KINDS ? (act_kind)kind : STEP, 1 + (int)drawn(MOST), 0, 1 + drawn(1000), 0};
-    const int          which = (int)drawn((unsigned)q->parameter_count);
+    act a = {kind < COUNTING_KINDS ? (act_kind)kind : STEP, 1 + (int)drawn(MOST), 0, 1 + drawn(1000), 0};
+    const int which = (int)drawn((unsigned)q->parameter_count);
     a.index = q->parameters[which];
     switch (a.kind) {
     case LR: a.value = rates[drawn(3)]; break;
@@ -368,12 +374,14 @@ static void make_detour(sequence *q)
         if (gpunn_read(s->n.logits, value, 12) != GPUNN_OK) gpunn_clear_error(dev); /* it may not have one */
         break;
     }
-    case SUMMARY: DO(s, gpunn_model_summary(s->model, .batch_size = 1 + drawn(MOST), .loss = s->n.loss)); break;
+    case SUMMARY:
+        DO(s, gpunn_model_summary(s->model, .batch_size = 1 + drawn(MOST), .loss = s->n.loss));
+        break;
     case EMPTY_CACHE: gpunn_empty_cache(dev); break;
     case SAVE: {
         const int i = (int)drawn(FILES);
-        for (int k = 0; k < q->done.count; k++)
-            if (q->done.acts[k].kind == LOAD && q->done.acts[k].index == i) return; /* the twin needs that file */
+        for (int k = 0; k < q->done.count; k++) /* the twin needs that file */
+            if (q->done.acts[k].kind == LOAD && q->done.acts[k].index == i) return;
         for (int c = 0; c < FILES; c++)
             for (int k = 0; q->is_saved[c] && k < q->saved[c].count; k++)
                 if (q->saved[c].acts[k].kind == LOAD && q->saved[c].acts[k].index == i) return;
@@ -426,7 +434,8 @@ static void make_detour(sequence *q)
     case WRONG_FILE: {
         const char *path = test_path(s->f, "wrong");
         file_write(path, "no safetensors", 14);
-        assert_int_not_equal(drawn(2) ? gpunn_load(s->model, path) : gpunn_checkpoint_load(s->opt, NULL, path), GPUNN_OK);
+        assert_int_not_equal(
+            drawn(2) ? gpunn_load(s->model, path) : gpunn_checkpoint_load(s->opt, NULL, path), GPUNN_OK);
         gpunn_clear_error(dev);
         assert_int_equal(unlink(path), 0);
         break;
@@ -463,7 +472,8 @@ static void compare(side *a, side *b)
     assert_int_equal(n, m);
     assert_memory_equal(logits[0], logits[1], (size_t)n * sizeof **logits);
     assert_int_equal(sizes[0], sizes[1]);
-    assert_memory_equal(files[0], files[1], sizes[0]); /* the optimizer's state, its numbers, the random state */
+    /* the optimizer's state, its numbers, the random state */
+    assert_memory_equal(files[0], files[1], sizes[0]);
     for (int i = 0; i < 2; i++) free(files[i]), free(logits[i]);
     assert_int_equal(unlink(path), 0);
 }
@@ -488,7 +498,8 @@ static void run_sequence(fixture *f, uint32_t seed)
         }
         q->parameters[q->parameter_count++] = i;
     }
-    const act start = {STEP, 2, 0, seed, 0}; /* from here on every checkpoint has averages, where they are kept */
+    /* from here on every checkpoint has averages, where they are kept */
+    const act start = {STEP, 2, 0, seed, 0};
     count(q, start);
     for (int i = 0; i < ACTS; i++) {
         begin_draw(seed, 1 + (uint32_t)i); /* what one draws changes nothing for the next */

@@ -1,5 +1,5 @@
-/* Memory of the program's as a tensor's: inputs, values, parameters and gradients, beside the same without. Its memory is the host's
- * or, on the emulated GPU, the caller's. */
+/* Memory of the program's as a tensor's: inputs, values, parameters and gradients, beside the same without.
+ * Its memory is the host's or, on the emulated GPU, the caller's. */
 #include "../test.h"
 
 #include "../emulator/caller.h"
@@ -47,8 +47,8 @@ static void place_open(place *p, gpunn_precision precision)
     memset(p, 0, sizeof *p);
     test_memory_init(&p->memory);
     stream = is_emulated(backend) ? caller_stream() : NULL;
-    p->dev = MADE(NULL, gpunn_device_open(ON(backend), .stream = stream, .seed = 3, .threads = 2, .realloc_fn = hook_realloc,
-                                          .user = &p->memory));
+    p->dev = MADE(NULL, gpunn_device_open(ON(backend), .stream = stream, .seed = 3, .threads = 2,
+                                          .realloc_fn = hook_realloc, .user = &p->memory));
     p->model = MADE(p->dev, gpunn_model_create(p->dev, .precision = precision));
     p->n = net_make(p->model);
     p->opt = MADE(p->dev, gpunn_adam(p->model, .lr = 0.01f));
@@ -67,7 +67,8 @@ static void place_close(place *p)
 static const gpunn_precision precisions[] = {GPUNN_PRECISION_F32, GPUNN_PRECISION_TF32, GPUNN_PRECISION_BF16,
                                              GPUNN_PRECISION_F16};
 
-/* What bound memory holds is what gpunn_read gives, whatever a value is stored as, and under each of its names. */
+/* What bound memory holds is what gpunn_read gives, whatever a value is stored as, and under each of its
+ * names. */
 static void check_value(place *p, gpunn_tensor *t, void *bound)
 {
     size_t bytes = gpunn_tensor_bytes(t);
@@ -98,18 +99,19 @@ static void test_values(void **state)
         gpunn_model  *model = p.model;
         gpunn_tensor *weight = gpunn_find(model, "fc1.weight");
         gpunn_tensor *image = MADE(p.dev, gpunn_conv2d(p.n.x, "conv9", .out_channels = 4, .kernel_size = 3));
-        gpunn_tensor *outputs[] = {p.n.logits,
-                                   gpunn_set_name(gpunn_reshape(p.n.logits, GPUNN_SHAPE(3 * GPUNN_BATCH)), "reshaped"),
-                                   gpunn_set_name(gpunn_argmax(p.n.logits, 1, false), "argmax"),
-                                   gpunn_set_name(gpunn_reshape(p.n.x, GPUNN_SHAPE(GPUNN_BATCH, 36)), "input"),
-                                   gpunn_set_name(gpunn_reshape(weight, GPUNN_SHAPE(gpunn_tensor_shape(weight).dim[0] *
-                                                                                    gpunn_tensor_shape(weight).dim[1])),
-                                                  "weight"),
-                                   p.n.loss,
-                                   image,
-                                   gpunn_set_name(gpunn_relu(image), "relu"),
-                                   gpunn_set_name(gpunn_gt(image, gpunn_relu(image)), "bool")};
-        void         *bound[COUNT(outputs)];
+        gpunn_tensor *outputs[] = {
+            p.n.logits,
+            gpunn_set_name(gpunn_reshape(p.n.logits, GPUNN_SHAPE(3 * GPUNN_BATCH)), "reshaped"),
+            gpunn_set_name(gpunn_argmax(p.n.logits, 1, false), "argmax"),
+            gpunn_set_name(gpunn_reshape(p.n.x, GPUNN_SHAPE(GPUNN_BATCH, 36)), "input"),
+            gpunn_set_name(gpunn_reshape(weight, GPUNN_SHAPE(gpunn_tensor_shape(weight).dim[0] *
+                                                             gpunn_tensor_shape(weight).dim[1])),
+                           "weight"),
+            p.n.loss,
+            image,
+            gpunn_set_name(gpunn_relu(image), "relu"),
+            gpunn_set_name(gpunn_gt(image, gpunn_relu(image)), "bool")};
+        void *bound[COUNT(outputs)];
         for (int k = 0; k < COUNT(outputs); k++) {
             net_write(p.dev, p.n, 5, 1);
             size_t bytes = gpunn_tensor_bytes(MADE(p.dev, outputs[k]));
@@ -140,7 +142,8 @@ enum { STEPS = 6, BATCH = 8 };
 static void test_training(void **state)
 {
     (void)state;
-    static const char *const names[] = {"conv1.weight", "bn1.running_mean", "bn2.weight", "fc1.weight", "fc1.bias", "fc2.weight"};
+    static const char *const names[] = {"conv1.weight", "bn1.running_mean", "bn2.weight",
+                                        "fc1.weight",   "fc1.bias",         "fc2.weight"};
     for (int i = 0; i < COUNT(precisions); i++) {
         place  a, b;
         float *values[2 * COUNT(names)] = {NULL}, loss[2][STEPS];
@@ -237,7 +240,8 @@ static void test_gradients(void **state)
         place_open(&p, precisions[i]);
         gpunn_tensor *image = MADE(p.dev, gpunn_conv2d(p.n.x, "conv9", .out_channels = 4, .kernel_size = 3));
         gpunn_tensor *flat = MADE(p.dev, gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 64)));
-        gpunn_tensor *loss = MADE(p.dev, gpunn_add(p.n.loss, gpunn_mean(gpunn_mul(flat, flat), GPUNN_ALL, false)));
+        gpunn_tensor *loss = MADE(p.dev,
+                                  gpunn_add(p.n.loss, gpunn_mean(gpunn_mul(flat, flat), GPUNN_ALL, false)));
         gpunn_tensor *of[] = {p.n.x, p.n.logits, image, flat, gpunn_find(p.model, "conv9.weight")};
         void         *bound[COUNT(of)];
         net_write(p.dev, p.n, BATCH, 1);
@@ -305,7 +309,8 @@ static void test_refused(void **state)
     char         *memory = take(bytes + 64, NULL);
     FAILS(NULL, gpunn_bind(NULL, memory, bytes), GPUNN_ERR_ARGUMENT, "gpunn_bind", "NULL");
     FAILS(p.dev, gpunn_bind(weight, memory, bytes - 4), GPUNN_ERR_SHAPE, "fc1.weight", "bytes");
-    FAILS(p.dev, gpunn_bind_grad(weight, memory, bytes + 4), GPUNN_ERR_SHAPE, "gpunn_bind_grad", "fc1.weight");
+    FAILS(p.dev, gpunn_bind_grad(weight, memory, bytes + 4), GPUNN_ERR_SHAPE, "gpunn_bind_grad",
+          "fc1.weight");
     FAILS(p.dev, gpunn_bind(weight, memory + 2, bytes), GPUNN_ERR_ARGUMENT, "multiple of");
     FAILS(p.dev, gpunn_bind(p.n.x, memory, 10), GPUNN_ERR_SHAPE, "'x'", "multiple of");
     FAILS(p.dev, gpunn_bind(constant, memory, 4), GPUNN_ERR_STATE, "constant");
@@ -313,7 +318,8 @@ static void test_refused(void **state)
     FAILS_NULL(p.dev, (void *)gpunn_data(p.n.logits), GPUNN_ERR_STATE, "computed");
     FAILS_NULL(NULL, (void *)gpunn_data_grad(NULL), GPUNN_ERR_ARGUMENT, "NULL");
     OK(p.dev, gpunn_bind(weight, memory, bytes));
-    gpunn_device *other = MADE(NULL, gpunn_device_open(.type = GPUNN_DEVICE_CPU, .realloc_fn = hook_realloc, .user = &p.memory));
+    gpunn_device *other = MADE(
+        NULL, gpunn_device_open(.type = GPUNN_DEVICE_CPU, .realloc_fn = hook_realloc, .user = &p.memory));
     FAILS(other, gpunn_model_to(p.model, other), GPUNN_ERR_STATE, "fc1.weight", "unbind");
     OK(p.dev, gpunn_bind(weight, NULL, 0));
     OK(other, gpunn_model_to(p.model, other));
@@ -325,15 +331,19 @@ static void test_refused(void **state)
 
 /* ---- gradients from the program ---- */
 enum { FROM = 6 };
-/* A network without chance, of outputs that are read on, renamed, activated or images; and the sum over them of output times g. */
+/* A network without chance, of outputs that are read on, renamed, activated or images; and the sum over them
+ * of output times g. */
 static void pieces(place *p, gpunn_tensor *outputs[FROM], gpunn_tensor *g[FROM], gpunn_tensor **sum)
 {
-    gpunn_tensor *x = p->n.x, *image = MADE(p->dev, gpunn_relu(gpunn_conv2d(x, "p1", .out_channels = 4, .kernel_size = 3)));
+    gpunn_tensor *x = p->n.x,
+                 *image = MADE(p->dev,
+                               gpunn_relu(gpunn_conv2d(x, "p1", .out_channels = 4, .kernel_size = 3)));
     gpunn_tensor *second = gpunn_conv2d(image, "p2", .out_channels = 4, .kernel_size = 3, .padding = 1);
     gpunn_tensor *flat = gpunn_reshape(second, GPUNN_SHAPE(GPUNN_BATCH, 64));
     gpunn_tensor *hidden = gpunn_relu(gpunn_linear(flat, "p3", .out_features = 16));
     gpunn_tensor *last = gpunn_linear(hidden, "p4", .out_features = 5);
-    gpunn_tensor *all[FROM] = {image, second, flat, hidden, last, gpunn_mean(gpunn_tanh(last), GPUNN_ALL, false)};
+    gpunn_tensor *all[FROM] = {image,  second, flat,
+                               hidden, last,   gpunn_mean(gpunn_tanh(last), GPUNN_ALL, false)};
     *sum = NULL;
     for (int i = 0; i < FROM; i++) {
         char name[16];
@@ -346,7 +356,8 @@ static void pieces(place *p, gpunn_tensor *outputs[FROM], gpunn_tensor *g[FROM],
 }
 static float *gradients_now(place *p, int64_t *count)
 {
-    static const char *const names[] = {"p1.weight", "p2.weight", "p2.bias", "p3.weight", "p4.weight", "p4.bias", "x"};
+    static const char *const names[] = {"p1.weight", "p2.weight", "p2.bias", "p3.weight",
+                                        "p4.weight", "p4.bias",   "x"};
     float                   *all = calloc(1 << 14, sizeof *all);
     *count = 0;
     for (int i = 0; i < COUNT(names); i++) {
@@ -356,11 +367,13 @@ static float *gradients_now(place *p, int64_t *count)
     }
     return all;
 }
-/* Any of the outputs together give the vector-Jacobian product, which is the gradient of the sum; from host and device memory. */
+/* Any of the outputs together give the vector-Jacobian product, which is the gradient of the sum; from host
+ * and device memory. */
 static void test_backward_from(void **state)
 {
     (void)state;
-    static const int    sets[][FROM + 1] = {{0, -1}, {1, -1}, {3, -1}, {4, -1}, {5, 3, -1}, {0, 1, 2, 3, 4, 5, -1}, {4, 4, -1}};
+    static const int sets[][FROM + 1] = {
+        {0, -1}, {1, -1}, {3, -1}, {4, -1}, {5, 3, -1}, {0, 1, 2, 3, 4, 5, -1}, {4, 4, -1}};
     static const double tolerance[] = {1e-5, 2e-3, 3e-2, 5e-3};
     for (int i = 0; i < COUNT(precisions); i++) {
         place         p;
@@ -389,9 +402,12 @@ static void test_backward_from(void **state)
                 from[count] = outputs[*k];
                 given[count] = values[count] = test_randoms((int64_t)(bytes / sizeof(float)), 11, 0.1f);
                 device[count] = memory[count] = take(bytes, values[count]);
-                for (size_t e = 0; e < bytes / sizeof(float) && set == COUNT(sets) - 1; e++) values[count][e] *= 2; /* twice */
+                /* twice */
+                for (size_t e = 0; e < bytes / sizeof(float) && set == COUNT(sets) - 1; e++)
+                    values[count][e] *= 2;
                 OK(p.dev, gpunn_write(g[*k], values[count], bytes));
-                for (size_t e = 0; e < bytes / sizeof(float) && set == COUNT(sets) - 1; e++) values[count][e] /= 2;
+                for (size_t e = 0; e < bytes / sizeof(float) && set == COUNT(sets) - 1; e++)
+                    values[count][e] /= 2;
             }
             OK(p.dev, gpunn_zero_grad(p.model));
             OK(p.dev, gpunn_backward(sum));
@@ -449,7 +465,8 @@ static void test_backward_from_slope(void **state)
     }
     FAILS(NULL, gpunn_backward_from(NULL, &gradient, 1), GPUNN_ERR_ARGUMENT, "gpunn_backward_from");
     const void *nothing = NULL;
-    FAILS(p.dev, gpunn_backward_from(&outputs[4], &nothing, 1), GPUNN_ERR_ARGUMENT, "gradient of output 0", "NULL");
+    FAILS(p.dev, gpunn_backward_from(&outputs[4], &nothing, 1), GPUNN_ERR_ARGUMENT, "gradient of output 0",
+          "NULL");
     FAILS(p.dev, gpunn_backward_from(&p.n.t, &gradient, 1), GPUNN_ERR_DTYPE, "'t'", "f32");
     place_close(&p);
 }
@@ -466,10 +483,11 @@ static void test_dlpack(void **state)
     (void)state;
     place p;
     place_open(&p, GPUNN_PRECISION_F32);
-    const bool                       gpu = stream != NULL;
-    gpunn_tensor                    *weight = MADE(p.dev, gpunn_find(p.model, "fc1.weight"));
-    float                           *values = test_randoms(BATCH * NET_X + 16, 2, 1), expected[BATCH * 3], logits[BATCH * 3];
-    int64_t                          shape[4] = {BATCH, 1, 6, 6}, stride[4] = {36, 77, 6, 1}; /* of an axis of 1, any */
+    const bool    gpu = stream != NULL;
+    gpunn_tensor *weight = MADE(p.dev, gpunn_find(p.model, "fc1.weight"));
+    float        *values = test_randoms(BATCH * NET_X + 16, 2, 1), expected[BATCH * 3], logits[BATCH * 3];
+    /* of an axis of 1, any */
+    int64_t                          shape[4] = {BATCH, 1, 6, 6}, stride[4] = {36, 77, 6, 1};
     gpunn_dlpack                     good = {.major = 1,
                                              .minor = 1,
                                              .deleter = count_deleted,
@@ -543,10 +561,11 @@ static void test_dlpack(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),        cmocka_unit_test(test_training),
-                                       cmocka_unit_test(test_changed),       cmocka_unit_test(test_gradients),
-                                       cmocka_unit_test(test_inputs),        cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope),
-                                       cmocka_unit_test(test_dlpack)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_changed),       cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_inputs),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope),
+        cmocka_unit_test(test_dlpack)};
     return cmocka_run_group_tests_name("bind", tests, NULL, NULL);
 }

@@ -14,7 +14,8 @@ typedef struct pair {
 static gpunn_tensor *judge(gpunn_model *model, gpunn_tensor *x, const char *names[2])
 {
     gpunn_tensor *weight = gpunn_find(model, "judge.1.weight"), *bias = gpunn_find(model, "judge.1.bias");
-    gpunn_tensor *h = gpunn_tanh(gpunn_linear(x, names[0], .out_features = 16, .weight = weight, .bias = bias));
+    gpunn_tensor *h = gpunn_tanh(
+        gpunn_linear(x, names[0], .out_features = 16, .weight = weight, .bias = bias));
     weight = gpunn_find(model, "judge.2.weight"), bias = gpunn_find(model, "judge.2.bias");
     return gpunn_linear(h, names[1], .out_features = 1, .weight = weight, .bias = bias);
 }
@@ -69,8 +70,8 @@ static void freeze(gpunn_model *model, const char *prefix, bool frozen)
             (void)gpunn_set_trainable(gpunn_parameter_at(model, i), !frozen);
 }
 
-/* What each of two optimizers does is what one over everything does while the rest is frozen, to the bit; nothing is made anew when
- * they take turns. */
+/* What each of two optimizers does is what one over everything does while the rest is frozen, to the bit;
+ * nothing is made anew when they take turns. */
 static void test_turns(void **state)
 {
     fixture     *f = *state;
@@ -135,11 +136,13 @@ static void test_own_gradients(void **state)
     pair     p = pair_make(f->model);
     float    before[16 * NOISE], after[16 * NOISE], other[16 * SAMPLE];
     pair_optimizers(f->dev, &p);
-    gpunn_tensor *maker = gpunn_find(f->model, "maker.1.weight"), *judge1 = gpunn_find(f->model, "judge.1.weight");
+    gpunn_tensor *maker = gpunn_find(f->model, "maker.1.weight"),
+                 *judge1 = gpunn_find(f->model, "judge.1.weight");
     pair_write(f->dev, &p, 1);
     OK(f->dev, gpunn_train_step(p.opt[0], p.loss[0]));
     OK(f->dev, gpunn_read_grad(maker, before, sizeof before));
-    FAILS(f->dev, gpunn_read_grad(judge1, other, sizeof other), GPUNN_ERR_STATE, "judge.1.weight", "has no gradient");
+    FAILS(f->dev, gpunn_read_grad(judge1, other, sizeof other), GPUNN_ERR_STATE, "judge.1.weight",
+          "has no gradient");
     OK(f->dev, gpunn_train_step(p.opt[1], p.loss[1]));
     OK(f->dev, gpunn_read_grad(judge1, other, sizeof other));
     OK(f->dev, gpunn_read_grad(maker, after, sizeof after));
@@ -156,29 +159,36 @@ static void test_lists(void **state)
     fixture         *f = *state;
     gpunn_device    *dev = f->dev;
     pair             p = pair_make(f->model);
-    gpunn_tensor    *list[] = {gpunn_find(f->model, "judge.2.bias"), gpunn_find(f->model, "judge.1.weight"), NULL};
+    gpunn_tensor    *list[] = {gpunn_find(f->model, "judge.2.bias"), gpunn_find(f->model, "judge.1.weight"),
+                               NULL};
     float           *before = read_floats(dev, list[1], NULL);
-    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(f->model, .lr = 0.1f, .momentum = 0.5f, .parameters = list, .parameter_count = 2));
+    gpunn_optimizer *opt = MADE(
+        dev, gpunn_sgd(f->model, .lr = 0.1f, .momentum = 0.5f, .parameters = list, .parameter_count = 2));
     list[1] = gpunn_find(f->model, "judge.1.bias"); /* the list is copied */
     float *bias = read_floats(dev, list[1], NULL);
     pair_write(dev, &p, 3);
     OK(dev, gpunn_train_step(opt, p.loss[1]));
-    float *after = read_floats(dev, gpunn_find(f->model, "judge.1.weight"), NULL), *bias_after = read_floats(dev, list[1], NULL);
+    float *after = read_floats(dev, gpunn_find(f->model, "judge.1.weight"), NULL),
+          *bias_after = read_floats(dev, list[1], NULL);
     assert_memory_not_equal(before, after, 16 * SAMPLE * sizeof *before);
     assert_memory_equal(bias, bias_after, 16 * sizeof *bias);
     free(before), free(after), free(bias), free(bias_after);
 
     FAILS_NULL(dev, gpunn_adam(f->model), GPUNN_ERR_ARGUMENT, "gpunn_sgd", "'judge.1.weight'");
-    FAILS_NULL(dev, gpunn_adam(f->model, .prefix = "judge."), GPUNN_ERR_ARGUMENT, "gpunn_adam", "gpunn_sgd", "'judge.1.weight'");
+    FAILS_NULL(dev, gpunn_adam(f->model, .prefix = "judge."), GPUNN_ERR_ARGUMENT, "gpunn_adam", "gpunn_sgd",
+               "'judge.1.weight'");
     FAILS_NULL(dev, gpunn_adam(f->model, .parameters = list), GPUNN_ERR_ARGUMENT, "parameter_count is 0");
     FAILS_NULL(dev, gpunn_adam(f->model, .parameter_count = 2), GPUNN_ERR_ARGUMENT, "parameters is NULL");
-    FAILS_NULL(dev, gpunn_adam(f->model, .parameters = list, .parameter_count = 3), GPUNN_ERR_ARGUMENT, "parameters[2] is NULL");
-    FAILS_NULL(dev, gpunn_adam(f->model, .parameters = &p.real, .parameter_count = 1), GPUNN_ERR_ARGUMENT, "no parameter");
+    FAILS_NULL(dev, gpunn_adam(f->model, .parameters = list, .parameter_count = 3), GPUNN_ERR_ARGUMENT,
+               "parameters[2] is NULL");
+    FAILS_NULL(dev, gpunn_adam(f->model, .parameters = &p.real, .parameter_count = 1), GPUNN_ERR_ARGUMENT,
+               "no parameter");
     gpunn_optimizer *none = MADE(dev, gpunn_adam(f->model, .prefix = "makr."));
     FAILS(dev, gpunn_train_step(none, p.loss[0]), GPUNN_ERR_STATE, "of the optimizer", ".prefix");
     gpunn_optimizer *deep = MADE(dev, gpunn_adam(f->model, .prefix = "later.deep.")),
                     *wide = MADE(dev, gpunn_adam(f->model, .prefix = "later."));
-    gpunn_tensor *loss = gpunn_mean(gpunn_linear(p.real, "later.deep.fc", .out_features = 2), GPUNN_ALL, false);
+    gpunn_tensor *loss = gpunn_mean(gpunn_linear(p.real, "later.deep.fc", .out_features = 2), GPUNN_ALL,
+                                    false);
     FAILS(dev, gpunn_train_step(wide, loss), GPUNN_ERR_STATE, "later.deep.fc.weight", "gpunn_adam");
     gpunn_optimizer_destroy(wide);
     OK(dev, gpunn_train_step(deep, loss)); /* and that layer is its own, although made later */
@@ -199,7 +209,8 @@ static void test_detached_loss(void **state)
     net_write(dev, n, 3, 1);
     OK(dev, gpunn_train_step(opt, n.loss));
     float *before = read_weights(dev, f->model, &count);
-    FAILS(dev, gpunn_train_step(opt, cut), GPUNN_ERR_STATE, "no gradient goes from the loss", "it depends on none of them");
+    FAILS(dev, gpunn_train_step(opt, cut), GPUNN_ERR_STATE, "no gradient goes from the loss",
+          "it depends on none of them");
     FAILS(dev, gpunn_backward(cut), GPUNN_ERR_STATE, "no gradient goes from the loss");
     float *after = read_weights(dev, f->model, &count);
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
@@ -255,7 +266,8 @@ static void test_checkpoint(void **state)
 }
 
 /* ---- accumulation ---- */
-/* One call after another is what backward, clipping and step apart make of a mean that one writes oneself, to the bit. */
+/* One call after another is what backward, clipping and step apart make of a mean that one writes oneself, to
+ * the bit. */
 static void test_accumulate(void **state)
 {
     fixture         *f = *state;
@@ -263,7 +275,8 @@ static void test_accumulate(void **state)
     gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
     net              n[2] = {net_make(f->model), net_make(model)};
     gpunn_tensor    *part = gpunn_mul_scalar(n[1].loss, 1.0f / 4);
-    gpunn_optimizer *opt[2] = {MADE(dev, gpunn_adam(f->model, .lr = 0.01f)), MADE(dev, gpunn_adam(model, .lr = 0.01f))};
+    gpunn_optimizer *opt[2] = {MADE(dev, gpunn_adam(f->model, .lr = 0.01f)),
+                               MADE(dev, gpunn_adam(model, .lr = 0.01f))};
     const char      *path = test_path(f, "c.ckpt");
     for (int step = 0; step < 5; step++) {
         const bool clipped = step > 2;
@@ -275,7 +288,8 @@ static void test_accumulate(void **state)
             OK(dev, gpunn_train_step(opt[0], n[0].loss, .accumulate = 4));
             OK(dev, gpunn_backward(part));
             if (k == 1 && step == 1)
-                FAILS(dev, gpunn_checkpoint_save(opt[0], NULL, path), GPUNN_ERR_STATE, "gpunn_adam has accumulated 2 parts");
+                FAILS(dev, gpunn_checkpoint_save(opt[0], NULL, path), GPUNN_ERR_STATE,
+                      "gpunn_adam has accumulated 2 parts");
         }
         if (clipped) OK(dev, gpunn_clip_grad_norm(model, 0.5f, &norm));
         OK(dev, gpunn_optimizer_step(opt[1]));
@@ -364,15 +378,21 @@ static void test_groups(void **state)
                                           *bias = gpunn_find(f->model, "b.fc.bias");
     (void)parts_make(model, alone[1], &x[1]);
     const gpunn_optimizer_group groups[] = {
-        {.prefix = "a.", .lr = 0.02f, .weight_decay = 0.1f, .beta1 = GPUNN_ZERO, .beta2 = 0.9f, .clip_norm = 0.05f},
+        {.prefix = "a.",
+         .lr = 0.02f,
+         .weight_decay = 0.1f,
+         .beta1 = GPUNN_ZERO,
+         .beta2 = 0.9f,
+         .clip_norm = 0.05f},
         {.parameters = &bias, .parameter_count = 1, .prefix = "b.fc.w", .lr = GPUNN_ZERO},
         {.prefix = "", .clip_value = 0.01f, .clip_norm = 0.02f}};
-    gpunn_optimizer *opt = MADE(dev, gpunn_adamw(f->model, .lr = 0.01f, .beta1 = 0.8f, .groups = groups, .group_count = 3));
-    gpunn_optimizer *own[] = {
-        MADE(dev, gpunn_adamw(model, .lr = 0.02f, .weight_decay = 0.1f, .beta1 = GPUNN_ZERO, .beta2 = 0.9f, .prefix = "a.")),
-        MADE(dev, gpunn_adamw(model, .lr = GPUNN_ZERO, .beta1 = 0.8f, .prefix = "b.")),
-        MADE(dev, gpunn_adamw(model, .lr = 0.01f, .beta1 = 0.8f, .prefix = "c."))};
-    const float norms[] = {0.05f, 0.03f, 0.02f};
+    gpunn_optimizer *opt = MADE(
+        dev, gpunn_adamw(f->model, .lr = 0.01f, .beta1 = 0.8f, .groups = groups, .group_count = 3));
+    gpunn_optimizer *own[] = {MADE(dev, gpunn_adamw(model, .lr = 0.02f, .weight_decay = 0.1f,
+                                                    .beta1 = GPUNN_ZERO, .beta2 = 0.9f, .prefix = "a.")),
+                              MADE(dev, gpunn_adamw(model, .lr = GPUNN_ZERO, .beta1 = 0.8f, .prefix = "b.")),
+                              MADE(dev, gpunn_adamw(model, .lr = 0.01f, .beta1 = 0.8f, .prefix = "c."))};
+    const float      norms[] = {0.05f, 0.03f, 0.02f};
     gpunn_set_clip_norm(opt, 0.03f);
     gpunn_set_clip_value(own[2], 0.01f);
     OK(dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_EXPONENTIAL, .gamma = 0.7f));
@@ -402,12 +422,16 @@ static void test_groups(void **state)
                                          {.parameters = &bias, .parameter_count = 1},
                                          {.prefix = "a.", .clip_norm = -1}};
     FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad), GPUNN_ERR_ARGUMENT, "group_count is 0");
-    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].", "prefix is NULL");
-    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 1, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].beta1", "has none");
-    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 2, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].lr is -1");
-    FAILS_NULL(dev, gpunn_sgd(f->model, .prefix = "a.", .groups = bad + 3, .group_count = 1), GPUNN_ERR_ARGUMENT, "'b.fc.bias'",
-               "does not train");
-    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 4, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].clip_norm is -1");
+    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].",
+               "prefix is NULL");
+    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 1, .group_count = 1), GPUNN_ERR_ARGUMENT,
+               "groups[0].beta1", "has none");
+    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 2, .group_count = 1), GPUNN_ERR_ARGUMENT,
+               "groups[0].lr is -1");
+    FAILS_NULL(dev, gpunn_sgd(f->model, .prefix = "a.", .groups = bad + 3, .group_count = 1),
+               GPUNN_ERR_ARGUMENT, "'b.fc.bias'", "does not train");
+    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 4, .group_count = 1), GPUNN_ERR_ARGUMENT,
+               "groups[0].clip_norm is -1");
 }
 
 /* ---- modes ---- */
@@ -433,16 +457,17 @@ static void modes_write(gpunn_device *dev, gpunn_tensor *x, uint32_t seed)
     free(values);
 }
 
-/* In evaluation mode: gradients as differences of gpunn_forward's losses tell them, and nothing else changes. */
+/* In evaluation mode: gradients as differences of gpunn_forward's losses tell them, and nothing else
+ * changes. */
 static void test_evaluation_mode(void **state)
 {
     fixture         *f = *state;
     gpunn_device    *dev = f->dev;
     gpunn_tensor    *x, *loss = modes_make(f->model, &x);
     gpunn_optimizer *opt = MADE(dev, gpunn_sgd(f->model, .lr = 0.05f));
-    const char      *names[] = {"conv.weight", "images.weight", "images.bias", "rows.fc.weight", "rows.weight"};
-    int64_t          total, count;
-    float            slopes[BATCH * 32];
+    const char *names[] = {"conv.weight", "images.weight", "images.bias", "rows.fc.weight", "rows.weight"};
+    int64_t     total, count;
+    float       slopes[BATCH * 32];
     for (int step = 0; step < 4; step++) { /* statistics of its own */
         modes_write(dev, x, (uint32_t)step);
         OK(dev, gpunn_train_step(opt, loss));
@@ -477,7 +502,8 @@ static void test_evaluation_mode(void **state)
             OK(dev, write_floats(p, values, count));
             const double slope = (losses[1] - losses[0]) / 2e-2;
             if (!(fabs(slope - (double)grad[k]) <= 2e-3 + 0.02 * fabs(slope)))
-                fail_msg("%s[%d]: %g, but differences tell %g", gpunn_tensor_name(p), (int)k, (double)grad[k], slope);
+                fail_msg("%s[%d]: %g, but differences tell %g", gpunn_tensor_name(p), (int)k, (double)grad[k],
+                         slope);
         }
         free(values), free(grad);
     }
@@ -515,7 +541,8 @@ static void test_untouched(void **state)
     OK(dev, gpunn_backward(loss[0], .mode = GPUNN_MODE_EVALUATION)); /* all at once gives inputs the same */
     OK(dev, gpunn_read_grad(x[0], slopes[1], sizeof slopes[1]));
     assert_memory_equal(slopes[0], slopes[1], sizeof slopes[0]);
-    FAILS(dev, gpunn_backward(loss[0], .inputs_only = true, .optimizer = opt[0]), GPUNN_ERR_ARGUMENT, "exclude");
+    FAILS(dev, gpunn_backward(loss[0], .inputs_only = true, .optimizer = opt[0]), GPUNN_ERR_ARGUMENT,
+          "exclude");
     FAILS(dev, gpunn_backward(loss[0], .optimizer = opt[1]), GPUNN_ERR_ARGUMENT, "another model");
     FAILS(dev, gpunn_backward(loss[0], .mode = (gpunn_mode)7), GPUNN_ERR_ARGUMENT, "mode 7");
     FAILS(NULL, gpunn_backward(NULL), GPUNN_ERR_ARGUMENT, "NULL");
@@ -534,7 +561,8 @@ static void test_backward_of(void **state)
     pair_write(f->dev, &p, 1);
     OK(f->dev, gpunn_backward(p.loss[0], .optimizer = p.opt[0]));
     OK(f->dev, gpunn_read_grad(maker, grads[0], sizeof grads[0]));
-    FAILS(f->dev, gpunn_read_grad(gpunn_find(f->model, "judge.1.weight"), other, sizeof other), GPUNN_ERR_STATE, "no gradient");
+    FAILS(f->dev, gpunn_read_grad(gpunn_find(f->model, "judge.1.weight"), other, sizeof other),
+          GPUNN_ERR_STATE, "no gradient");
     OK(f->dev, gpunn_train_step(p.opt[0], p.loss[0]));
     OK(f->dev, gpunn_read_grad(maker, grads[1], sizeof grads[1]));
     assert_memory_equal(grads[0], grads[1], sizeof grads[0]);
@@ -544,11 +572,12 @@ static void test_backward_of(void **state)
 /* A batch norm of frozen statistics is in training what it is in evaluation, and stays so. */
 static void test_frozen_statistics(void **state)
 {
-    fixture         *f = *state;
-    gpunn_device    *dev = f->dev;
-    gpunn_tensor    *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 8, 3, 3));
-    gpunn_tensor    *norm = gpunn_batch_norm2d(x, "bn"), *y = gpunn_relu(gpunn_add(norm, x));
-    gpunn_tensor    *loss = gpunn_mean(gpunn_square(y), GPUNN_ALL, false), *mean = gpunn_find(f->model, "bn.running_mean");
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 8, 3, 3));
+    gpunn_tensor *norm = gpunn_batch_norm2d(x, "bn"), *y = gpunn_relu(gpunn_add(norm, x));
+    gpunn_tensor *loss = gpunn_mean(gpunn_square(y), GPUNN_ALL, false),
+                 *mean = gpunn_find(f->model, "bn.running_mean");
     gpunn_optimizer *opt = MADE(dev, gpunn_sgd(f->model, .lr = 0.1f));
     float           *values = test_randoms(BATCH * 72, 3, 1), before[8], after[8], weight[2][8];
     OK(dev, write_floats(x, values, BATCH * 72));
@@ -567,7 +596,8 @@ static void test_frozen_statistics(void **state)
     OK(dev, gpunn_train_step(opt, loss));
     OK(dev, gpunn_read(mean, after, sizeof after));
     assert_memory_not_equal(before, after, sizeof before);
-    FAILS(dev, gpunn_freeze_statistics(x, true), GPUNN_ERR_ARGUMENT, "gpunn_freeze_statistics", "running_mean");
+    FAILS(dev, gpunn_freeze_statistics(x, true), GPUNN_ERR_ARGUMENT, "gpunn_freeze_statistics",
+          "running_mean");
     FAILS(NULL, gpunn_freeze_statistics(NULL, true), GPUNN_ERR_ARGUMENT, "NULL");
     free(values);
     gpunn_optimizer_destroy(opt);
@@ -587,8 +617,8 @@ static bool on_layer(void *user, const gpunn_layer_statistics *layer)
     s->gradients += layer->gradient_of != NULL;
     s->parameter = s->parameter || (layer->gradient_of && strcmp(layer->gradient_of, "fc1.weight") == 0);
     if (layer->gradient_of == NULL && strcmp(layer->op, "relu") == 0)
-        s->mean = layer->mean, s->zeros = (double)layer->zeros / (double)layer->count, s->deviation = layer->deviation,
-        s->min = layer->min, s->max = layer->max;
+        s->mean = layer->mean, s->zeros = (double)layer->zeros / (double)layer->count,
+        s->deviation = layer->deviation, s->min = layer->min, s->max = layer->max;
     return layer->nans == 0;
 }
 
@@ -623,9 +653,12 @@ static void test_check_nan(void **state)
     gpunn_device *dev = f->dev;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4));
     gpunn_tensor *root = gpunn_sqrt(gpunn_relu(x)), *h = gpunn_linear(root, "fc1", .out_features = 2);
-    gpunn_tensor *loss = gpunn_mean(gpunn_square(h), GPUNN_ALL, false), *weight = gpunn_find(f->model, "fc1.weight");
-    gpunn_tensor *offset = gpunn_parameter(f->model, "offset", GPUNN_SHAPE(4), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
-    gpunn_tensor *steep = gpunn_sum(gpunn_set_name(gpunn_sqrt(gpunn_mul(offset, offset)), "steep"), GPUNN_ALL, false);
+    gpunn_tensor *loss = gpunn_mean(gpunn_square(h), GPUNN_ALL, false),
+                 *weight = gpunn_find(f->model, "fc1.weight");
+    gpunn_tensor *offset = gpunn_parameter(f->model, "offset", GPUNN_SHAPE(4),
+                                           (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
+    gpunn_tensor *steep = gpunn_sum(gpunn_set_name(gpunn_sqrt(gpunn_mul(offset, offset)), "steep"), GPUNN_ALL,
+                                    false);
     gpunn_tensor *log = gpunn_mean(gpunn_log(gpunn_sub(root, root)), GPUNN_ALL, false);
     float         values[8] = {4, -1, 9, -2, 1, 1, 1, -7};
     seen          s = {0};
@@ -646,7 +679,8 @@ static void test_check_nan(void **state)
     FAILS(dev, gpunn_check_nan(loss), GPUNN_ERR_NUMERIC, "parameter 'fc1.weight'", "1 NaN");
 }
 
-/* Many values, of which each part has its share; a forward pass alone, of what is no loss, leaves gradients alone. */
+/* Many values, of which each part has its share; a forward pass alone, of what is no loss, leaves gradients
+ * alone. */
 static void test_inspect_forward(void **state)
 {
     enum { MANY = 50000 };
@@ -666,23 +700,27 @@ static void test_inspect_forward(void **state)
     OK(dev, gpunn_backward(loss));
     OK(dev, gpunn_read_grad(w, &before, sizeof before));
     seen s = {0};
-    OK(dev, gpunn_inspect(y, .on_layer = on_layer, .user = &s, .forward_only = true, .mode = GPUNN_MODE_EVALUATION));
+    OK(dev, gpunn_inspect(y, .on_layer = on_layer, .user = &s, .forward_only = true,
+                          .mode = GPUNN_MODE_EVALUATION));
     assert_int_equal(s.values, 4);
     assert_int_equal(s.gradients, 0);
     const double mean = sum / MANY;
-    assert_true(fabs(s.mean - mean) < 1e-6 && fabs(s.zeros - zeros / MANY) < 1e-9 && s.min == 0 && s.max == most);
+    assert_true(fabs(s.mean - mean) < 1e-6 && fabs(s.zeros - zeros / MANY) < 1e-9 && s.min == 0 &&
+                s.max == most);
     assert_true(fabs(s.deviation - sqrt(squares / MANY - mean * mean)) < 1e-6);
     OK(dev, gpunn_read_grad(w, &after, sizeof after));
     assert_true(before == after);
     FAILS(dev, gpunn_inspect(y, .on_layer = on_layer, .user = &s), GPUNN_ERR_SHAPE, "gpunn_mean");
-    FAILS(NULL, gpunn_inspect(NULL, .on_layer = on_layer, .user = &s, .forward_only = true), GPUNN_ERR_ARGUMENT, "NULL");
+    FAILS(NULL, gpunn_inspect(NULL, .on_layer = on_layer, .user = &s, .forward_only = true),
+          GPUNN_ERR_ARGUMENT, "NULL");
     free(values);
 }
 
 /* ---- recomputing ---- */
 enum { WIDE = 8, BLOCKS = 3, PLAIN = 0, IN_ONE, IN_PARTS, WITHIN, WAYS };
 
-/* One block with all that a backward step may want, with what is drawn and what is counted in a run. *middle: a value of it. */
+/* One block with all that a backward step may want, with what is drawn and what is counted in a run. *middle:
+ * a value of it. */
 static gpunn_tensor *block(gpunn_model *model, gpunn_tensor *x, int number, gpunn_tensor **middle)
 {
     char  names[5][16];
@@ -696,7 +734,8 @@ static gpunn_tensor *block(gpunn_model *model, gpunn_tensor *x, int number, gpun
     h = gpunn_flatten(gpunn_max_pool2d(h, .kernel_size = 2));
     h = gpunn_index_select(h, 1, gpunn_argsort(gpunn_constant(model, GPUNN_SHAPE(32), order), 0, true));
     h = gpunn_dropout(gpunn_layer_norm(h, names[2]), 0.3f);
-    h = gpunn_mul(gpunn_gelu_tanh(gpunn_linear(h, names[3], .out_features = WIDE * 16)), gpunn_rand_like(gpunn_flatten(x)));
+    h = gpunn_mul(gpunn_gelu_tanh(gpunn_linear(h, names[3], .out_features = WIDE * 16)),
+                  gpunn_rand_like(gpunn_flatten(x)));
     h = gpunn_softmax(gpunn_linear(h, names[4], .out_features = WIDE * 16), -1);
     return gpunn_add(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, WIDE, 4, 4)), x);
 }
@@ -704,8 +743,8 @@ static gpunn_tensor *block(gpunn_model *model, gpunn_tensor *x, int number, gpun
 static gpunn_tensor *deep_make(gpunn_device *dev, gpunn_model *model, int parts, gpunn_tensor **x)
 {
     *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 4, 4));
-    gpunn_tensor *stem = gpunn_conv2d(*x, "stem", .out_channels = WIDE, .kernel_size = 3, .padding = 1), *h = stem,
-                 *middle[BLOCKS];
+    gpunn_tensor *stem = gpunn_conv2d(*x, "stem", .out_channels = WIDE, .kernel_size = 3, .padding = 1),
+                 *h = stem, *middle[BLOCKS];
     for (int i = 0; i < BLOCKS; i++) {
         gpunn_tensor *first = h;
         h = block(model, h, i, &middle[i]);
@@ -713,7 +752,8 @@ static gpunn_tensor *deep_make(gpunn_device *dev, gpunn_model *model, int parts,
     }
     if (parts == IN_ONE) OK(dev, gpunn_recompute(stem, h));
     gpunn_tensor *series = gpunn_reshape(gpunn_add(h, middle[0]), GPUNN_SHAPE(GPUNN_BATCH, WIDE, 16));
-    gpunn_tensor *last = gpunn_linear(gpunn_gru(series, "gru", .hidden_size = 5, .batch_first = true), "head", .out_features = 3);
+    gpunn_tensor *last = gpunn_linear(gpunn_gru(series, "gru", .hidden_size = 5, .batch_first = true), "head",
+                                      .out_features = 3);
     if (parts == IN_ONE || parts == IN_PARTS) OK(dev, gpunn_recompute(series, last));
     return gpunn_mean(gpunn_square(last), GPUNN_ALL, false);
 }
@@ -743,7 +783,8 @@ static void recompute(fixture *f, gpunn_precision precision)
         assert_memory_equal(mean[i], mean[0], sizeof mean[i]);
         check_same_weights(dev, model[i], dev, model[0]);
     }
-    if (!(bytes[IN_PARTS] < bytes[PLAIN] * 9 / 10)) /* one part is there as a whole when its gradients are computed */
+    /* one part is there as a whole when its gradients are computed */
+    if (!(bytes[IN_PARTS] < bytes[PLAIN] * 9 / 10))
         fail_msg("%zu bytes in parts, %zu with everything held", bytes[IN_PARTS], bytes[PLAIN]);
     if (!(bytes[WITHIN] <= bytes[PLAIN] * 9 / 10))
         fail_msg("%zu bytes where nine tenths of %zu were given", bytes[WITHIN], bytes[PLAIN]);
@@ -768,7 +809,8 @@ static void test_recompute_misuse(void **state)
     fixture      *f = *state;
     gpunn_device *dev = f->dev;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
-    gpunn_tensor *a = gpunn_tanh(x), *b = gpunn_set_name(gpunn_exp(a), "b"), *c = gpunn_sin(b), *other = gpunn_cos(x);
+    gpunn_tensor *a = gpunn_tanh(x), *b = gpunn_set_name(gpunn_exp(a), "b"), *c = gpunn_sin(b),
+                 *other = gpunn_cos(x);
     OK(dev, gpunn_recompute(a, c));
     OK(dev, gpunn_recompute(c, gpunn_tanh(gpunn_tanh(c))));
     FAILS(dev, gpunn_recompute(x, c), GPUNN_ERR_ARGUMENT, "'b' lies in another part");
@@ -810,16 +852,20 @@ static void test_recompute_within(void **state)
 /* ---- several losses of one forward pass ---- */
 enum { LOSSES = 4 };
 
-/* Of one input: recurrent, normed, dropped; the third is made of all others, of the last, an activation, by a layer. */
-static void losses_make(gpunn_device *dev, gpunn_model *model, bool recomputes, gpunn_tensor **x, gpunn_tensor *loss[LOSSES])
+/* Of one input: recurrent, normed, dropped; the third is made of all others, of the last, an activation, by a
+ * layer. */
+static void losses_make(gpunn_device *dev, gpunn_model *model, bool recomputes, gpunn_tensor **x,
+                        gpunn_tensor *loss[LOSSES])
 {
     gpunn_tensor *last = deep_make(dev, model, recomputes ? IN_PARTS : PLAIN, x);
     gpunn_tensor *h = gpunn_relu(gpunn_linear(gpunn_flatten(*x), "side.1", .out_features = 9));
     h = gpunn_dropout(gpunn_gelu_tanh(gpunn_linear(h, "side.2", .out_features = 7)), 0.4f);
-    h = gpunn_lstm(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 7, 1)), "side.3", .hidden_size = 3, .batch_first = true);
+    h = gpunn_lstm(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 7, 1)), "side.3", .hidden_size = 3,
+                   .batch_first = true);
     loss[0] = last;
     loss[1] = gpunn_mean(gpunn_square(gpunn_linear(h, "side.4", .out_features = 2)), GPUNN_ALL, false);
-    loss[3] = gpunn_gelu_tanh(gpunn_linear(gpunn_sum(h, GPUNN_AXES(0, 1), true), "side.5", .out_features = 1));
+    loss[3] = gpunn_gelu_tanh(
+        gpunn_linear(gpunn_sum(h, GPUNN_AXES(0, 1), true), "side.5", .out_features = 1));
     h = gpunn_mean(gpunn_square(gpunn_linear(loss[3], "side.6", .out_features = 3)), GPUNN_ALL, false);
     loss[2] = gpunn_add(gpunn_mul(loss[0], loss[1]), h);
 }
@@ -835,15 +881,16 @@ static float *gradients_of(gpunn_device *dev, gpunn_model *model, gpunn_tensor *
         const size_t  bytes = gpunn_tensor_bytes(p);
         all = realloc(all, (size_t)*count * sizeof *all + bytes);
         memset(all + *count, 0, bytes);
-        if (gpunn_read_grad(p, all + *count, bytes) != GPUNN_OK) gpunn_clear_error(dev); /* not reached: by neither of two */
+        /* not reached: by neither of two */
+        if (gpunn_read_grad(p, all + *count, bytes) != GPUNN_OK) gpunn_clear_error(dev);
         *count += (int64_t)(bytes / sizeof *all);
     }
     return all;
 }
 
-/* A loss's gradients are those of a forward pass of its own, alone or added to those before, and the forward pass happens once.
- * On a CPU they have the same bits. On a GPU a value that is a loss of the pass is stored in F32, and its gradient is not joined
- * to a product, so that rounding differs. */
+/* A loss's gradients are those of a forward pass of its own, alone or added to those before, and the forward
+ * pass happens once. On a CPU they have the same bits. On a GPU a value that is a loss of the pass is stored
+ * in F32, and its gradient is not joined to a product, so that rounding differs. */
 static void test_retained(void **state)
 {
     fixture      *f = *state;
@@ -852,9 +899,9 @@ static void test_retained(void **state)
     for (int variant = 0; variant < 4; variant++) {
         const gpunn_mode      mode = variant == 1 ? GPUNN_MODE_EVALUATION : GPUNN_MODE_TRAINING;
         const gpunn_precision precision = variant == 3 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32;
-        const double          rounding = f->backend->type == GPUNN_DEVICE_CPU ? 0 : variant == 3 ? 4e-3 : 1e-6;
-        gpunn_model          *model[1 + LOSSES];
-        gpunn_tensor         *x[1 + LOSSES], *loss[1 + LOSSES][LOSSES];
+        const double  rounding = f->backend->type == GPUNN_DEVICE_CPU ? 0 : variant == 3 ? 4e-3 : 1e-6;
+        gpunn_model  *model[1 + LOSSES];
+        gpunn_tensor *x[1 + LOSSES], *loss[1 + LOSSES][LOSSES];
         for (int i = 0; i <= LOSSES; i++) { /* the first has all in one, the others one each */
             model[i] = MADE(dev, gpunn_model_create(dev, .precision = precision));
             losses_make(dev, model[i], variant > 1, &x[i], loss[i]);
@@ -869,26 +916,29 @@ static void test_retained(void **state)
                 const bool adds = repeat == 1 && k == 2; /* the third to the second */
                 if (!adds) OK(dev, gpunn_zero_grad(model[0]));
                 if (k == 0)
-                    OK(dev, gpunn_backward(loss[0][0], .mode = mode, .then = {loss[0][1], loss[0][2], loss[0][3]}));
+                    OK(dev, gpunn_backward(loss[0][0], .mode = mode,
+                                           .then = {loss[0][1], loss[0][2], loss[0][3]}));
                 else
                     OK(dev, gpunn_backward(loss[0][k], .mode = mode, .retained = true));
                 OK(dev, gpunn_zero_grad(model[1 + k]));
                 OK(dev, gpunn_backward(loss[1 + k][k], .mode = mode));
                 for (int j = 0; j < LOSSES; j++)
-                    check_close((float[]){gpunn_item(loss[0][j])}, (float[]){gpunn_item(loss[1 + k][j])}, 1, rounding, 0);
+                    check_close((float[]){gpunn_item(loss[0][j])}, (float[]){gpunn_item(loss[1 + k][j])}, 1,
+                                rounding, 0);
                 float *own = gradients_of(dev, model[0], x[0], &count),
                       *other = gradients_of(dev, model[1 + k], x[1 + k], &count);
                 if (!adds && rounding > 0) check_close(own, other, count, 4 * rounding, rounding / 10);
                 for (int64_t i = 0; i < count && !adds && rounding == 0; i++)
                     if (memcmp(&own[i], &other[i], sizeof *own) != 0)
-                        fail_msg("variant %d, loss %d: gradient %d is %.9g, alone %.9g", variant, k, (int)i, (double)own[i],
-                                 (double)other[i]);
+                        fail_msg("variant %d, loss %d: gradient %d is %.9g, alone %.9g", variant, k, (int)i,
+                                 (double)own[i], (double)other[i]);
                 for (int64_t i = BATCH * 32; i < count && adds; i++) other[i] += before[i];
                 if (adds && variant < 3) check_close(own, other, count, 1e-5, 1e-6);
                 free(before), free(other);
                 before = own;
             }
-        for (int i = 0; i < 2; i++) OK(dev, gpunn_read(gpunn_find(model[i], "b0.1.running_mean"), mean[i], sizeof mean[i]));
+        for (int i = 0; i < 2; i++)
+            OK(dev, gpunn_read(gpunn_find(model[i], "b0.1.running_mean"), mean[i], sizeof mean[i]));
         assert_memory_equal(mean[0], mean[1], sizeof mean[0]);
         free(before);
         for (int i = 0; i <= LOSSES; i++) gpunn_model_destroy(model[i]);
@@ -906,7 +956,8 @@ static void test_retained_misuse(void **state)
     weight = gpunn_find(f->model, "side.1.weight");
     modes_write(dev, x, 1);
     FAILS(dev, gpunn_backward(loss[1], .retained = true), GPUNN_ERR_STATE, "no gpunn_backward has named it");
-    FAILS(dev, gpunn_backward(loss[0], .retained = true, .then = {loss[1]}), GPUNN_ERR_ARGUMENT, "exclude each other");
+    FAILS(dev, gpunn_backward(loss[0], .retained = true, .then = {loss[1]}), GPUNN_ERR_ARGUMENT,
+          "exclude each other");
     FAILS(dev, gpunn_backward(loss[0], .then = {x}), GPUNN_ERR_SHAPE, "one computed f32 number");
     for (int i = 0; i < 6; i++) {
         static const char *const faults[] = {"have been computed", "another run", "has changed",
@@ -918,14 +969,16 @@ static void test_retained_misuse(void **state)
         if (i == 2) modes_write(dev, x, 2);
         if (i == 3) OK(dev, gpunn_write(weight, values, gpunn_tensor_bytes(weight)));
         if (i == 5) gpunn_empty_cache(dev);
-        if (i == 5) OK(dev, gpunn_backward(loss[0], .then = {loss[1], loss[2]}, .mode = GPUNN_MODE_EVALUATION));
+        if (i == 5)
+            OK(dev, gpunn_backward(loss[0], .then = {loss[1], loss[2]}, .mode = GPUNN_MODE_EVALUATION));
         if (i == 5) OK(dev, gpunn_backward(loss[0]));
-        FAILS(dev, gpunn_backward(loss[1], .optimizer = i == 4 ? opt : NULL, .retained = true), GPUNN_ERR_STATE,
-              "no forward pass for 'sum' to go on from", faults[i]);
+        FAILS(dev, gpunn_backward(loss[1], .optimizer = i == 4 ? opt : NULL, .retained = true),
+              GPUNN_ERR_STATE, "no forward pass for 'sum' to go on from", faults[i]);
         free(values);
     }
     OK(dev, gpunn_backward(loss[2], .then = {loss[0], loss[1]}, .optimizer = opt));
-    FAILS(dev, gpunn_backward(loss[0], .optimizer = opt, .retained = true), GPUNN_ERR_STATE, "no gradient goes from the loss");
+    FAILS(dev, gpunn_backward(loss[0], .optimizer = opt, .retained = true), GPUNN_ERR_STATE,
+          "no gradient goes from the loss");
     OK(dev, gpunn_backward(loss[1], .optimizer = opt, .retained = true));
     if (f->backend->type == GPUNN_DEVICE_CPU) { /* a GPU tells of it later */
         float bad[BATCH * 32] = {NAN};
@@ -942,8 +995,10 @@ static void test_no_memory(void **state)
     fixture      *f = *state;
     gpunn_device *dev = f->dev;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 32));
-    gpunn_tensor *h = gpunn_tanh(gpunn_linear(gpunn_tanh(gpunn_linear(x, "a", .out_features = 4)), "b", .out_features = 4));
-    gpunn_tensor *loss[] = {gpunn_mean(gpunn_square(h), GPUNN_ALL, false), gpunn_mean(gpunn_exp(h), GPUNN_ALL, false)};
+    gpunn_tensor *h = gpunn_tanh(
+        gpunn_linear(gpunn_tanh(gpunn_linear(x, "a", .out_features = 4)), "b", .out_features = 4));
+    gpunn_tensor *loss[] = {gpunn_mean(gpunn_square(h), GPUNN_ALL, false),
+                            gpunn_mean(gpunn_exp(h), GPUNN_ALL, false)};
     gpunn_status  status = GPUNN_ERR_MEMORY;
     int           failures = 0;
     modes_write(dev, x, 1);
@@ -964,7 +1019,8 @@ static void test_no_memory(void **state)
     assert_true(failures > 20);
 }
 
-/* Training's forward pass alone: running statistics move and dropout drops, as in a step whose gradients nobody uses. */
+/* Training's forward pass alone: running statistics move and dropout drops, as in a step whose gradients
+ * nobody uses. */
 static void test_forward_training(void **state)
 {
     fixture      *f = *state;
@@ -983,7 +1039,8 @@ static void test_forward_training(void **state)
     OK(dev, gpunn_read(gpunn_find(f->model, "images.running_mean"), mean[0], sizeof mean[0]));
     OK(dev, gpunn_read(gpunn_find(model, "images.running_mean"), mean[1], sizeof mean[1]));
     assert_memory_equal(mean[0], mean[1], sizeof mean[0]);
-    FAILS(dev, gpunn_read_grad(gpunn_find(f->model, "rows.weight"), values, sizeof values), GPUNN_ERR_STATE, "has no gradient");
+    FAILS(dev, gpunn_read_grad(gpunn_find(f->model, "rows.weight"), values, sizeof values), GPUNN_ERR_STATE,
+          "has no gradient");
     FAILS(NULL, gpunn_forward_training(NULL, 1), GPUNN_ERR_ARGUMENT, "gpunn_forward_training: no outputs");
     gpunn_model_destroy(model);
 }
@@ -1019,7 +1076,8 @@ int main(void)
                 {"forward in training", test_forward_training}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
-    for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
+    for (int i = 0; i < COUNT(list); i++)
+        count += each_backend(tests + count, list[i].name, list[i].run, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("control", tests, (size_t)count, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Ops of a program's own: values, gradients and training against the same formula as gpunn_expr, on the CPU and, with kernels of
- * tests/emulator/custom.cpp, on the emulated GPU; refusals; specs. */
+/* Ops of a program's own: values, gradients and training against the same formula as gpunn_expr, on the CPU
+ * and, with kernels of tests/emulator/custom.cpp, on the emulated GPU; refusals; specs. */
 #include "../test.h"
 
 int mix_cuda_forward(const gpunn_custom_call *call) __attribute__((weak));
@@ -15,7 +15,8 @@ static int mix_forward(const gpunn_custom_call *call)
 {
     const float *a = call->in[0].data, *b = call->in[1].data;
     float       *y = call->out->data;
-    for (int64_t i = 0; i < call->out->count; i++) y[i] = call->numbers[0] * a[i] + call->numbers[1] * a[i] * b[i];
+    for (int64_t i = 0; i < call->out->count; i++)
+        y[i] = call->numbers[0] * a[i] + call->numbers[1] * a[i] * b[i];
     return call->user ? 7 : 0;
 }
 
@@ -38,7 +39,8 @@ static const gpunn_custom_op mix = {.name = "mix",
                                     .cuda_forward = mix_cuda_forward,
                                     .cuda_backward = mix_cuda_backward};
 
-/* A network whose middle is the op, or the same formula; h is read again beside it, so that its gradient is a sum. */
+/* A network whose middle is the op, or the same formula; h is read again beside it, so that its gradient is a
+ * sum. */
 typedef struct network {
     gpunn_tensor    *x, *y, *h, *loss;
     gpunn_optimizer *opt;
@@ -71,7 +73,8 @@ static void compare(const fixture *f, gpunn_precision precision, double toleranc
             free(start);
         }
     }
-    for (int step = 0; step < 6; step++) { /* first kernel by kernel, then captured, then replayed; another batch in between */
+    /* first kernel by kernel, then captured, then replayed; another batch in between */
+    for (int step = 0; step < 6; step++) {
         int64_t batch = step == 3 ? 4 : 7, count[2];
         float  *results[2];
         for (int k = 0; k < 2; k++) {
@@ -106,19 +109,22 @@ static void test_half(void **state)
 
 static void test_refusals(void **state)
 {
-    fixture        *f = *state;
-    gpunn_tensor   *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 6));
-    gpunn_tensor   *pair[] = {x, gpunn_relu(x)}, *other[] = {x, gpunn_slice(x, 1, 0, 2, 1)}, *none[] = {x, NULL};
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 6));
+    gpunn_tensor *pair[] = {x, gpunn_relu(x)}, *other[] = {x, gpunn_slice(x, 1, 0, 2, 1)},
+                 *none[] = {x, NULL};
     gpunn_custom_op bad = mix;
     FAILS_NULL(f->dev, gpunn_custom(&mix, other), GPUNN_ERR_SHAPE, "custom 'mix'", "[batch, 6], [batch, 2]");
     FAILS_NULL(f->dev, gpunn_custom(&mix, none), GPUNN_ERR_ARGUMENT, "custom 'mix'", "tensors[1] is NULL");
-    FAILS_NULL(f->dev, gpunn_custom(&mix, pair, .numbers = {1, INFINITY}), GPUNN_ERR_ARGUMENT, ".numbers[1] is inf", "finite");
+    FAILS_NULL(f->dev, gpunn_custom(&mix, pair, .numbers = {1, INFINITY}), GPUNN_ERR_ARGUMENT,
+               ".numbers[1] is inf", "finite");
     FAILS_NULL(NULL, gpunn_custom(NULL, pair), GPUNN_ERR_ARGUMENT, "the op is NULL", "custom");
     bad.name = "a b";
     FAILS_NULL(NULL, gpunn_custom(&bad, pair), GPUNN_ERR_ARGUMENT, ".name", "letters");
     bad = mix;
     bad.inputs = 17;
-    FAILS(f->dev, gpunn_register_custom(f->dev, &bad), GPUNN_ERR_ARGUMENT, "gpunn_register_custom", ".inputs");
+    FAILS(f->dev, gpunn_register_custom(f->dev, &bad), GPUNN_ERR_ARGUMENT, "gpunn_register_custom",
+          ".inputs");
     bad = mix;
     OK(f->dev, gpunn_register_custom(f->dev, &mix));
     OK(f->dev, gpunn_register_custom(f->dev, &mix));
@@ -144,7 +150,8 @@ static void test_spec(void **state)
     network       n = network_make(f->model, &mix);
     gpunn_device *dev = gpunn_device_open(ON(f->backend));
     OK(f->dev, gpunn_spec_save(f->model, path, .loss = n.loss));
-    FAILS_NULL(dev, gpunn_spec_load(dev, path), GPUNN_ERR_FORMAT, "no op \"mix\" is registered", "gpunn_register_custom");
+    FAILS_NULL(dev, gpunn_spec_load(dev, path), GPUNN_ERR_FORMAT, "no op \"mix\" is registered",
+               "gpunn_register_custom");
     OK(dev, gpunn_register_custom(dev, &mix));
     gpunn_model *loaded = MADE(dev, gpunn_spec_load(dev, path));
     float        values[12] = {1, -1, 0.5f}, first, second;

@@ -1,7 +1,8 @@
 /* gpunn_grad and what is made of it: against the backward pass, central differences, and PyTorch. */
 #include "../test.h"
 
-/* ---- every op that has a derivative: the gradient is the backward pass's, its derivatives are central differences' ---- */
+/* ---- every op that has a derivative: the gradient is the backward pass's, its derivatives are central
+ * differences' -- */
 enum { N = 3, MOST = 6 }; /* the batch; tensors by which is differentiated */
 
 typedef struct op_case {
@@ -65,18 +66,20 @@ CASE(linear_one_row, gpunn_tanh(gpunn_linear(gpunn_sum(x, GPUNN_AXES(0, 1), fals
 CASE(matmul, gpunn_tanh(gpunn_matmul(x, weight(model, "w", GPUNN_SHAPE(4, 5), -1, 1))))
 CASE(matmul_ab, gpunn_matmul(x, gpunn_sin(x), .transpose_b = true))
 CASE(matmul_ta, gpunn_matmul(weight(model, "w", GPUNN_SHAPE(2, 5), -1, 1), gpunn_sin(x), .transpose_a = true))
-CASE(matmul_tt,
-     gpunn_matmul(gpunn_sin(x), weight(model, "w", GPUNN_SHAPE(5, 2), -1, 1), .transpose_a = true, .transpose_b = true))
+CASE(matmul_tt, gpunn_matmul(gpunn_sin(x), weight(model, "w", GPUNN_SHAPE(5, 2), -1, 1), .transpose_a = true,
+                             .transpose_b = true))
 CASE(conv1d, gpunn_sin(gpunn_conv1d(x, "c", .out_channels = 3, .kernel_size = 2, .padding = 1)))
 CASE(conv1d_long, gpunn_sin(gpunn_conv1d(x, "c", .out_channels = 2, .kernel_size = 130, .padding = 65)))
-CASE(conv2d, gpunn_sin(gpunn_conv2d(x, "c", .out_channels = 6, .kernel_shape = {3, 2}, .strides = {2, 1}, .paddings = {1, 0},
-                                    .dilations = {1, 2}, .groups = 2)))
+CASE(conv2d, gpunn_sin(gpunn_conv2d(x, "c", .out_channels = 6, .kernel_shape = {3, 2}, .strides = {2, 1},
+                                    .paddings = {1, 0}, .dilations = {1, 2}, .groups = 2)))
 CASE(conv3d, gpunn_sin(gpunn_conv3d(x, "c", .out_channels = 2, .kernel_size = 2, .stride = 2, .padding = 1)))
-CASE(conv_transpose1d,
-     gpunn_sin(gpunn_conv_transpose1d(x, "c", .out_channels = 3, .kernel_size = 3, .dilation = 2, .padding = 1)))
-CASE(conv_transpose2d, gpunn_sin(gpunn_conv_transpose2d(x, "c", .out_channels = 6, .kernel_size = 3, .stride = 2, .padding = 1,
-                                                        .output_padding = 1, .groups = 2)))
-CASE(conv_transpose3d, gpunn_sin(gpunn_conv_transpose3d(x, "c", .out_channels = 2, .kernel_size = 2, .stride = 2)))
+CASE(conv_transpose1d, gpunn_sin(gpunn_conv_transpose1d(x, "c", .out_channels = 3, .kernel_size = 3,
+                                                        .dilation = 2, .padding = 1)))
+CASE(conv_transpose2d,
+     gpunn_sin(gpunn_conv_transpose2d(x, "c", .out_channels = 6, .kernel_size = 3, .stride = 2, .padding = 1,
+                                      .output_padding = 1, .groups = 2)))
+CASE(conv_transpose3d,
+     gpunn_sin(gpunn_conv_transpose3d(x, "c", .out_channels = 2, .kernel_size = 2, .stride = 2)))
 CASE(sum, gpunn_square(gpunn_sum(x, GPUNN_AXES(0, 2), false)))
 CASE(mean, gpunn_square(gpunn_mean(x, GPUNN_AXES(-1), true)))
 CASE(mean_of_batch, gpunn_square(gpunn_mean(x, GPUNN_AXES(0, 1), false)))
@@ -120,19 +123,23 @@ static gpunn_tensor *classes(gpunn_model *model)
     return gpunn_reshape(numbers(model, 1, 5, 6), GPUNN_SHAPE(GPUNN_BATCH, 5, 6));
 }
 CASE(cross_entropy, gpunn_cross_entropy(x, classes(model)))
-CASE(cross_entropy_all, gpunn_cross_entropy(x, classes(model), .reduction = GPUNN_REDUCE_NONE, .ignore_index = 1,
-                                            .label_smoothing = 0.1f, .weight = gpunn_exp(drawn(model, GPUNN_SHAPE(4), 4))))
-CASE(cross_entropy_sum, gpunn_cross_entropy(x, classes(model), .reduction = GPUNN_REDUCE_SUM, .ignore_index = 3))
+CASE(cross_entropy_all,
+     gpunn_cross_entropy(x, classes(model), .reduction = GPUNN_REDUCE_NONE, .ignore_index = 1,
+                         .label_smoothing = 0.1f, .weight = gpunn_exp(drawn(model, GPUNN_SHAPE(4), 4))))
+CASE(cross_entropy_sum,
+     gpunn_cross_entropy(x, classes(model), .reduction = GPUNN_REDUCE_SUM, .ignore_index = 3))
 CASE(nll_loss, gpunn_nll_loss(gpunn_log_softmax(x, 1), classes(model), .ignore_index = 2,
                               .weight = gpunn_exp(drawn(model, GPUNN_SHAPE(4), 4))))
 CASE(gather, gpunn_square(gpunn_gather(x, 3, numbers(model, 4, 5, 3))))
 CASE(gather_less, gpunn_square(gpunn_gather(x, 3, numbers(model, 2, 4, 7))))
 CASE(gather_nd, gpunn_square(gpunn_gather_nd(x, numbers(model, 4, 5, 2), 1)))
-CASE(scatter, gpunn_square(gpunn_scatter(gpunn_sin(x), 2, numbers(model, 4, 2, 6), gpunn_cos(gpunn_slice(x, 2, 3, 5, 1)))))
-CASE(scatter_add, gpunn_square(gpunn_scatter_add(x, 2, numbers(model, 4, 2, 6), gpunn_sin(gpunn_slice(x, 2, 3, 5, 1)))))
-CASE(embedding,
-     gpunn_square(gpunn_add(gpunn_embedding(classes(model), "e", .num_embeddings = 4, .embedding_dim = 4, .padding_idx = 2),
-                            gpunn_permute(x, GPUNN_AXES(0, 2, 3, 1)))))
+CASE(scatter, gpunn_square(gpunn_scatter(gpunn_sin(x), 2, numbers(model, 4, 2, 6),
+                                         gpunn_cos(gpunn_slice(x, 2, 3, 5, 1)))))
+CASE(scatter_add,
+     gpunn_square(gpunn_scatter_add(x, 2, numbers(model, 4, 2, 6), gpunn_sin(gpunn_slice(x, 2, 3, 5, 1)))))
+CASE(embedding, gpunn_square(gpunn_add(gpunn_embedding(classes(model), "e", .num_embeddings = 4,
+                                                       .embedding_dim = 4, .padding_idx = 2),
+                                       gpunn_permute(x, GPUNN_AXES(0, 2, 3, 1)))))
 
 #define ROWS                  \
     {                         \
@@ -150,20 +157,24 @@ CASE(embedding,
 #define ABOVE(ENUM, name, ...) {#name, ROWS, 0.3f, 0.55f, build_##name},
 #define TABLE(name, shape) {#name, shape, 1, 0, build_##name},
 static const op_case cases[] = {
-    GPUNN_UNARY_OPS(BELOW) GPUNN_UNARY_OPS(ABOVE) GPUNN_UNARY1_OPS(BELOW) GPUNN_UNARY1_OPS(ABOVE) GPUNN_UNARY2_OPS(BELOW)
-        GPUNN_UNARY2_OPS(ABOVE) GPUNN_BINARY_OPS(ABOVE) GPUNN_LOSS_OPS(ABOVE) GPUNN_LOSS1_OPS(ABOVE) GPUNN_TERNARY_OPS(BELOW)
-            GPUNN_TERNARY_OPS(ABOVE) ABOVE(ACOSH, acosh_above_1) TABLE(linear, ROWS) TABLE(linear_one_row, ROWS)
-                TABLE(matmul, ROWS) TABLE(matmul_ab, ROWS) TABLE(matmul_ta, ROWS) TABLE(matmul_tt, ROWS) TABLE(conv1d, ROWS)
-                    TABLE(conv1d_long, ROWS) TABLE(conv2d, IMAGE){"conv3d", {{GPUNN_BATCH, 2, 3, 4, 3}}, 1, 0, build_conv3d},
-    TABLE(conv_transpose1d, ROWS)
-        TABLE(conv_transpose2d, IMAGE){"conv_transpose3d", {{GPUNN_BATCH, 2, 2, 3, 2}}, 1, 0, build_conv_transpose3d},
-    TABLE(sum, ROWS) TABLE(mean, ROWS) TABLE(mean_of_batch, ROWS) TABLE(max, ROWS) TABLE(cumsum, ROWS) TABLE(softmax, ROWS)
-        TABLE(log_softmax, ROWS) TABLE(reshape, ROWS) TABLE(permute, ROWS) TABLE(expand, ROWS) TABLE(concat, ROWS)
-            TABLE(slice, ROWS) TABLE(slice_steps, IMAGE) TABLE(pad, ROWS) TABLE(layer_norm, ROWS) TABLE(layer_norm_plain, ROWS)
-                TABLE(rms_norm, ROWS) TABLE(group_norm, IMAGE) TABLE(instance_norm, IMAGE) TABLE(einsum, ROWS)
-                    TABLE(mse_loss, ROWS) TABLE(cross_entropy, IMAGE) TABLE(cross_entropy_all, IMAGE)
-                        TABLE(cross_entropy_sum, IMAGE) TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE) TABLE(gather_less, IMAGE)
-                            TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE) TABLE(scatter_add, IMAGE) TABLE(embedding, IMAGE)};
+    GPUNN_UNARY_OPS(BELOW) GPUNN_UNARY_OPS(ABOVE) GPUNN_UNARY1_OPS(BELOW) GPUNN_UNARY1_OPS(ABOVE)
+        GPUNN_UNARY2_OPS(BELOW) GPUNN_UNARY2_OPS(ABOVE) GPUNN_BINARY_OPS(ABOVE) GPUNN_LOSS_OPS(ABOVE)
+            GPUNN_LOSS1_OPS(ABOVE) GPUNN_TERNARY_OPS(BELOW) GPUNN_TERNARY_OPS(ABOVE)
+                ABOVE(ACOSH, acosh_above_1) TABLE(linear, ROWS) TABLE(linear_one_row, ROWS)
+                    TABLE(matmul, ROWS) TABLE(matmul_ab, ROWS) TABLE(matmul_ta, ROWS) TABLE(matmul_tt, ROWS)
+                        TABLE(conv1d, ROWS) TABLE(conv1d_long, ROWS)
+                            TABLE(conv2d, IMAGE){"conv3d", {{GPUNN_BATCH, 2, 3, 4, 3}}, 1, 0, build_conv3d},
+    TABLE(conv_transpose1d, ROWS) TABLE(conv_transpose2d, IMAGE){
+        "conv_transpose3d", {{GPUNN_BATCH, 2, 2, 3, 2}}, 1, 0, build_conv_transpose3d},
+    TABLE(sum, ROWS) TABLE(mean, ROWS) TABLE(mean_of_batch, ROWS) TABLE(max, ROWS) TABLE(cumsum, ROWS)
+        TABLE(softmax, ROWS) TABLE(log_softmax, ROWS) TABLE(reshape, ROWS) TABLE(permute, ROWS)
+            TABLE(expand, ROWS) TABLE(concat, ROWS) TABLE(slice, ROWS) TABLE(slice_steps, IMAGE)
+                TABLE(pad, ROWS) TABLE(layer_norm, ROWS) TABLE(layer_norm_plain, ROWS) TABLE(rms_norm, ROWS)
+                    TABLE(group_norm, IMAGE) TABLE(instance_norm, IMAGE) TABLE(einsum, ROWS)
+                        TABLE(mse_loss, ROWS) TABLE(cross_entropy, IMAGE) TABLE(cross_entropy_all, IMAGE)
+                            TABLE(cross_entropy_sum, IMAGE) TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE)
+                                TABLE(gather_less, IMAGE) TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE)
+                                    TABLE(scatter_add, IMAGE) TABLE(embedding, IMAGE)};
 
 /* The sum of t's elements, each times a number of its own. */
 static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)
@@ -196,7 +207,8 @@ static subject subject_make(fixture *f, const op_case *c)
     s.by[0] = s.x = gpunn_input(f->model, "x", GPUNN_F32, c->shape);
     s.v = gpunn_input(f->model, "v", GPUNN_F32, c->shape);
     s.y = MADE(f->dev, c->build(f->model, s.x));
-    for (int i = 0; i < gpunn_parameter_count(f->model); i++) s.by[s.count++] = gpunn_parameter_at(f->model, i);
+    for (int i = 0; i < gpunn_parameter_count(f->model); i++)
+        s.by[s.count++] = gpunn_parameter_at(f->model, i);
     for (int i = 1; i < shape_rank(c->shape); i++) s.size *= c->shape.dim[i];
     s.at = test_randoms(s.size, 7, c->scale);
     s.along = test_randoms(s.size, 8, 1);
@@ -248,8 +260,9 @@ static void check_differences(const subject *s, gpunn_tensor *t, gpunn_tensor *d
 {
     const float e = 1.0f / 256;
     int64_t     n;
-    float      *before = value_at(s, t, -e, &n), *behind = value_at(s, t, e, NULL), *actual = value_at(s, derivative, 0, NULL);
-    double      largest = 1;
+    float      *before = value_at(s, t, -e, &n), *behind = value_at(s, t, e, NULL),
+          *actual = value_at(s, derivative, 0, NULL);
+    double largest = 1;
     for (int64_t i = 0; i < n; i++) {
         behind[i] = (behind[i] - before[i]) / (2 * e);
         largest = fmax(largest, fabs((double)behind[i]));
@@ -275,14 +288,17 @@ static void test_op(void **state)
     gpunn_tensor *along = MADE(f->dev, gpunn_jvp(s.y, s.x, s.v));
     check_differences(&s, s.y, along);
     check_differences(&s, along, MADE(f->dev, gpunn_jvp(along, s.x, s.v)));
-    gpunn_tensor *first = MADE(f->dev, gpunn_grad(sum, s.x)), *second = MADE(f->dev, gpunn_hvp(sum, s.x, s.v));
+    gpunn_tensor *first = MADE(f->dev, gpunn_grad(sum, s.x)),
+                 *second = MADE(f->dev, gpunn_hvp(sum, s.x, s.v));
     check_differences(&s, first, second);
-    check_same(&s, second, MADE(f->dev, gpunn_grad(weighted(f->model, along, 3), s.x))); /* reverse over forward */
+    /* reverse over forward */
+    check_same(&s, second, MADE(f->dev, gpunn_grad(weighted(f->model, along, 3), s.x)));
     check_nodes(&s, gpunn_add(gpunn_add(sum, weighted(f->model, second, 5)), weighted(f->model, along, 6)));
     subject_free(&s);
 }
 
-/* ---- networks of three layers against torch.autograd.grad(create_graph=True) and torch.func: tests/golden/derivatives.py ---- */
+/* ---- networks of three layers against torch.autograd.grad(create_graph=True) and torch.func:
+ * tests/golden/derivatives.py -- */
 typedef gpunn_tensor *(*activation)(gpunn_tensor *x);
 static gpunn_tensor *softplus(gpunn_tensor *x)
 {
@@ -302,12 +318,14 @@ static gpunn_tensor *by_column(gpunn_tensor *y, gpunn_tensor *x, int column)
     return gpunn_slice(gpunn_grad(y, x), 1, column, column + 1, 1);
 }
 
-static void check_golden(const fixture *f, const golden *g, const char *name, const char *what, gpunn_tensor *t)
+static void check_golden(const fixture *f, const golden *g, const char *name, const char *what,
+                         gpunn_tensor *t)
 {
     const golden_tensor *expected = golden_find(g, "%s/%s", name, what);
     float               *values = malloc(expected->bytes);
     OK(f->dev, gpunn_read(t, values, expected->bytes));
-    check_close_at(values, (const float *)expected->data, expected->count, 2e-4, 2e-5, what, __FILE__, __LINE__);
+    check_close_at(values, (const float *)expected->data, expected->count, 2e-4, 2e-5, what, __FILE__,
+                   __LINE__);
     free(values);
 }
 
@@ -328,7 +346,8 @@ static slopes slopes_forward(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *
     static const float unit[2][2] = {{1, 0}, {0, 1}};
     gpunn_tensor      *along[2];
     for (int i = 0; i < 2; i++)
-        along[i] = gpunn_expand(gpunn_constant(model, GPUNN_SHAPE(1, 2), unit[i]), GPUNN_SHAPE(GPUNN_BATCH, 2));
+        along[i] = gpunn_expand(gpunn_constant(model, GPUNN_SHAPE(1, 2), unit[i]),
+                                GPUNN_SHAPE(GPUNN_BATCH, 2));
     gpunn_tensor *u_x = gpunn_jvp(u, x, along[0]), *u_xx = gpunn_jvp(u_x, x, along[0]);
     return (slopes){u_x, u_xx, gpunn_jvp(u_xx, x, along[0]), gpunn_jvp(u, x, along[1])};
 }
@@ -337,27 +356,30 @@ static slopes slopes_mixed(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *x)
 {
     (void)model;
     gpunn_tensor *slope, *u_xx = gpunn_laplacian(u, x, .coordinates = 1, .gradient = &slope);
-    return (slopes){gpunn_slice(slope, 1, 0, 1, 1), u_xx, by_column(u_xx, x, 0), gpunn_slice(slope, 1, 1, 2, 1)};
+    return (slopes){gpunn_slice(slope, 1, 0, 1, 1), u_xx, by_column(u_xx, x, 0),
+                    gpunn_slice(slope, 1, 1, 2, 1)};
 }
 
 static void test_torch(void **state)
 {
     static const char *const names[] = {"tanh", "sin", "softplus"};
     static const activation  acts[] = {gpunn_tanh, gpunn_sin, softplus};
-    static slopes (*const slopes_of[])(gpunn_model *, gpunn_tensor *, gpunn_tensor *) = {slopes_backward, slopes_forward,
-                                                                                         slopes_mixed};
+    static slopes (*const slopes_of[])(gpunn_model *, gpunn_tensor *,
+                                       gpunn_tensor *) = {slopes_backward, slopes_forward, slopes_mixed};
     fixture *f = *state;
     golden   g = golden_open("tests/golden/derivatives.safetensors");
     for (int at = 0; at < COUNT(names) * COUNT(slopes_of); at++) {
-        const int                i = at / COUNT(slopes_of);
-        gpunn_model             *model = MADE(f->dev, gpunn_model_create(f->dev));
-        gpunn_tensor            *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
-        gpunn_tensor            *v = gpunn_input(model, "v", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
-        gpunn_tensor            *u = network(x, acts[i]);
-        const slopes             s = slopes_of[at % COUNT(slopes_of)](model, u, x);
-        gpunn_tensor            *residual = gpunn_add(gpunn_add(s.xxx, gpunn_mul(u, s.x)), s.t); /* Korteweg and de Vries' */
-        gpunn_tensor            *loss = gpunn_mean(gpunn_square(residual), GPUNN_ALL, false), *by[6];
-        gpunn_tensor            *all[] = {s.x, s.xx, s.xxx, gpunn_jvp(u, x, v), gpunn_hvp(u, x, v), gpunn_laplacian(u, x), loss};
+        const int     i = at / COUNT(slopes_of);
+        gpunn_model  *model = MADE(f->dev, gpunn_model_create(f->dev));
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+        gpunn_tensor *v = gpunn_input(model, "v", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+        gpunn_tensor *u = network(x, acts[i]);
+        const slopes  s = slopes_of[at % COUNT(slopes_of)](model, u, x);
+        /* Korteweg and de Vries' */
+        gpunn_tensor *residual = gpunn_add(gpunn_add(s.xxx, gpunn_mul(u, s.x)), s.t);
+        gpunn_tensor *loss = gpunn_mean(gpunn_square(residual), GPUNN_ALL, false), *by[6];
+        gpunn_tensor *all[] = {
+            s.x, s.xx, s.xxx, gpunn_jvp(u, x, v), gpunn_hvp(u, x, v), gpunn_laplacian(u, x), loss};
         static const char *const whats[] = {"u_x", "u_xx", "u_xxx", "jvp", "hvp", "laplacian", "loss"};
         for (int k = 0; k < 6; k++) {
             by[k] = gpunn_parameter_at(model, k);
@@ -380,7 +402,7 @@ static void test_torch(void **state)
     golden_close(&g);
 }
 
-/* ---- Laplacians of networks that move samples about, against second derivatives along each coordinate ---- */
+/* ---- Laplacians of networks that move samples about, against second derivatives along each coordinate -- */
 enum { POINTS = 3, AXES = 2 };
 
 static gpunn_tensor *last_layer(gpunn_tensor *h)
@@ -390,32 +412,38 @@ static gpunn_tensor *last_layer(gpunn_tensor *h)
 
 static gpunn_tensor *in_rows(gpunn_tensor *x)
 {
-    return last_layer(
-        gpunn_mul(gpunn_tanh(gpunn_linear(x, "0", .out_features = 4)), gpunn_sum(gpunn_sin(x), GPUNN_AXES(1), true)));
+    return last_layer(gpunn_mul(gpunn_tanh(gpunn_linear(x, "0", .out_features = 4)),
+                                gpunn_sum(gpunn_sin(x), GPUNN_AXES(1), true)));
 }
 
 static gpunn_tensor *in_columns(gpunn_tensor *x)
 {
-    gpunn_tensor *h = gpunn_square(gpunn_permute(gpunn_tanh(gpunn_linear(x, "0", .out_features = 3)), GPUNN_AXES(1, 0)));
+    gpunn_tensor *h = gpunn_square(
+        gpunn_permute(gpunn_tanh(gpunn_linear(x, "0", .out_features = 3)), GPUNN_AXES(1, 0)));
     return gpunn_sum(gpunn_softmax(h, 0), GPUNN_AXES(0), false); /* [n]: 1, which has no derivative */
 }
 
 static gpunn_tensor *in_columns_weighted(gpunn_tensor *x)
 {
-    gpunn_tensor *h = gpunn_softmax(gpunn_permute(gpunn_linear(gpunn_square(x), "0", .out_features = 3), GPUNN_AXES(1, 0)), 0);
-    return gpunn_reshape(last_layer(gpunn_permute(h, GPUNN_AXES(1, 0))), GPUNN_SHAPE(gpunn_tensor_shape(x).dim[0]));
+    gpunn_tensor *h = gpunn_softmax(
+        gpunn_permute(gpunn_linear(gpunn_square(x), "0", .out_features = 3), GPUNN_AXES(1, 0)), 0);
+    return gpunn_reshape(last_layer(gpunn_permute(h, GPUNN_AXES(1, 0))),
+                         GPUNN_SHAPE(gpunn_tensor_shape(x).dim[0]));
 }
 
-static gpunn_tensor *in_pairs(gpunn_tensor *x) /* a row for each coordinate: which sample it is of cannot be seen */
+/* a row for each coordinate: which sample it is of cannot be seen */
+static gpunn_tensor *in_pairs(gpunn_tensor *x)
 {
     const int64_t n = gpunn_tensor_shape(x).dim[0];
-    gpunn_tensor *h = gpunn_tanh(gpunn_linear(gpunn_reshape(x, GPUNN_SHAPE(n * AXES, 1)), "0", .out_features = 3));
+    gpunn_tensor *h = gpunn_tanh(
+        gpunn_linear(gpunn_reshape(x, GPUNN_SHAPE(n * AXES, 1)), "0", .out_features = 3));
     return last_layer(gpunn_exp(gpunn_reshape(h, GPUNN_SHAPE(n, 3 * AXES))));
 }
 
 static gpunn_tensor *in_norms(gpunn_tensor *x)
 {
-    return last_layer(gpunn_layer_norm(gpunn_concat((gpunn_tensor *[]){gpunn_linear(x, "0", .out_features = 3), x}, 2, 1), "n"));
+    return last_layer(gpunn_layer_norm(
+        gpunn_concat((gpunn_tensor *[]){gpunn_linear(x, "0", .out_features = 3), x}, 2, 1), "n"));
 }
 
 static gpunn_tensor *in_signals(gpunn_tensor *x)
@@ -434,11 +462,15 @@ static void check_laplacian(fixture *f, int64_t samples, gpunn_tensor *(*build)(
 {
     static const float unit[AXES][AXES] = {{1, 0}, {0, 1}};
     gpunn_model       *model = MADE(f->dev, gpunn_model_create(f->dev));
-    gpunn_tensor      *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(samples, AXES)), *sum = NULL, *slope = NULL;
-    gpunn_tensor      *y = MADE(f->dev, build(x)), *laplacian = MADE(f->dev, gpunn_laplacian(y, x, .gradient = &slope));
-    float             *values = test_randoms(POINTS * AXES, 11, 1), expected[POINTS], actual[POINTS], slopes[2][POINTS * AXES];
+    gpunn_tensor      *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(samples, AXES)), *sum = NULL,
+                 *slope = NULL;
+    gpunn_tensor *y = MADE(f->dev, build(x)),
+                 *laplacian = MADE(f->dev, gpunn_laplacian(y, x, .gradient = &slope));
+    float *values = test_randoms(POINTS * AXES, 11, 1), expected[POINTS], actual[POINTS],
+          slopes[2][POINTS * AXES];
     for (int i = 0; i < AXES; i++) {
-        gpunn_tensor *v = gpunn_expand(gpunn_constant(model, GPUNN_SHAPE(1, AXES), unit[i]), GPUNN_SHAPE(samples, AXES));
+        gpunn_tensor *v = gpunn_expand(gpunn_constant(model, GPUNN_SHAPE(1, AXES), unit[i]),
+                                       GPUNN_SHAPE(samples, AXES));
         gpunn_tensor *second = MADE(f->dev, gpunn_jvp(gpunn_jvp(y, x, v), x, v));
         sum = sum ? gpunn_add(sum, second) : second;
     }
@@ -457,8 +489,8 @@ static void check_laplacian(fixture *f, int64_t samples, gpunn_tensor *(*build)(
 
 static void test_laplacians(void **state)
 {
-    static gpunn_tensor *(*const builds[])(gpunn_tensor *) = {in_rows,    in_columns, in_columns_weighted, in_pairs, in_norms,
-                                                              in_signals, straight};
+    static gpunn_tensor *(*const builds[])(gpunn_tensor *) = {
+        in_rows, in_columns, in_columns_weighted, in_pairs, in_norms, in_signals, straight};
     for (int i = 0; i < COUNT(builds); i++) {
         check_laplacian(*state, GPUNN_BATCH, builds[i]);
         check_laplacian(*state, POINTS, builds[i]);
@@ -475,11 +507,14 @@ static void test_spec(void **state)
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4, 6, 6));
     gpunn_tensor *y = gpunn_conv2d(gpunn_sin(x), "c", .out_channels = 2, .kernel_size = 3, .stride = 2);
     y = gpunn_layer_norm(gpunn_tanh(gpunn_group_norm(y, "n", .num_groups = 1)), "l");
-    gpunn_tensor *slope = gpunn_grad(gpunn_square(y), x), *penalty = gpunn_sum(gpunn_square(slope), GPUNN_ALL, false);
+    gpunn_tensor *slope = gpunn_grad(gpunn_square(y), x),
+                 *penalty = gpunn_sum(gpunn_square(slope), GPUNN_ALL, false);
     gpunn_tensor *by_weight = gpunn_add(
         gpunn_grad(penalty, gpunn_find(f->model, "c.weight")),
-        gpunn_grad(gpunn_sum(gpunn_square(gpunn_jvp(y, x, x)), GPUNN_ALL, false), gpunn_find(f->model, "c.weight")));
-    gpunn_tensor *loss = gpunn_set_name(gpunn_add(penalty, gpunn_sum(gpunn_square(by_weight), GPUNN_ALL, false)), "loss");
+        gpunn_grad(gpunn_sum(gpunn_square(gpunn_jvp(y, x, x)), GPUNN_ALL, false),
+                   gpunn_find(f->model, "c.weight")));
+    gpunn_tensor *loss = gpunn_set_name(
+        gpunn_add(penalty, gpunn_sum(gpunn_square(by_weight), GPUNN_ALL, false)), "loss");
     OK(f->dev, write_floats(x, values, N * 4 * 36));
     OK(f->dev, gpunn_forward(&loss, 1));
     const float expected = gpunn_item(loss);
@@ -532,9 +567,12 @@ static void test_zeros(void **state)
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
     gpunn_tensor *w = weight(f->model, "w", GPUNN_SHAPE(2), 1, 2);
     gpunn_tensor *beside = gpunn_add(gpunn_mul(gpunn_detach(gpunn_square(x)), w), gpunn_floor(x));
-    gpunn_tensor *none[] = {
-        gpunn_grad(beside, x),   gpunn_grad(x, beside),   gpunn_grad(gpunn_grad(gpunn_mul_scalar(x, 2), x), x),
-        gpunn_jvp(beside, x, x), gpunn_jvp(x, beside, x), gpunn_jvp(gpunn_jvp(gpunn_mul_scalar(x, 2), x, x), w, w)};
+    gpunn_tensor *none[] = {gpunn_grad(beside, x),
+                            gpunn_grad(x, beside),
+                            gpunn_grad(gpunn_grad(gpunn_mul_scalar(x, 2), x), x),
+                            gpunn_jvp(beside, x, x),
+                            gpunn_jvp(x, beside, x),
+                            gpunn_jvp(gpunn_jvp(gpunn_mul_scalar(x, 2), x, x), w, w)};
     OK(f->dev, write_floats(x, values, 4));
     OK(f->dev, gpunn_forward(none, COUNT(none)));
     for (int i = 0; i < COUNT(none); i++) {
@@ -555,51 +593,68 @@ static void test_shares(void **state)
 {
     fixture      *f = *state;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
-    gpunn_tensor *y = gpunn_tanh(x), *own = gpunn_square(y), *first = gpunn_grad(y, x), *again = gpunn_grad(y, x);
+    gpunn_tensor *y = gpunn_tanh(x), *own = gpunn_square(y), *first = gpunn_grad(y, x),
+                 *again = gpunn_grad(y, x);
     gpunn_tensor *second = gpunn_grad(first, x);
     int           squares = 0;
     assert_ptr_not_equal(first, again);
-    OK(f->dev, gpunn_model_summary(f->model, .outputs = {own, first, again, second}, .write = count_squares, .user = &squares));
+    OK(f->dev, gpunn_model_summary(f->model, .outputs = {own, first, again, second}, .write = count_squares,
+                                   .user = &squares));
     assert_int_equal(squares, 2); /* own, and that of 1 - y * y */
 }
 
 static void test_misuse(void **state)
 {
     fixture      *f = *state;
-    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 8, 8)), *by[2] = {x, x}, *got[2] = {x, x};
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 8, 8)),
+                 *by[2] = {x, x}, *got[2] = {x, x};
     gpunn_tensor *labels = gpunn_input(f->model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     gpunn_tensor *pooled = gpunn_max_pool2d(gpunn_sin(x), .kernel_size = 2);
     gpunn_tensor *normed = gpunn_batch_norm2d(gpunn_sin(x), "bn");
     const int     count = gpunn_parameter_count(f->model);
-    FAILS_NULL(f->dev, gpunn_grad(gpunn_tanh(pooled), x), GPUNN_ERR_UNSUPPORTED, "grad: max_pool2d has no derivative");
+    FAILS_NULL(f->dev, gpunn_grad(gpunn_tanh(pooled), x), GPUNN_ERR_UNSUPPORTED,
+               "grad: max_pool2d has no derivative");
     FAILS_NULL(f->dev, gpunn_grad(normed, x), GPUNN_ERR_UNSUPPORTED, "batch_norm 'bn'", "gpunn_grad's list");
     FAILS_NULL(f->dev, gpunn_grad(gpunn_dropout(x, 0.5f), x), GPUNN_ERR_UNSUPPORTED, "dropout");
-    FAILS_NULL(f->dev, gpunn_grad(gpunn_pad(x, .after = {0, 0, 1}, .mode = GPUNN_PAD_REFLECT), x), GPUNN_ERR_UNSUPPORTED, "pad");
+    FAILS_NULL(f->dev, gpunn_grad(gpunn_pad(x, .after = {0, 0, 1}, .mode = GPUNN_PAD_REFLECT), x),
+               GPUNN_ERR_UNSUPPORTED, "pad");
     FAILS_NULL(f->dev, gpunn_grad(x, labels), GPUNN_ERR_DTYPE, "grad: x is i64");
     FAILS_NULL(f->dev, gpunn_grad(labels, x), GPUNN_ERR_DTYPE, "grad: y is i64");
     FAILS_NULL(f->dev, gpunn_grad(x, (gpunn_tensor *)NULL), GPUNN_ERR_ARGUMENT, "x is NULL");
-    FAILS_NULL(f->dev, gpunn_grad(x, x, .grad_output = pooled), GPUNN_ERR_SHAPE, ".grad_output is [batch, 1, 4, 4]");
+    FAILS_NULL(f->dev, gpunn_grad(x, x, .grad_output = pooled), GPUNN_ERR_SHAPE,
+               ".grad_output is [batch, 1, 4, 4]");
     FAILS(f->dev, gpunn_grads(x, by, 0, got), GPUNN_ERR_ARGUMENT, "0 inputs are given");
     FAILS(f->dev, gpunn_grads(pooled, by, 2, got), GPUNN_ERR_UNSUPPORTED, "max_pool2d");
     assert_null(got[0]);
     assert_null(got[1]);
-    FAILS_NULL(f->dev, gpunn_jvp(gpunn_tanh(pooled), x, x), GPUNN_ERR_UNSUPPORTED, "jvp: max_pool2d has no derivative");
-    FAILS_NULL(f->dev, gpunn_jvp(normed, x, x), GPUNN_ERR_UNSUPPORTED, "batch_norm 'bn'", "gpunn_grad's list");
+    FAILS_NULL(f->dev, gpunn_jvp(gpunn_tanh(pooled), x, x), GPUNN_ERR_UNSUPPORTED,
+               "jvp: max_pool2d has no derivative");
+    FAILS_NULL(f->dev, gpunn_jvp(normed, x, x), GPUNN_ERR_UNSUPPORTED, "batch_norm 'bn'",
+               "gpunn_grad's list");
     FAILS_NULL(f->dev, gpunn_hvp(pooled, x, x), GPUNN_ERR_UNSUPPORTED, "max_pool2d");
     FAILS_NULL(f->dev, gpunn_jvp(labels, x, x), GPUNN_ERR_DTYPE, "jvp: y is i64");
     FAILS_NULL(f->dev, gpunn_jvp(x, x, pooled), GPUNN_ERR_SHAPE, "jvp: v is [batch, 1, 4, 4]");
     FAILS_NULL(f->dev, gpunn_hvp(x, x, (gpunn_tensor *)NULL), GPUNN_ERR_ARGUMENT, "hvp: v is NULL");
-    FAILS_NULL(f->dev, gpunn_laplacian(x, gpunn_sum(x, GPUNN_ALL, false)), GPUNN_ERR_SHAPE, "laplacian: x is []");
-    gpunn_tensor *rows = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 64)), *sum = gpunn_sum(rows, GPUNN_AXES(1), false);
-    FAILS_NULL(f->dev, gpunn_laplacian(sum, x), GPUNN_ERR_SHAPE, "x is [batch, 1, 8, 8]", "[samples, coordinates]");
-    FAILS_NULL(f->dev, gpunn_laplacian(rows, rows, .gradient = got), GPUNN_ERR_SHAPE, "laplacian: y is [batch, 64], but x is");
+    FAILS_NULL(f->dev, gpunn_laplacian(x, gpunn_sum(x, GPUNN_ALL, false)), GPUNN_ERR_SHAPE,
+               "laplacian: x is []");
+    gpunn_tensor *rows = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 64)),
+                 *sum = gpunn_sum(rows, GPUNN_AXES(1), false);
+    FAILS_NULL(f->dev, gpunn_laplacian(sum, x), GPUNN_ERR_SHAPE, "x is [batch, 1, 8, 8]",
+               "[samples, coordinates]");
+    FAILS_NULL(f->dev, gpunn_laplacian(rows, rows, .gradient = got), GPUNN_ERR_SHAPE,
+               "laplacian: y is [batch, 64], but x is");
     assert_null(got[0]);
-    FAILS_NULL(f->dev, gpunn_laplacian(gpunn_sum(rows, GPUNN_ALL, false), rows), GPUNN_ERR_SHAPE, "y is []", "for each row");
-    FAILS_NULL(f->dev, gpunn_laplacian(sum, rows, .coordinates = 65), GPUNN_ERR_ARGUMENT, ".coordinates is 65, but x has 64");
-    FAILS_NULL(f->dev, gpunn_laplacian(sum, rows, .coordinates = -1), GPUNN_ERR_ARGUMENT, ".coordinates is -1");
-    gpunn_tensor *wide = gpunn_sum(gpunn_max_pool2d(gpunn_reshape(rows, GPUNN_SHAPE(GPUNN_BATCH, 1, 8, 8)), .kernel_size = 8),
-                                   GPUNN_AXES(1, 2), false);
-    FAILS_NULL(f->dev, gpunn_laplacian(wide, rows), GPUNN_ERR_UNSUPPORTED, "laplacian: max_pool2d has no derivative");
+    FAILS_NULL(f->dev, gpunn_laplacian(gpunn_sum(rows, GPUNN_ALL, false), rows), GPUNN_ERR_SHAPE, "y is []",
+               "for each row");
+    FAILS_NULL(f->dev, gpunn_laplacian(sum, rows, .coordinates = 65), GPUNN_ERR_ARGUMENT,
+               ".coordinates is 65, but x has 64");
+    FAILS_NULL(f->dev, gpunn_laplacian(sum, rows, .coordinates = -1), GPUNN_ERR_ARGUMENT,
+               ".coordinates is -1");
+    gpunn_tensor *wide = gpunn_sum(
+        gpunn_max_pool2d(gpunn_reshape(rows, GPUNN_SHAPE(GPUNN_BATCH, 1, 8, 8)), .kernel_size = 8),
+        GPUNN_AXES(1, 2), false);
+    FAILS_NULL(f->dev, gpunn_laplacian(wide, rows), GPUNN_ERR_UNSUPPORTED,
+               "laplacian: max_pool2d has no derivative");
     assert_int_equal(gpunn_parameter_count(f->model), count);
 }
 
@@ -613,7 +668,8 @@ static void test_allocations(void **state)
         f->memory.fail_at = f->memory.calls + at;
         made = gpunn_laplacian(u, x);
         f->memory.fail_at = 0;
-        if (made == NULL) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        if (made == NULL)
+            check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
     }
     assert_non_null(made);
 }

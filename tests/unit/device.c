@@ -1,4 +1,5 @@
-/* Devices, errors and their sentences, the life of models, initial values, independence of threads and devices. */
+/* Devices, errors and their sentences, the life of models, initial values, independence of threads and
+ * devices. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include "../test.h"
 
@@ -12,7 +13,8 @@ static void test_names(void **state)
     (void)state;
     assert_string_equal(gpunn_status_name(GPUNN_OK), "GPUNN_OK: ok");
     assert_string_equal(gpunn_status_name(GPUNN_ERR_SHAPE), "GPUNN_ERR_SHAPE: shapes do not fit");
-    for (int i = -3; i < GPUNN_STATUS_COUNT + 3; i++) assert_true(strlen(gpunn_status_name((gpunn_status)i)) > 4);
+    for (int i = -3; i < GPUNN_STATUS_COUNT + 3; i++)
+        assert_true(strlen(gpunn_status_name((gpunn_status)i)) > 4);
     assert_int_equal(gpunn_dtype_size(GPUNN_F32), 4);
     assert_int_equal(gpunn_dtype_size(GPUNN_BF16), 2);
     assert_int_equal(gpunn_dtype_size(GPUNN_I64), 8);
@@ -121,7 +123,8 @@ static void test_first_error_wins(void **state)
     assert_string_equal(gpunn_error(dev), "");
     FAILS_NULL(dev, gpunn_add(NULL, x), GPUNN_ERR_ARGUMENT, "add", "NULL"); /* unless it comes from nowhere */
     assert_null(gpunn_conv2d(NULL, "c", .out_channels = 1, .kernel_size = 1));
-    assert_non_null(gpunn_linear(x, "fc1", .out_features = 5)); /* the failed call left nothing behind, not even its name */
+    /* the failed call left nothing behind, not even its name */
+    assert_non_null(gpunn_linear(x, "fc1", .out_features = 5));
     gpunn_model_destroy(model);
     gpunn_device_close(dev);
 }
@@ -180,24 +183,29 @@ static void test_sentences(void **state)
     FAILS_NULL(dev, gpunn_input(m, "x", GPUNN_F32, GPUNN_SHAPE(3)), GPUNN_ERR_ARGUMENT, "x");
     FAILS_NULL(dev, gpunn_input(m, "", GPUNN_F32, GPUNN_SHAPE(3)), GPUNN_ERR_ARGUMENT, "name");
     FAILS_NULL(dev, gpunn_input(m, "h", GPUNN_F16, GPUNN_SHAPE(3)), GPUNN_ERR_DTYPE, "f16");
-    FAILS_NULL(dev, gpunn_input(m, "b2", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, GPUNN_BATCH)), GPUNN_ERR_SHAPE, "b2");
-    FAILS_NULL(dev, gpunn_input(m, "huge", GPUNN_F32, GPUNN_SHAPE(INT64_MAX / 2, INT64_MAX / 2)), GPUNN_ERR_SHAPE, "huge");
+    FAILS_NULL(dev, gpunn_input(m, "b2", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, GPUNN_BATCH)), GPUNN_ERR_SHAPE,
+               "b2");
+    FAILS_NULL(dev, gpunn_input(m, "huge", GPUNN_F32, GPUNN_SHAPE(INT64_MAX / 2, INT64_MAX / 2)),
+               GPUNN_ERR_SHAPE, "huge");
     FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .kernel_size = 3), GPUNN_ERR_ARGUMENT, "conv1", "out_channels");
     FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4), GPUNN_ERR_ARGUMENT, "conv1", "kernel_size");
-    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .groups = 4), GPUNN_ERR_ARGUMENT, "conv2d",
-               "conv1", "6", "4");
-    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 15), GPUNN_ERR_SHAPE, "conv2d", "conv1", "15",
-               "14");
-    FAILS_NULL(dev, gpunn_conv2d(v, "conv1", .out_channels = 4, .kernel_size = 3), GPUNN_ERR_SHAPE, "conv2d", "conv1", "5");
-    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .stride = -1), GPUNN_ERR_ARGUMENT, "conv1",
-               "stride");
-    FAILS_NULL(dev, gpunn_conv2d(k, "conv1", .out_channels = 4, .kernel_size = 3), GPUNN_ERR_DTYPE, "conv1", "i64");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .groups = 4),
+               GPUNN_ERR_ARGUMENT, "conv2d", "conv1", "6", "4");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 15), GPUNN_ERR_SHAPE, "conv2d",
+               "conv1", "15", "14");
+    FAILS_NULL(dev, gpunn_conv2d(v, "conv1", .out_channels = 4, .kernel_size = 3), GPUNN_ERR_SHAPE, "conv2d",
+               "conv1", "5");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .stride = -1),
+               GPUNN_ERR_ARGUMENT, "conv1", "stride");
+    FAILS_NULL(dev, gpunn_conv2d(k, "conv1", .out_channels = 4, .kernel_size = 3), GPUNN_ERR_DTYPE, "conv1",
+               "i64");
     FAILS_NULL(dev, gpunn_linear(v, NULL, .out_features = 3), GPUNN_ERR_ARGUMENT, "name");
     FAILS_NULL(dev, gpunn_linear(v, "fc"), GPUNN_ERR_ARGUMENT, "linear", "fc", "out_features");
     FAILS_NULL(dev, gpunn_add(x, v), GPUNN_ERR_SHAPE, "add", "14", "5");
     FAILS_NULL(dev, gpunn_add(v, k), GPUNN_ERR_DTYPE, "add", "i64");
     FAILS_NULL(dev, gpunn_max_pool2d(x, .kernel_size = 0), GPUNN_ERR_ARGUMENT, "max_pool2d", "kernel_size");
-    FAILS_NULL(dev, gpunn_max_pool2d(x, .kernel_size = 2, .padding = 2), GPUNN_ERR_ARGUMENT, "max_pool2d", "padding");
+    FAILS_NULL(dev, gpunn_max_pool2d(x, .kernel_size = 2, .padding = 2), GPUNN_ERR_ARGUMENT, "max_pool2d",
+               "padding");
     FAILS_NULL(dev, gpunn_batch_norm1d(x, "bn"), GPUNN_ERR_SHAPE, "batch_norm", "bn");
     FAILS_NULL(dev, gpunn_batch_norm2d(v, "bn"), GPUNN_ERR_SHAPE, "batch_norm", "bn");
     FAILS_NULL(dev, gpunn_dropout(v, 1.5f), GPUNN_ERR_ARGUMENT, "dropout", "1.5");
@@ -214,8 +222,9 @@ static void test_sentences(void **state)
     FAILS_NULL(dev, gpunn_cast(v, GPUNN_BF16), GPUNN_ERR_DTYPE, "cast", "bf16");
     FAILS_NULL(dev, gpunn_expr("x +", &v, 1), GPUNN_ERR_ARGUMENT, "x +");
     FAILS_NULL(dev, gpunn_expr("frobnicate(x)", &v, 1), GPUNN_ERR_ARGUMENT, "frobnicate");
-    FAILS_NULL(dev, gpunn_parameter(m, "p", GPUNN_SHAPE(GPUNN_BATCH, 2), ((gpunn_init){GPUNN_INIT_ZEROS, 0, 0})), GPUNN_ERR_SHAPE,
-               "p");
+    FAILS_NULL(dev,
+               gpunn_parameter(m, "p", GPUNN_SHAPE(GPUNN_BATCH, 2), ((gpunn_init){GPUNN_INIT_ZEROS, 0, 0})),
+               GPUNN_ERR_SHAPE, "p");
     FAILS_NULL(dev, gpunn_set_name(gpunn_relu(v), "x"), GPUNN_ERR_ARGUMENT, "x");
     gpunn_tensor *fc = MADE(dev, gpunn_linear(v, "fc", .out_features = 3));
     FAILS_NULL(dev, gpunn_linear(v, "fc", .out_features = 3), GPUNN_ERR_ARGUMENT, "fc");
@@ -238,7 +247,8 @@ static void test_sentences(void **state)
     FAILS(dev, gpunn_read(fc, four, 48), GPUNN_ERR_STATE, "gpunn_forward");
     OK(dev, gpunn_forward(&fc, 1));
     FAILS(dev, gpunn_read(fc, four, 12), GPUNN_ERR_SHAPE, "12", "48");
-    FAILS(dev, gpunn_read_grad(gpunn_find(m, "fc.weight"), four, 60), GPUNN_ERR_STATE, "fc.weight", "gpunn_backward");
+    FAILS(dev, gpunn_read_grad(gpunn_find(m, "fc.weight"), four, 60), GPUNN_ERR_STATE, "fc.weight",
+          "gpunn_backward");
 }
 
 /* ---- initial values ---- */
@@ -278,8 +288,9 @@ static void test_init(void **state)
         const double mean = sum / (double)n, error = kinds[i].deviation / sqrt((double)n);
         for (int64_t k = 0; k < n; k++) squares += (values[k] - mean) * (values[k] - mean);
         const double deviation = sqrt(squares / (double)n);
-        if (!(fabs(mean - kinds[i].mean) <= 4 * error) || !(fabs(deviation - kinds[i].deviation) <= 4 * error) ||
-            !(low >= kinds[i].low - 1e-7) || !(high <= kinds[i].high + 1e-7))
+        if (!(fabs(mean - kinds[i].mean) <= 4 * error) ||
+            !(fabs(deviation - kinds[i].deviation) <= 4 * error) || !(low >= kinds[i].low - 1e-7) ||
+            !(high <= kinds[i].high + 1e-7))
             fail_msg("%s: mean %g, deviation %g, from %g to %g", kinds[i].name, mean, deviation, low, high);
         free(values);
     }
@@ -330,8 +341,10 @@ static void test_threads_large(void **state)
         gpunn_model  *model = gpunn_model_create(dev);
         gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 16, 24, 24));
         gpunn_tensor *h = gpunn_rms_norm(gpunn_layer_norm(x, "ln"), "rms", .dims = 2);
-        h = gpunn_gelu(gpunn_batch_norm2d(gpunn_conv2d(h, "c1", .out_channels = 24, .kernel_size = 3, .padding = 1), "bn"));
-        h = gpunn_max_pool2d(gpunn_conv2d(h, "c2", .out_channels = 32, .kernel_size = 3, .stride = 2), .kernel_size = 2);
+        h = gpunn_gelu(gpunn_batch_norm2d(
+            gpunn_conv2d(h, "c1", .out_channels = 24, .kernel_size = 3, .padding = 1), "bn"));
+        h = gpunn_max_pool2d(gpunn_conv2d(h, "c2", .out_channels = 32, .kernel_size = 3, .stride = 2),
+                             .kernel_size = 2);
         h = gpunn_softmax(gpunn_linear(gpunn_flatten(h), "fc", .out_features = 300), 1);
         gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(h), GPUNN_ALL, false));
         gpunn_optimizer *opt = gpunn_sgd(model, .lr = 0.5f, .momentum = 0.9f);
@@ -382,7 +395,7 @@ static void test_interleaved(void **state)
     }
 }
 
-/* ---- a device's threads ---------------------------------------------------------------------------------------------- */
+/* ---- a device's threads -------------------------------------------------------------------------------- */
 static int thread_count(void)
 {
     int            count = 0;
@@ -394,7 +407,8 @@ static int thread_count(void)
     return count;
 }
 
-/* A thread that has been joined may be listed for a moment more; one that stays fails the test after ten seconds. */
+/* A thread that has been joined may be listed for a moment more; one that stays fails the test after ten
+ * seconds. */
 static void check_threads(int wanted)
 {
     const struct timespec moment = {0, 1000000};
@@ -403,11 +417,13 @@ static void check_threads(int wanted)
 }
 
 static int threads_left = -1; /* so many more can be started; below 0: any */
-int        pthread_create(pthread_t *__newthread, const pthread_attr_t *__attr, void *(*__start_routine)(void *), void *__arg)
+int pthread_create(pthread_t *__newthread, const pthread_attr_t *__attr, void *(*__start_routine)(void *),
+                   void *__arg)
 {
     if (threads_left == 0) return EAGAIN;
     if (threads_left > 0) threads_left--;
-    int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+    int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT,
+                                                                                        "pthread_create");
     return real(__newthread, __attr, __start_routine, __arg);
 }
 
@@ -444,7 +460,8 @@ static int team_forward(const gpunn_custom_call *call)
     return 0;
 }
 
-/* A program's function on the device's threads, which end with the device; without enough of them it is told how many there are. */
+/* A program's function on the device's threads, which end with the device; without enough of them it is told
+ * how many there are. */
 static void test_teams(void **state)
 {
     (void)state;
@@ -470,7 +487,8 @@ static void test_teams(void **state)
         int total = 0;
         for (int i = 0; i < TEAM; i++) total += work.ran[i];
         int expected = 0;
-        for (int round = 0; round < ROUNDS; round++) expected += 2 + round % (TEAM - 1) < most ? 2 + round % (TEAM - 1) : most;
+        for (int round = 0; round < ROUNDS; round++)
+            expected += 2 + round % (TEAM - 1) < most ? 2 + round % (TEAM - 1) : most;
         assert_int_equal(work.ran[0], ROUNDS);
         assert_int_equal(total, expected);
         assert_int_equal(work.inner, total);
@@ -491,13 +509,15 @@ static void test_memory_limit(void **state)
     gpunn_device *dev = gpunn_device_open(ON(first_backend()), .memory_limit = 200000);
     gpunn_model  *model = gpunn_model_create(dev);
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 100));
-    gpunn_tensor *y = MADE(dev, gpunn_linear(gpunn_relu(gpunn_linear(x, "a", .out_features = 50)), "b", .out_features = 50));
-    float        *values = test_randoms(1000 * 100, 1, 1);
+    gpunn_tensor *y = MADE(
+        dev, gpunn_linear(gpunn_relu(gpunn_linear(x, "a", .out_features = 50)), "b", .out_features = 50));
+    float *values = test_randoms(1000 * 100, 1, 1);
     FAILS(dev, gpunn_write(x, values, 1000 * 400), GPUNN_ERR_MEMORY, "memory_limit", "200000");
     assert_true(gpunn_memory_allocated(dev) <= 200000);
     OK(dev, gpunn_write(x, values, 20 * 400));
     OK(dev, gpunn_forward(&y, 1));
-    OK(dev, gpunn_write(x, values, gpunn_device_type(dev) == GPUNN_DEVICE_CPU ? 130 * 400 : 250 * 400)); /* packs no weights */
+    /* packs no weights */
+    OK(dev, gpunn_write(x, values, gpunn_device_type(dev) == GPUNN_DEVICE_CPU ? 130 * 400 : 250 * 400));
     FAILS(dev, gpunn_forward(&y, 1), GPUNN_ERR_MEMORY, "memory_limit");
     OK(dev, gpunn_write(x, values, 20 * 400));
     OK(dev, gpunn_forward(&y, 1));
@@ -549,8 +569,9 @@ static void closing_orders(void **state)
         int64_t         *t;
         net_data(8, 1, &x, &t);
         gpunn_loader *loader = MADE(
-            dev, gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = 8,
-                                     .batch_size = 4, .workers = 1));
+            dev,
+            gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}},
+                                .count = 8, .batch_size = 4, .workers = 1));
         assert_true(gpunn_next(loader));
         OK(dev, gpunn_train_step(opt, n.loss));
         w.count = 0;
@@ -569,7 +590,8 @@ static void closing_orders(void **state)
                 assert_int_equal(gpunn_train_step(opt, n.loss), GPUNN_OK);
             }
         }
-        if (w.count != expected) fail_msg("order %d: %d warnings for %d, the last: %s", order, w.count, expected, w.last);
+        if (w.count != expected)
+            fail_msg("order %d: %d warnings for %d, the last: %s", order, w.count, expected, w.last);
         free(x), free(t);
         test_memory_check(&w.memory);
     }
@@ -579,7 +601,8 @@ static void closing_orders(void **state)
 static void moved_from_closed(void **state)
 {
     fixture      *f = *state;
-    gpunn_device *dev = gpunn_device_open(ON(f->backend), .threads = 1, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_device *dev = gpunn_device_open(ON(f->backend), .threads = 1, .realloc_fn = hook_realloc,
+                                          .user = &f->memory);
     gpunn_model  *model = gpunn_model_create(dev);
     (void)net_make(model);
     gpunn_device_close(dev);
@@ -604,14 +627,17 @@ static void forked_open(forked *t, const test_backend *backend, const float *sam
 {
     memset(t, 0, sizeof *t);
     test_memory_init(&t->memory);
-    t->dev = gpunn_device_open(ON(backend), .threads = 3, .seed = 1, .realloc_fn = hook_realloc, .user = &t->memory);
+    t->dev = gpunn_device_open(ON(backend), .threads = 3, .seed = 1, .realloc_fn = hook_realloc,
+                               .user = &t->memory);
     assert_non_null(t->dev);
     t->model = gpunn_model_create(t->dev);
     gpunn_tensor *x = gpunn_input(t->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, FORK_WIDTH));
-    t->loss = MADE(t->dev, gpunn_mean(gpunn_square(gpunn_linear(x, "fc", .out_features = FORK_WIDTH)), GPUNN_ALL, false));
+    t->loss = MADE(t->dev, gpunn_mean(gpunn_square(gpunn_linear(x, "fc", .out_features = FORK_WIDTH)),
+                                      GPUNN_ALL, false));
     t->opt = MADE(t->dev, gpunn_adam(t->model));
-    t->loader = MADE(t->dev, gpunn_loader_create(t->model, .fields = {{.input = x, .samples = samples}}, .count = FORK_SAMPLES,
-                                                 .batch_size = FORK_BATCH, .shuffle = true, .workers = 2));
+    t->loader = MADE(t->dev, gpunn_loader_create(t->model, .fields = {{.input = x, .samples = samples}},
+                                                 .count = FORK_SAMPLES, .batch_size = FORK_BATCH,
+                                                 .shuffle = true, .workers = 2));
 }
 
 /* So many of the epoch's batches, or those that are left. */
@@ -638,7 +664,8 @@ static bool forked_close(forked *t)
 static bool forked_refuses(forked *t)
 {
     float loss;
-    bool  refuses = forked_train(t, FORK_BATCHES) == GPUNN_ERR_DEVICE && strstr(gpunn_error(t->dev), "forked") != NULL;
+    bool  refuses = forked_train(t, FORK_BATCHES) == GPUNN_ERR_DEVICE &&
+                   strstr(gpunn_error(t->dev), "forked") != NULL;
     gpunn_clear_error(t->dev);
     refuses = refuses && gpunn_train_step(t->opt, t->loss) == GPUNN_ERR_DEVICE;
     gpunn_clear_error(t->dev);
@@ -652,7 +679,9 @@ static int forked_child(forked *t, bool computes, int pipe)
 {
     (void)alarm(120);
     if (computes && gpunn_device_type(t->dev) == GPUNN_DEVICE_CUDA && !forked_refuses(t)) return 1;
-    if (computes && gpunn_device_type(t->dev) == GPUNN_DEVICE_CPU && forked_train(t, FORK_BATCHES) != GPUNN_OK) return 2;
+    if (computes && gpunn_device_type(t->dev) == GPUNN_DEVICE_CPU &&
+        forked_train(t, FORK_BATCHES) != GPUNN_OK)
+        return 2;
     if (write(pipe, t->loss_of, sizeof t->loss_of) != (ssize_t)sizeof t->loss_of) return 3;
     return forked_close(t) ? 0 : 4;
 }

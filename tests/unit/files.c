@@ -1,4 +1,5 @@
-/* Weights, checkpoints and dataset readers: round trips, damaged files, failing disks and failing memory. Build it with
+/* Weights, checkpoints and dataset readers: round trips, damaged files, failing disks and failing memory.
+ * Build it with
  * -DGPUNN_ZLIB when the library is: then .gz files are made and read too. */
 #include "../test.h"
 
@@ -61,7 +62,8 @@ static void check_weights(fixture *f, const float *expected)
 }
 
 /* Every bit pattern that a careless conversion would change. */
-static const uint32_t odd_bits[6] = {0x7fc12345u, 0xff800001u, 0x80000000u, 0x00000001u, 0x7f800000u, 0x3f800001u};
+static const uint32_t odd_bits[6] = {0x7fc12345u, 0xff800001u, 0x80000000u,
+                                     0x00000001u, 0x7f800000u, 0x3f800001u};
 
 static void set_odd(fixture *f)
 {
@@ -88,8 +90,10 @@ static void weights_round_trip(void **state)
     memcpy(&header, file, 8);
     assert_int_equal(header % 8, 0); /* tensors are aligned */
     assert_int_equal(8 + header + bytes, size);
-    assert_memory_equal(
-        file + 8, "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}", 87);
+    assert_memory_equal(file + 8,
+                        "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],"
+                        "\"data_offsets\":[0,24]}",
+                        87);
     free(file);
     free(before);
     assert_int_equal(unlink(path), 0);
@@ -98,7 +102,8 @@ static void weights_round_trip(void **state)
 static void weights_odd_names(void **state)
 {
     static const char *const names[] = {
-        "quote\"", "back\\slash", "control\x01\n\x1f", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", " ", "/", "a", "a.", "__metadata"};
+        "quote\"", "back\\slash", "control\x01\n\x1f", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", " ", "/",
+        "a",       "a.",          "__metadata"};
     fixture    *f = *state;
     const char *path = test_path(f, "n.safetensors");
     for (int i = 0; i < COUNT(names); i++) {
@@ -107,7 +112,8 @@ static void weights_odd_names(void **state)
     }
     OK(f->dev, gpunn_save(f->model, path));
     float zero[2] = {0}, value[2];
-    for (int i = 0; i < COUNT(names); i++) OK(f->dev, gpunn_write(gpunn_parameter_at(f->model, i), zero, sizeof zero));
+    for (int i = 0; i < COUNT(names); i++)
+        OK(f->dev, gpunn_write(gpunn_parameter_at(f->model, i), zero, sizeof zero));
     OK(f->dev, gpunn_load(f->model, path));
     for (int i = 0; i < COUNT(names); i++) {
         OK(f->dev, gpunn_read(gpunn_parameter_at(f->model, i), value, sizeof value));
@@ -135,7 +141,8 @@ static void weights_dtypes(void **state)
               {0x3f80, 0xc000, 0x7f80, 0x0001}};
     put_archive(
         path,
-        "{\"h\":{\"dtype\":\"F16\",\"shape\":[8],\"data_offsets\":[32,48]}, \"d\" : {\"shape\" : [ 4 ], \"data_offsets\":[0 ,32],"
+        "{\"h\":{\"dtype\":\"F16\",\"shape\":[8],\"data_offsets\":[32,48]}, \"d\" : {\"shape\" : [ 4 ], "
+        "\"data_offsets\":[0 ,32],"
         "\"dtype\":\"F64\"},\n\t\"b\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[48,56]}}   ",
         &data, 56);
     OK(f->dev, gpunn_load(f->model, path));
@@ -160,9 +167,10 @@ typedef struct stored {
     int         bytes;
     bool        is_signed;
 } stored;
-static const stored stored_types[] = {{"F8_E4M3", 1, false}, {"F8_E5M2", 1, false}, {"I8", 1, true},   {"I16", 2, true},
-                                      {"I32", 4, true},      {"I64", 8, true},      {"U8", 1, false},  {"U16", 2, false},
-                                      {"U32", 4, false},     {"U64", 8, false},     {"BOOL", 1, false}};
+static const stored stored_types[] = {{"F8_E4M3", 1, false}, {"F8_E5M2", 1, false}, {"I8", 1, true},
+                                      {"I16", 2, true},      {"I32", 4, true},      {"I64", 8, true},
+                                      {"U8", 1, false},      {"U16", 2, false},     {"U32", 4, false},
+                                      {"U64", 8, false},     {"BOOL", 1, false}};
 
 /* sign * 2^exponent * mantissa; E4M3 has a bias of 7 and E5M2 one of 15. */
 static double value_of_f8(bool e5m2, int byte)
@@ -196,14 +204,18 @@ static float value_stored(const stored *type, uint64_t bits)
 /* Element i: all patterns of 8 bits and, of wider types, what rounds in each way. */
 static uint64_t pattern_of(const stored *type, int i)
 {
-    static const uint64_t odd[] = {0x1000001,          0x1000002,          0x1000003,          0x7fffffffffffffff,
-                                   0x8000000000000000, 0x8000008000000000, 0x8000008000000001, 0xffffff7fffffffff,
-                                   0xffffffffffffffff, 0xffffff8000000000, 0x7fffffbf00000000};
+    static const uint64_t odd[] = {0x1000001,          0x1000002,          0x1000003,
+                                   0x7fffffffffffffff, 0x8000000000000000, 0x8000008000000000,
+                                   0x8000008000000001, 0xffffff7fffffffff, 0xffffffffffffffff,
+                                   0xffffff8000000000, 0x7fffffbf00000000};
     const uint64_t        wide = i < COUNT(odd) ? odd[i] : (uint64_t)i * 0x9e3779b97f4a7c15u;
-    return type->bytes == 1 ? (uint64_t)i : type->bytes == 8 ? wide : wide & ((UINT64_C(1) << 8 * type->bytes) - 1);
+    return type->bytes == 1   ? (uint64_t)i
+           : type->bytes == 8 ? wide
+                              : wide & ((UINT64_C(1) << 8 * type->bytes) - 1);
 }
 
-enum { PATTERNS = 256, TAIL = 5 }; /* a row of all patterns, and one of an odd length, whose next tensor is not aligned */
+/* a row of all patterns, and one of an odd length, whose next tensor is not aligned */
+enum { PATTERNS = 256, TAIL = 5 };
 
 /* A file with the tensors "w0", ... of one stored type each: [2, 128], behind [5] of the next type. */
 static void put_stored(const char *path)
@@ -218,14 +230,15 @@ static void put_stored(const char *path)
         for (int i = 0; i < count; i++)
             for (int b = 0; b < type->bytes; b++) data[at++] = (unsigned char)(pattern_of(type, i) >> 8 * b);
         (void)snprintf(header + strlen(header), sizeof header - strlen(header),
-                       "%s\"w%d\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", k ? "," : "", k, type->type,
-                       k % 2 ? "[5]" : "[2,128]", begin, at);
+                       "%s\"w%d\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", k ? "," : "",
+                       k, type->type, k % 2 ? "[5]" : "[2,128]", begin, at);
     }
     strcat(header, "}");
     put_archive(path, header, data, at);
 }
 
-/* Weights for put_stored's file; those of an even number are matrices of products, which 16-bit models keep in 16 bits. */
+/* Weights for put_stored's file; those of an even number are matrices of products, which 16-bit models keep
+ * in 16 bits. */
 static void stored_model(gpunn_device *dev, gpunn_model *model)
 {
     gpunn_init    normal = {GPUNN_INIT_NORMAL, 0, 1};
@@ -233,7 +246,8 @@ static void stored_model(gpunn_device *dev, gpunn_model *model)
     char          name[8];
     for (int k = 0; k < 2 * COUNT(stored_types); k++) {
         (void)snprintf(name, sizeof name, "w%d", k);
-        gpunn_tensor *w = MADE(dev, gpunn_parameter(model, name, k % 2 ? GPUNN_SHAPE(5) : GPUNN_SHAPE(2, 128), normal));
+        gpunn_tensor *w = MADE(
+            dev, gpunn_parameter(model, name, k % 2 ? GPUNN_SHAPE(5) : GPUNN_SHAPE(2, 128), normal));
         if (k % 2 == 0) MADE(dev, gpunn_linear(x, name, .out_features = 2, .weight = w, .no_bias = true));
     }
 }
@@ -249,12 +263,15 @@ static void check_stored(gpunn_device *dev, gpunn_model *model, double rounding,
         assert_int_equal(n, k % 2 ? TAIL : PATTERNS);
         for (int i = 0; i < n; i++) {
             const float expected = value_stored(&stored_types[k / 2], pattern_of(&stored_types[k / 2], i));
-            const bool  same = isnan(expected) ? isnan(value[i])
-                                               : value[i] == expected && !signbit(value[i]) == !signbit(expected);
-            const bool  near = rounding > 0 && fabs((double)value[i] - (double)expected) <= rounding * fabs((double)expected);
-            const bool  over = rounding > 0 && fabs((double)expected) > largest && isinf(value[i]);
+            const bool  same = isnan(expected)
+                                   ? isnan(value[i])
+                                   : value[i] == expected && !signbit(value[i]) == !signbit(expected);
+            const bool  near = rounding > 0 &&
+                              fabs((double)value[i] - (double)expected) <= rounding * fabs((double)expected);
+            const bool over = rounding > 0 && fabs((double)expected) > largest && isinf(value[i]);
             if (!same && !near && !over)
-                fail_msg("%s, element %d: %.9g instead of %.9g", stored_types[k / 2].type, i, (double)value[i], (double)expected);
+                fail_msg("%s, element %d: %.9g instead of %.9g", stored_types[k / 2].type, i,
+                         (double)value[i], (double)expected);
         }
         free(value);
     }
@@ -278,13 +295,16 @@ static void other_dtypes(void **state)
     static const struct {
         gpunn_precision precision;
         double          rounding, largest;
-    } kinds[] = {{GPUNN_PRECISION_F32, 0, 0}, {GPUNN_PRECISION_BF16, 0x1p-8, 3.4e38}, {GPUNN_PRECISION_F16, 0x1p-11, 65504}};
+    } kinds[] = {{GPUNN_PRECISION_F32, 0, 0},
+                 {GPUNN_PRECISION_BF16, 0x1p-8, 3.4e38},
+                 {GPUNN_PRECISION_F16, 0x1p-11, 65504}};
     fixture    *f = *state;
     const char *path = test_path(f, "t.safetensors");
     warnings    heard = {0, ""};
     put_stored(path);
     for (int i = 0; i < COUNT(kinds); i++) {
-        gpunn_device *dev = MADE(f->dev, gpunn_device_open(ON(f->backend), .log_fn = take_warning, .user = &heard));
+        gpunn_device *dev = MADE(f->dev,
+                                 gpunn_device_open(ON(f->backend), .log_fn = take_warning, .user = &heard));
         gpunn_model  *model = gpunn_model_create(dev, .precision = kinds[i].precision, .inference = i > 0);
         stored_model(dev, model);
         for (int again = 0; again < 2; again++) { /* piece by piece to the device, then over weights in use */
@@ -312,7 +332,8 @@ static void arrays_other_dtypes(void **state)
         gpunn_array   array;
         (void)snprintf(name, sizeof name, "w%d", k);
         if (strcmp(type->type, "U64") == 0) {
-            FAILS(f->dev, gpunn_read_safetensors(f->dev, path, name, &array), GPUNN_ERR_UNSUPPORTED, "of type U64");
+            FAILS(f->dev, gpunn_read_safetensors(f->dev, path, name, &array), GPUNN_ERR_UNSUPPORTED,
+                  "of type U64");
             continue;
         }
         OK(f->dev, gpunn_read_safetensors(f->dev, path, name, &array));
@@ -350,15 +371,18 @@ static void weights_partial(void **state)
     for (int i = 0; i < 16; i++) data[i] = (float)i;
     small_model(f);
     put_archive(path,
-                "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],"
+                "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"F32\","
+                "\"shape\":[2,2],"
                 "\"data_offsets\":[24,40]},"
                 "\"bn.num_batches_tracked\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[40,48]},"
-                "\"bn.weight\":{\"dtype\":\"C64\",\"shape\":[2],\"data_offsets\":[48,64]},\"new\\u001b\\u00e9\":{\"dtype\":"
+                "\"bn.weight\":{\"dtype\":\"C64\",\"shape\":[2],\"data_offsets\":[48,64]},"
+                "\"new\\u001b\\u00e9\":{\"dtype\":"
                 "\"F7\",\"shape\":[0,1,2,3,4,5,6,7,8,9],"
                 "\"data_offsets\":[64,64]}}",
                 data, 64);
     float *before = all_weights(f, &bytes);
-    FAILS(f->dev, gpunn_load(f->model, path), GPUNN_ERR_SHAPE, "b: file [2, 2], model [4]", "and 6 more", ".partial = true");
+    FAILS(f->dev, gpunn_load(f->model, path), GPUNN_ERR_SHAPE, "b: file [2, 2], model [4]", "and 6 more",
+          ".partial = true");
     check_weights(f, before);
 
     lines l = {0, {""}};
@@ -426,9 +450,11 @@ static const char *const bad_headers[] = {
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387910],\"data_offsets\":[0,24]}}",
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296,6],\"data_offsets\":[0,24]}}",
     "{\"a\":{\"dtype\":\"X\",\"shape\":[2,3],\"data_offsets\":[0,9223372036854775807]}}",
-    "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\"c\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":["
+    "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\"c\":{\"dtype\":\"F32\",\"shape\":[2],"
+    "\"data_offsets\":["
     "16,24]}}",
-    "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\"c\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[8,"
+    "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\"c\":{\"dtype\":\"F32\",\"shape\":[4],"
+    "\"data_offsets\":[8,"
     "24]}}",
     "{\"__metadata__\":{\"a\":1}," A "}",
     "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}," A "}",
@@ -454,7 +480,8 @@ static const char *const bad_headers[] = {
 /* What the safetensors library reads, too. */
 static const char *const good_headers[] = {
     "{\"__metadata__\":null," A "}",
-    "{\"a\":{\"note\":{\"b\":[1.5,{},[],null]},\"dtype\":\"F32\",\"shape\":[2,3],\"x\":true,\"data_offsets\":[0,24]}}",
+    "{\"a\":{\"note\":{\"b\":[1.5,{},[],null]},\"dtype\":\"F32\",\"shape\":[2,3],\"x\":true,\"data_offsets\":"
+    "[0,24]}}",
     "{" A "}",
 };
 
@@ -473,8 +500,10 @@ static void weights_bad_headers(void **state)
     float *before = all_weights(f, &bytes);
     for (int i = 0; i < COUNT(bad_headers); i++) {
         put_archive(path, bad_headers[i], data, sizeof data);
-        if (gpunn_load(f->model, path, .partial = true) != GPUNN_ERR_FORMAT) fail_msg("accepted: %s", bad_headers[i]);
-        check_sentence(f->dev, GPUNN_ERR_FORMAT, __FILE__, __LINE__, "bad.safetensors", "; ", (const char *)NULL);
+        if (gpunn_load(f->model, path, .partial = true) != GPUNN_ERR_FORMAT)
+            fail_msg("accepted: %s", bad_headers[i]);
+        check_sentence(f->dev, GPUNN_ERR_FORMAT, __FILE__, __LINE__, "bad.safetensors", "; ",
+                       (const char *)NULL);
         check_weights(f, before);
     }
     file_write(path, "PK\3\4 is how a zip file begins", 28);
@@ -485,9 +514,10 @@ static void weights_bad_headers(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-/* load(f, path) fails for each shorter file and either fails or succeeds, without a trace of damage, for each flipped bit of the
- * first `head` bytes. */
-static void cut_and_flip(fixture *f, const char *path, size_t head, gpunn_status (*load)(fixture *f, const char *path))
+/* load(f, path) fails for each shorter file and either fails or succeeds, without a trace of damage, for each
+ * flipped bit of the first `head` bytes. */
+static void cut_and_flip(fixture *f, const char *path, size_t head,
+                         gpunn_status (*load)(fixture *f, const char *path))
 {
     size_t         size;
     unsigned char *file = file_read(path, &size);
@@ -568,11 +598,14 @@ static void other_dtypes_damaged(void **state)
 static void disk_failures(void **state)
 {
     fixture    *f = *state;
-    const char *path = test_path(f, "w.safetensors"), *folder = test_path(f, "folder"), *inside = test_path(f, "missing/w");
-    size_t      size, later;
+    const char *path = test_path(f, "w.safetensors"), *folder = test_path(f, "folder"),
+               *inside = test_path(f, "missing/w");
+    size_t size, later;
     small_model(f);
-    FAILS(f->dev, gpunn_save(f->model, inside), GPUNN_ERR_IO, "missing/w", "No such file", "create its directory");
-    FAILS(f->dev, gpunn_load(f->model, path), GPUNN_ERR_IO, "w.safetensors", "No such file", "check the path");
+    FAILS(f->dev, gpunn_save(f->model, inside), GPUNN_ERR_IO, "missing/w", "No such file",
+          "create its directory");
+    FAILS(f->dev, gpunn_load(f->model, path), GPUNN_ERR_IO, "w.safetensors", "No such file",
+          "check the path");
     FAILS(f->dev, gpunn_save(f->model, ""), GPUNN_ERR_ARGUMENT, "path");
     FAILS(f->dev, gpunn_save(f->model, NULL), GPUNN_ERR_ARGUMENT, "path");
     FAILS(f->dev, gpunn_load(f->model, NULL), GPUNN_ERR_ARGUMENT, "path");
@@ -585,7 +618,8 @@ static void disk_failures(void **state)
     assert_true(stat("/dev/null", &null) == 0 && S_ISCHR(null.st_mode)); /* still what it was */
     FAILS(f->dev, gpunn_load(f->model, "/dev/null"), GPUNN_ERR_IO, "regular file");
     if (access("/dev/full", W_OK) == 0)
-        FAILS(f->dev, gpunn_save(f->model, "/dev/full"), GPUNN_ERR_IO, "/dev/full", "No space left", "make room");
+        FAILS(f->dev, gpunn_save(f->model, "/dev/full"), GPUNN_ERR_IO, "/dev/full", "No space left",
+              "make room");
 
     /* A disk that is full after n bytes: the old file stays, no other is left (teardown looks). */
     OK(f->dev, gpunn_save(f->model, path));
@@ -603,7 +637,8 @@ static void disk_failures(void **state)
         gpunn_status status = gpunn_save(f->model, path);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
         assert_int_equal(status, GPUNN_ERR_IO);
-        check_sentence(f->dev, GPUNN_ERR_IO, __FILE__, __LINE__, "w.safetensors", "make room", (const char *)NULL);
+        check_sentence(f->dev, GPUNN_ERR_IO, __FILE__, __LINE__, "w.safetensors", "make room",
+                       (const char *)NULL);
         unsigned char *after = file_read(path, &later);
         assert_int_equal(later, size);
         assert_memory_equal(after, before, size);
@@ -629,14 +664,16 @@ static bool is_link(const char *path)
 static void saved_through_links(void **state)
 {
     fixture    *f = *state;
-    const char *file = test_path(f, "w.safetensors"), *link = test_path(f, "link"), *far = test_path(f, "folder/far"),
-               *new_link = test_path(f, "new"), *made = test_path(f, "made"), *hard = test_path(f, "hard"),
-               *folder = test_path(f, "folder");
+    const char *file = test_path(f, "w.safetensors"), *link = test_path(f, "link"),
+               *far = test_path(f, "folder/far"), *new_link = test_path(f, "new"),
+               *made = test_path(f, "made"), *hard = test_path(f, "hard"), *folder = test_path(f, "folder");
     struct stat info;
     size_t      size;
     small_model(f);
     file_write(file, "old", 3);
-    assert_int_equal(mkdir(folder, 0700) | symlink("w.safetensors", link) | symlink("../link", far) | symlink(made, new_link), 0);
+    assert_int_equal(mkdir(folder, 0700) | symlink("w.safetensors", link) | symlink("../link", far) |
+                         symlink(made, new_link),
+                     0);
     assert_int_equal(chmod(file, 0666), 0); /* more than umask lets be made */
     OK(f->dev, gpunn_save(f->model, far));  /* relative links, one behind the other */
     free(file_read(file, &size));
@@ -653,7 +690,8 @@ static void saved_through_links(void **state)
     OK(f->dev, gpunn_save(f->model, file)); /* under the other name stays what was there */
     free(file_read(hard, &size));
     assert_int_equal(size, 3);
-    assert_int_equal(unlink(file) | unlink(link) | unlink(far) | unlink(new_link) | unlink(made) | unlink(hard) | rmdir(folder),
+    assert_int_equal(unlink(file) | unlink(link) | unlink(far) | unlink(new_link) | unlink(made) |
+                         unlink(hard) | rmdir(folder),
                      0);
 }
 
@@ -662,7 +700,8 @@ static int stale_count(const char *folder)
 {
     int  count = 0;
     DIR *directory = opendir(folder);
-    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) count += strncmp(entry->d_name, ".gpunn-", 7) == 0;
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
+        count += strncmp(entry->d_name, ".gpunn-", 7) == 0;
     (void)closedir(directory);
     return count;
 }
@@ -730,7 +769,9 @@ static gpunn_optimizer *make_optimizer(gpunn_model *model, int kind)
     case 3: return gpunn_rmsprop(model, .lr = 0.01f, .momentum = 0.5f, .centered = true);
     case 4: return gpunn_adagrad(model, .lr = 0.1f, .initial_accumulator_value = 0.1f);
     case 5: return gpunn_adamax(model, .lr = 0.01f);
-    case 6: return gpunn_nadam(model, .lr = 0.01f, .momentum_decay = 0.02f, .decoupled_weight_decay = true, .weight_decay = 0.1f);
+    case 6:
+        return gpunn_nadam(model, .lr = 0.01f, .momentum_decay = 0.02f, .decoupled_weight_decay = true,
+                           .weight_decay = 0.1f);
     case 7: return gpunn_radam(model, .lr = 0.01f, .beta2 = 0.9f); /* takes to roots on the way */
     case 8: return gpunn_lamb(model, .lr = 0.01f, .trust_clip = 2);
     default: return gpunn_lion(model, .lr = 0.01f, .weight_decay = 0.1f);
@@ -754,13 +795,15 @@ static training start_training(const fixture *f, int kind, uint64_t seed, int wo
     h = gpunn_dropout(gpunn_relu(h), 0.3f);
     t.loss = MADE(t.dev, gpunn_mse_loss(gpunn_linear(h, "fc2", .out_features = 2), y));
     t.opt = MADE(t.dev, make_optimizer(t.model, kind));
-    OK(t.dev, kind % 2 ? gpunn_set_schedule(t.opt, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 1, .factor = 0.5f)
-                       : gpunn_set_schedule(t.opt, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 40));
+    OK(t.dev, kind % 2
+                  ? gpunn_set_schedule(t.opt, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 1, .factor = 0.5f)
+                  : gpunn_set_schedule(t.opt, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 40));
     gpunn_set_clip_norm(t.opt, 0.7f);
     if (kind % 2) OK(t.dev, gpunn_set_ema(t.opt, 0.8f));
-    t.loader = MADE(t.dev,
-                    gpunn_loader_create(t.model, .fields = {{.input = x, .samples = samples}, {.input = y, .samples = targets}},
-                                        .count = SAMPLES, .batch_size = 4, .shuffle = true, .workers = workers));
+    t.loader = MADE(t.dev, gpunn_loader_create(
+                               t.model,
+                               .fields = {{.input = x, .samples = samples}, {.input = y, .samples = targets}},
+                               .count = SAMPLES, .batch_size = 4, .shuffle = true, .workers = workers));
     return t;
 }
 
@@ -791,7 +834,8 @@ static void resume_equals_uninterrupted(void **state)
     fixture    *f = *state;
     const char *path = test_path(f, "c.safetensors"), *one = test_path(f, "one"), *two = test_path(f, "two");
     for (int kind = 0; kind < KINDS; kind++) {
-        for (int at = 0; at <= 8; at += 4) { /* at the beginning, in the middle of an epoch, in the next one */
+        /* at the beginning, in the middle of an epoch, in the next one */
+        for (int at = 0; at <= 8; at += 4) {
             training a = start_training(f, kind, 3, at ? 2 : 0);
             train(&a, at);
             OK(a.dev, gpunn_checkpoint_save(a.opt, a.loader, path));
@@ -829,7 +873,8 @@ static void checkpoint_mismatches(void **state)
     OK(f->dev, gpunn_checkpoint_save(adam, NULL, path));
     OK(f->dev, gpunn_checkpoint_load(adam, NULL, path));
     OK(f->dev, gpunn_load(f->model, path)); /* just its weights */
-    FAILS(f->dev, gpunn_checkpoint_load(adam, NULL, weights), GPUNN_ERR_FORMAT, "no checkpoint", "gpunn_load");
+    FAILS(f->dev, gpunn_checkpoint_load(adam, NULL, weights), GPUNN_ERR_FORMAT, "no checkpoint",
+          "gpunn_load");
     FAILS(f->dev, gpunn_checkpoint_load(sgd, NULL, path), GPUNN_ERR_STATE, "gpunn_adam", "gpunn_sgd");
     OK(f->dev, gpunn_checkpoint_save(sgd, NULL, path));
     FAILS(f->dev, gpunn_checkpoint_load(momentum, NULL, path), GPUNN_ERR_STATE, "momentum 0", "momentum 0.5");
@@ -840,7 +885,8 @@ static void checkpoint_mismatches(void **state)
     check_weights(f, before);
     free(before);
     MADE(f->dev, gpunn_parameter(f->model, "later", GPUNN_SHAPE(3), zero));
-    FAILS(f->dev, gpunn_checkpoint_load(adam, NULL, path), GPUNN_ERR_FORMAT, "later: in the model only", "and 3 more");
+    FAILS(f->dev, gpunn_checkpoint_load(adam, NULL, path), GPUNN_ERR_FORMAT, "later: in the model only",
+          "and 3 more");
     MADE(f->dev, gpunn_parameter(f->model, "optimizer.x", GPUNN_SHAPE(3), zero));
     FAILS(f->dev, gpunn_checkpoint_save(adam, NULL, path), GPUNN_ERR_ARGUMENT, "optimizer.x", "rename");
     gpunn_optimizer_destroy(adam);
@@ -862,7 +908,8 @@ static void checkpoint_averages(void **state)
     OK(a.dev, gpunn_set_ema(a.opt, 0.9f));
     OK(a.dev, gpunn_checkpoint_load(a.opt, a.loader, path));
     gpunn_tensor *weight = gpunn_find(a.model, "fc1.weight");
-    for (int step = 0; step < 3; step++) { /* what the file holds, after one step the weights, then no longer */
+    /* what the file holds, after one step the weights, then no longer */
+    for (int step = 0; step < 3; step++) {
         float *weights = read_floats(a.dev, weight, NULL);
         OK(a.dev, gpunn_ema_swap(a.opt));
         float *averages = read_floats(a.dev, weight, NULL);
@@ -873,7 +920,8 @@ static void checkpoint_averages(void **state)
     }
     OK(a.dev, gpunn_load(a.model, with)); /* just its weights */
     OK(a.dev, gpunn_set_ema(a.opt, 0));
-    FAILS(a.dev, gpunn_checkpoint_load(a.opt, a.loader, with), GPUNN_ERR_STATE, "gpunn_adagrad", "gpunn_set_ema");
+    FAILS(a.dev, gpunn_checkpoint_load(a.opt, a.loader, with), GPUNN_ERR_STATE, "gpunn_adagrad",
+          "gpunn_set_ema");
     OK(a.dev, gpunn_set_ema(a.opt, 0.9f));
     OK(a.dev, gpunn_checkpoint_load(a.opt, a.loader, with));
     stop_training(&a);
@@ -903,7 +951,8 @@ static void checkpoint_damaged(void **state)
     MADE(f->dev, gpunn_parameter(f->model, "a", GPUNN_SHAPE(2), normal));
     for (int type = GPUNN_SCHEDULE_STEP; type <= GPUNN_SCHEDULE_PLATEAU; type += 6) {
         the_optimizer = MADE(f->dev, gpunn_adam(f->model));
-        OK(f->dev, gpunn_set_schedule(the_optimizer, .type = (gpunn_schedule_type)type, .step_size = 3, .total_steps = 9));
+        OK(f->dev, gpunn_set_schedule(the_optimizer, .type = (gpunn_schedule_type)type, .step_size = 3,
+                                      .total_steps = 9));
         OK(f->dev, gpunn_checkpoint_save(the_optimizer, NULL, path));
         cut_and_flip(f, path, 2000, load_checkpoint);
         gpunn_optimizer_destroy(the_optimizer);
@@ -926,15 +975,15 @@ static void checkpoint_schedules(void **state)
             for (int i = 0; i < (field < 5 ? COUNT(counts) : COUNT(calls)); i++) {
                 gpunn_schedule_args args = {
                     .type = (gpunn_schedule_type)type, .total_steps = 9, .step_size = 3, .milestones = {5}};
-                int64_t *count[] = {&args.total_steps, &args.step_size, &args.warmup_steps, &args.milestones[0],
-                                    &args.milestones[2]};
+                int64_t *count[] = {&args.total_steps, &args.step_size, &args.warmup_steps,
+                                    &args.milestones[0], &args.milestones[2]};
                 if (field < 5)
                     *count[field] = counts[i];
                 else
                     *(field == 5 ? &args.patience : &args.cooldown) = calls[i];
                 if (gpunn_set_schedule_(the_optimizer, args) != GPUNN_OK) {
-                    check_sentence(f->dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "gpunn_set_schedule", "must be",
-                                   (const char *)NULL);
+                    check_sentence(f->dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "gpunn_set_schedule",
+                                   "must be", (const char *)NULL);
                     gpunn_clear_error(f->dev);
                     refused++;
                     continue;
@@ -1033,20 +1082,25 @@ static void idx_types(void **state)
         for (int k = 0; k < 6; k++) memcpy(file + 12 + k * types[i].size, types[i].element, types[i].size);
         file_write(path, file, 12 + 6 * (size_t)types[i].size);
         OK(f->dev, gpunn_read_idx(f->dev, path, &array));
-        assert_true(array.dtype == types[i].dtype && array.rank == 2 && array.dim[0] == 2 && array.dim[1] == 3);
+        assert_true(array.dtype == types[i].dtype && array.rank == 2 && array.dim[0] == 2 &&
+                    array.dim[1] == 3);
         assert_int_equal(array.bytes, 6 * gpunn_dtype_size(array.dtype));
         for (int k = 0; k < 6; k++) {
-            const unsigned char *element = (unsigned char *)array.data + (size_t)k * gpunn_dtype_size(array.dtype);
-            float                real;
-            int32_t              integer;
+            const unsigned char *element = (unsigned char *)array.data +
+                                           (size_t)k * gpunn_dtype_size(array.dtype);
+            float   real;
+            int32_t integer;
             memcpy(&real, element, array.dtype == GPUNN_U8 ? 1 : sizeof real);
             memcpy(&integer, element, array.dtype == GPUNN_U8 ? 1 : sizeof integer);
-            assert_true(array.dtype == GPUNN_U8 ? *element == 254 : array.dtype == GPUNN_F32 ? real == -2 : integer == -2);
+            assert_true(array.dtype == GPUNN_U8    ? *element == 254
+                        : array.dtype == GPUNN_F32 ? real == -2
+                                                   : integer == -2);
         }
         gpunn_array_free(f->dev, &array);
         cut_and_flip(f, path, 12, load_idx);
     }
-    unsigned char huge[20] = {0, 0, 8, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+    unsigned char huge[20] = {0,    0,    8,    3,    0xff, 0xff, 0xff, 0xff,
+                              0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
     file_write(path, huge, sizeof huge);
     FAILS(f->dev, load_idx(f, path), GPUNN_ERR_FORMAT, "more elements than the file can hold");
     unsigned char empty[8] = {0, 0, 8, 1, 0, 0, 0, 0};
@@ -1111,7 +1165,8 @@ static void idx_compressed(void **state)
 #else
     static const unsigned char gz[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3};
     file_write(path, gz, sizeof gz);
-    FAILS(f->dev, load_idx(f, path), GPUNN_ERR_UNSUPPORTED, "x.idx.gz' is compressed", "-DGPUNN_ZLIB and -lz", "gunzip");
+    FAILS(f->dev, load_idx(f, path), GPUNN_ERR_UNSUPPORTED, "x.idx.gz' is compressed", "-DGPUNN_ZLIB and -lz",
+          "gunzip");
 #endif
     gpunn_clear_error(f->dev);
     assert_int_equal(unlink(path), 0);
@@ -1131,9 +1186,9 @@ static void cifar(void **state)
         file_write(paths[0], file, 3 * record);
         file_write(paths[1], file + record, record);
         OK(f->dev, gpunn_read_cifar(f->dev, paths, 2, classes, &images, &labels));
-        assert_true(images.dtype == GPUNN_U8 && images.rank == 4 && images.dim[0] == 4 && images.dim[1] == 3 &&
-                    images.dim[2] == 32 && images.dim[3] == 32 && images.bytes == 4 * 3072 && labels.rank == 1 &&
-                    labels.dim[0] == 4 && labels.bytes == 4);
+        assert_true(images.dtype == GPUNN_U8 && images.rank == 4 && images.dim[0] == 4 &&
+                    images.dim[1] == 3 && images.dim[2] == 32 && images.dim[3] == 32 &&
+                    images.bytes == 4 * 3072 && labels.rank == 1 && labels.dim[0] == 4 && labels.bytes == 4);
         for (size_t i = 0; i < 4; i++) {
             size_t from = i == 3 ? 1 : i;
             assert_int_equal(((unsigned char *)labels.data)[i], classes - 1 - (int)from);
@@ -1142,12 +1197,15 @@ static void cifar(void **state)
         gpunn_array_free(f->dev, &images);
         gpunn_array_free(f->dev, &labels);
         file_write(paths[1], file, record + 1);
-        FAILS(f->dev, gpunn_read_cifar(f->dev, paths, 2, classes, &images, &labels), GPUNN_ERR_FORMAT, "2.bin", "multiple");
+        FAILS(f->dev, gpunn_read_cifar(f->dev, paths, 2, classes, &images, &labels), GPUNN_ERR_FORMAT,
+              "2.bin", "multiple");
         file[head - 1] = (unsigned char)classes;
         file_write(paths[1], file, record);
-        FAILS(f->dev, gpunn_read_cifar(f->dev, paths, 2, classes, &images, &labels), GPUNN_ERR_FORMAT, "2.bin", "label");
+        FAILS(f->dev, gpunn_read_cifar(f->dev, paths, 2, classes, &images, &labels), GPUNN_ERR_FORMAT,
+              "2.bin", "label");
         file_write(paths[1], file, 0);
-        FAILS(f->dev, gpunn_read_cifar(f->dev, paths, 2, classes, &images, &labels), GPUNN_ERR_FORMAT, "2.bin", "empty");
+        FAILS(f->dev, gpunn_read_cifar(f->dev, paths, 2, classes, &images, &labels), GPUNN_ERR_FORMAT,
+              "2.bin", "empty");
         assert_true(images.data == NULL && labels.data == NULL);
         for (long n = 1;; n++) {
             f->memory.fail_at = f->memory.calls + n;
@@ -1200,7 +1258,8 @@ static void npy_round_trip(void **state)
                 array.dim[k] = k < 3 ? k + 2 : 1;
                 array.bytes *= (size_t)array.dim[k];
             }
-            for (size_t k = 0; k < sizeof data; k++) data[k] = (unsigned char)(dtypes[i] == GPUNN_BOOL ? k % 3 == 0 : k * 5 + 1);
+            for (size_t k = 0; k < sizeof data; k++)
+                data[k] = (unsigned char)(dtypes[i] == GPUNN_BOOL ? k % 3 == 0 : k * 5 + 1);
             OK(f->dev, gpunn_write_npy(f->dev, path, &array));
             size_t size;
             free(file_read(path, &size));
@@ -1213,8 +1272,8 @@ static void npy_round_trip(void **state)
         }
         if (i == 0) cut_and_flip(f, path, 128, load_npy);
     }
-    gpunn_array half = {GPUNN_F16, 1, {4}, 8, data}, wrong = {GPUNN_F32, 1, {4}, 8, data}, bf16 = {GPUNN_BF16, 1, {4}, 8, data},
-                got;
+    gpunn_array half = {GPUNN_F16, 1, {4}, 8, data}, wrong = {GPUNN_F32, 1, {4}, 8, data},
+                bf16 = {GPUNN_BF16, 1, {4}, 8, data}, got;
     const uint16_t bits[4] = {0x3c00, 0xc000, 0x7c00, 0x8000};
     memcpy(data, bits, sizeof bits);
     OK(f->dev, gpunn_write_npy(f->dev, path, &half));
@@ -1274,13 +1333,16 @@ static void npy_headers(void **state)
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (-6,)}", GPUNN_ERR_FORMAT, "no elements"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (7,)}", GPUNN_ERR_FORMAT, "cut short"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (5,)}", GPUNN_ERR_FORMAT, "goes on"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 6)}", GPUNN_ERR_FORMAT, "more elements"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,6)}", GPUNN_ERR_FORMAT, "dimensions"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 6)}", GPUNN_ERR_FORMAT,
+         "more elements"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,6)}", GPUNN_ERR_FORMAT,
+         "dimensions"},
         {"{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (6,)}", GPUNN_ERR_FORMAT, "records"},
         {"{'descr': '<f4', 'fortran_order': false, 'shape': (6,)}", GPUNN_ERR_FORMAT, "True or False"},
         {"{'descr': '<f4', 'fortran_order': F", GPUNN_ERR_FORMAT, "True or False"},
         {"{'descr': '<f4', 'shape': (6,)}", GPUNN_ERR_FORMAT, "lacks"},
-        {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", GPUNN_ERR_FORMAT, "twice"},
+        {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (6,)}", GPUNN_ERR_FORMAT,
+         "twice"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} x", GPUNN_ERR_FORMAT, "goes on"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,", GPUNN_ERR_FORMAT, "header"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': 6}", GPUNN_ERR_FORMAT, "shape"},
@@ -1319,9 +1381,10 @@ static void files_of_others(void **state)
             continue;
         }
 #endif
-        OK(f->dev, file->name[0] == 'n' ? gpunn_read_npy(f->dev, path, &array) : gpunn_read_idx(f->dev, path, &array));
-        if (array.dtype != expected->dtype || array.rank != shape_rank(expected->shape) || array.bytes != expected->bytes ||
-            memcmp(array.data, expected->data, array.bytes) != 0)
+        OK(f->dev, file->name[0] == 'n' ? gpunn_read_npy(f->dev, path, &array)
+                                        : gpunn_read_idx(f->dev, path, &array));
+        if (array.dtype != expected->dtype || array.rank != shape_rank(expected->shape) ||
+            array.bytes != expected->bytes || memcmp(array.data, expected->data, array.bytes) != 0)
             fail_msg("%.*s is not what was written", length, file->name);
         for (int k = 0; k < array.rank; k++) assert_int_equal(array.dim[k], expected->shape.dim[k]);
         gpunn_array_free(f->dev, &array);
@@ -1340,12 +1403,14 @@ static void dtypes_of_torch(void **state)
     golden     g = golden_open("tests/golden/dtypes.safetensors");
     gpunn_init zero = {GPUNN_INIT_ZEROS, 0, 0};
     float      value[15];
-    for (int i = 0; i < COUNT(kinds); i++) MADE(f->dev, gpunn_parameter(f->model, kinds[i].name, GPUNN_SHAPE(3, 5), zero));
+    for (int i = 0; i < COUNT(kinds); i++)
+        MADE(f->dev, gpunn_parameter(f->model, kinds[i].name, GPUNN_SHAPE(3, 5), zero));
     MADE(f->dev, gpunn_parameter(f->model, "single", GPUNN_SHAPE(3, 5), zero));
     OK(f->dev, gpunn_load(f->model, "tests/golden/dtypes.safetensors"));
     for (int i = 0; i < COUNT(kinds); i++) {
         OK(f->dev, gpunn_read(gpunn_find(f->model, kinds[i].name), value, sizeof value));
-        check_close_at(value, golden_get(&g, "single")->data, 15, kinds[i].rounding, 1e-6, kinds[i].name, __FILE__, __LINE__);
+        check_close_at(value, golden_get(&g, "single")->data, 15, kinds[i].rounding, 1e-6, kinds[i].name,
+                       __FILE__, __LINE__);
     }
     golden_close(&g);
 }

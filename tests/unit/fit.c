@@ -1,4 +1,5 @@
-/* The training loop: progress and its bar, evaluation, history, best weights, early stop, cancelling, going on. */
+/* The training loop: progress and its bar, evaluation, history, best weights, early stop, cancelling, going
+ * on. */
 #include "../test.h"
 
 #include <fcntl.h>
@@ -25,12 +26,14 @@ static setup make(fixture *f, int kind)
             : kind == 3 ? gpunn_rmsprop(s.model, .lr = 0.003f, .momentum = 0.5f, .centered = true)
                         : gpunn_adagrad(s.model, .lr = 0.05f);
     MADE(s.dev, s.opt);
-    s.train = MADE(s.dev,
-                   gpunn_loader_create(s.model, .fields = {{.input = s.n.x, .samples = s.x}, {.input = s.n.t, .samples = s.t}},
-                                       .count = TRAIN, .batch_size = BATCH, .shuffle = true, .workers = kind % 2));
-    s.validation = MADE(s.dev, gpunn_loader_create(s.model, .count = VALIDATION, .batch_size = BATCH,
-                                                   .fields = {{.input = s.n.x, .samples = s.x + TRAIN * NET_X},
-                                                              {.input = s.n.t, .samples = s.t + TRAIN}}));
+    s.train = MADE(s.dev, gpunn_loader_create(
+                              s.model,
+                              .fields = {{.input = s.n.x, .samples = s.x}, {.input = s.n.t, .samples = s.t}},
+                              .count = TRAIN, .batch_size = BATCH, .shuffle = true, .workers = kind % 2));
+    s.validation = MADE(s.dev,
+                        gpunn_loader_create(s.model, .count = VALIDATION, .batch_size = BATCH,
+                                            .fields = {{.input = s.n.x, .samples = s.x + TRAIN * NET_X},
+                                                       {.input = s.n.t, .samples = s.t + TRAIN}}));
     return s;
 }
 static void unmake(setup *s)
@@ -51,7 +54,8 @@ static bool on_progress(void *user, const gpunn_progress *p)
 {
     watch *w = user;
     w->calls++;
-    assert_true(p->epoch >= 1 && p->epoch <= p->epochs && p->batch >= 1 && p->batch <= p->batches && p->seconds >= 0);
+    assert_true(p->epoch >= 1 && p->epoch <= p->epochs && p->batch >= 1 && p->batch <= p->batches &&
+                p->seconds >= 0);
     assert_true(isfinite(p->loss) && p->metric >= 0 && p->metric <= 1 && p->lr > 0);
     if (p->epoch_done) {
         w->losses[w->epochs] = p->loss;
@@ -68,11 +72,13 @@ static void test_fit(void **state)
     setup       s = make(f, 1);
     watch       w = {0};
     int         epochs = 0;
-    const char *csv = test_path(f, "history.csv"), *svg = test_path(f, "history.svg"), *best = test_path(f, "best.safetensors");
+    const char *csv = test_path(f, "history.csv"), *svg = test_path(f, "history.svg"),
+               *best = test_path(f, "best.safetensors");
     const char *checkpoint = test_path(f, "last.ckpt");
-    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation,
-                        .epochs = 12, .on_progress = on_progress, .user = &w, .history_csv = csv, .history_svg = svg,
-                        .checkpoint = checkpoint, .best_weights = best, .epochs_run = &epochs));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train,
+                        .validation = s.validation, .epochs = 12, .on_progress = on_progress, .user = &w,
+                        .history_csv = csv, .history_svg = svg, .checkpoint = checkpoint,
+                        .best_weights = best, .epochs_run = &epochs));
     assert_int_equal(epochs, 12);
     assert_int_equal(w.epochs, 12);
     assert_int_equal(w.calls, 12 * 7 + 12);
@@ -91,7 +97,8 @@ static void test_fit(void **state)
         sum += (double)gpunn_item(s.n.loss) * gpunn_loader_batch_size(s.validation);
         hits += (double)gpunn_item(s.n.accuracy) * gpunn_loader_batch_size(s.validation);
     }
-    check_close(((float[]){loss, metric}), ((float[]){(float)(sum / VALIDATION), (float)(hits / VALIDATION)}), 2, 1e-6, 0);
+    check_close(((float[]){loss, metric}), ((float[]){(float)(sum / VALIDATION), (float)(hits / VALIDATION)}),
+                2, 1e-6, 0);
 
     /* the best weights are those of the best epoch */
     int lowest = 0;
@@ -126,12 +133,13 @@ static void test_cancel(void **state)
     watch    w = {.stop_after = 10};
     int      epochs = -1;
     FAILS(s.dev,
-          gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .epochs = 5, .on_progress = on_progress,
-                    .user = &w, .epochs_run = &epochs),
+          gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .epochs = 5,
+                    .on_progress = on_progress, .user = &w, .epochs_run = &epochs),
           GPUNN_ERR_CANCELLED, "on_progress");
     assert_int_equal(w.calls, 10);
     assert_int_equal(epochs, 1);
-    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1)); /* everything stays usable */
+    /* everything stays usable */
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1));
     unmake(&s);
 }
 
@@ -142,16 +150,17 @@ static void test_patience(void **state)
     watch    w = {0};
     int      epochs = 0;
     gpunn_set_lr(s.opt, 1e-12f); /* hardly anything gets better */
-    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation,
-                        .epochs = 60, .patience = 2, .on_progress = on_progress, .user = &w, .epochs_run = &epochs));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train,
+                        .validation = s.validation, .epochs = 60, .patience = 2, .on_progress = on_progress,
+                        .user = &w, .epochs_run = &epochs));
     assert_true(epochs >= 3 && epochs < 60);
     int lowest = 0;
     for (int i = 1; i < epochs; i++)
         if (w.validation[i] < w.validation[lowest]) lowest = i;
     assert_int_equal(epochs - 1 - lowest, 2);
     assert_true(w.last.stopped_early && w.last.best_epoch == lowest + 1);
-    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation, .epochs = 9, .patience = 2,
-                        .epochs_run = &epochs));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation, .epochs = 9,
+                        .patience = 2, .epochs_run = &epochs));
     assert_int_equal(epochs, 0); /* it had run out before */
     unmake(&s);
 }
@@ -189,8 +198,9 @@ static void test_averages(void **state)
     for (int plain = 0; plain < 2; plain++) {
         watch w = {0};
         OK(s.dev, gpunn_checkpoint_load(s.opt, s.train, checkpoint));
-        OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation,
-                            .epochs = 4, .on_progress = on_progress, .user = &w, .best_weights = best, .no_ema = plain));
+        OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train,
+                            .validation = s.validation, .epochs = 4, .on_progress = on_progress, .user = &w,
+                            .best_weights = best, .no_ema = plain));
         trained[plain] = read_weights(s.dev, s.model, &count);
         OK(s.dev, gpunn_evaluate(s.validation, s.n.loss, NULL, &loss[0], NULL));
         OK(s.dev, gpunn_ema_swap(s.opt));
@@ -206,7 +216,8 @@ static void test_averages(void **state)
     }
     assert_memory_equal(trained[0], trained[1], (size_t)count * sizeof **trained);
 
-    /* without validation best_weights are the averages too; after an error the weights are back in their place */
+    /* without validation best_weights are the averages too; after an error the weights are back in their
+     * place */
     OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .best_weights = best));
     float *weights = read_weights(s.dev, s.model, &count);
     OK(s.dev, gpunn_load(s.model, best));
@@ -226,7 +237,7 @@ static void test_averages(void **state)
     unmake(&s);
 }
 
-/* ---- going on -------------------------------------------------------------------------------------------------------- */
+/* ---- going on ------------------------------------------------------------------------------------------ */
 /* The file without its last column, the seconds. */
 static char *read_history(const char *path)
 {
@@ -268,15 +279,17 @@ static ended go(fixture *f, int first, int second, bool restart)
             gpunn_set_lr(s.opt, 0.6f); /* so high that later epochs are worse than the best one */
             if (part) OK(f->dev, gpunn_checkpoint_load(s.opt, s.train, checkpoint));
         }
-        OK(f->dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation,
-                             .epochs = epochs, .on_progress = on_progress, .user = &e.w, .history_csv = csv, .history_svg = svg,
-                             .checkpoint = checkpoint, .best_weights = best, .epochs_run = &done));
+        OK(f->dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train,
+                             .validation = s.validation, .epochs = epochs, .on_progress = on_progress,
+                             .user = &e.w, .history_csv = csv, .history_svg = svg, .checkpoint = checkpoint,
+                             .best_weights = best, .epochs_run = &done));
         assert_int_equal(done, epochs);
         assert_int_equal(e.w.last.epochs, part ? first + second : first);
         assert_string_equal(e.w.last.metric_name, "accuracy");
         /* 0 epochs: nothing is done, and nothing is written */
-        OK(f->dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation, .epochs = 0,
-                             .checkpoint = "/no/such/folder/c", .history_csv = "/no/such/folder/h", .epochs_run = &done));
+        OK(f->dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation,
+                             .epochs = 0, .checkpoint = "/no/such/folder/c",
+                             .history_csv = "/no/such/folder/h", .epochs_run = &done));
         assert_int_equal(done, 0);
     }
     size_t size;
@@ -341,7 +354,7 @@ static void test_rate_zero(void **state)
     free(x), free(t);
 }
 
-/* ---- the bar --------------------------------------------------------------------------------------------------------- */
+/* ---- the bar ------------------------------------------------------------------------------------------- */
 /* What it writes for p to a terminal of that many columns; 0: to a file. */
 static void bar(const gpunn_progress *p, int columns, char *text, size_t size)
 {
@@ -380,7 +393,8 @@ static void test_bar(void **state)
             p.epoch_done = done;
             bar(&p, columns, text, sizeof text);
             assert_int_equal(text[0], '\r');
-            assert_true(strlen(text + 1) <= (size_t)columns - 1 + (done ? 2 : 0)); /* and the terminal's "\r\n" */
+            /* and the terminal's "\r\n" */
+            assert_true(strlen(text + 1) <= (size_t)columns - 1 + (done ? 2 : 0));
             assert_null(strchr(text, '\x1b'));
             if (columns >= 120) assert_non_null(strstr(text, "accuracy?[2J 0.5"));
             if (columns >= 120 && !done) assert_non_null(strstr(text, "s left"));
@@ -430,26 +444,29 @@ static void test_callbacks(void **state)
     calls         c = {0};
     gpunn_tensor *two = MADE(s.dev, gpunn_top_k_accuracy(s.n.logits, s.n.t, 2)),
                  *all = gpunn_top_k_accuracy(s.n.logits, s.n.t, 3);
-    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation,
-                        .epochs = 3, .accumulate = 3, .on_progress = on_end, .user = &c, .metrics = {two, all, s.n.accuracy},
-                        .on_epoch_begin = on_epoch_begin, .on_batch_begin = on_batch_begin));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train,
+                        .validation = s.validation, .epochs = 3, .accumulate = 3, .on_progress = on_end,
+                        .user = &c, .metrics = {two, all, s.n.accuracy}, .on_epoch_begin = on_epoch_begin,
+                        .on_batch_begin = on_batch_begin));
     assert_int_equal(c.epochs, 3);
     assert_int_equal(c.batches, 21);
     assert_int_equal(c.ends, 21);
     assert_int_equal(gpunn_step_count(s.opt), 3 * 3); /* of 7 batches: 3, 3 and 1 */
     const gpunn_progress *p = &c.last;
-    assert_true(p->metrics[1] == 1 && p->validation_metrics[1] == 1 && isnan(p->metrics[3]) && isnan(p->validation_metrics[3]));
+    assert_true(p->metrics[1] == 1 && p->validation_metrics[1] == 1 && isnan(p->metrics[3]) &&
+                isnan(p->validation_metrics[3]));
     assert_true(p->metrics[2] == p->metric && p->validation_metrics[2] == p->validation_metric);
-    assert_true(p->metrics[0] >= p->metric && p->validation_metrics[0] >= p->validation_metric && p->metrics[0] <= 1);
+    assert_true(p->metrics[0] >= p->metric && p->validation_metrics[0] >= p->validation_metric &&
+                p->metrics[0] <= 1);
     c.stop = c.batches + 4;
     FAILS(s.dev,
-          gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2, .user = &c, .on_batch_begin = on_batch_begin,
-                    .on_progress = on_end),
+          gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2, .user = &c,
+                    .on_batch_begin = on_batch_begin, .on_progress = on_end),
           GPUNN_ERR_CANCELLED, "on_batch_begin", "before batch 4 of 7");
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .metrics = {s.n.logits}), GPUNN_ERR_SHAPE,
-          "metric");
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .accumulate = -2), GPUNN_ERR_ARGUMENT,
-          "accumulate -2");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .metrics = {s.n.logits}),
+          GPUNN_ERR_SHAPE, "metric");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .accumulate = -2),
+          GPUNN_ERR_ARGUMENT, "accumulate -2");
     unmake(&s);
 }
 
@@ -465,7 +482,8 @@ static void test_classes(void **state)
     double             hits = 0, f1 = 0, areas = 0;
     gpunn_tensor      *truth = s.n.t;
     OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1));
-    OK(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, truth, &scores, .confusion = confusion[0], .auc = true));
+    OK(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, truth, &scores, .confusion = confusion[0],
+                                     .auc = true));
     OK(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, truth, &plain));
     assert_true(isnan(plain.auc) && plain.f1 == scores.f1 && plain.samples == VALIDATION);
     for (int at = 0, n; gpunn_next(s.validation); at += n) {
@@ -498,9 +516,12 @@ static void test_classes(void **state)
     }
     check_close(((float[]){scores.accuracy, scores.f1, scores.auc}),
                 ((float[]){(float)(hits / VALIDATION), (float)f1, (float)areas}), 3, 1e-6, 1e-6);
-    FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.loss, truth, &scores), GPUNN_ERR_SHAPE, "[n, classes]");
-    FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, NULL, &scores), GPUNN_ERR_ARGUMENT, "tensor of labels is NULL");
-    FAILS(NULL, gpunn_evaluate_classes(NULL, s.n.logits, truth, &scores), GPUNN_ERR_ARGUMENT, "loader is NULL");
+    FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.loss, truth, &scores), GPUNN_ERR_SHAPE,
+          "[n, classes]");
+    FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, NULL, &scores), GPUNN_ERR_ARGUMENT,
+          "tensor of labels is NULL");
+    FAILS(NULL, gpunn_evaluate_classes(NULL, s.n.logits, truth, &scores), GPUNN_ERR_ARGUMENT,
+          "loader is NULL");
     unmake(&s);
 }
 
@@ -511,7 +532,8 @@ static void test_warmup(void **state)
     gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.4f));
     OK(f->dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE, .warmup_steps = 4, .total_steps = 12));
     for (int t = 0; t < 14; t++) {
-        double after = t < 12 ? (t - 4) / 8.0 : 1, lr = t < 4 ? 0.4 * t / 4 : 0.2 * (1 + cos(3.14159265358979 * after));
+        double after = t < 12 ? (t - 4) / 8.0 : 1,
+               lr = t < 4 ? 0.4 * t / 4 : 0.2 * (1 + cos(3.14159265358979 * after));
         assert_true(fabs((double)gpunn_get_lr(opt) - lr) < 1e-6);
         OK(f->dev, gpunn_schedule_step(opt, 0));
     }
@@ -521,8 +543,8 @@ static void test_warmup(void **state)
         assert_true(fabs((double)gpunn_get_lr(opt) - lr) < 1e-6);
         OK(f->dev, gpunn_schedule_step(opt, 0));
     }
-    FAILS(f->dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE, .warmup_steps = 4, .total_steps = 4), GPUNN_ERR_ARGUMENT,
-          "warmup_steps is 4");
+    FAILS(f->dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE, .warmup_steps = 4, .total_steps = 4),
+          GPUNN_ERR_ARGUMENT, "warmup_steps is 4");
     gpunn_optimizer_destroy(opt);
 }
 
@@ -533,12 +555,17 @@ static void test_fit_errors(void **state)
     assert_true(gpunn_progress_bar(NULL, NULL));
     FAILS(s.dev, gpunn_fit(s.opt, .train = s.train), GPUNN_ERR_ARGUMENT, "loss");
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss), GPUNN_ERR_ARGUMENT, "train");
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = -1), GPUNN_ERR_ARGUMENT, "epochs");
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.logits, .train = s.train, .epochs = 1), GPUNN_ERR_SHAPE, "loss");
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .history_csv = "/no/such/folder/h.csv"),
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = -1), GPUNN_ERR_ARGUMENT,
+          "epochs");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.logits, .train = s.train, .epochs = 1), GPUNN_ERR_SHAPE,
+          "loss");
+    FAILS(s.dev,
+          gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1,
+                    .history_csv = "/no/such/folder/h.csv"),
           GPUNN_ERR_IO, "/no/such/folder/h.csv");
     s.x[20] = NAN;
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2), GPUNN_ERR_NUMERIC, "loss");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2), GPUNN_ERR_NUMERIC,
+          "loss");
     unmake(&s);
 }
 
@@ -564,8 +591,8 @@ static bool keep_progress(void *user, const gpunn_progress *p)
     return true;
 }
 
-/* The square root of 0 has no finite slope: the gradient of a batch of zeros is NaN. What gpunn_fit wrote before stays as it is; with
- * gpunn_set_skip_nan training goes on, and means are of the other batches. */
+/* The square root of 0 has no finite slope: the gradient of a batch of zeros is NaN. What gpunn_fit wrote
+ * before stays as it is; with gpunn_set_skip_nan training goes on, and means are of the other batches. */
 static void test_nan_gradients_in_fit(void **state)
 {
     fixture         *f = *state;
@@ -578,11 +605,12 @@ static void test_nan_gradients_in_fit(void **state)
     gpunn_tensor    *h = gpunn_linear(s.input, "fc", .out_features = 2, .no_bias = true);
     gpunn_tensor    *loss = MADE(f->dev, gpunn_mean(gpunn_sqrt(gpunn_square(h)), GPUNN_ALL, false));
     gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = GPUNN_ZERO));
-    gpunn_loader    *train = gpunn_loader_create(f->model, .fields = {{.input = s.input, .samples = x}}, .count = 6,
-                                                 .batch_size = 2);
+    gpunn_loader    *train = gpunn_loader_create(f->model, .fields = {{.input = s.input, .samples = x}},
+                                                 .count = 6, .batch_size = 2);
     for (int i = 0; i < 2; i++) paths[i] = test_path(f, names[i]);
-    OK(f->dev, gpunn_fit(opt, .loss = loss, .train = MADE(f->dev, train), .epochs = 1, .best_weights = paths[0],
-                         .checkpoint = paths[1], .on_progress = keep_progress, .user = &s));
+    OK(f->dev,
+       gpunn_fit(opt, .loss = loss, .train = MADE(f->dev, train), .epochs = 1, .best_weights = paths[0],
+                 .checkpoint = paths[1], .on_progress = keep_progress, .user = &s));
     const float all = s.last.loss; /* proportional to the mean of x */
     for (int i = 0; i < 2; i++) files[i] = file_read(paths[i], &sizes[i]);
     s.spoils = true;
@@ -590,8 +618,8 @@ static void test_nan_gradients_in_fit(void **state)
         s.value = bad ? NAN : 0;
         gpunn_loader_rewind(train);
         FAILS(f->dev,
-              gpunn_fit(opt, .loss = loss, .train = train, .epochs = 1, .best_weights = paths[0], .checkpoint = paths[1],
-                        .on_batch_begin = spoil, .user = &s),
+              gpunn_fit(opt, .loss = loss, .train = train, .epochs = 1, .best_weights = paths[0],
+                        .checkpoint = paths[1], .on_batch_begin = spoil, .user = &s),
               GPUNN_ERR_NUMERIC, bad ? "the loss is NaN" : "gradient of 'fc.weight'");
         for (int i = 0; i < 2; i++) {
             void *now = file_read(paths[i], &again);
@@ -602,8 +630,8 @@ static void test_nan_gradients_in_fit(void **state)
     }
     gpunn_set_skip_nan(opt, true);
     gpunn_loader_rewind(train);
-    OK(f->dev, gpunn_fit(opt, .loss = loss, .train = train, .epochs = 1, .on_batch_begin = spoil, .on_progress = keep_progress,
-                         .user = &s));
+    OK(f->dev, gpunn_fit(opt, .loss = loss, .train = train, .epochs = 1, .on_batch_begin = spoil,
+                         .on_progress = keep_progress, .user = &s));
     (void)gpunn_loss_scale(opt, &skipped);
     assert_int_equal(skipped, 1);
     assert_true(fabsf(s.last.loss / all - (17 / 4.0f) / (24 / 6.0f)) < 1e-5f);
@@ -627,10 +655,12 @@ static void test_ignored_in_fit(void **state)
         gpunn_tensor *both[] = {s.n.loss, s.n.accuracy};
         OK(s.dev, gpunn_forward(both, 2));
         const int samples = gpunn_loader_batch_size(s.validation);
-        if (batch > 0) sum += (double)gpunn_item(s.n.loss) * samples, hits += (double)gpunn_item(s.n.accuracy) * samples;
+        if (batch > 0)
+            sum += (double)gpunn_item(s.n.loss) * samples, hits += (double)gpunn_item(s.n.accuracy) * samples;
     }
     const int counted = VALIDATION - BATCH;
-    check_close(((float[]){loss, metric}), ((float[]){(float)(sum / counted), (float)(hits / counted)}), 2, 1e-6, 0);
+    check_close(((float[]){loss, metric}), ((float[]){(float)(sum / counted), (float)(hits / counted)}), 2,
+                1e-6, 0);
     OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.validation, .epochs = 2,
                         .on_progress = keep_progress, .user = &w));
     assert_true(isfinite(w.last.loss) && w.last.loss > 0.5f);

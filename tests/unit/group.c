@@ -1,5 +1,6 @@
-/* Ranks that are threads of this process, with an engine of the test's own; tests/group has them as processes over MPI. On a GPU all
- * share the first one; with GPUNN_TEST_NCCL in the environment each has its own, and NCCL carries gradients. */
+/* Ranks that are threads of this process, with an engine of the test's own; tests/group has them as processes
+ * over MPI. On a GPU all share the first one; with GPUNN_TEST_NCCL in the environment each has its own, and
+ * NCCL carries gradients. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include "../test.h"
 
@@ -58,7 +59,8 @@ typedef struct place {
     pthread_t   thread;
 } place;
 
-/* Until all ranks are here; false: one is missing. memory: what is shown to them; NULL: the same as before. */
+/* Until all ranks are here; false: one is missing. memory: what is shown to them; NULL: the same as
+ * before. */
 static bool meet(place *p, void *memory)
 {
     world          *w = p->world;
@@ -137,7 +139,9 @@ static gpunn_status all_gather(void *user, void *parts, size_t bytes)
     bool   good = meet(p, parts);
     p->reduced += bytes > 64 && w->bf16 ? (int64_t)bytes : 0; /* not votes */
     for (int rank = 0; rank < w->size && good; rank++)
-        if (rank != p->rank) memcpy((char *)parts + (size_t)rank * bytes, (char *)w->memory[rank] + (size_t)rank * bytes, bytes);
+        if (rank != p->rank)
+            memcpy((char *)parts + (size_t)rank * bytes, (char *)w->memory[rank] + (size_t)rank * bytes,
+                   bytes);
     return good && meet(p, NULL) ? GPUNN_OK : GPUNN_ERR_DEVICE;
 }
 
@@ -162,9 +166,10 @@ static bool gather(void *user, void *parts, size_t bytes)
     return good;
 }
 
-#define ENGINE(p)                                                                                                            \
-    .rank = (p)->rank, .size = (p)->world->size, .all_reduce = all_reduce, .all_gather = all_gather, .broadcast = broadcast, \
-    .error = engine_error, .reduce_scatter = (p)->world->more ? reduce_scatter : NULL,                                       \
+#define ENGINE(p)                                                                                    \
+    .rank = (p)->rank, .size = (p)->world->size, .all_reduce = all_reduce, .all_gather = all_gather, \
+    .broadcast = broadcast, .error = engine_error,                                                   \
+    .reduce_scatter = (p)->world->more ? reduce_scatter : NULL,                                      \
     .all_reduce_bf16 = (p)->world->more ? all_reduce_bf16 : NULL, .user = (p)
 
 /* GPUs that have a rank each; 0: all ranks share one. */
@@ -179,23 +184,25 @@ static gpunn_device *rank_device(place *p)
 {
     test_memory_init(&p->memory);
     if (p->world->mixed && p->rank % 2 == 0)
-        return gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = 1, .realloc_fn = hook_realloc,
-                                 .user = &p->memory);
+        return gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = 1,
+                                 .realloc_fn = hook_realloc, .user = &p->memory);
     const gpunn_backend *backend = p->world->backend ? p->world->backend : first_backend()->table;
     if (p->world->captures) {
         caller_set_device(p->rank);
         p->stream = caller_stream();
     }
-    return gpunn_device_open(.type = first_backend()->type, .index = own_gpus() ? p->rank : 0, .seed = 1, .threads = 1,
-                             .realloc_fn = hook_realloc, .user = &p->memory, .backend = backend, .stream = p->stream);
+    return gpunn_device_open(.type = first_backend()->type, .index = own_gpus() ? p->rank : 0, .seed = 1,
+                             .threads = 1, .realloc_fn = hook_realloc, .user = &p->memory, .backend = backend,
+                             .stream = p->stream);
 }
 
 /* The same ranks, which meet in the store. */
 static gpunn_group *stored_group(const place *p, gpunn_device *dev, bool shard)
 {
-    return gpunn_group_open(dev, .store = p->world->store ? p->world->store : p->world->folder, .rank = p->rank,
-                            .size = p->world->size, .timeout = p->world->patience, .share_gpu = true, .shard = shard,
-                            .type = GPUNN_GROUP_HOST, .bf16_gradients = p->world->bf16);
+    return gpunn_group_open(dev, .store = p->world->store ? p->world->store : p->world->folder,
+                            .rank = p->rank, .size = p->world->size, .timeout = p->world->patience,
+                            .share_gpu = true, .shard = shard, .type = GPUNN_GROUP_HOST,
+                            .bf16_gradients = p->world->bf16);
 }
 
 static void *stored_main(void *user)
@@ -214,11 +221,12 @@ static void *rank_main(void *user)
 {
     place        *p = user;
     gpunn_device *dev = rank_device(p);
-    gpunn_group  *group = gpunn_group_open(dev, ENGINE(p), .timeout = p->world->patience, .share_gpu = own_gpus() == 0,
-                                           .bucket_bytes = p->world->bucket_bytes ? p->world->bucket_bytes : 100,
-                                           .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_AUTO, .shard = p->world->shard,
-                                           .bf16_gradients = p->world->bf16);
-    const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
+    gpunn_group  *group = gpunn_group_open(
+         dev, ENGINE(p), .timeout = p->world->patience, .share_gpu = own_gpus() == 0,
+         .bucket_bytes = p->world->bucket_bytes ? p->world->bucket_bytes : 100,
+         .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_AUTO, .shard = p->world->shard,
+         .bf16_gradients = p->world->bf16);
+    const ranks r = {dev, group, p->world->folder, p->why, gather, p};
     p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
     gpunn_group_close(group);
     gpunn_device_close(dev);
@@ -255,8 +263,8 @@ static void run_world(fixture *f, world w, void *(*main)(void *place))
     }
 }
 
-static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(const ranks *r), int size, double timeout,
-                         double patience)
+static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(const ranks *r), int size,
+                         double timeout, double patience)
 {
     run_world(f, (world){.size = size, .timeout = timeout, .patience = patience, .run = run}, main);
 }
@@ -282,7 +290,8 @@ static void test_check(void **state)
     char         path[2][224];
     (void)snprintf(path[0], sizeof path[0], "%s", test_path(f, "fit.ckpt"));
     (void)snprintf(path[1], sizeof path[1], "%s", test_path(f, "best.safetensors"));
-    for (int size = 1; size <= MOST && (size <= own_gpus() || !own_gpus()); size++) run_ranks(f, c->run, size, 60);
+    for (int size = 1; size <= MOST && (size <= own_gpus() || !own_gpus()); size++)
+        run_ranks(f, c->run, size, 60);
     for (int i = 0; i < 2; i++) (void)unlink(path[i]);
 }
 
@@ -298,7 +307,9 @@ static void test_overlap(void **state)
     gpunn_backend watched = gpunn_emulator_backend;
     watched.execute = watch_execute;
     early = 0;
-    run_world(*state, (world){.size = 2, .timeout = 60, .patience = 60, .run = check_sgd, .backend = &watched}, rank_main);
+    run_world(*state,
+              (world){.size = 2, .timeout = 60, .patience = 60, .run = check_sgd, .backend = &watched},
+              rank_main);
     assert_int_equal(early, 2 * 2 * STEPS); /* ranks and turns of the check; one bucket */
 }
 
@@ -307,7 +318,11 @@ static void test_store(void **state)
     static const char *const names[] = {"fit.ckpt", "best.safetensors"};
     for (int i = 0; i < 2 * COUNT(checks); i++)
         run_world(*state,
-                  (world){.size = 2 + i % 3, .timeout = 60, .patience = 60, .run = checks[i / 2].run, .shard = i % 2 == 1},
+                  (world){.size = 2 + i % 3,
+                          .timeout = 60,
+                          .patience = 60,
+                          .run = checks[i / 2].run,
+                          .shard = i % 2 == 1},
                   stored_main);
     remove_all(*state, names, COUNT(names));
 }
@@ -372,7 +387,8 @@ static bool sent_away(int port, const void *said, size_t bytes)
         (void)usleep(1000);
         line = -1;
     }
-    const bool sent = send(line, said, bytes, MSG_NOSIGNAL) == (ssize_t)bytes, away = recv(line, &heard, 1, 0) <= 0;
+    const bool sent = send(line, said, bytes, MSG_NOSIGNAL) == (ssize_t)bytes,
+               away = recv(line, &heard, 1, 0) <= 0;
     (void)close(line);
     return sent && away;
 }
@@ -390,7 +406,8 @@ static void *hostile_main(void *user)
     place    *p = user;
     const int port = atoi(strrchr(p->world->store, ':') + 1);
     bool      away = true;
-    for (int i = 0; i < COUNT(hello) && p->rank == 1; i++) away = sent_away(port, &hello[i], sizeof hello[i]) && away;
+    for (int i = 0; i < COUNT(hello) && p->rank == 1; i++)
+        away = sent_away(port, &hello[i], sizeof hello[i]) && away;
     (void)stored_main(p);
     if (!away) (void)snprintf(p->why, sizeof p->why, "a stranger was let in");
     p->good = p->good && away;
@@ -402,7 +419,8 @@ static void test_tcp_strangers(void **state)
     if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
     static const char *const names[] = {"fit.ckpt"};
     char                     store[32];
-    run_world(*state, (world){.size = 2, .patience = 60, .run = check_sgd, .store = free_port(store), .timeout = 60},
+    run_world(*state,
+              (world){.size = 2, .patience = 60, .run = check_sgd, .store = free_port(store), .timeout = 60},
               hostile_main);
     remove_all(*state, names, COUNT(names));
 }
@@ -426,16 +444,20 @@ static void test_tcp_faults(void **state)
     if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
     fixture *f = *state;
     char     store[32];
-    run_world(f, (world){.size = 3, .patience = 60, .run = check_tcp_left, .store = free_port(store), .timeout = 60},
-              stored_main);
+    run_world(
+        f,
+        (world){.size = 3, .patience = 60, .run = check_tcp_left, .store = free_port(store), .timeout = 60},
+        stored_main);
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .size = 3, .timeout = 0.05), GPUNN_ERR_DEVICE,
                "rank 1 has not come within 0.05 seconds");
-    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .rank = 1, .size = 3, .timeout = 0.05), GPUNN_ERR_DEVICE,
-               "no rank 0 of 3 ranks has answered at '127.0.0.1'", "0.05 seconds");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .rank = 1, .size = 3, .timeout = 0.05),
+               GPUNN_ERR_DEVICE, "no rank 0 of 3 ranks has answered at '127.0.0.1'", "0.05 seconds");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://[::1]:70000", .size = 2), GPUNN_ERR_ARGUMENT,
                "tcp://[::1]:70000");
-    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://host", .size = 2), GPUNN_ERR_ARGUMENT, "tcp://HOST:PORT");
-    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://[]:1", .size = 2), GPUNN_ERR_ARGUMENT, "tcp://HOST:PORT");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://host", .size = 2), GPUNN_ERR_ARGUMENT,
+               "tcp://HOST:PORT");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://[]:1", .size = 2), GPUNN_ERR_ARGUMENT,
+               "tcp://HOST:PORT");
 }
 
 /* Rank 0 knows as soon as it is out of sockets, or another rank is, what has to be raised. */
@@ -443,7 +465,8 @@ static void *knock_main(void *user)
 {
     const int               *line = user;
     const struct sockaddr_in address = here(line[1]);
-    for (int tries = 0; tries < 60000 && connect(line[0], (const struct sockaddr *)&address, sizeof address) != 0; tries++)
+    for (int tries = 0;
+         tries < 60000 && connect(line[0], (const struct sockaddr *)&address, sizeof address) != 0; tries++)
         (void)usleep(1000);
     return NULL;
 }
@@ -464,8 +487,8 @@ static void test_tcp_sockets(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .size = 3, .timeout = 60), GPUNN_ERR_IO,
                "rank 0 has no socket left", "raise ulimit -n, on rank 0 by more than the 3 ranks");
-    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .rank = 1, .size = 3, .timeout = 60), GPUNN_ERR_IO,
-               "rank 1 has no socket left", "raise ulimit -n");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .rank = 1, .size = 3, .timeout = 60),
+               GPUNN_ERR_IO, "rank 1 has no socket left", "raise ulimit -n");
     low.rlim_cur++; /* for the one at which rank 0 listens */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     assert_int_equal(pthread_create(&thread, NULL, knock_main, line), 0);
@@ -482,8 +505,8 @@ static void hear_sharing(void *user, gpunn_log_level level, const char *message)
     if (level == GPUNN_LOG_INFO && strstr(message, "threads of this rank: ")) ((test_memory *)user)->calls++;
 }
 
-/* Ranks of one process have the same processors, and a part of them each unless its user has said how many; what has run before
- * runs on fewer as it did. */
+/* Ranks of one process have the same processors, and a part of them each unless its user has said how many;
+ * what has run before runs on fewer as it did. */
 static void *processors_main(void *user)
 {
     enum { ROWS = 256, COLUMNS = 512 };
@@ -491,9 +514,12 @@ static void *processors_main(void *user)
     const bool    says = p->world->more || getenv("OMP_NUM_THREADS");
     static float  x[ROWS][COLUMNS], out[MOST][2][ROWS][COLUMNS];
     test_memory   heard = {.calls = 0};
-    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = p->world->more ? 3 : 0, .log_fn = hear_sharing,
-                                          .user = &heard);
-    const int     before = gpunn_device_threads(dev), part = before / p->world->size, own = says ? before : part ? part : 1;
+    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = p->world->more ? 3 : 0,
+                                          .log_fn = hear_sharing, .user = &heard);
+    const int     before = gpunn_device_threads(dev), part = before / p->world->size,
+              own = says   ? before
+                    : part ? part
+                           : 1;
     gpunn_model  *model = gpunn_model_create(dev);
     gpunn_tensor *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, COLUMNS));
     gpunn_tensor *y = gpunn_softmax(gpunn_linear(in, "fc", .out_features = COLUMNS), 1);
@@ -523,7 +549,8 @@ static void test_processors(void **state)
     for (int i = 0; i < 6; i++) {
         (void)unsetenv("OMP_NUM_THREADS");
         if (i == 5) (void)setenv("OMP_NUM_THREADS", "3", 1);
-        run_world(*state, (world){.size = 1 + i % 4, .timeout = 60, .patience = 60, .more = i == 4}, processors_main);
+        run_world(*state, (world){.size = 1 + i % 4, .timeout = 60, .patience = 60, .more = i == 4},
+                  processors_main);
     }
     if (said)
         (void)setenv("OMP_NUM_THREADS", before, 1);
@@ -537,11 +564,14 @@ static void test_shares(void **state)
 {
     static const char *const names[] = {"fit.ckpt", "best.safetensors"};
     for (int i = 0; i < 2 * COUNT(checks); i++)
-        run_world(
-            *state,
-            (world){
-                .size = 2 + i % 3, .timeout = 60, .patience = 60, .run = checks[i / 2].run, .shard = true, .more = i % 2 == 0},
-            rank_main);
+        run_world(*state,
+                  (world){.size = 2 + i % 3,
+                          .timeout = 60,
+                          .patience = 60,
+                          .run = checks[i / 2].run,
+                          .shard = true,
+                          .more = i % 2 == 0},
+                  rank_main);
     remove_all(*state, names, COUNT(names));
 }
 
@@ -553,12 +583,13 @@ static bool check_drift(const ranks *r)
     float         losses[STEPS], values[NUMBERS] = {0}, moved[HIDDEN * IN];
     ranked        n = ranked_open(r->dev, &task);
     gpunn_tensor *weight = gpunn_find(n.model, "fc1.weight");
-    bool          good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
+    bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
                 EXPECT(r, gpunn_read(weight, moved, sizeof moved) == GPUNN_OK);
     for (int i = 0; i < HIDDEN * IN && gpunn_group_rank(r->group) == 1; i++) moved[i] *= 1 + 1e-6f;
     good = good && EXPECT(r, gpunn_write(weight, moved, sizeof moved) == GPUNN_OK) &&
            EXPECT(r, gpunn_group_size(r->group) == 1 || !same_on_all(r, moved, sizeof moved)) &&
-           steps(r, &n, &task, STEPS, losses) && weights(r, &n, values) && EXPECT(r, same_on_all(r, values, sizeof values));
+           steps(r, &n, &task, STEPS, losses) && weights(r, &n, values) &&
+           EXPECT(r, same_on_all(r, values, sizeof values));
     ranked_close(&n);
     return good;
 }
@@ -568,7 +599,8 @@ static bool check_scaled(const ranks *r)
 {
     const task task = {.precision = GPUNN_PRECISION_F16};
     ranked     n = ranked_open(r->dev, &task);
-    const bool good = refused(r, gpunn_distribute(n.opt, r->group), "the ranks do not do the same", "a loss scale");
+    const bool good = refused(r, gpunn_distribute(n.opt, r->group), "the ranks do not do the same",
+                              "a loss scale");
     ranked_close(&n);
     return good;
 }
@@ -600,7 +632,8 @@ static void test_mixed(void **state)
                           .bf16 = i == 2,
                           .more = i % 2 > 0},
                   rank_main);
-    run_world(*state, (world){.size = 2, .timeout = 60, .patience = 60, .run = check_scaled, .mixed = true}, rank_main);
+    run_world(*state, (world){.size = 2, .timeout = 60, .patience = 60, .run = check_scaled, .mixed = true},
+              rank_main);
     remove_all(*state, names, COUNT(names));
 }
 
@@ -639,9 +672,11 @@ static void test_bf16_stored(void **state)
     remove_all(*state, names, COUNT(names));
 }
 
-/* What this thread has got from sockets and files, but for the 8 bytes by which it asks whether these are complete. */
+/* What this thread has got from sockets and files, but for the 8 bytes by which it asks whether these are
+ * complete. */
 static __thread int64_t heard;
-/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the C library's names are reserved ones */
+/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the C library's names are reserved
+ * ones */
 ssize_t recv(int line, void *memory, size_t bytes, int flags)
 {
     ssize_t (*real)(int, void *, size_t, int) = dlsym(RTLD_NEXT, "recv");
@@ -656,7 +691,8 @@ size_t fread(void *memory, size_t size, size_t count, FILE *file)
     heard += size > sizeof(uint64_t) ? (int64_t)(got * size) : 0;
     return got;
 }
-/* What this thread does with gradients: rank LEAVES goes as soon as rank WAITS is blocked in sending its own. */
+/* What this thread does with gradients: rank LEAVES goes as soon as rank WAITS is blocked in sending its
+ * own. */
 static __thread enum { TALKS, LEAVES, WAITS } manner;
 static int blocked;
 int        poll(struct pollfd *lines, nfds_t count, int milliseconds)
@@ -673,7 +709,8 @@ ssize_t send(int line, const void *memory, size_t bytes, int flags)
     const int small = SMALL;
     if (manner == WAITS && bytes > SMALL) (void)setsockopt(line, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
     if (manner == LEAVES && bytes > SMALL) {
-        for (int tries = 0; tries < 60000 && !__atomic_load_n(&blocked, __ATOMIC_ACQUIRE); tries++) (void)usleep(1000);
+        for (int tries = 0; tries < 60000 && !__atomic_load_n(&blocked, __ATOMIC_ACQUIRE); tries++)
+            (void)usleep(1000);
         (void)shutdown(line, SHUT_RDWR);
     }
     return real(line, memory, bytes, flags);
@@ -688,12 +725,14 @@ static bool check_wide(const ranks *r)
     const int        rank = gpunn_group_rank(r->group), size = gpunn_group_size(r->group);
     float           *x = calloc(1, bytes), *got = calloc(1, bytes);
     gpunn_model     *model = gpunn_model_create(r->dev);
-    gpunn_tensor    *w = gpunn_parameter(model, "w", GPUNN_SHAPE(ROWS, COLUMNS), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
+    gpunn_tensor    *w = gpunn_parameter(model, "w", GPUNN_SHAPE(ROWS, COLUMNS),
+                                         (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
     gpunn_tensor    *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(ROWS, COLUMNS));
     gpunn_tensor    *loss = gpunn_sum(gpunn_mul(w, in), GPUNN_ALL, false);
     gpunn_optimizer *opt = gpunn_sgd(model, .lr = 1);
     for (int i = 0; i < ROWS * COLUMNS; i++) x[i] = (float)(i % 251) * (float)(rank + 1) / 7;
-    bool good = EXPECT(r, gpunn_distribute(opt, r->group) == GPUNN_OK) && EXPECT(r, gpunn_write(in, x, bytes) == GPUNN_OK);
+    bool good = EXPECT(r, gpunn_distribute(opt, r->group) == GPUNN_OK) &&
+                EXPECT(r, gpunn_write(in, x, bytes) == GPUNN_OK);
     heard = 0;
     good = good && EXPECT(r, gpunn_train_step(opt, loss) == GPUNN_OK);
     ((place *)r->user)->heard = heard;
@@ -728,7 +767,8 @@ static void test_wide(void **state)
                   rank_main);
 }
 
-/* A rank leaves while another sends what rank 0, which waits for the first, does not take: it is told at once. */
+/* A rank leaves while another sends what rank 0, which waits for the first, does not take: it is told at
+ * once. */
 static bool check_tcp_blocked(const ranks *r)
 {
     const int rank = gpunn_group_rank(r->group);
@@ -755,19 +795,24 @@ static void test_tcp_blocked(void **state)
     }
 }
 
-/* Ranks that share states out hear, over TCP and by files, the sums of their own part of the gradients alone, and the others'
- * parameters; over TCP rank 0 hears all gradients, by files each its part of all ranks'. */
+/* Ranks that share states out hear, over TCP and by files, the sums of their own part of the gradients alone,
+ * and the others' parameters; over TCP rank 0 hears all gradients, by files each its part of all ranks'. */
 static void *heard_main(void *user)
 {
     enum { VOTES = 8192 };
     place        *p = user;
-    const int64_t size = p->world->size, all = (int64_t)sizeof(float) * ROWS * COLUMNS, least = all / size - 64;
-    const bool    tells = p->world->store && p->rank == 0, shard = p->world->shard;
+    const int64_t size = p->world->size, all = (int64_t)sizeof(float) * ROWS * COLUMNS,
+                  least = all / size - 64;
+    const bool tells = p->world->store && p->rank == 0, shard = p->world->shard;
     (void)stored_main(user);
-    const int64_t sums = tells ? (size - 1) * all : p->world->store ? (shard ? all / size : all) : shard ? all : size * all;
+    const int64_t sums = tells             ? (size - 1) * all
+                         : p->world->store ? (shard ? all / size : all)
+                         : shard           ? all
+                                           : size * all;
     const int64_t most = sums + (shard ? all - least : 0) + VOTES;
     if (!p->good || (p->heard >= sums - size * 64 && p->heard <= most)) return NULL;
-    (void)snprintf(p->why, sizeof p->why, "%lld bytes heard of at most %lld", (long long)p->heard, (long long)most);
+    (void)snprintf(p->why, sizeof p->why, "%lld bytes heard of at most %lld", (long long)p->heard,
+                   (long long)most);
     p->good = false;
     return NULL;
 }
@@ -803,10 +848,14 @@ static void test_bf16_bytes(void **state)
             memset(reduced, 0, sizeof reduced);
             for (int bf16 = 0; bf16 < 2; bf16++) {
                 if (emulator_reduced_bytes) (void)emulator_reduced_bytes();
-                run_world(
-                    *state,
-                    (world){.size = size, .timeout = 60, .patience = 60, .run = check_sgd, .bf16 = bf16 > 0, .more = more > 0},
-                    bytes_main);
+                run_world(*state,
+                          (world){.size = size,
+                                  .timeout = 60,
+                                  .patience = 60,
+                                  .run = check_sgd,
+                                  .bf16 = bf16 > 0,
+                                  .more = more > 0},
+                          bytes_main);
                 if (own_gpus()) /* without the means of losses, of two turns */
                     reduced[bf16] = emulator_reduced_bytes() - 2 * STEPS * size * (int64_t)sizeof(float);
             }
@@ -815,7 +864,8 @@ static void test_bf16_bytes(void **state)
         }
 }
 
-/* A copy, or what else a device does in a step, that fails on one rank is told to all, at once and with its words. */
+/* A copy, or what else a device does in a step, that fails on one rank is told to all, at once and with its
+ * words. */
 static __thread int64_t left;   /* what this rank's device does until something fails; 0: nothing does */
 static int              failed; /* whether anything has */
 static gpunn_status     fails(void)
@@ -874,7 +924,8 @@ static bool    check_copies(const ranks *r)
 
 static void test_copies(void **state)
 {
-    if (emulator_set == NULL || own_gpus()) SKIP("no emulated GPU whose gradients go through the host's memory");
+    if (emulator_set == NULL || own_gpus())
+        SKIP("no emulated GPU whose gradients go through the host's memory");
     gpunn_backend failing = gpunn_emulator_backend;
     failing.upload = failing_upload;
     failing.download = failing_download;
@@ -918,7 +969,8 @@ static void test_unlike(void **state)
     run_ranks_in(*state, unlike_main, NULL, 2, 60, 60);
 }
 
-/* Layers that come later have no share before the optimizer is distributed again; outside the group the states are whole. */
+/* Layers that come later have no share before the optimizer is distributed again; outside the group the
+ * states are whole. */
 static bool check_later_layers(const ranks *r, ranked *n, const task *task, int64_t missing)
 {
     float        losses[STEPS];
@@ -928,7 +980,9 @@ static bool check_later_layers(const ranks *r, ranked *n, const task *task, int6
                 EXPECT(r, gpunn_distribute(n->opt, r->group) == GPUNN_OK) &&
                 EXPECT(r, gpunn_memory_allocated(r->dev) == before) && steps(r, n, task, STEPS, losses);
     (void)gpunn_linear(n->hidden, "late", .out_features = 9);
-    good = good && refused(r, gpunn_train_step(n->opt, n->loss), "layers have been added", "gpunn_distribute again") &&
+    good = good &&
+           refused(r, gpunn_train_step(n->opt, n->loss), "layers have been added",
+                   "gpunn_distribute again") &&
            EXPECT(r, gpunn_distribute(n->opt, r->group) == GPUNN_OK) && steps(r, n, task, 2 * STEPS, losses);
     return good;
 }
@@ -936,20 +990,23 @@ static bool check_later_layers(const ranks *r, ranked *n, const task *task, int6
 /* The bits are those of ranks that have all states each, and a rank has the memory of its share alone. */
 static void *shares_main(void *user)
 {
-    enum { FLOATS = 80 + 16 + 48 + 16, STATE_COUNT = 3 }; /* places of the model's parameters; Adam's two, averages */
+    /* places of the model's parameters; Adam's two, averages */
+    enum { FLOATS = 80 + 16 + 48 + 16, STATE_COUNT = 3 };
     place        *p = user;
     const task    task = {.optimizer = 1, .average = 0.8f, .precision = p->world->precision};
     gpunn_device *dev = rank_device(p);
-    const int     size = p->world->size, each = (FLOATS / size + 15) / 16 * 16, left = FLOATS - p->rank * each;
-    const bool    scatters = p->world->more && own_gpus() == 0, stored = p->world->patience > 0;
+    const int  size = p->world->size, each = (FLOATS / size + 15) / 16 * 16, left = FLOATS - p->rank * each;
+    const bool scatters = p->world->more && own_gpus() == 0, stored = p->world->patience > 0;
     const int64_t missing = (int64_t)sizeof(float) * STATE_COUNT * (FLOATS - (left < each ? left : each));
     float         values[2][2 * NUMBERS] = {{0}}, losses[2][STEPS];
     size_t        bytes[2] = {0, 0};
     p->good = true;
     for (int i = 0; i < 2 && p->good; i++) {
-        gpunn_group *group = stored ? stored_group(p, dev, i == 1)
-                                    : gpunn_group_open(dev, ENGINE(p), .timeout = 60, .share_gpu = own_gpus() == 0,
-                                                       .shard = i == 1, .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_HOST);
+        gpunn_group *group = stored
+                                 ? stored_group(p, dev, i == 1)
+                                 : gpunn_group_open(dev, ENGINE(p), .timeout = 60,
+                                                    .share_gpu = own_gpus() == 0, .shard = i == 1,
+                                                    .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_HOST);
         const ranks  r = {dev, group, p->world->folder, p->why, gather, p};
         ranked       n = ranked_open(dev, &task);
         p->good = EXPECT(&r, group) && EXPECT(&r, gpunn_distribute(n.opt, group) == GPUNN_OK) &&
@@ -960,7 +1017,8 @@ static void *shares_main(void *user)
         if (i == 1)
             p->good = p->good && EXPECT(&r, memcmp(values[0], values[1], sizeof values[0]) == 0) &&
                       EXPECT(&r, memcmp(losses[0], losses[1], sizeof losses[0]) == 0) &&
-                      EXPECT(&r, p->scattered == (scatters ? STEPS : 0)) && EXPECT(&r, bytes[0] - bytes[1] == (size_t)missing) &&
+                      EXPECT(&r, p->scattered == (scatters ? STEPS : 0)) &&
+                      EXPECT(&r, bytes[0] - bytes[1] == (size_t)missing) &&
                       check_later_layers(&r, &n, &task, missing);
         ranked_close(&n);
         gpunn_group_close(group);
@@ -981,8 +1039,11 @@ static void test_shared_memory(void **state)
                           .precision = i / 2 == 1 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32},
                   shares_main);
     for (int i = 0; i < 6 && (i < 3 || has_tcp(*state)); i++)
-        run_world(*state, (world){.size = 2 + i % 3, .timeout = 60, .patience = 60, .store = i < 3 ? NULL : free_port(store)},
-                  shares_main);
+        run_world(
+            *state,
+            (world){
+                .size = 2 + i % 3, .timeout = 60, .patience = 60, .store = i < 3 ? NULL : free_port(store)},
+            shares_main);
 }
 
 static bool check_trust(const ranks *r)
@@ -999,7 +1060,8 @@ static bool check_trust(const ranks *r)
 
 static void test_trust(void **state)
 {
-    run_world(*state, (world){.size = 2, .timeout = 60, .patience = 60, .run = check_trust, .shard = true}, rank_main);
+    run_world(*state, (world){.size = 2, .timeout = 60, .patience = 60, .run = check_trust, .shard = true},
+              rank_main);
 }
 
 /* One of two processes, whose ranks are in the environment. */
@@ -1039,7 +1101,8 @@ static void test_environment(void **state)
     (void)setenv("WORLD_SIZE", "2", 1);
     FAILS_NULL(f->dev, gpunn_group_open(f->dev), GPUNN_ERR_STATE, "WORLD_SIZE is 2", "GPUNN_STORE");
     (void)unsetenv("WORLD_SIZE");
-    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
+                                        "SLURM_STEP_NUM_TASKS"};
     for (int i = 0; i < 4; i++) { /* ranks of which each would be alone, with the first's rank and files */
         (void)setenv(sizes[i], "3", 1);
         FAILS_NULL(f->dev, gpunn_group_open(f->dev), GPUNN_ERR_STATE, sizes[i], "is 3", "-DGPUNN_MPI");
@@ -1080,9 +1143,12 @@ static void test_store_used(void **state)
     FILE                    *file = fopen(test_path(f, "0.0"), "wb");
     assert_non_null(file);
     (void)fclose(file);
-    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder), GPUNN_ERR_STATE, "files of another run's rank 0");
-    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "no such folder"), GPUNN_ERR_IO, "rank 0's file", "no such folder");
-    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder, .rank = 2, .size = 2), GPUNN_ERR_ARGUMENT, "rank is 2");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder), GPUNN_ERR_STATE,
+               "files of another run's rank 0");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "no such folder"), GPUNN_ERR_IO, "rank 0's file",
+               "no such folder");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder, .rank = 2, .size = 2), GPUNN_ERR_ARGUMENT,
+               "rank is 2");
     remove_all(f, names, 1);
 }
 
@@ -1105,14 +1171,16 @@ static void test_store_missing(void **state)
     run_ranks_in(*state, stored_main, check_store_missing, 3, 60, 0.2);
     remove_all(*state, names, COUNT(names));
 }
-/* The last rank does not come: the others are told so, now and whenever they ask again, and everything closes. */
+/* The last rank does not come: the others are told so, now and whenever they ask again, and everything
+ * closes. */
 static bool check_missing(const ranks *r)
 {
     const task task = {.optimizer = 1};
     float      losses[STEPS];
     ranked     n = ranked_open(r->dev, &task);
-    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
-    for (int turn = 0; turn < 2 && good && gpunn_group_rank(r->group) < gpunn_group_size(r->group) - 1; turn++) {
+    bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
+    for (int turn = 0; turn < 2 && good && gpunn_group_rank(r->group) < gpunn_group_size(r->group) - 1;
+         turn++) {
         good = EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_DEVICE) &&
                EXPECT(r, strstr(gpunn_error(r->dev), turn ? "failed before" : "rank 2 is missing"));
         gpunn_clear_error(r->dev);
@@ -1126,8 +1194,9 @@ static void test_missing(void **state)
     run_ranks(*state, check_missing, 3, 0.5);
 }
 
-/* What a rank's GPU waits for does not come: whoever waits for the GPU is told so, then and later, and everything closes, although
- * graphs hold the communicator: the library's own and, with a stream of the program's, one of that. */
+/* What a rank's GPU waits for does not come: whoever waits for the GPU is told so, then and later, and
+ * everything closes, although graphs hold the communicator: the library's own and, with a stream of the
+ * program's, one of that. */
 static bool check_stuck(const ranks *r)
 {
     const task task = {.optimizer = 1};
@@ -1135,7 +1204,7 @@ static bool check_stuck(const ranks *r)
     int        here[MOST] = {0};
     void      *stream = ((place *)r->user)->stream, *graph = NULL;
     ranked     n = ranked_open(r->dev, &task);
-    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
+    bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
                 EXPECT(r, gpunn_synchronize(r->dev) == GPUNN_OK);
     if (stream && good) {
         caller_begin_capture(stream);
@@ -1148,7 +1217,8 @@ static bool check_stuck(const ranks *r)
     if (graph) caller_launch(graph, stream);
     good = good && EXPECT(r, graph || gpunn_train_step(n.opt, n.loss) == GPUNN_OK) &&
            EXPECT(r, gpunn_synchronize(r->dev) == GPUNN_ERR_DEVICE) &&
-           EXPECT(r, strstr(gpunn_error(r->dev), "a rank has not come within 2 seconds") || /* the first that gives up */
+           /* the first that gives up */
+           EXPECT(r, strstr(gpunn_error(r->dev), "a rank has not come within 2 seconds") ||
                          strstr(gpunn_error(r->dev), "NCCL says remote process exited"));
     gpunn_clear_error(r->dev);
     good = good && EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_DEVICE) &&
@@ -1164,12 +1234,15 @@ static void test_stuck(void **state)
     if (emulator_set == NULL || own_gpus() == 0) SKIP("no NCCL that is emulated");
     const int faults = emulator_faults();
     for (int captures = 0; captures < (caller_stream ? 2 : 1); captures++)
-        run_world(*state, (world){.size = 3, .timeout = 60, .patience = 2, .run = check_stuck, .captures = captures > 0},
-                  rank_main);
+        run_world(
+            *state,
+            (world){.size = 3, .timeout = 60, .patience = 2, .run = check_stuck, .captures = captures > 0},
+            rank_main);
     assert_int_equal(emulator_faults(), faults);
 }
 
-/* A rank whose runs are new each time captures none, while the others replay theirs: the same numbers all the same. */
+/* A rank whose runs are new each time captures none, while the others replay theirs: the same numbers all the
+ * same. */
 static __thread bool forgets;
 static gpunn_status  forgetful_execute(void *context, gpunn_run *run)
 {
@@ -1191,21 +1264,25 @@ static void test_captured_by_some(void **state)
     const int     faults = emulator_faults();
     gpunn_backend forgetful = gpunn_emulator_backend;
     forgetful.execute = forgetful_execute;
-    run_world(*state, (world){.size = 3, .timeout = 60, .patience = 60, .run = check_forgets, .backend = &forgetful}, rank_main);
+    run_world(*state,
+              (world){.size = 3, .timeout = 60, .patience = 60, .run = check_forgets, .backend = &forgetful},
+              rank_main);
     assert_int_equal(emulator_faults(), faults);
 }
 
-/* One whose run fails behind the vote on it: the others, whose GPUs wait for its part, hear of it with their next one, and all close. */
+/* One whose run fails behind the vote on it: the others, whose GPUs wait for its part, hear of it with their
+ * next one, and all close. */
 static bool check_late(const ranks *r)
 {
-    const task   task = {.optimizer = 1, .norm = true, .sync = true};
-    const int    rank = gpunn_group_rank(r->group);
-    float        losses[STEPS];
-    ranked       n = ranked_open(r->dev, &task);
-    bool         good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
+    const task task = {.optimizer = 1, .norm = true, .sync = true};
+    const int  rank = gpunn_group_rank(r->group);
+    float      losses[STEPS];
+    ranked     n = ranked_open(r->dev, &task);
+    bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
     gpunn_status status = GPUNN_OK;
     left = rank == 1 ? fails_at : 0;
-    for (int step = 0; step < 3 && good && status == GPUNN_OK; step++) status = gpunn_train_step(n.opt, n.loss);
+    for (int step = 0; step < 3 && good && status == GPUNN_OK; step++)
+        status = gpunn_train_step(n.opt, n.loss);
     left = 0;
     good = good && EXPECT(r, status == GPUNN_ERR_DEVICE) &&
            EXPECT(r, rank == 1 || strncmp(gpunn_error(r->dev), "rank 1: ", 8) == 0);
@@ -1222,7 +1299,9 @@ static void test_late(void **state)
     gpunn_backend failing = gpunn_emulator_backend;
     failing.execute = failing_execute;
     for (fails_at = 1; fails_at <= 4; fails_at++) /* before a vote, behind it */
-        run_world(*state, (world){.size = 3, .timeout = 600, .patience = 120, .run = check_late, .backend = &failing}, rank_main);
+        run_world(*state,
+                  (world){.size = 3, .timeout = 600, .patience = 120, .run = check_late, .backend = &failing},
+                  rank_main);
 }
 
 /* Two ranks that have opened the same GPU without saying that they mean to. */
@@ -1230,8 +1309,8 @@ static void *refused_main(void *user)
 {
     place *p = user;
     test_memory_init(&p->memory);
-    gpunn_device *dev = gpunn_device_open(ON(first_backend()), .index = p->rank ? GPUNN_LOCAL_RANK : 0, .threads = 1,
-                                          .realloc_fn = hook_realloc, .user = &p->memory);
+    gpunn_device *dev = gpunn_device_open(ON(first_backend()), .index = p->rank ? GPUNN_LOCAL_RANK : 0,
+                                          .threads = 1, .realloc_fn = hook_realloc, .user = &p->memory);
     const ranks   r = {dev, NULL, p->world->folder, p->why, gather, p};
     p->good = EXPECT(&r, gpunn_group_open(dev, ENGINE(p)) == NULL) &&
               refused(&r, gpunn_last_status(dev), "ranks 0 and 1 are on the same GPU", "GPUNN_LOCAL_RANK");
@@ -1259,16 +1338,17 @@ static bool check_profile(const ranks *r)
     float        losses[STEPS];
     char         who[32];
     ranked       n = ranked_open(r->dev, &task);
-    bool         good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
+    bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
     (void)snprintf(who, sizeof who, "rank %d: ", last);
     for (int turn = 0; turn < 4 && good; turn++) { /* in turns 0 and 1 all else gets its memory */
         gpunn_optimizer *opt = turn % 2 ? n.opt : NULL;
         if (turn >= 2 && gpunn_group_rank(r->group) == last) memory->fail_at = memory->calls + 1;
-        const gpunn_status status = gpunn_profile(n.model, .loss = n.loss, .optimizer = opt, .runs = 2, .peak_flops = 1,
-                                                  .peak_bytes = 1);
+        const gpunn_status status = gpunn_profile(n.model, .loss = n.loss, .optimizer = opt, .runs = 2,
+                                                  .peak_flops = 1, .peak_bytes = 1);
         memory->fail_at = 0;
         good = EXPECT(r, status == (turn < 2 ? GPUNN_OK : GPUNN_ERR_MEMORY)) &&
-               EXPECT(r, turn < 2 || gpunn_group_rank(r->group) == last || strncmp(gpunn_error(r->dev), who, strlen(who)) == 0);
+               EXPECT(r, turn < 2 || gpunn_group_rank(r->group) == last ||
+                             strncmp(gpunn_error(r->dev), who, strlen(who)) == 0);
         gpunn_clear_error(r->dev);
     }
     good = good && steps(r, &n, &task, 0, losses);
@@ -1287,7 +1367,8 @@ static bool check_lost_file(const ranks *r)
     const task task = {.optimizer = 1};
     ranked     n = ranked_open(r->dev, &task);
     char       path[300];
-    (void)snprintf(path, sizeof path, "%s/%s", r->folder, gpunn_group_rank(r->group) == 1 ? "nowhere" : "fit.ckpt");
+    (void)snprintf(path, sizeof path, "%s/%s", r->folder,
+                   gpunn_group_rank(r->group) == 1 ? "nowhere" : "fit.ckpt");
     bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) &&
                 EXPECT(r, gpunn_checkpoint_save(n.opt, NULL, path) == GPUNN_OK) &&
                 EXPECT(r, gpunn_checkpoint_load(n.opt, NULL, path) == GPUNN_ERR_IO) &&
@@ -1317,7 +1398,7 @@ static bool check_part(const ranks *r)
     samples(x, t, COUNT, 3);
     gpunn_loader *loader = fit_loader(r, &n, x[0], t, COUNT);
     const bool    first = access(path, R_OK) != 0;
-    bool          good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && EXPECT(r, loader != NULL) &&
+    bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && EXPECT(r, loader != NULL) &&
                 (first || EXPECT(r, gpunn_checkpoint_load(n.opt, loader, path) == GPUNN_OK)) &&
                 EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 2) == GPUNN_OK) &&
                 EXPECT(r, gpunn_checkpoint_save(n.opt, loader, path) == GPUNN_OK) &&
@@ -1327,7 +1408,8 @@ static bool check_part(const ranks *r)
     return good;
 }
 
-/* The same in the middle of an epoch: what two ranks have seen of its order is not seen again, and all else is. */
+/* The same in the middle of an epoch: what two ranks have seen of its order is not seen again, and all else
+ * is. */
 static bool check_middle(const ranks *r)
 {
     enum { EACH = 2, COUNT = 24, SEEN = 12 };
@@ -1345,10 +1427,11 @@ static bool check_middle(const ranks *r)
     const bool first = access(path, R_OK) != 0;
     for (int together = 0; together < 2 && good; together++) {
         gpunn_loader *loader = gpunn_loader_create(
-            n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = COUNT, .batch_size = EACH,
-            .shuffle = true, .seed = 5, .group = groups[together]);
+            n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = COUNT,
+            .batch_size = EACH, .shuffle = true, .seed = 5, .group = groups[together]);
         good = EXPECT(r, loader != NULL);
-        if (together && good && !first) good = EXPECT(r, gpunn_checkpoint_load(n.opt, loader, path) == GPUNN_OK);
+        if (together && good && !first)
+            good = EXPECT(r, gpunn_checkpoint_load(n.opt, loader, path) == GPUNN_OK);
         const int begin = together && !first ? SEEN : 0, end = together && first ? SEEN : COUNT;
         const int ranks = together ? size : 1, own = together ? rank : 0;
         for (int at = begin; at < end && good; at += EACH * ranks) {
@@ -1358,14 +1441,17 @@ static bool check_middle(const ranks *r)
                 good = EXPECT(r, got[i][0] == order[at + own * EACH + i]);
             }
         }
-        if (together && good && first) good = EXPECT(r, gpunn_checkpoint_save(n.opt, loader, path) == GPUNN_OK);
+        if (together && good && first)
+            good = EXPECT(r, gpunn_checkpoint_save(n.opt, loader, path) == GPUNN_OK);
         if (together && good && !first) good = EXPECT(r, !gpunn_next(loader));
         gpunn_loader_destroy(loader);
     }
-    gpunn_loader *odd = gpunn_loader_create(n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}},
-                                            .count = COUNT, .batch_size = 5, .shuffle = true, .seed = 5);
+    gpunn_loader *odd = gpunn_loader_create(
+        n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = COUNT,
+        .batch_size = 5, .shuffle = true, .seed = 5);
     good = good && EXPECT(r, gpunn_checkpoint_load(n.opt, odd, path) == GPUNN_ERR_STATE) &&
-           EXPECT(r, strstr(gpunn_error(r->dev), "stood behind 3 batches of 4 samples of all ranks, where no batch of 5 begins"));
+           EXPECT(r, strstr(gpunn_error(r->dev),
+                            "stood behind 3 batches of 4 samples of all ranks, where no batch of 5 begins"));
     gpunn_loader_destroy(odd);
     ranked_close(&n);
     return good;
@@ -1402,11 +1488,13 @@ static void test_arguments(void **state)
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .rank = 1), GPUNN_ERR_ARGUMENT, "all_reduce");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .timeout = -1), GPUNN_ERR_ARGUMENT, "timeout", "-1");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .all_reduce = all_reduce), GPUNN_ERR_ARGUMENT, "all of them");
-    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .reduce_scatter = reduce_scatter), GPUNN_ERR_ARGUMENT, "all of them");
-    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .all_reduce_bf16 = all_reduce_bf16), GPUNN_ERR_ARGUMENT, "all of them");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .reduce_scatter = reduce_scatter), GPUNN_ERR_ARGUMENT,
+               "all of them");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .all_reduce_bf16 = all_reduce_bf16), GPUNN_ERR_ARGUMENT,
+               "all of them");
     FAILS_NULL(f->dev,
-               gpunn_group_open(f->dev, .rank = 2, .size = 2, .all_reduce = all_reduce, .all_gather = all_gather,
-                                .broadcast = broadcast),
+               gpunn_group_open(f->dev, .rank = 2, .size = 2, .all_reduce = all_reduce,
+                                .all_gather = all_gather, .broadcast = broadcast),
                GPUNN_ERR_ARGUMENT, "rank is 2 and size 2");
     FAILS(NULL, gpunn_distribute(NULL, NULL), GPUNN_ERR_ARGUMENT, "optimizer");
     assert_int_equal(gpunn_group_size(NULL), 1);
@@ -1446,7 +1534,8 @@ static gpunn_status echo_broadcast(void *user, void *memory, size_t bytes, int r
     return GPUNN_OK;
 }
 
-/* A process that is forked from a rank is none: it says nothing to the others, also where it closes the group. */
+/* A process that is forked from a rank is none: it says nothing to the others, also where it closes the
+ * group. */
 static void test_forked_rank(void **state)
 {
     (void)state;
@@ -1455,8 +1544,9 @@ static void test_forked_rank(void **state)
     const float   x[2][IN] = {{1}, {2}};
     const int64_t t[2] = {0, 1};
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 1);
-    gpunn_group  *group = MADE(dev, gpunn_group_open(dev, .size = 2, .all_reduce = echo_reduce, .all_gather = echo_gather,
-                                                     .broadcast = echo_broadcast, .user = &calls));
+    gpunn_group  *group = MADE(dev, gpunn_group_open(dev, .size = 2, .all_reduce = echo_reduce,
+                                                     .all_gather = echo_gather, .broadcast = echo_broadcast,
+                                                     .user = &calls));
     ranked        n = ranked_open(dev, &task);
     OK(dev, gpunn_distribute(n.opt, group));
     OK(dev, gpunn_write(n.x, x, sizeof x));
@@ -1467,7 +1557,8 @@ static void test_forked_rank(void **state)
     const pid_t child = fork();
     if (child == 0) {
         (void)alarm(60);
-        const bool refused = gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_STATE && strstr(gpunn_error(dev), "forked from rank 0");
+        const bool refused = gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_STATE &&
+                             strstr(gpunn_error(dev), "forked from rank 0");
         ranked_close(&n);
         gpunn_group_close(group);
         gpunn_device_close(dev);
@@ -1501,7 +1592,8 @@ int main(void)
 {
     static struct CMUnitTest tests[3 * COUNT(checks) + 33];
     int                      count = 0;
-    for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
+    for (int i = 0; i < COUNT(checks); i++)
+        count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
     const struct CMUnitTest others[] = {test_with_device(test_bf16),
                                         test_with_device(test_bf16_stored),
                                         test_with_device(test_bf16_bytes),

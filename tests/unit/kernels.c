@@ -1,5 +1,5 @@
-/* Generated kernels in a model: how a set is matched, planned, refused and declined. The set here is written by hand, so that what
- * is tested is gpunn.h alone; results must be those of the single ops. */
+/* Generated kernels in a model: how a set is matched, planned, refused and declined. The set here is written
+ * by hand, so that what is tested is gpunn.h alone; results must be those of the single ops. */
 #define GPUNN_STATIC /* a copy of its own: it looks inside */
 #define GPUNN_IMPLEMENTATION
 #include "../test.h"
@@ -57,7 +57,8 @@ static size_t no_workspace(int64_t batch, int units)
 
 /* y = tanh(2 a) */
 static const gpunn_kernel_operand twice_tanh_forward[] = {VALUE(0, 1, 0), VALUE(-2, 0, 1)};
-static const gpunn_kernel_operand twice_tanh_backward[] = {VALUE(-2, 1, 0), GRADIENT(-2, 1, 0), GRADIENT(0, 0, 1)};
+static const gpunn_kernel_operand twice_tanh_backward[] = {VALUE(-2, 1, 0), GRADIENT(-2, 1, 0),
+                                                           GRADIENT(0, 0, 1)};
 static int                        run_twice_tanh(const gpunn_kernel_call *call)
 {
     for (int64_t i = 0; i < 4 * call->batch; i++) give(call, 1, i, tanhf(2 * in(call, 0)[i]));
@@ -66,7 +67,8 @@ static int                        run_twice_tanh(const gpunn_kernel_call *call)
 }
 static int run_twice_tanh_backward(const gpunn_kernel_call *call)
 {
-    for (int64_t i = 0; i < 4 * call->batch; i++) give(call, 2, i, in(call, 1)[i] * (1 - in(call, 0)[i] * in(call, 0)[i]) * 2);
+    for (int64_t i = 0; i < 4 * call->batch; i++)
+        give(call, 2, i, in(call, 1)[i] * (1 - in(call, 0)[i] * in(call, 0)[i]) * 2);
     calls[TWICE_TANH][GPUNN_KERNEL_BACKWARD]++;
     return 0;
 }
@@ -76,7 +78,8 @@ static const gpunn_kernel_node twice_tanh_nodes[] = {NODE("mul_scalar value=2 f3
 
 /* loss = mean(y^2), and the gradient of y with it */
 static const gpunn_kernel_operand loss_evaluation[] = {VALUE(0, 1, 0), VALUE(-2, 0, 1)};
-static const gpunn_kernel_operand loss_forward[] = {VALUE(0, 1, 0), VALUE(-2, 0, 1), GRADIENT(-2, 1, 0), GRADIENT(0, 0, 1)};
+static const gpunn_kernel_operand loss_forward[] = {VALUE(0, 1, 0), VALUE(-2, 0, 1), GRADIENT(-2, 1, 0),
+                                                    GRADIENT(0, 0, 1)};
 static int                        run_loss(const gpunn_kernel_call *call)
 {
     int64_t n = 4 * call->batch;
@@ -98,7 +101,8 @@ static const gpunn_kernel_node loss_nodes[] = {NODE("square f32 [N,4]", of_exter
 
 /* y = tanh(a) + r, whose gradient is y's; keeps tanh(a) */
 static const gpunn_kernel_operand tanh_add_evaluation[] = {VALUE(0, 1, 0), VALUE(1, 1, 0), VALUE(-2, 0, 1)};
-static const gpunn_kernel_operand tanh_add_forward[] = {VALUE(0, 1, 0), VALUE(1, 1, 0), VALUE(-2, 0, 1), KEPT(0, 0, 1)};
+static const gpunn_kernel_operand tanh_add_forward[] = {VALUE(0, 1, 0), VALUE(1, 1, 0), VALUE(-2, 0, 1),
+                                                        KEPT(0, 0, 1)};
 static const gpunn_kernel_operand tanh_add_backward[] = {KEPT(0, 1, 0), GRADIENT(-2, 1, 0), GRADIENT(0, 0, 1),
                                                          SHARED_GRADIENT(1, 1)};
 static int                        run_tanh_add(const gpunn_kernel_call *call)
@@ -130,8 +134,8 @@ static const gpunn_kernel_kept tanh_add_kept[] = {{GPUNN_F32, 0, 4}};
 
 /* y = relu(sin(a) + r): its gradient is masked in place and handed on to r */
 static const gpunn_kernel_operand mask_forward[] = {VALUE(0, 1, 0), VALUE(1, 1, 0), VALUE(-3, 0, 1)};
-static const gpunn_kernel_operand mask_backward[] = {VALUE(0, 1, 0), VALUE(-3, 1, 0), GRADIENT(-3, 1, 1), GRADIENT(0, 0, 1),
-                                                     SHARED_GRADIENT(1, 2)};
+static const gpunn_kernel_operand mask_backward[] = {VALUE(0, 1, 0), VALUE(-3, 1, 0), GRADIENT(-3, 1, 1),
+                                                     GRADIENT(0, 0, 1), SHARED_GRADIENT(1, 2)};
 static int                        run_mask(const gpunn_kernel_call *call)
 {
     for (int64_t i = 0; i < 4 * call->batch; i++) {
@@ -153,13 +157,16 @@ static int run_mask_backward(const gpunn_kernel_call *call)
     return 0;
 }
 static const signed char       of_node2[] = {-2};
-static const gpunn_kernel_node mask_nodes[] = {NODE("sin f32 [N,4]", of_external), NODE("add f32 [N,4]", of_node1_external1),
+static const gpunn_kernel_node mask_nodes[] = {NODE("sin f32 [N,4]", of_external),
+                                               NODE("add f32 [N,4]", of_node1_external1),
                                                NODE("relu f32 [N,4]", of_node2)};
 
 /* e = exp(a), y = e * q, where e is read outside too */
-static const gpunn_kernel_operand fork_forward[] = {VALUE(0, 1, 0), VALUE(1, 1, 0), VALUE(-1, 0, 1), VALUE(-2, 0, 1)};
-static const gpunn_kernel_operand fork_backward[] = {VALUE(-1, 1, 0),    VALUE(1, 1, 0),    GRADIENT(-1, 1, 0),
-                                                     GRADIENT(-2, 1, 0), GRADIENT(0, 0, 1), GRADIENT(1, 0, 1)};
+static const gpunn_kernel_operand fork_forward[] = {VALUE(0, 1, 0), VALUE(1, 1, 0), VALUE(-1, 0, 1),
+                                                    VALUE(-2, 0, 1)};
+static const gpunn_kernel_operand fork_backward[] = {VALUE(-1, 1, 0),    VALUE(1, 1, 0),
+                                                     GRADIENT(-1, 1, 0), GRADIENT(-2, 1, 0),
+                                                     GRADIENT(0, 0, 1),  GRADIENT(1, 0, 1)};
 static int                        run_fork(const gpunn_kernel_call *call)
 {
     for (int64_t i = 0; i < 4 * call->batch; i++) {
@@ -180,10 +187,12 @@ static int run_fork_backward(const gpunn_kernel_call *call)
     calls[FORK][GPUNN_KERNEL_BACKWARD]++;
     return 0;
 }
-static const gpunn_kernel_node fork_nodes[] = {NODE("exp f32 [N,4]", of_external), NODE("mul f32 [N,4]", of_node1_external1)};
+static const gpunn_kernel_node fork_nodes[] = {NODE("exp f32 [N,4]", of_external),
+                                               NODE("mul f32 [N,4]", of_node1_external1)};
 
 /* e = exp(a), s = sin(c): two nodes without an edge between them */
-static const gpunn_kernel_operand exp_sin[] = {VALUE(0, 1, 0), VALUE(1, 1, 0), VALUE(-1, 0, 1), VALUE(-2, 0, 1)};
+static const gpunn_kernel_operand exp_sin[] = {VALUE(0, 1, 0), VALUE(1, 1, 0), VALUE(-1, 0, 1),
+                                               VALUE(-2, 0, 1)};
 static int                        run_exp_sin(const gpunn_kernel_call *call)
 {
     for (int64_t i = 0; i < 4 * call->batch; i++) {
@@ -194,7 +203,8 @@ static int                        run_exp_sin(const gpunn_kernel_call *call)
     return 0;
 }
 static const signed char       of_external1[] = {1};
-static const gpunn_kernel_node exp_sin_nodes[] = {NODE("exp f32 [N,4]", of_external), NODE("sin f32 [N,4]", of_external1)};
+static const gpunn_kernel_node exp_sin_nodes[] = {NODE("exp f32 [N,4]", of_external),
+                                                  NODE("sin f32 [N,4]", of_external1)};
 
 static const char *const  externals[] = {"f32 [N,4]", "f32 [N,4]"};
 static const gpunn_kernel kernels[KERNELS] = {
@@ -252,7 +262,8 @@ static const gpunn_kernel kernels[KERNELS] = {
      0,
      GPUNN_KERNEL_ANY,
      false,
-     {PROGRAM(mask_forward, run_mask), PROGRAM(mask_forward, run_mask), PROGRAM(mask_backward, run_mask_backward)},
+     {PROGRAM(mask_forward, run_mask), PROGRAM(mask_forward, run_mask),
+      PROGRAM(mask_backward, run_mask_backward)},
      0,
      0,
      GPUNN_PRECISION_F32},
@@ -266,7 +277,8 @@ static const gpunn_kernel kernels[KERNELS] = {
      0,
      GPUNN_KERNEL_ANY,
      false,
-     {PROGRAM(fork_forward, run_fork), PROGRAM(fork_forward, run_fork), PROGRAM(fork_backward, run_fork_backward)},
+     {PROGRAM(fork_forward, run_fork), PROGRAM(fork_forward, run_fork),
+      PROGRAM(fork_backward, run_fork_backward)},
      0,
      0,
      GPUNN_PRECISION_F32},
@@ -352,7 +364,8 @@ static void end_net(trained *n)
 
 enum { BATCH = 6, STEPS = 4 };
 
-/* Trains two models of one kind, the second with the set, and compares losses, weights and values of evaluation. */
+/* Trains two models of one kind, the second with the set, and compares losses, weights and values of
+ * evaluation. */
 static void compare(gpunn_device *dev, body make, const gpunn_kernel_set *set, bool keep)
 {
     trained n[2];
@@ -403,7 +416,8 @@ static gpunn_tensor *two_masks(gpunn_tensor *a, gpunn_tensor **middle)
     return gpunn_relu(gpunn_add(gpunn_sin(gpunn_linear(one, "fc3", .out_features = 4)), one));
 }
 
-/* The gradient of a sum is masked in place by the group of one operand before the other operand has read it. */
+/* The gradient of a sum is masked in place by the group of one operand before the other operand has read
+ * it. */
 static gpunn_tensor *shared_mask(gpunn_tensor *a, gpunn_tensor **middle)
 {
     gpunn_tensor *r = gpunn_linear(a, "fc2", .out_features = 4);
@@ -414,7 +428,8 @@ static gpunn_tensor *shared_mask(gpunn_tensor *a, gpunn_tensor **middle)
 /* A group adds to the gradient of one operand of a sum before the other operand has read it. */
 static gpunn_tensor *added_between(gpunn_tensor *a, gpunn_tensor **middle)
 {
-    gpunn_tensor *p = gpunn_linear(a, "fc2", .out_features = 4), *q = gpunn_cos(gpunn_linear(a, "fc3", .out_features = 4));
+    gpunn_tensor *p = gpunn_linear(a, "fc2", .out_features = 4),
+                 *q = gpunn_cos(gpunn_linear(a, "fc3", .out_features = 4));
     gpunn_tensor *group = gpunn_tanh(gpunn_mul_scalar(p, 2));
     *middle = gpunn_add(p, q);
     return gpunn_sub(*middle, group);
@@ -482,7 +497,8 @@ static void test_exact(void **state)
     gpunn_kernel_set set = set_of(TWICE_TANH, LOSS);
     char             hash[65];
     trained          n = make_net(f->dev, twice_tanh);
-    int              body_ids[3] = {n.middle->id, n.y->id, n.middle->id - 1}, loss_ids[3] = {n.loss->id - 1, n.loss->id, n.y->id};
+    int              body_ids[3] = {n.middle->id, n.y->id, n.middle->id - 1},
+        loss_ids[3] = {n.loss->id - 1, n.loss->id, n.y->id};
     const gpunn_kernel_instance instances[2] = {{0, body_ids}, {1, loss_ids}};
     float                       x[3 * 2] = {1, 2, 3, 4, 5, 6};
     set.tensor_count = n.model->tensor_count;
@@ -546,8 +562,8 @@ static void test_gradients_from_outside(void **state)
 {
     fixture                          *f = *state;
     gpunn_kernel_set                  set = set_of(FORK, FORK);
-    static const gpunn_kernel_operand fewer[] = {VALUE(-1, 1, 0), VALUE(1, 1, 0), GRADIENT(-2, 1, 0), GRADIENT(0, 0, 1),
-                                                 GRADIENT(1, 0, 1)};
+    static const gpunn_kernel_operand fewer[] = {VALUE(-1, 1, 0), VALUE(1, 1, 0), GRADIENT(-2, 1, 0),
+                                                 GRADIENT(0, 0, 1), GRADIENT(1, 0, 1)};
     gpunn_kernel                      kernel = kernels[FORK];
     compare(f->dev, unforked, &set, false);
     assert_int_equal(calls[FORK][GPUNN_KERNEL_BACKWARD], 0);
@@ -582,7 +598,8 @@ static void test_decline(void **state)
     assert_int_equal(calls[TWICE_TANH][GPUNN_KERNEL_FORWARD], 0);
 }
 
-/* y = tanh(2 exp(a)), in evaluation alone: the same last node as TWICE_TANH has. Its cache holds what weights are, by their number. */
+/* y = tanh(2 exp(a)), in evaluation alone: the same last node as TWICE_TANH has. Its cache holds what weights
+ * are, by their number. */
 static int larger_calls, stale_calls;
 static int run_larger(const gpunn_kernel_call *call)
 {
@@ -602,18 +619,19 @@ static void test_larger(void **state)
 {
     static const signed char          of_node2[] = {-2};
     static const gpunn_kernel_operand larger[] = {VALUE(0, 1, 0), VALUE(-3, 0, 1)};
-    const gpunn_kernel_node nodes[] = {NODE("exp f32 [N,4]", of_external), NODE("mul_scalar value=2 f32 [N,4]", of_node1),
-                                       NODE("tanh f32 [N,4]", of_node2)};
-    const float             ones[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    gpunn_kernel            both[2] = {kernels[TWICE_TANH], kernels[TWICE_TANH]};
-    fixture                *f = *state;
-    gpunn_kernel_set        set = set_of(TWICE_TANH, LOSS);
-    trained                 n = make_net(f->dev, tanh_of_exp);
+    const gpunn_kernel_node           nodes[] = {NODE("exp f32 [N,4]", of_external),
+                                                 NODE("mul_scalar value=2 f32 [N,4]", of_node1),
+                                                 NODE("tanh f32 [N,4]", of_node2)};
+    const float                       ones[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    gpunn_kernel                      both[2] = {kernels[TWICE_TANH], kernels[TWICE_TANH]};
+    fixture                          *f = *state;
+    gpunn_kernel_set                  set = set_of(TWICE_TANH, LOSS);
+    trained                           n = make_net(f->dev, tanh_of_exp);
     if (f->backend->type != GPUNN_DEVICE_CPU) SKIP("a kernel for CPUs");
     both[0].nodes = nodes;
     both[0].node_count = 3;
-    both[0].program[GPUNN_KERNEL_EVALUATION] = (gpunn_kernel_program){larger, COUNT(larger), run_larger, no_workspace,
-                                                                      sizeof(int)};
+    both[0].program[GPUNN_KERNEL_EVALUATION] = (gpunn_kernel_program){larger, COUNT(larger), run_larger,
+                                                                      no_workspace, sizeof(int)};
     both[0].program[GPUNN_KERNEL_FORWARD].operands = both[0].program[GPUNN_KERNEL_BACKWARD].operands = NULL;
     set.kernels = both;
     OK(f->dev, gpunn_use_kernels(n.model, &set));
@@ -652,12 +670,15 @@ static void test_policies(void **state)
     trained          n = make_net(dev, twice_tanh);
     (void)state;
     OK(dev, gpunn_use_kernels(n.model, &set));
+    assert_non_null(strstr(
+        log,
+        "try_kernels.h was made for another model: 2 of its 3 kernels serve this one; g2 (y = tanh(a) + r)"));
     assert_non_null(
-        strstr(log, "try_kernels.h was made for another model: 2 of its 3 kernels serve this one; g2 (y = tanh(a) + r)"));
-    assert_non_null(strstr(log, "finds no 'add f32 [N,4]' here; renew it: python3 -m generator try.json -o try"));
-    FAILS(dev, gpunn_use_kernels(n.model, &set, .policy = GPUNN_KERNELS_STRICT), GPUNN_ERR_STATE, "another model",
-          "python3 -m generator");
-    FAILS(dev, gpunn_use_kernels(n.model, &set, .policy = (gpunn_kernel_policy)9), GPUNN_ERR_ARGUMENT, "policy 9");
+        strstr(log, "finds no 'add f32 [N,4]' here; renew it: python3 -m generator try.json -o try"));
+    FAILS(dev, gpunn_use_kernels(n.model, &set, .policy = GPUNN_KERNELS_STRICT), GPUNN_ERR_STATE,
+          "another model", "python3 -m generator");
+    FAILS(dev, gpunn_use_kernels(n.model, &set, .policy = (gpunn_kernel_policy)9), GPUNN_ERR_ARGUMENT,
+          "policy 9");
     FAILS(NULL, gpunn_use_kernels(NULL, &set), GPUNN_ERR_ARGUMENT, "model is NULL");
     set.abi = 99;
     FAILS(dev, gpunn_use_kernels(n.model, &set), GPUNN_ERR_UNSUPPORTED, "version 99", "renew");

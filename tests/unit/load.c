@@ -1,5 +1,5 @@
-/* Weights and specs that come from elsewhere than one file of the model's own: memory, a program's pak file, under other
- * names, in shards. */
+/* Weights and specs that come from elsewhere than one file of the model's own: memory, a program's pak file,
+ * under other names, in shards. */
 #include "../test.h"
 
 #include <fcntl.h>
@@ -9,7 +9,8 @@ static gpunn_model *two_layers(fixture *f)
 {
     gpunn_model  *model = gpunn_model_create(f->dev);
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4));
-    MADE(f->dev, gpunn_linear(gpunn_batch_norm1d(gpunn_linear(x, "fc1", .out_features = 3), "bn"), "fc2", .out_features = 2));
+    MADE(f->dev, gpunn_linear(gpunn_batch_norm1d(gpunn_linear(x, "fc1", .out_features = 3), "bn"), "fc2",
+                              .out_features = 2));
     return model;
 }
 
@@ -47,12 +48,14 @@ static void weights_in_memory(void **state)
     OK(f->dev, gpunn_save(model, path));
     OK(f->dev, gpunn_save_memory(model, &bytes));
     unsigned char *file = file_read(path, &size);
-    assert_true(bytes.dtype == GPUNN_U8 && bytes.rank == 1 && bytes.bytes == size && bytes.dim[0] == (int64_t)size);
+    assert_true(bytes.dtype == GPUNN_U8 && bytes.rank == 1 && bytes.bytes == size &&
+                bytes.dim[0] == (int64_t)size);
     assert_memory_equal(bytes.data, file, size);
     free(file);
 
     number_weights(f, model, 100);
-    for (size_t cut = 0; cut < size; cut++) { /* in a block that ends there: a sanitizer sees a byte too many */
+    /* in a block that ends there: a sanitizer sees a byte too many */
+    for (size_t cut = 0; cut < size; cut++) {
         void *part = malloc(cut + 1);
         memcpy(part, bytes.data, cut);
         part = realloc(part, cut ? cut : 1);
@@ -103,7 +106,8 @@ static void spec_in_memory(void **state)
         check_sentence(f->dev, GPUNN_ERR_FORMAT, __FILE__, __LINE__, "memory:1:", (const char *)NULL);
     }
     assert_null(gpunn_spec_load_memory(f->dev, NULL, 3));
-    check_sentence(f->dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "gpunn_spec_load_memory", "NULL", (const char *)NULL);
+    check_sentence(f->dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "gpunn_spec_load_memory", "NULL",
+                   (const char *)NULL);
 }
 
 /* ---- a pak file: files by name, in one block of memory ---- */
@@ -140,7 +144,9 @@ static void *pak_open(void *user, const char *path)
 static int64_t pak_size(void *user, void *file)
 {
     const pak *p = user;
-    return p->fault == NO_SIZE ? -5 : ((pak_place *)file)->file->size + (p->fault == SHRINKS) - (p->fault == GROWS);
+    return p->fault == NO_SIZE
+               ? -5
+               : ((pak_place *)file)->file->size + (p->fault == SHRINKS) - (p->fault == GROWS);
 }
 
 static int64_t pak_read(void *user, void *file, void *to, size_t bytes)
@@ -175,7 +181,8 @@ static void weights_in_pak(void **state)
     gpunn_array  bytes;
     number_weights(f, model, 1);
     OK(f->dev, gpunn_save_memory(model, &bytes));
-    const pak_file files[] = {{"net/weights", bytes.data, (int64_t)bytes.bytes}, {"net/spec", spec_text, sizeof spec_text - 1}};
+    const pak_file files[] = {{"net/weights", bytes.data, (int64_t)bytes.bytes},
+                              {"net/spec", spec_text, sizeof spec_text - 1}};
     pak            p = {.files = files, .count = 2};
     gpunn_io       io = pak_io(&p);
     number_weights(f, model, 50);
@@ -202,14 +209,17 @@ static void weights_in_pak(void **state)
     p.piece = 100;
     for (int i = 0; i < COUNT(faults); i++) {
         p.fault = faults[i].fault;
-        FAILS(f->dev, gpunn_load(model, "net/weights", .io = &io), faults[i].status, "'net/weights'", faults[i].word);
+        FAILS(f->dev, gpunn_load(model, "net/weights", .io = &io), faults[i].status, "'net/weights'",
+              faults[i].word);
         if (p.fault == SHRINKS || p.fault == GROWS) continue;
         p.piece = 1;
         assert_null(gpunn_spec_load(f->dev, "net/spec", .io = &io));
-        check_sentence(f->dev, faults[i].status, __FILE__, __LINE__, "'net/spec'", faults[i].word, (const char *)NULL);
+        check_sentence(f->dev, faults[i].status, __FILE__, __LINE__, "'net/spec'", faults[i].word,
+                       (const char *)NULL);
     }
     p.fault = NONE;
-    FAILS(f->dev, gpunn_load(model, "net/none", .io = &io), GPUNN_ERR_IO, "'net/none'", "open", "check the path");
+    FAILS(f->dev, gpunn_load(model, "net/none", .io = &io), GPUNN_ERR_IO, "'net/none'", "open",
+          "check the path");
     FAILS(f->dev, gpunn_load(model, "", .io = &io), GPUNN_ERR_ARGUMENT, "path");
     io.size = NULL;
     FAILS(f->dev, gpunn_load(model, "net/weights", .io = &io), GPUNN_ERR_ARGUMENT, ".io lacks a function");
@@ -220,7 +230,8 @@ static void weights_in_pak(void **state)
 }
 
 /* ---- renamed ---- */
-static void check_renamed(fixture *f, const gpunn_array *bytes, const char *from, const char *to, const char *expected)
+static void check_renamed(fixture *f, const gpunn_array *bytes, const char *from, const char *to,
+                          const char *expected)
 {
     const gpunn_rename map[] = {{from, to}, {NULL, NULL}};
     gpunn_model       *model = gpunn_model_create(f->dev);
@@ -285,13 +296,17 @@ static void maps(void **state)
     number_weights(f, model, 1);
     OK(f->dev, gpunn_save_memory(model, &bytes));
     number_weights(f, model, 50);
-    gpunn_rename map[] = {
-        {"fc1.weight", "first"}, {"fc1.*", "one.*"}, {"fc2.*", "two.*"}, {NULL, NULL}}; /* the first that fits */
-    OK(f->dev, gpunn_load_memory(model, bytes.data, bytes.bytes, .map = map, .partial = true, .skip = skip, .report = take_line,
-                                 .user = lines));
-    assert_string_equal(lines, "fc1.weight: in the model only\nfc1.bias: in the model only\nfc2.weight: in the model only\n"
-                               "fc2.bias: in the model only\nfirst: in the file only\none.bias: in the file only\n"
-                               "two.weight: in the file only\n");
+    gpunn_rename map[] = {/* the first that fits */
+                          {"fc1.weight", "first"},
+                          {"fc1.*", "one.*"},
+                          {"fc2.*", "two.*"},
+                          {NULL, NULL}};
+    OK(f->dev, gpunn_load_memory(model, bytes.data, bytes.bytes, .map = map, .partial = true, .skip = skip,
+                                 .report = take_line, .user = lines));
+    assert_string_equal(
+        lines, "fc1.weight: in the model only\nfc1.bias: in the model only\nfc2.weight: in the model only\n"
+               "fc2.bias: in the model only\nfirst: in the file only\none.bias: in the file only\n"
+               "two.weight: in the file only\n");
     check_numbers(f, model, 50);
 
     const gpunn_rename swap[] = {{"fc1.bias", "bn.bias"}, {"bn.bias", "fc1.bias"}, {NULL, NULL}};
@@ -314,9 +329,11 @@ static void maps(void **state)
                                    {{"a", NULL}, {NULL, NULL}},
                                    {{"a", "b*"}, {NULL, NULL}},
                                    {{"*********", ""}, {NULL, NULL}}};
-    const char *const  words[] = {"gives two tensors of 'memory' the name 'bias'", "'a', 'NULL'", "'a', 'b*'", "'*********', ''"};
+    const char *const  words[] = {"gives two tensors of 'memory' the name 'bias'", "'a', 'NULL'", "'a', 'b*'",
+                                  "'*********', ''"};
     for (int i = 0; i < COUNT(bad); i++)
-        FAILS(f->dev, gpunn_load_memory(model, bytes.data, bytes.bytes, .map = bad[i]), GPUNN_ERR_ARGUMENT, ".map", words[i]);
+        FAILS(f->dev, gpunn_load_memory(model, bytes.data, bytes.bytes, .map = bad[i]), GPUNN_ERR_ARGUMENT,
+              ".map", words[i]);
     gpunn_array_free(f->dev, &bytes);
     gpunn_model_destroy(model);
 }
@@ -352,11 +369,21 @@ static void shards(void **state)
         const char  *index, *word[2];
         gpunn_status status;
     } bad[] = {
-        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"none.safetensors\""), {"none.safetensors", "No such file"}, GPUNN_ERR_IO},
-        {MAP("\"a\": \"x-1.safetensors\", \"c\": \"x-1.safetensors\""), {"'c'", "which lacks it"}, GPUNN_ERR_FORMAT},
-        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"1.safetensors\""), {"1.safetensors", "No such file"}, GPUNN_ERR_IO},
-        {MAP("\"a\": \"x-2.safetensors\", \"b\": \"x-1.safetensors\""), {"'a'", "which lacks it"}, GPUNN_ERR_FORMAT},
-        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"x-3.safetensors\""), {"'a'", "another shard has too"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"none.safetensors\""),
+         {"none.safetensors", "No such file"},
+         GPUNN_ERR_IO},
+        {MAP("\"a\": \"x-1.safetensors\", \"c\": \"x-1.safetensors\""),
+         {"'c'", "which lacks it"},
+         GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"1.safetensors\""),
+         {"1.safetensors", "No such file"},
+         GPUNN_ERR_IO},
+        {MAP("\"a\": \"x-2.safetensors\", \"b\": \"x-1.safetensors\""),
+         {"'a'", "which lacks it"},
+         GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"x-3.safetensors\""),
+         {"'a'", "another shard has too"},
+         GPUNN_ERR_FORMAT},
         {MAP("\"a\": \"../x-1.safetensors\""), {"../x-1.safetensors", "beside the index"}, GPUNN_ERR_FORMAT},
         {MAP("\"a\": \"/etc/passwd\""), {"/etc/passwd", "beside the index"}, GPUNN_ERR_FORMAT},
         {MAP("\"a\": \"d\\\\x-1.safetensors\""), {"x-1.safetensors", "beside the index"}, GPUNN_ERR_FORMAT},
@@ -396,7 +423,8 @@ static void shards(void **state)
     number_weights(f, f->model, 30);
     for (int i = 0; i < COUNT(bad); i++) {
         put_text(index, bad[i].index);
-        FAILS(f->dev, gpunn_load(f->model, index), bad[i].status, bad[i].word[0], bad[i].word[1] ? bad[i].word[1] : "");
+        FAILS(f->dev, gpunn_load(f->model, index), bad[i].status, bad[i].word[0],
+              bad[i].word[1] ? bad[i].word[1] : "");
     }
     put_text(index, MAP("\"a\": \"x-1.safetensors\", \"b\": \"x-2.safetensors\""));
     for (long n = 1, done = 0; !done; n++) {
@@ -447,7 +475,8 @@ static void shards_in_pak(void **state)
 /* ---- how much memory loading takes ---- */
 enum { LARGE = 1 << 21 }; /* floats */
 
-/* A parameter of more than the pieces in which weights are made and read, with a neighbour that no file has. */
+/* A parameter of more than the pieces in which weights are made and read, with a neighbour that no file
+ * has. */
 static gpunn_model *large_model(fixture *f)
 {
     gpunn_model     *model = gpunn_model_create(f->dev);
@@ -478,13 +507,15 @@ static void loaded_in_pieces(void **state)
     float       *drawn = values_of(f, twin, "large"), *other = values_of(f, twin, "other");
     const size_t held = f->memory.peak = f->memory.bytes, weights = 4 * (LARGE + LARGE / 4);
     OK(f->dev, gpunn_load(model, path, .partial = true));
-    assert_in_range(f->memory.peak - held, 0, weights + (5 << 19)); /* two pieces of 1 MiB, and what holds the file's header */
+    /* two pieces of 1 MiB, and what holds the file's header */
+    assert_in_range(f->memory.peak - held, 0, weights + (5 << 19));
     float *read = values_of(f, model, "large"), *left = values_of(f, model, "other");
     assert_memory_equal(read, given, LARGE * sizeof *given);
     assert_memory_equal(left, other, gpunn_tensor_bytes(gpunn_find(model, "other")));
     free(read), free(left);
 
-    /* A file that breaks off, or memory that fails, leaves a model that can still be loaded, or is as it was drawn. */
+    /* A file that breaks off, or memory that fails, leaves a model that can still be loaded, or is as it was
+     * drawn. */
     size_t         size;
     unsigned char *file = file_read(path, &size);
     const pak_file files[] = {{"large", file, (int64_t)size}};
@@ -510,7 +541,8 @@ static void loaded_in_pieces(void **state)
     read = values_of(f, third, "large");
     assert_memory_equal(read, drawn, LARGE * sizeof *drawn);
     free(read), free(drawn), free(other), free(given), free(file);
-    gpunn_model_destroy(twin), gpunn_model_destroy(model), gpunn_model_destroy(second), gpunn_model_destroy(third);
+    gpunn_model_destroy(twin), gpunn_model_destroy(model), gpunn_model_destroy(second),
+        gpunn_model_destroy(third);
     assert_int_equal(unlink(path), 0);
 }
 
@@ -525,10 +557,11 @@ static void beyond_4_gib(void **state)
     fixture         *f = *state;
     const char      *path = test_path(f, "big.safetensors");
     char             header[HEADER + 1];
-    const int        used = snprintf(header, sizeof header,
-                                     "{\"hole\":{\"dtype\":\"U8\",\"shape\":[%lld],\"data_offsets\":[0,%lld]},\"tail\":{\"dtype\":"
-                                            "\"F32\",\"shape\":[2],\"data_offsets\":[%lld,%lld]}}",
-                                     (long long)hole, (long long)hole, (long long)hole, (long long)hole + 8);
+    const int        used = snprintf(
+               header, sizeof header,
+               "{\"hole\":{\"dtype\":\"U8\",\"shape\":[%lld],\"data_offsets\":[0,%lld]},\"tail\":{\"dtype\":"
+                      "\"F32\",\"shape\":[2],\"data_offsets\":[%lld,%lld]}}",
+               (long long)hole, (long long)hole, (long long)hole, (long long)hole + 8);
     memset(header + used, ' ', (size_t)(HEADER - used));
     const int  fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
     const bool room = fd >= 0 && ftruncate(fd, size) == 0 && pwrite(fd, &length, 8, 0) == 8 &&
@@ -554,7 +587,8 @@ static size_t evaluate(fixture *f, bool inference, float *results)
     const gpunn_init normal = {GPUNN_INIT_NORMAL, 0, 1};
     gpunn_model     *model = gpunn_model_create(f->dev, .inference = inference);
     gpunn_tensor    *input = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDE)), *weight;
-    gpunn_tensor    *y = gpunn_linear(gpunn_linear(input, "fc1", .out_features = WIDE), "fc2", .out_features = WIDE);
+    gpunn_tensor    *y = gpunn_linear(gpunn_linear(input, "fc1", .out_features = WIDE), "fc2",
+                                      .out_features = WIDE);
     for (int i = 0; i < ROWS * WIDE; i++) x[i] = (float)(i % 37) / 37;
     OK(f->dev, gpunn_set_init(weight = gpunn_find(model, "fc1.weight"), normal));
     OK(f->dev, gpunn_write(input, x, sizeof x));
@@ -565,10 +599,13 @@ static size_t evaluate(fixture *f, bool inference, float *results)
     assert_true(told <= bytes);
     if (inference) {
         gpunn_tensor *loss = gpunn_mean(y, GPUNN_ALL, false);
-        FAILS(f->dev, gpunn_backward(loss), GPUNN_ERR_STATE, "a training step", ".inference = true", "create it without");
-        FAILS(f->dev, gpunn_model_summary(model, .loss = loss, .bytes = &told), GPUNN_ERR_STATE, ".inference = true");
+        FAILS(f->dev, gpunn_backward(loss), GPUNN_ERR_STATE, "a training step", ".inference = true",
+              "create it without");
+        FAILS(f->dev, gpunn_model_summary(model, .loss = loss, .bytes = &told), GPUNN_ERR_STATE,
+              ".inference = true");
         assert_null(gpunn_adam(model));
-        check_sentence(f->dev, GPUNN_ERR_STATE, __FILE__, __LINE__, "gpunn_adam", ".inference = true", (const char *)NULL);
+        check_sentence(f->dev, GPUNN_ERR_STATE, __FILE__, __LINE__, "gpunn_adam", ".inference = true",
+                       (const char *)NULL);
         OK(f->dev, gpunn_forward(&y, 1)); /* it still works */
         assert_int_equal(gpunn_memory_allocated(f->dev), bytes);
     }
@@ -582,24 +619,30 @@ static void evaluated_only(void **state)
     float       *usual = malloc(32 * 512 * sizeof *usual), *lean = malloc(32 * 512 * sizeof *lean);
     const size_t more = evaluate(f, false, usual), less = evaluate(f, true, lean);
     check_close(lean, usual, 32 * 512, 1e-5, 1e-4);
-    if (gpunn_device_type(f->dev) == GPUNN_DEVICE_CPU) assert_in_range(more - less, 2 * 512 * 512 * 4, 2 * 512 * 512 * 5);
+    if (gpunn_device_type(f->dev) == GPUNN_DEVICE_CPU)
+        assert_in_range(more - less, 2 * 512 * 512 * 4, 2 * 512 * 512 * 5);
     free(usual), free(lean);
 
-    static const char trained[] =
-        "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 4]}, {\"op\": "
-        "\"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 1}, {\"op\": \"mean\", \"name\": \"l\", "
-        "\"inputs\": [\"fc\"], \"dims\": [0, 1]}], \"loss\": \"l\", \"optimizer\": {\"type\": \"sgd\", \"lr\": 0.1}}";
-    gpunn_model *model = MADE(f->dev, gpunn_spec_load_memory(f->dev, trained, sizeof trained - 1, .inference = true));
+    static const char trained[] = "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", "
+                                  "\"shape\": [\"N\", 4]}, {\"op\": "
+                                  "\"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 1}, "
+                                  "{\"op\": \"mean\", \"name\": \"l\", "
+                                  "\"inputs\": [\"fc\"], \"dims\": [0, 1]}], \"loss\": \"l\", \"optimizer\": "
+                                  "{\"type\": \"sgd\", \"lr\": 0.1}}";
+    gpunn_model      *model = MADE(f->dev,
+                                   gpunn_spec_load_memory(f->dev, trained, sizeof trained - 1, .inference = true));
     assert_null(gpunn_spec_optimizer(model));
-    check_sentence(f->dev, GPUNN_ERR_STATE, __FILE__, __LINE__, "gpunn_sgd", ".inference = true", (const char *)NULL);
+    check_sentence(f->dev, GPUNN_ERR_STATE, __FILE__, __LINE__, "gpunn_sgd", ".inference = true",
+                   (const char *)NULL);
     gpunn_model_destroy(model);
 }
 
 /* ---- weights in 16 bits ---- */
 enum { WORDS = 11, BATCH = 7, FULL = 1000 };
-/* A tied embedding, a layer of `wide` features but where these are many, a convolution of them; their weights are multiples of 2^-20 below 1/8. */
-static gpunn_model *two_ways(fixture *f, gpunn_precision precision, bool inference, int wide, gpunn_tensor **words,
-                             gpunn_tensor **y)
+/* A tied embedding, a layer of `wide` features but where these are many, a convolution of them; their weights
+ * are multiples of 2^-20 below 1/8. */
+static gpunn_model *two_ways(fixture *f, gpunn_precision precision, bool inference, int wide,
+                             gpunn_tensor **words, gpunn_tensor **y)
 {
     gpunn_model  *model = gpunn_model_create(f->dev, .precision = precision, .inference = inference);
     gpunn_tensor *h = *words = gpunn_input(model, "words", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 1));
@@ -608,7 +651,8 @@ static gpunn_model *two_ways(fixture *f, gpunn_precision precision, bool inferen
     h = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, wide));
     h = gpunn_conv2d(h, "conv", .out_channels = 2, .kernel_size = 1);
     h = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 2, wide));
-    *y = MADE(f->dev, gpunn_linear(h, "head", .out_features = WORDS, .weight = gpunn_find(model, "words.weight")));
+    *y = MADE(f->dev,
+              gpunn_linear(h, "head", .out_features = WORDS, .weight = gpunn_find(model, "words.weight")));
     return model;
 }
 
@@ -628,7 +672,8 @@ static void write_weights(fixture *f, gpunn_model *model)
     }
 }
 
-/* All weights of one model, as the program sees them, into the other; returns how many differ from what was there. */
+/* All weights of one model, as the program sees them, into the other; returns how many differ from what was
+ * there. */
 static int copy_weights(fixture *f, gpunn_model *from, gpunn_model *to)
 {
     int changed = 0;
@@ -664,8 +709,9 @@ static void weights_in_16_bits(void **state)
         const gpunn_precision precision = i % 2 ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_BF16;
         gpunn_tensor         *words, *y, *other_words, *other_y;
         gpunn_model          *model = two_ways(f, precision, true, wide, &words, &y);
-        gpunn_model          *usual = two_ways(f, cpu ? GPUNN_PRECISION_F32 : precision, cpu, wide, &other_words, &other_y);
-        float                 results[BATCH * 2 * WORDS], expected[BATCH * 2 * WORDS];
+        gpunn_model *usual = two_ways(f, cpu ? GPUNN_PRECISION_F32 : precision, cpu, wide, &other_words,
+                                      &other_y);
+        float        results[BATCH * 2 * WORDS], expected[BATCH * 2 * WORDS];
         write_weights(f, model);
         write_weights(f, usual);
         const int rounded = (WORDS + (wide <= FULL ? wide : 0)) * wide;
@@ -687,8 +733,9 @@ static void weights_in_16_bits(void **state)
 /* Every kind of number, rounded as PyTorch's .to(dtype) rounds it. */
 static void rounding(void **state)
 {
-    static const float given[] = {1.00390625f, 1.01171875f, 3.4e38f, 65519.0f, 65520.0f, -65520.0f, 6e-8f,    2.9e-8f,
-                                  3.1e-8f,     1.5e-5f,     6.1e-5f, -0.0f,    2049.0f,  2051.0f,   INFINITY, -1e-41f};
+    static const float given[] = {1.00390625f, 1.01171875f, 3.4e38f,  65519.0f, 65520.0f, -65520.0f,
+                                  6e-8f,       2.9e-8f,     3.1e-8f,  1.5e-5f,  6.1e-5f,  -0.0f,
+                                  2049.0f,     2051.0f,     INFINITY, -1e-41f};
     static const float in_bf16[] = {1,
                                     1.015625f,
                                     INFINITY,
@@ -712,8 +759,8 @@ static void rounding(void **state)
     fixture *f = *state;
     float    read[COUNT + 1], nan[COUNT + 1];
     for (int i = 0; i < 2; i++) {
-        gpunn_model  *model = gpunn_model_create(f->dev, .precision = i ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_BF16,
-                                                 .inference = true);
+        gpunn_model *model = gpunn_model_create(
+            f->dev, .precision = i ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_BF16, .inference = true);
         gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, COUNT + 1));
         MADE(f->dev, gpunn_linear(x, "fc", .out_features = 1));
         memcpy(nan, given, sizeof given);
@@ -775,10 +822,13 @@ static void narrow_weights(void **state)
     assert_in_range(told, 2 * WIDE * WIDE, 3 * WIDE * WIDE);
     gpunn_tensor *weight = gpunn_find(model, "fc.weight");
     assert_null(gpunn_data(weight));
-    check_sentence(f->dev, GPUNN_ERR_STATE, __FILE__, __LINE__, "gpunn_data 'fc.weight'", "bf16", (const char *)NULL);
-    FAILS(f->dev, gpunn_bind(weight, memory, sizeof memory), GPUNN_ERR_STATE, "'fc.weight'", "in bf16", "bind it before");
+    check_sentence(f->dev, GPUNN_ERR_STATE, __FILE__, __LINE__, "gpunn_data 'fc.weight'", "bf16",
+                   (const char *)NULL);
+    FAILS(f->dev, gpunn_bind(weight, memory, sizeof memory), GPUNN_ERR_STATE, "'fc.weight'", "in bf16",
+          "bind it before");
     gpunn_tensor *sum = MADE(f->dev, gpunn_sum(weight, GPUNN_ALL, false));
-    FAILS(f->dev, gpunn_forward(&sum, 1), GPUNN_ERR_UNSUPPORTED, "sum", "'fc.weight' in bf16", "before its weights");
+    FAILS(f->dev, gpunn_forward(&sum, 1), GPUNN_ERR_UNSUPPORTED, "sum", "'fc.weight' in bf16",
+          "before its weights");
     run_words(f, words, y, 1, results); /* it still works */
     OK(f->dev, gpunn_forward(&weight, 1));
     gpunn_model_destroy(model);
@@ -795,7 +845,8 @@ static void narrow_weights(void **state)
 static void narrow_weights_move(void **state)
 {
     fixture      *f = *state;
-    gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 2, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 2, .realloc_fn = hook_realloc,
+                                          .user = &f->memory);
     gpunn_tensor *words, *y;
     float         before[2 * 2 * WORDS], after[2 * 2 * WORDS];
     gpunn_model  *model = two_ways(f, GPUNN_PRECISION_BF16, true, 34, &words, &y);
@@ -807,8 +858,9 @@ static void narrow_weights_move(void **state)
         OK(cpu, gpunn_read(y, after, sizeof after));
         assert_memory_equal(after, before, sizeof after);
     } else
-        FAILS(cpu, gpunn_forward(&y, 1), GPUNN_ERR_UNSUPPORTED, "conv: .inference = true keeps 'conv.weight' in bf16",
-              "conv2d cannot read on", "build all of the model");
+        FAILS(cpu, gpunn_forward(&y, 1), GPUNN_ERR_UNSUPPORTED,
+              "conv: .inference = true keeps 'conv.weight' in bf16", "conv2d cannot read on",
+              "build all of the model");
     OK(f->dev, gpunn_model_to(model, f->dev));
     run_words(f, words, y, 2, after);
     assert_memory_equal(after, before, sizeof after);

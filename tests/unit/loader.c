@@ -1,4 +1,5 @@
-/* Loaders: order, shuffling, partial batches, u8 images, callbacks, workers, errors. The TSan build runs this program too. */
+/* Loaders: order, shuffling, partial batches, u8 images, callbacks, workers, errors. The TSan build runs this
+ * program too. */
 #include "../test.h"
 
 enum { SAMPLES = 23, WIDTH = 3, TURNED_PIXELS = 3 * 7 * 6 };
@@ -23,7 +24,8 @@ static void          make_inputs(fixture *f)
         }                                                      \
     }
 
-/* One epoch: the sample numbers in their order; checks that the fields stay together. Returns the number of samples. */
+/* One epoch: the sample numbers in their order; checks that the fields stay together. Returns the number of
+ * samples. */
 static int epoch(fixture *f, gpunn_loader *loader, int batch_size, int64_t *order)
 {
     int count = 0, batches = 0;
@@ -61,7 +63,8 @@ static void test_order(void **state)
     fixture *f = *state;
     int64_t  order[SAMPLES];
     make_inputs(f);
-    gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 5));
+    gpunn_loader *loader = MADE(
+        f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 5));
     for (int pass = 0; pass < 3; pass++) {
         assert_int_equal(epoch(f, loader, 5, order), SAMPLES);
         for (int i = 0; i < SAMPLES; i++) assert_int_equal(order[i], i);
@@ -72,12 +75,13 @@ static void test_order(void **state)
     assert_int_equal(epoch(f, loader, 5, order), SAMPLES);
     assert_int_equal(order[0], 0);
     gpunn_loader_destroy(loader);
-    loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 5, .drop_last = true));
+    loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 5,
+                                              .drop_last = true));
     assert_int_equal(epoch(f, loader, 5, order), 20);
     assert_int_equal(gpunn_loader_batches(loader), 4);
     gpunn_loader_destroy(loader);
-    loader = MADE(f->dev,
-                  gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES)); /* 32 by default: one partial batch */
+    /* 32 by default: one partial batch */
+    loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES));
     assert_int_equal(epoch(f, loader, 32, order), SAMPLES);
     assert_int_equal(gpunn_loader_batches(loader), 1);
     gpunn_loader_destroy(loader);
@@ -90,8 +94,9 @@ static void test_shuffle(void **state)
     int64_t  first[3][SAMPLES], order[3][SAMPLES];
     make_inputs(f);
     for (int workers = 0; workers < 4; workers++) {
-        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4,
-                                                                .shuffle = true, .seed = 77, .workers = workers));
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES,
+                                                                .batch_size = 4, .shuffle = true, .seed = 77,
+                                                                .workers = workers));
         for (int pass = 0; pass < 3; pass++) check_permutation(order[pass], epoch(f, loader, 4, order[pass]));
         if (workers == 0) memcpy(first, order, sizeof first);
         assert_memory_equal(first, order, sizeof first);
@@ -111,14 +116,15 @@ static void test_shuffle(void **state)
     int moved = 0;
     for (int i = 0; i < SAMPLES; i++) moved += first[0][i] != i;
     assert_true(moved > SAMPLES / 2);
-    gpunn_loader *other = MADE(
-        f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4, .shuffle = true, .seed = 78));
+    gpunn_loader *other = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES,
+                                                           .batch_size = 4, .shuffle = true, .seed = 78));
     check_permutation(order[0], epoch(f, other, 4, order[0]));
     assert_memory_not_equal(first[0], order[0], sizeof first[0]);
     gpunn_loader_destroy(other);
 }
 
-/* Every place of every sample is as likely as another: 23 samples, 2000 epochs, chi-squared with 22^2 degrees of freedom. */
+/* Every place of every sample is as likely as another: 23 samples, 2000 epochs, chi-squared with 22^2 degrees
+ * of freedom. */
 static void test_shuffle_is_fair(void **state)
 {
     fixture   *f = *state;
@@ -127,15 +133,16 @@ static void test_shuffle_is_fair(void **state)
     const int  epochs = 2000;
     make_inputs(f);
     memset(counts, 0, sizeof counts);
-    gpunn_loader *loader = MADE(
-        f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 23, .shuffle = true));
+    gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES,
+                                                            .batch_size = 23, .shuffle = true));
     for (int pass = 0; pass < epochs; pass++) {
         check_permutation(order, epoch(f, loader, 23, order));
         for (int i = 0; i < SAMPLES; i++) counts[i][order[i]]++;
     }
     double chi = 0, expected = (double)epochs / SAMPLES;
     for (int i = 0; i < SAMPLES; i++)
-        for (int k = 0; k < SAMPLES; k++) chi += (counts[i][k] - expected) * (counts[i][k] - expected) / expected;
+        for (int k = 0; k < SAMPLES; k++)
+            chi += (counts[i][k] - expected) * (counts[i][k] - expected) / expected;
     assert_true(chi > 484 - 5 * sqrt(2 * 484) && chi < 484 + 5 * sqrt(2 * 484));
     gpunn_loader_destroy(loader);
 }
@@ -146,15 +153,19 @@ static void test_images(void **state)
     enum { N = 3, C = 3, PIXELS = 4 };
     unsigned char images[N][C][PIXELS];
     float         value[N][C][PIXELS];
-    const float   mean[] = {0.5f, 0.25f, 0}, std[] = {0.5f, 2, 1}; /* the third std is left 0, which means 1 */
+    /* the third std is left 0, which means 1 */
+    const float mean[] = {0.5f, 0.25f, 0}, std[] = {0.5f, 2, 1};
     for (int i = 0; i < N * C * PIXELS; i++) (&images[0][0][0])[i] = (unsigned char)(i * 7);
-    gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, C, 2, 2)));
+    gpunn_tensor *image = MADE(f->dev,
+                               gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, C, 2, 2)));
     for (int workers = 0; workers < 2; workers++) {
-        gpunn_loader *loader = MADE(
-            f->dev,
-            gpunn_loader_create(
-                f->model, .count = N, .batch_size = N, .workers = workers,
-                .fields = {{.input = image, .samples = images, .dtype = GPUNN_U8, .mean = {0.5f, 0.25f}, .std = {0.5f, 2}}}));
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .count = N, .batch_size = N,
+                                                                .workers = workers,
+                                                                .fields = {{.input = image,
+                                                                            .samples = images,
+                                                                            .dtype = GPUNN_U8,
+                                                                            .mean = {0.5f, 0.25f},
+                                                                            .std = {0.5f, 2}}}));
         assert_true(gpunn_next(loader));
         OK(f->dev, gpunn_read(image, value, sizeof value));
         for (int n = 0; n < N; n++)
@@ -169,15 +180,17 @@ static void test_images(void **state)
     bool          flags[5] = {true, false, true, true, false};
     gpunn_tensor *label = MADE(f->dev, gpunn_input(f->model, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
     gpunn_tensor *flag = MADE(f->dev, gpunn_input(f->model, "flag", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH)));
-    gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .count = 5, .batch_size = 5,
-                                                            .fields = {{.input = label, .samples = classes, .dtype = GPUNN_U8},
-                                                                       {.input = flag, .samples = flags, .dtype = GPUNN_BOOL}}));
-    int64_t       wide[5];
-    float         numbers_of_flags[5];
+    gpunn_loader *loader = MADE(
+        f->dev, gpunn_loader_create(f->model, .count = 5, .batch_size = 5,
+                                    .fields = {{.input = label, .samples = classes, .dtype = GPUNN_U8},
+                                               {.input = flag, .samples = flags, .dtype = GPUNN_BOOL}}));
+    int64_t wide[5];
+    float   numbers_of_flags[5];
     assert_true(gpunn_next(loader));
     OK(f->dev, gpunn_read(label, wide, sizeof wide));
     OK(f->dev, gpunn_read(flag, numbers_of_flags, sizeof numbers_of_flags));
-    for (int i = 0; i < 5; i++) assert_true(wide[i] == classes[i] && numbers_of_flags[i] == (flags[i] ? 1.0f : 0.0f));
+    for (int i = 0; i < 5; i++)
+        assert_true(wide[i] == classes[i] && numbers_of_flags[i] == (flags[i] ? 1.0f : 0.0f));
     gpunn_loader_destroy(loader);
 }
 
@@ -210,7 +223,8 @@ typedef struct augmented {
     int32_t mask[IMAGES][HEIGHT][COLUMNS];
 } augmented;
 
-static void read_images(fixture *f, gpunn_loader *loader, gpunn_tensor *image, gpunn_tensor *mask, augmented *out)
+static void read_images(fixture *f, gpunn_loader *loader, gpunn_tensor *image, gpunn_tensor *mask,
+                        augmented *out)
 {
     int64_t done = 0;
     memset(out, 0, sizeof *out);
@@ -227,7 +241,8 @@ static void read_images(fixture *f, gpunn_loader *loader, gpunn_tensor *image, g
 /* What torchvision's pad, crop at (top, left) and flips make of a plane. */
 static int moved_pixel(const plane from, int top, int left, bool mirror_y, bool mirror_x, int y, int c)
 {
-    const int row = (mirror_y ? HEIGHT - 1 - y : y) + top - PADDING, column = (mirror_x ? COLUMNS - 1 - c : c) + left - PADDING;
+    const int row = (mirror_y ? HEIGHT - 1 - y : y) + top - PADDING,
+              column = (mirror_x ? COLUMNS - 1 - c : c) + left - PADDING;
     return row >= 0 && row < HEIGHT && column >= 0 && column < COLUMNS ? from[row][column] : 0;
 }
 
@@ -236,9 +251,11 @@ static bool is_moved(const augmented *got, int i, int top, int left, bool mirror
     for (int y = 0; y < HEIGHT; y++)
         for (int c = 0; c < COLUMNS; c++) {
             for (int p = 0; p < PLANES; p++)
-                if (got->image[i][p][y][c] != (float)moved_pixel(images[i][p], top, left, mirror_y, mirror_x, y, c) / 255.0f)
+                if (got->image[i][p][y][c] !=
+                    (float)moved_pixel(images[i][p], top, left, mirror_y, mirror_x, y, c) / 255.0f)
                     return false;
-            if (got->mask[i][y][c] != moved_pixel(masks[i], top, left, mirror_y, mirror_x, y, c)) return false;
+            if (got->mask[i][y][c] != moved_pixel(masks[i], top, left, mirror_y, mirror_x, y, c))
+                return false;
         }
     return true;
 }
@@ -267,9 +284,10 @@ static void test_augmentation(void **state)
     fixture         *f = *state;
     static augmented first, got, before;
     int              counts[2][2][5][5] = {{{{0}}}}, seen = 0, mirrored[2] = {0, 0};
-    gpunn_tensor    *image = MADE(f->dev,
-                                  gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, PLANES, HEIGHT, COLUMNS)));
-    gpunn_tensor    *mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH, HEIGHT, COLUMNS)));
+    gpunn_tensor    *image = MADE(
+           f->dev, gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, PLANES, HEIGHT, COLUMNS)));
+    gpunn_tensor *mask = MADE(
+        f->dev, gpunn_input(f->model, "mask", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH, HEIGHT, COLUMNS)));
     make_images();
     for (int run = 0; run < 6; run++) { /* with 0, 2 and 4 workers, from memory and from load */
         gpunn_loader_args args = {.count = IMAGES, .batch_size = 7 + run, .workers = run / 2 * 2, .seed = 5};
@@ -294,7 +312,8 @@ static void test_augmentation(void **state)
         mirrored[0] += move & 1 ? count : 0;
         mirrored[1] += move & 2 ? count : 0;
     }
-    assert_true(seen > 85); /* of 100, 512 draws; within 6 standard deviations of what the probabilities say: */
+    /* of 100, 512 draws; within 6 standard deviations of what the probabilities say: */
+    assert_true(seen > 85);
     assert_true(abs(mirrored[0] - 128) < 60 && abs(mirrored[1] - 256) < 68);
 }
 
@@ -302,18 +321,23 @@ static void test_flips_for_certain(void **state)
 {
     fixture         *f = *state;
     static augmented got;
-    gpunn_tensor    *image = MADE(f->dev,
-                                  gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, PLANES, HEIGHT, COLUMNS)));
-    gpunn_tensor    *mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH, HEIGHT, COLUMNS)));
+    gpunn_tensor    *image = MADE(
+           f->dev, gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, PLANES, HEIGHT, COLUMNS)));
+    gpunn_tensor *mask = MADE(
+        f->dev, gpunn_input(f->model, "mask", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH, HEIGHT, COLUMNS)));
     make_images();
     for (int flips = 0; flips < 4; flips++) {
         gpunn_loader *loader = MADE(
-            f->dev, gpunn_loader_create(
-                        f->model, .count = IMAGES,
-                        .fields = {{.input = image, .samples = images, AUGMENTED(0, (float)(flips & 1), (float)(flips >> 1))},
-                                   {.input = mask, .samples = masks, AUGMENTED(0, (float)(flips & 1), (float)(flips >> 1))}}));
+            f->dev, gpunn_loader_create(f->model, .count = IMAGES,
+                                        .fields = {{.input = image,
+                                                    .samples = images,
+                                                    AUGMENTED(0, (float)(flips & 1), (float)(flips >> 1))},
+                                                   {.input = mask,
+                                                    .samples = masks,
+                                                    AUGMENTED(0, (float)(flips & 1), (float)(flips >> 1))}}));
         read_images(f, loader, image, mask, &got);
-        for (int i = 0; i < IMAGES; i++) assert_true(is_moved(&got, i, PADDING, PADDING, flips & 2, flips & 1));
+        for (int i = 0; i < IMAGES; i++)
+            assert_true(is_moved(&got, i, PADDING, PADDING, flips & 2, flips & 1));
         gpunn_loader_destroy(loader);
     }
 }
@@ -322,16 +346,19 @@ static void test_flips_for_certain(void **state)
 static void test_wide_pixels(void **state)
 {
     fixture      *f = *state;
-    gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "row", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 1, 3)));
+    gpunn_tensor *image = MADE(f->dev,
+                               gpunn_input(f->model, "row", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 1, 3)));
     const int64_t row[3] = {(int64_t)1 << 40, -2, 3};
     int64_t       got[3];
     int           whole = 0;
     gpunn_loader *loader = MADE(
-        f->dev, gpunn_loader_create(f->model, .count = 1, .seed = 3,
-                                    .fields = {{.input = image, .samples = row, .crop_padding = 4, .horizontal_flip = 1}}));
+        f->dev, gpunn_loader_create(
+                    f->model, .count = 1, .seed = 3,
+                    .fields = {{.input = image, .samples = row, .crop_padding = 4, .horizontal_flip = 1}}));
     for (int pass = 0; pass < 400; pass++) {
         while (gpunn_next(loader)) OK(f->dev, gpunn_read(image, got, sizeof got));
-        for (int i = 0; i < 3; i++) assert_true(got[i] == 0 || got[i] == row[0] || got[i] == row[1] || got[i] == row[2]);
+        for (int i = 0; i < 3; i++)
+            assert_true(got[i] == 0 || got[i] == row[0] || got[i] == row[1] || got[i] == row[2]);
         whole += got[0] == row[2] && got[1] == row[1] && got[2] == row[0];
     }
     assert_true(whole > 0 && whole < 30); /* 1 of 81 on average */
@@ -339,7 +366,8 @@ static void test_wide_pixels(void **state)
 }
 
 /* Reads an epoch: of images, and of labels if there are some. Batches are of 4. */
-static void read_epoch(fixture *f, gpunn_loader *loader, gpunn_tensor *image, float *images, gpunn_tensor *label, float *labels)
+static void read_epoch(fixture *f, gpunn_loader *loader, gpunn_tensor *image, float *images,
+                       gpunn_tensor *label, float *labels)
 {
     for (size_t at = 0; gpunn_next(loader); at += 4) {
         const size_t n = (size_t)gpunn_loader_batch_size(loader);
@@ -354,24 +382,27 @@ static void test_torchvision(void **state)
     fixture             *f = *state;
     golden               g = golden_open("tests/golden/augment.safetensors");
     const golden_tensor *images = golden_find(&g, "images"), *labels = golden_find(&g, "labels");
-    gpunn_tensor        *x = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 7, 6)));
-    gpunn_tensor        *y = MADE(f->dev, gpunn_input(f->model, "label", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)));
-    const gpunn_field    all[] = {{.crop_padding = 1, .degrees = 70, .horizontal_flip = 0.5f},
-                                  {.brightness = 0.4f,
-                                   .contrast = 0.5f,
-                                   .saturation = 1.5f,
-                                   .hue = 0.3f,
-                                   .mean = {0.5f, 0.5f, 0.5f},
-                                   .std = {0.25f, 0.25f, 0.25f}}};
-    static float         got[6 * TURNED_PIXELS], first[6 * TURNED_PIXELS], soft[6 * 3];
+    gpunn_tensor        *x = MADE(f->dev,
+                                  gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 7, 6)));
+    gpunn_tensor *y = MADE(f->dev, gpunn_input(f->model, "label", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)));
+    const gpunn_field all[] = {{.crop_padding = 1, .degrees = 70, .horizontal_flip = 0.5f},
+                               {.brightness = 0.4f,
+                                .contrast = 0.5f,
+                                .saturation = 1.5f,
+                                .hue = 0.3f,
+                                .mean = {0.5f, 0.5f, 0.5f},
+                                .std = {0.25f, 0.25f, 0.25f}}};
+    static float      got[6 * TURNED_PIXELS], first[6 * TURNED_PIXELS], soft[6 * 3];
     for (int i = 0; i < 4; i++) { /* turned, coloured; without workers and with 3 */
-        gpunn_loader_args args = {.fields = {all[i / 2]}, .count = 6, .batch_size = 4, .seed = 11, .workers = i % 2 * 3};
+        gpunn_loader_args args = {
+            .fields = {all[i / 2]}, .count = 6, .batch_size = 4, .seed = 11, .workers = i % 2 * 3};
         args.fields[0].input = x, args.fields[0].samples = images->data, args.fields[0].dtype = GPUNN_U8;
         const golden_tensor *want = golden_find(&g, i / 2 ? "coloured" : "turned");
         gpunn_loader        *loader = MADE(f->dev, gpunn_loader_create_(f->model, args));
         read_epoch(f, loader, x, got, NULL, NULL);
         for (int k = 0; k < 6 * TURNED_PIXELS; k++) {
-            const float expected = i / 2 ? ((const float *)want->data)[k] : (float)((const uint8_t *)want->data)[k] / 255;
+            const float expected = i / 2 ? ((const float *)want->data)[k]
+                                         : (float)((const uint8_t *)want->data)[k] / 255;
             assert_true(fabsf(got[k] - expected) <= (i / 2 ? 1e-5f : 0));
         }
         if (i % 2 == 0) memcpy(first, got, sizeof got);
@@ -384,20 +415,23 @@ static void test_torchvision(void **state)
         const golden_tensor *want[2] = {golden_find(&g, i / 2 ? "images_2" : "images_0.3"),
                                         golden_find(&g, i / 2 ? "labels_2" : "labels_0.3")};
         for (int k = 0; k < 6 * TURNED_PIXELS; k++) first[k] = ((const uint8_t *)images->data)[k];
-        gpunn_loader_args args = {.fields = {{.input = x,
-                                              .samples = i % 2 ? (const void *)first : images->data,
-                                              .dtype = i % 2 ? GPUNN_F32 : GPUNN_U8,
-                                              .std = {i % 2 ? 0 : 1 / 255.0f, i % 2 ? 0 : 1 / 255.0f, i % 2 ? 0 : 1 / 255.0f}},
-                                             {.input = y, .samples = labels->data}},
-                                  .count = 6,
-                                  .batch_size = 4,
-                                  .seed = 11,
-                                  .mixup_alpha = i / 2 ? 2 : 0.3f,
-                                  .workers = i};
-        gpunn_loader     *loader = MADE(f->dev, gpunn_loader_create_(f->model, args));
+        gpunn_loader_args args = {
+            .fields = {{.input = x,
+                        .samples = i % 2 ? (const void *)first : images->data,
+                        .dtype = i % 2 ? GPUNN_F32 : GPUNN_U8,
+                        .std = {i % 2 ? 0 : 1 / 255.0f, i % 2 ? 0 : 1 / 255.0f, i % 2 ? 0 : 1 / 255.0f}},
+                       {.input = y, .samples = labels->data}},
+            .count = 6,
+            .batch_size = 4,
+            .seed = 11,
+            .mixup_alpha = i / 2 ? 2 : 0.3f,
+            .workers = i};
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create_(f->model, args));
         read_epoch(f, loader, x, got, y, soft);
-        check_close_at(got, (const float *)want[0]->data, want[0]->count, 1e-5, 1e-3, "images", __FILE__, __LINE__);
-        check_close_at(soft, (const float *)want[1]->data, want[1]->count, 1e-5, 1e-6, "labels", __FILE__, __LINE__);
+        check_close_at(got, (const float *)want[0]->data, want[0]->count, 1e-5, 1e-3, "images", __FILE__,
+                       __LINE__);
+        check_close_at(soft, (const float *)want[1]->data, want[1]->count, 1e-5, 1e-6, "labels", __FILE__,
+                       __LINE__);
         gpunn_loader_destroy(loader);
     }
     golden_close(&g);
@@ -425,12 +459,12 @@ static void test_callback(void **state)
     for (int workers = 0; workers < 4; workers++) {
         source        s = {-1, 0};
         int64_t       order[SAMPLES], reference[SAMPLES];
-        gpunn_loader *loader = MADE(f->dev,
-                                    gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}},
-                                                        .count = SAMPLES, .batch_size = 4, .shuffle = true, .seed = 3,
-                                                        .load = load, .user = &s, .workers = workers));
-        gpunn_loader *plain = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4,
-                                                               .shuffle = true, .seed = 3));
+        gpunn_loader *loader = MADE(
+            f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}},
+                                        .count = SAMPLES, .batch_size = 4, .shuffle = true, .seed = 3,
+                                        .load = load, .user = &s, .workers = workers));
+        gpunn_loader *plain = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES,
+                                                               .batch_size = 4, .shuffle = true, .seed = 3));
         check_permutation(order, epoch(f, loader, 4, order));
         check_permutation(reference, epoch(f, plain, 4, reference));
         assert_memory_equal(order, reference, sizeof order);
@@ -439,9 +473,10 @@ static void test_callback(void **state)
         gpunn_loader_destroy(loader);
 
         source broken = {13, 0};
-        loader = MADE(f->dev,
-                      gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}}, .count = SAMPLES,
-                                          .batch_size = 4, .load = load, .user = &broken, .workers = workers));
+        loader = MADE(f->dev, gpunn_loader_create(f->model,
+                                                  .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}},
+                                                  .count = SAMPLES, .batch_size = 4, .load = load,
+                                                  .user = &broken, .workers = workers));
         int batches = 0;
         while (gpunn_next(loader)) batches++;
         assert_int_equal(batches, 3); /* 0..3, 4..7, 8..11 */
@@ -462,12 +497,14 @@ static void test_many_workers(void **state)
         source        s = {-1, 0};
         int64_t       order[SAMPLES];
         gpunn_loader *loader = MADE(
-            f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}}, .count = SAMPLES,
-                                        .batch_size = 1 + round % 5, .load = load, .user = &s, .workers = 1 + round % 8));
+            f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}},
+                                        .count = SAMPLES, .batch_size = 1 + round % 5, .load = load,
+                                        .user = &s, .workers = 1 + round % 8));
         for (int pass = 0; pass < 2; pass++) {
             assert_int_equal(epoch(f, loader, 1 + round % 5, order), SAMPLES);
             for (int i = 0; i < SAMPLES; i++) assert_int_equal(order[i], i);
-            if (round % 3 == 0) assert_true(gpunn_next(loader)); /* destroyed, or rewound, while workers are busy */
+            /* destroyed, or rewound, while workers are busy */
+            if (round % 3 == 0) assert_true(gpunn_next(loader));
             if (round % 3 == 0) gpunn_loader_rewind(loader);
         }
         gpunn_loader_destroy(loader);
@@ -480,8 +517,9 @@ static void test_no_allocation(void **state)
     int64_t  order[SAMPLES];
     make_inputs(f);
     for (int workers = 0; workers < 3; workers += 2) {
-        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4,
-                                                                .shuffle = true, .workers = workers));
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES,
+                                                                .batch_size = 4, .shuffle = true,
+                                                                .workers = workers));
         (void)epoch(f, loader, 4, order);
         const long calls = f->memory.calls;
         for (int i = 0; i < 3; i++) (void)epoch(f, loader, 4, order);
@@ -498,14 +536,15 @@ static gpunn_status load_of_length(void *user, int64_t index, void *const *sampl
 {
     (void)user;
     for (int k = 0; k < LONGEST; k++)
-        for (int c = 0; c < 2; c++) ((float *)sample[0])[2 * k + c] = k < lengths[index] ? (float)index : -1.0f;
+        for (int c = 0; c < 2; c++)
+            ((float *)sample[0])[2 * k + c] = k < lengths[index] ? (float)index : -1.0f;
     *(uint8_t *)sample[1] = (uint8_t)index;
     return GPUNN_OK;
 }
 
 /* One epoch: places of padding. */
-static int padded_places(fixture *f, gpunn_loader *loader, gpunn_tensor *sound, gpunn_tensor *number, int multiple,
-                         int64_t *order)
+static int padded_places(fixture *f, gpunn_loader *loader, gpunn_tensor *sound, gpunn_tensor *number,
+                         int multiple, int64_t *order)
 {
     int padding = 0, count = 0;
     while (gpunn_next(loader)) {
@@ -520,7 +559,8 @@ static int padded_places(fixture *f, gpunn_loader *loader, gpunn_tensor *sound, 
         OK(f->dev, gpunn_read(sound, values, (size_t)(n * shape.dim[2] * 2) * sizeof *values));
         for (int i = 0; i < n; i++) {
             for (int64_t k = 0; k < 2 * shape.dim[2]; k++)
-                assert_true(values[i * 2 * shape.dim[2] + k] == (k < 2 * lengths[index[i]] ? (float)index[i] : -1.0f));
+                assert_true(values[i * 2 * shape.dim[2] + k] ==
+                            (k < 2 * lengths[index[i]] ? (float)index[i] : -1.0f));
             padding += (int)(shape.dim[2] - lengths[index[i]]);
             order[count++] = index[i];
         }
@@ -536,18 +576,19 @@ static void test_lengths(void **state)
     for (int multiple = 1; multiple <= 3; multiple += 2) {
         const char   *size = multiple == 1 ? "T" : "U";
         const int64_t T = gpunn_size(f->model, size, .max = LONGEST, .multiple = multiple);
-        gpunn_tensor *sound = MADE(
-            f->dev, gpunn_input(f->model, multiple == 1 ? "sound" : "sound3", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, T, 2)));
-        gpunn_tensor *number = MADE(
-            f->dev, gpunn_input(f->model, multiple == 1 ? "number" : "number3", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
-        int64_t order[4][SAMPLES];
-        int     padding[4];
+        gpunn_tensor *sound = MADE(f->dev, gpunn_input(f->model, multiple == 1 ? "sound" : "sound3",
+                                                       GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, T, 2)));
+        gpunn_tensor *number = MADE(f->dev, gpunn_input(f->model, multiple == 1 ? "number" : "number3",
+                                                        GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
+        int64_t       order[4][SAMPLES];
+        int           padding[4];
         for (int i = 0; i < SAMPLES; i++) lengths[i] = 1 + i * 5 % LONGEST;
         for (int way = 0; way < 3; way++) { /* in order, shuffled, shuffled by workers */
             gpunn_loader *loader = MADE(
-                f->dev, gpunn_loader_create(f->model, .fields = {{.input = sound}, {.input = number, .dtype = GPUNN_U8}},
-                                            .count = SAMPLES, .batch_size = 4, .shuffle = way > 0, .workers = way / 2 * 3,
-                                            .load = load_of_length, .lengths = lengths));
+                f->dev, gpunn_loader_create(
+                            f->model, .fields = {{.input = sound}, {.input = number, .dtype = GPUNN_U8}},
+                            .count = SAMPLES, .batch_size = 4, .shuffle = way > 0, .workers = way / 2 * 3,
+                            .load = load_of_length, .lengths = lengths));
             padding[way] = padded_places(f, loader, sound, number, multiple, order[way]);
             if (way == 1) {
                 (void)padded_places(f, loader, sound, number, multiple, order[3]);
@@ -566,31 +607,44 @@ static void test_bad_lengths(void **state)
     fixture      *f = *state;
     const int64_t T = gpunn_size(f->model, "T", .max = LONGEST), open = gpunn_size(f->model, "open");
     int64_t       own[2] = {3, LONGEST + 1};
-    gpunn_tensor *sound = MADE(f->dev, gpunn_input(f->model, "sound", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T)));
-    gpunn_tensor *late = MADE(f->dev, gpunn_input(f->model, "late", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, T)));
-    gpunn_tensor *endless = MADE(f->dev, gpunn_input(f->model, "endless", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, open)));
-    gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, 3, 3)));
+    gpunn_tensor *sound = MADE(f->dev,
+                               gpunn_input(f->model, "sound", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T)));
+    gpunn_tensor *late = MADE(f->dev,
+                              gpunn_input(f->model, "late", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, T)));
+    gpunn_tensor *endless = MADE(f->dev,
+                                 gpunn_input(f->model, "endless", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, open)));
+    gpunn_tensor *image = MADE(f->dev,
+                               gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, 3, 3)));
     static float  values[2][LONGEST * 9];
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2),
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2),
                GPUNN_ERR_ARGUMENT, "sound", "[batch, T]", ".lengths");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2, .lengths = own),
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2,
+                                   .lengths = own),
                GPUNN_ERR_ARGUMENT, "sample 1 is 10", "1 to 9, the .max of 'T'");
     own[1] = 0;
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2, .lengths = own),
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2,
+                                   .lengths = own),
                GPUNN_ERR_ARGUMENT, "sample 1 is 0");
     own[1] = 1;
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = late, .samples = values}}, .count = 2, .lengths = own),
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = late, .samples = values}}, .count = 2,
+                                   .lengths = own),
                GPUNN_ERR_SHAPE, "late", "[batch, 2, T]");
     FAILS_NULL(f->dev,
-               gpunn_loader_create(f->model, .fields = {{.input = endless, .samples = values}}, .count = 2, .lengths = own),
+               gpunn_loader_create(f->model, .fields = {{.input = endless, .samples = values}}, .count = 2,
+                                   .lengths = own),
                GPUNN_ERR_SHAPE, "endless", ".max");
     FAILS_NULL(f->dev,
-               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = values, .crop_padding = 1}}, .count = 2,
-                                   .lengths = own),
+               gpunn_loader_create(f->model,
+                                   .fields = {{.input = image, .samples = values, .crop_padding = 1}},
+                                   .count = 2, .lengths = own),
                GPUNN_ERR_SHAPE, "image", "crop");
     FAILS_NULL(f->dev,
-               gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2, .lengths = own,
-                                   .mixup_alpha = 0.4f),
+               gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2,
+                                   .lengths = own, .mixup_alpha = 0.4f),
                GPUNN_ERR_SHAPE, "sound", "neither mixed");
 }
 
@@ -602,55 +656,80 @@ static void test_errors(void **state)
     gpunn_tensor *y = MADE(f->dev, gpunn_relu(x));
     FAILS_NULL(f->dev, gpunn_loader_create(f->model, .count = 3), GPUNN_ERR_ARGUMENT, "fields");
     FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS), GPUNN_ERR_ARGUMENT, "count");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = -4), GPUNN_ERR_ARGUMENT, "count");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = -1), GPUNN_ERR_ARGUMENT,
-               "batch_size");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .workers = -1), GPUNN_ERR_ARGUMENT,
-               "workers");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}}, .count = 4), GPUNN_ERR_ARGUMENT, "x", "samples");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = y, .samples = rows}}, .count = 4), GPUNN_ERR_ARGUMENT,
-               "input");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = fixed, .samples = rows}}, .count = 4),
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = -4), GPUNN_ERR_ARGUMENT,
+               "count");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = -1),
+               GPUNN_ERR_ARGUMENT, "batch_size");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .workers = -1),
+               GPUNN_ERR_ARGUMENT, "workers");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}}, .count = 4),
+               GPUNN_ERR_ARGUMENT, "x", "samples");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = y, .samples = rows}}, .count = 4),
+               GPUNN_ERR_ARGUMENT, "input");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = fixed, .samples = rows}}, .count = 4),
                GPUNN_ERR_ARGUMENT, "fixed", "GPUNN_BATCH");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = t, .samples = rows, .dtype = GPUNN_F32}}, .count = 4),
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = t, .samples = rows, .dtype = GPUNN_F32}},
+                                   .count = 4),
                GPUNN_ERR_DTYPE, "t", "f32", "i64");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 3, .batch_size = 4, .drop_last = true),
-               GPUNN_ERR_ARGUMENT, "drop_last");
-    gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH, HEIGHT, COLUMNS)));
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x, .samples = rows, .crop_padding = 1}}, .count = 4),
+    FAILS_NULL(
+        f->dev,
+        gpunn_loader_create(f->model, .fields = FIELDS, .count = 3, .batch_size = 4, .drop_last = true),
+        GPUNN_ERR_ARGUMENT, "drop_last");
+    gpunn_tensor *image = MADE(
+        f->dev, gpunn_input(f->model, "image", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH, HEIGHT, COLUMNS)));
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = x, .samples = rows, .crop_padding = 1}},
+                                   .count = 4),
                GPUNN_ERR_SHAPE, "x", "height, width");
     FAILS_NULL(f->dev,
-               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .crop_padding = -1}}, .count = 4),
+               gpunn_loader_create(
+                   f->model, .fields = {{.input = image, .samples = masks, .crop_padding = -1}}, .count = 4),
                GPUNN_ERR_ARGUMENT, "image", "crop_padding -1");
     FAILS_NULL(f->dev,
-               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .horizontal_flip = 1.5f}}, .count = 4),
+               gpunn_loader_create(f->model,
+                                   .fields = {{.input = image, .samples = masks, .horizontal_flip = 1.5f}},
+                                   .count = 4),
                GPUNN_ERR_ARGUMENT, "image", "1.5", "probabilities");
     FAILS_NULL(f->dev,
-               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .vertical_flip = NAN}}, .count = 4),
+               gpunn_loader_create(f->model,
+                                   .fields = {{.input = image, .samples = masks, .vertical_flip = NAN}},
+                                   .count = 4),
                GPUNN_ERR_ARGUMENT, "image", "probabilities");
     FAILS_NULL(f->dev,
-               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .degrees = INFINITY}}, .count = 4),
+               gpunn_loader_create(
+                   f->model, .fields = {{.input = image, .samples = masks, .degrees = INFINITY}}, .count = 4),
                GPUNN_ERR_ARGUMENT, "image", "degrees inf");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .hue = 0.1f}}, .count = 4),
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .hue = 0.1f}},
+                                   .count = 4),
                GPUNN_ERR_SHAPE, "image", "u8", "3 or 1");
-    gpunn_tensor *colours = MADE(f->dev, gpunn_input(f->model, "colours", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, WIDTH)));
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = colours, .samples = rows, .hue = 0.6f}}, .count = 4),
+    gpunn_tensor *colours = MADE(
+        f->dev, gpunn_input(f->model, "colours", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, WIDTH)));
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = colours, .samples = rows, .hue = 0.6f}},
+                                   .count = 4),
                GPUNN_ERR_ARGUMENT, "colours", "at most 0.5");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = colours, .samples = rows, .contrast = -1}}, .count = 4),
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = colours, .samples = rows, .contrast = -1}},
+                                   .count = 4),
                GPUNN_ERR_ARGUMENT, "colours", "contrast -1");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 4, .mixup_alpha = 1), GPUNN_ERR_DTYPE, "t",
-               "probabilities");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 4, .mixup_alpha = -1), GPUNN_ERR_ARGUMENT,
-               "mixup_alpha is -1");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 4, .mixup_alpha = 1),
+               GPUNN_ERR_DTYPE, "t", "probabilities");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 4, .mixup_alpha = -1),
+               GPUNN_ERR_ARGUMENT, "mixup_alpha is -1");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        test_with_device(test_order),         test_with_device(test_shuffle),      test_with_device(test_shuffle_is_fair),
-        test_with_device(test_images),        test_with_device(test_augmentation), test_with_device(test_flips_for_certain),
-        test_with_device(test_wide_pixels),   test_with_device(test_callback),     test_with_device(test_many_workers),
-        test_with_device(test_no_allocation), test_with_device(test_torchvision),  test_with_device(test_errors),
-        test_with_device(test_lengths),       test_with_device(test_bad_lengths)};
+        test_with_device(test_order),           test_with_device(test_shuffle),
+        test_with_device(test_shuffle_is_fair), test_with_device(test_images),
+        test_with_device(test_augmentation),    test_with_device(test_flips_for_certain),
+        test_with_device(test_wide_pixels),     test_with_device(test_callback),
+        test_with_device(test_many_workers),    test_with_device(test_no_allocation),
+        test_with_device(test_torchvision),     test_with_device(test_errors),
+        test_with_device(test_lengths),         test_with_device(test_bad_lengths)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

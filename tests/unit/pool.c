@@ -1,4 +1,5 @@
-/* The CPU's work on threads of the program's (.parallel_fn): the same bits as on ours, whatever the pool does. TSan runs this too. */
+/* The CPU's work on threads of the program's (.parallel_fn): the same bits as on ours, whatever the pool
+ * does. TSan runs this too. */
 #include "../test.h"
 
 #include <dirent.h>
@@ -48,7 +49,8 @@ static void pool_open(pool *p)
     memset(p, 0, sizeof *p);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
-    for (int i = 0; i < WORKERS; i++) assert_int_equal(pthread_create(&p->thread[i], NULL, pool_worker, p), 0);
+    for (int i = 0; i < WORKERS; i++)
+        assert_int_equal(pthread_create(&p->thread[i], NULL, pool_worker, p), 0);
 }
 
 static void pool_close(pool *p)
@@ -69,7 +71,8 @@ static void pool_parallel(void *user, int count, void (*run)(void *arg), void *a
     int   left = count;
     pthread_mutex_lock(&p->lock);
     p->tasks++;
-    for (int i = 0; i < count && p->count < MOST_CALLS; i++) p->queue[p->count++] = (pool_call){run, arg, &left};
+    for (int i = 0; i < count && p->count < MOST_CALLS; i++)
+        p->queue[p->count++] = (pool_call){run, arg, &left};
     pthread_cond_broadcast(&p->changed);
     while (left > 0)
         if (p->count > 0)
@@ -109,7 +112,8 @@ static void never(void *user, int count, void (*run)(void *arg), void *arg)
     (void)user, (void)count, (void)run, (void)arg;
 }
 
-/* ---- a network in whose ops threads wait for each other: convolutions of three kinds, group_norm, grid_sample, embedding ---- */
+/* ---- a network in whose ops threads wait for each other: convolutions of three kinds, group_norm,
+ * grid_sample, embedding -- */
 enum { BATCH = 2, CHANNELS = 16, SIDE = 48, TOKENS = 4096, STEPS = 2 };
 typedef struct outcome {
     float  loss[STEPS];
@@ -128,8 +132,10 @@ static void    make_data(void)
 
 static gpunn_tensor *network(gpunn_device *dev, gpunn_model *model)
 {
-    gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, SIDE, SIDE)));
-    gpunn_tensor *at = MADE(dev, gpunn_input(model, "grid", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, SIDE, SIDE, 2)));
+    gpunn_tensor *x = MADE(
+        dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, SIDE, SIDE)));
+    gpunn_tensor *at = MADE(dev,
+                            gpunn_input(model, "grid", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, SIDE, SIDE, 2)));
     gpunn_tensor *words = MADE(dev, gpunn_input(model, "words", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, TOKENS)));
     gpunn_tensor *h = gpunn_conv2d(x, "winograd", .out_channels = 32, .kernel_size = 3, .padding = 1);
     h = gpunn_group_norm(h, "norm", .num_groups = 4);
@@ -137,7 +143,8 @@ static gpunn_tensor *network(gpunn_device *dev, gpunn_model *model)
     h = gpunn_grid_sample(h, at);
     h = gpunn_conv2d(h, "lowered", .out_channels = 12, .kernel_size = 3, .stride = 2, .groups = 4);
     gpunn_tensor *e = gpunn_embedding(words, "table", .num_embeddings = 50, .embedding_dim = 32);
-    gpunn_tensor *sum = gpunn_add(gpunn_mean(gpunn_mul(h, h), GPUNN_ALL, false), gpunn_mean(gpunn_tanh(e), GPUNN_ALL, false));
+    gpunn_tensor *sum = gpunn_add(gpunn_mean(gpunn_mul(h, h), GPUNN_ALL, false),
+                                  gpunn_mean(gpunn_tanh(e), GPUNN_ALL, false));
     OK(dev, gpunn_write(x, images, sizeof images));
     OK(dev, gpunn_write(at, grid, sizeof grid));
     OK(dev, gpunn_write(words, tokens, sizeof tokens));
@@ -207,11 +214,12 @@ static void test_pools(void **state)
     } cases[] = {{pool_parallel, WORKERS + 1}, {pool_parallel, 2},     {pool_parallel, 9},
                  {one_after_another, 4},       {on_another_thread, 4}, {never, 4}};
     for (int i = 0; i < COUNT(cases); i++) {
-        gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = cases[i].threads, .seed = 5,
-                                              .parallel_fn = cases[i].parallel_fn, .user = &p);
+        gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = cases[i].threads,
+                                              .seed = 5, .parallel_fn = cases[i].parallel_fn, .user = &p);
         threads = gpunn_device_threads(dev);
         outcome o = train_on(dev);
-        if (cases[i].parallel_fn == pool_parallel) assert_int_equal(thread_count(), before); /* none of ours */
+        /* none of ours */
+        if (cases[i].parallel_fn == pool_parallel) assert_int_equal(thread_count(), before);
         same(&o, &expected);
         gpunn_device_close(dev);
     }
@@ -277,7 +285,8 @@ static void test_each_once(void **state)
     (void)state;
     pool p;
     pool_open(&p);
-    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = TEAM, .parallel_fn = pool_parallel, .user = &p);
+    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = TEAM,
+                                          .parallel_fn = pool_parallel, .user = &p);
     if (gpunn_device_threads(dev) == 1) {
         gpunn_device_close(dev);
         pool_close(&p);
@@ -286,11 +295,13 @@ static void test_each_once(void **state)
     gpunn_model          *model = gpunn_model_create(dev);
     counts                c = {.right = true};
     const gpunn_custom_op op = {.name = "counts", .inputs = 1, .forward = count_forward, .user = &c};
-    gpunn_tensor         *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1)), *y = MADE(dev, gpunn_custom(&op, &x));
+    gpunn_tensor         *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1)),
+                 *y = MADE(dev, gpunn_custom(&op, &x));
     OK(dev, gpunn_write(x, (float[]){1}, sizeof(float)));
     OK(dev, gpunn_forward(&y, 1));
     assert_true(c.right);
-    assert_in_range(c.most, 2, TEAM); /* in the best of all rounds: on a busy machine all but the first may come late for long */
+    /* in the best of all rounds: on a busy machine all but the first may come late for long */
+    assert_in_range(c.most, 2, TEAM);
     assert_int_equal(p.tasks, c.rounds);
     gpunn_model_destroy(model);
     gpunn_device_close(dev);

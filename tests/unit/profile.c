@@ -1,4 +1,5 @@
-/* gpunn_profile: steps, their work and their times as a table and as a trace; runs that it times are runs as any other. */
+/* gpunn_profile: steps, their work and their times as a table and as a trace; runs that it times are runs as
+ * any other. */
 #include "../test.h"
 
 enum { BATCH = 4 };
@@ -45,7 +46,9 @@ static row row_of(const table *t, const char *label)
     if (at == NULL) print_error("no '%s' in\n%s", label, t->text);
     assert_non_null(at);
     while (line > t->text && line[-1] != '\n') line--;
-    assert_int_equal(sscanf(line, "%lf %lf %lf %lf %lf %lf", &r.us, &r.share, &r.mflop, &r.of_flops, &r.mb, &r.of_bytes), 6);
+    assert_int_equal(
+        sscanf(line, "%lf %lf %lf %lf %lf %lf", &r.us, &r.share, &r.mflop, &r.of_flops, &r.mb, &r.of_bytes),
+        6);
     return r;
 }
 static void check_number(double value, double expected)
@@ -58,11 +61,12 @@ static void test_evaluation(void **state)
     fixture *f = *state;
     net2     n = network(f->dev, f->model);
     table    t = {0};
-    OK(f->dev, gpunn_profile(f->model, .outputs = {n.scores}, .runs = 3, .peak_flops = 1e12, .peak_bytes = 1e11,
-                             .write = keep_line, .user = &t));
+    OK(f->dev, gpunn_profile(f->model, .outputs = {n.scores}, .runs = 3, .peak_flops = 1e12,
+                             .peak_bytes = 1e11, .write = keep_line, .user = &t));
     assert_non_null(strstr(t.text, "evaluation, batch 4: "));
     assert_non_null(strstr(t.text, "peaks 1000.00 GFLOP/s, 100.00 GB/s\n"));
-    const row conv = row_of(&t, "conv conv2d [4, 6, 6, 6]\n"), linear = row_of(&t, "a \"quoted\\\" name linear [4, 5]\n");
+    const row conv = row_of(&t, "conv conv2d [4, 6, 6, 6]\n"),
+              linear = row_of(&t, "a \"quoted\\\" name linear [4, 5]\n");
     check_number(conv.mflop, 2e-6 * 4 * 6 * 36 * 27);
     check_number(conv.mb, 4e-6 * (4 * 3 * 64 + 6 * 27 + 6 + 4 * 6 * 36));
     check_number(linear.mflop, 2e-6 * 4 * 216 * 5);
@@ -98,29 +102,33 @@ static void test_training(void **state)
         OK(f->dev, gpunn_write(to, values, gpunn_tensor_bytes(from)));
         free(values);
     }
-    OK(f->dev, gpunn_profile(f->model, .loss = n.loss, .optimizer = opt, .runs = 2, .peak_flops = 1, .peak_bytes = 1,
-                             .write = keep_line, .user = &t));
+    OK(f->dev, gpunn_profile(f->model, .loss = n.loss, .optimizer = opt, .runs = 2, .peak_flops = 1,
+                             .peak_bytes = 1, .write = keep_line, .user = &t));
     for (int i = 0; i < 3; i++) OK(f->dev, gpunn_train_step(twins, m.loss));
     assert_true(gpunn_item(n.loss) == gpunn_item(m.loss));
     assert_int_equal(gpunn_step_count(opt), 3);
     assert_non_null(strstr(t.text, "training step, batch 4: "));
     const double weights = 6 * 27 + 6 + 216 * 5 + 5;
     check_number(row_of(&t, "gpunn_adam\n").mflop, 1e-6 * weights);
-    check_number(row_of(&t, "gpunn_adam\n").mb, (4 + 3 * 8) * 1e-6 * weights); /* gradient; weight and two moments */
-    const row forward = row_of(&t, "name linear [4, 5]\n"), backward = row_of(&t, "name linear backward [4, 5]\n");
+    /* gradient; weight and two moments */
+    check_number(row_of(&t, "gpunn_adam\n").mb, (4 + 3 * 8) * 1e-6 * weights);
+    const row forward = row_of(&t, "name linear [4, 5]\n"),
+              backward = row_of(&t, "name linear backward [4, 5]\n");
     check_number(backward.mflop, 2 * forward.mflop);
-    check_number(row_of(&t, "conv conv2d backward").mflop, row_of(&t, "conv conv2d [").mflop); /* images have no gradient */
+    /* images have no gradient */
+    check_number(row_of(&t, "conv conv2d backward").mflop, row_of(&t, "conv conv2d [").mflop);
     double total = 0; /* the CPU's clock may have no more than microseconds; the emulator's counts */
     assert_int_equal(sscanf(t.text, "training step, batch 4: %lf us", &total), 1);
     assert_true(total > 0);
-    if (f->backend->type != GPUNN_DEVICE_CPU) assert_true(row_of(&t, "conv conv2d backward").us > 0 && forward.us < total);
+    if (f->backend->type != GPUNN_DEVICE_CPU)
+        assert_true(row_of(&t, "conv conv2d backward").us > 0 && forward.us < total);
     OK(f->dev, gpunn_train_step(opt, n.loss));
     OK(f->dev, gpunn_train_step(twins, m.loss));
     assert_true(gpunn_item(n.loss) == gpunn_item(m.loss));
 
     t.text[0] = 0; /* without an optimizer nothing is updated */
-    OK(f->dev,
-       gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1, .write = keep_line, .user = &t));
+    OK(f->dev, gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1,
+                             .write = keep_line, .user = &t));
     assert_null(strstr(t.text, "gpunn_adam"));
     assert_int_equal(gpunn_step_count(opt), 4);
     gpunn_optimizer_destroy(opt);
@@ -136,15 +144,18 @@ static void test_trace(void **state)
     const int   fd = mkstemp(path);
     const char *check =
         "import json, sys\nt = json.load(open(sys.argv[1]))\ne = t['traceEvents']\nassert len(e) > 4, e\n"
-        "assert [x['cat'] for x in e] == sorted([x['cat'] for x in e], key=['forward', 'backward', 'update'].index)\n"
+        "assert [x['cat'] for x in e] == sorted([x['cat'] for x in e], key=['forward', 'backward', "
+        "'update'].index)\n"
         "assert any(x['name'].startswith('a \\\"quoted\\\\\\\\\\\" name linear [') for x in e), e\n"
         "assert all(x['ph'] == 'X' and x['dur'] >= 0 and x['args']['bytes'] >= 0 for x in e)\n"
         "assert all(abs(a['ts'] + a['dur'] - b['ts']) < 0.01 for a, b in zip(e, e[1:]))";
     assert_true(fd >= 0);
     close(fd);
-    OK(f->dev, gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1, .trace = path));
+    OK(f->dev,
+       gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1, .trace = path));
     FAILS(f->dev,
-          gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1, .trace = "/nowhere/trace.json"),
+          gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1,
+                        .trace = "/nowhere/trace.json"),
           GPUNN_ERR_IO, "/nowhere/trace.json");
     (void)snprintf(command, sizeof command, "%s", "command -v python3 > /dev/null");
     const bool python = system(command) == 0;
@@ -184,8 +195,10 @@ static void test_refused(void **state)
     FAILS(f->dev, gpunn_profile(f->model, .loss = n.loss, .runs = -1), GPUNN_ERR_ARGUMENT, "negative");
     FAILS(f->dev, gpunn_profile(f->model, .loss = n.loss, .peak_flops = -1), GPUNN_ERR_ARGUMENT, "negative");
     FAILS(f->dev, gpunn_profile(f->model, .loss = m.loss), GPUNN_ERR_ARGUMENT, "another model");
-    FAILS(f->dev, gpunn_profile(other, .loss = m.loss, .optimizer = opt), GPUNN_ERR_ARGUMENT, "another model");
-    FAILS(f->dev, gpunn_profile(f->model, .outputs = {n.scores}, .optimizer = opt), GPUNN_ERR_ARGUMENT, ".loss");
+    FAILS(f->dev, gpunn_profile(other, .loss = m.loss, .optimizer = opt), GPUNN_ERR_ARGUMENT,
+          "another model");
+    FAILS(f->dev, gpunn_profile(f->model, .outputs = {n.scores}, .optimizer = opt), GPUNN_ERR_ARGUMENT,
+          ".loss");
     FAILS(f->dev, gpunn_profile(f->model, .outputs = {y}), GPUNN_ERR_STATE, "unwritten");
     OK(f->dev, gpunn_forward(&n.scores, 1));
     gpunn_optimizer_destroy(opt);
@@ -215,7 +228,8 @@ static gpunn_model *sentence(gpunn_device *dev, gpunn_precision precision, gpunn
     return model;
 }
 
-/* In 16 bits a model for evaluation keeps all values between its layers so, where the device computes on them. */
+/* In 16 bits a model for evaluation keeps all values between its layers so, where the device computes on
+ * them. */
 static void test_half(void **state)
 {
     fixture           *f = *state;
@@ -234,8 +248,8 @@ static void test_half(void **state)
         }
         OK(f->dev, gpunn_forward(&y, 1));
         OK(f->dev, gpunn_read(y, expected, sizeof expected));
-        OK(f->dev,
-           gpunn_profile(twin, .outputs = {half}, .runs = 1, .peak_flops = 1, .peak_bytes = 1, .write = keep_line, .user = &t));
+        OK(f->dev, gpunn_profile(twin, .outputs = {half}, .runs = 1, .peak_flops = 1, .peak_bytes = 1,
+                                 .write = keep_line, .user = &t));
         OK(f->dev, gpunn_read(half, value, sizeof value));
         for (int k = 0; k < COUNT(value); k++) {
             assert_true(isfinite(value[k]));

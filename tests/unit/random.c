@@ -10,7 +10,8 @@ typedef struct pair {
 static pair pair_make(gpunn_model *model)
 {
     pair p = {.x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDTH))};
-    p.offset = gpunn_parameter(model, "offset", GPUNN_SHAPE(WIDTH), (gpunn_init){GPUNN_INIT_CONSTANT, 0.5f, 0});
+    p.offset = gpunn_parameter(model, "offset", GPUNN_SHAPE(WIDTH),
+                               (gpunn_init){GPUNN_INIT_CONSTANT, 0.5f, 0});
     p.uniform = gpunn_rand(model, gpunn_tensor_shape(p.x));
     p.normal = gpunn_randn_like(p.x);
     gpunn_tensor *sample = gpunn_add(gpunn_add(p.x, p.uniform), gpunn_mul(p.offset, p.normal));
@@ -72,7 +73,8 @@ static double expected(bool normal, uint64_t seed, uint64_t draw, uint32_t site,
     return radius * (i % 2 ? sin(angle) : cos(angle));
 }
 
-static void check_drawn(const float *values, int count, bool normal, uint64_t seed, uint64_t draw, uint32_t site)
+static void check_drawn(const float *values, int count, bool normal, uint64_t seed, uint64_t draw,
+                        uint32_t site)
 {
     for (int i = 0; i < count; i++) {
         const double wanted = expected(normal, seed, draw, site, i);
@@ -81,7 +83,8 @@ static void check_drawn(const float *values, int count, bool normal, uint64_t se
     }
 }
 
-/* By the definition, in training and in evaluation, of several sizes: so they are the same on every backend. */
+/* By the definition, in training and in evaluation, of several sizes: so they are the same on every
+ * backend. */
 static void test_values(void **state)
 {
     fixture         *f = *state;
@@ -101,7 +104,8 @@ static void test_values(void **state)
             free(values);
             for (int run = 1; run < 4; run++) {
                 values = evaluated(dev, &p, normal, count);
-                check_drawn(values, count, normal, seed, ((uint64_t)step << 24) + (uint64_t)run, (uint32_t)normal);
+                check_drawn(values, count, normal, seed, ((uint64_t)step << 24) + (uint64_t)run,
+                            (uint32_t)normal);
                 free(values);
             }
         }
@@ -110,7 +114,8 @@ static void test_values(void **state)
     gpunn_device_close(dev);
 }
 
-/* Moments of many, correlation of neighbours, and the share of each of 64 equal parts of the distribution (chi squared). */
+/* Moments of many, correlation of neighbours, and the share of each of 64 equal parts of the distribution
+ * (chi squared). */
 static void test_statistics(void **state)
 {
     fixture  *f = *state;
@@ -196,13 +201,16 @@ static void test_resumed(void **state)
 }
 
 /* ---- gradients ---- */
-/* Of mean + exp(spread) e by spread: exp(spread) e; nothing goes to what only told the shape. As tensors too. */
+/* Of mean + exp(spread) e by spread: exp(spread) e; nothing goes to what only told the shape. As tensors
+ * too. */
 static void test_gradients(void **state)
 {
     fixture      *f = *state;
     gpunn_device *dev = f->dev;
-    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 8)), *e = gpunn_keep(gpunn_randn_like(x));
-    gpunn_tensor *loss = gpunn_sum(gpunn_mul(gpunn_exp(x), e), GPUNN_ALL, false), *by_x = gpunn_keep(gpunn_grad(loss, x));
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 8)),
+                 *e = gpunn_keep(gpunn_randn_like(x));
+    gpunn_tensor *loss = gpunn_sum(gpunn_mul(gpunn_exp(x), e), GPUNN_ALL, false),
+                 *by_x = gpunn_keep(gpunn_grad(loss, x));
     gpunn_tensor *shape_only = gpunn_sum(gpunn_rand_like(x), GPUNN_ALL, false);
     float         values[16], noise[16], gradient[16], as_tensor[16];
     MADE(dev, by_x), MADE(dev, gpunn_retain_grad(x)), MADE(dev, shape_only);
@@ -217,12 +225,14 @@ static void test_gradients(void **state)
     OK(dev, gpunn_read(by_x, as_tensor, sizeof as_tensor));
     OK(dev, gpunn_read(e, noise, sizeof noise));
     for (int i = 0; i < 16; i++) assert_true(fabs(as_tensor[i] - exp((double)values[i]) * noise[i]) < 1e-5);
-    FAILS(dev, gpunn_backward(shape_only, .inputs_only = true), GPUNN_ERR_STATE, "no gradient goes from the loss");
+    FAILS(dev, gpunn_backward(shape_only, .inputs_only = true), GPUNN_ERR_STATE,
+          "no gradient goes from the loss");
 }
 
 /* ---- rrelu ---- */
 enum { SLOPES = 301 };
-/* Each of y and of the gradient is 1 or `slope` times what is due, whose number i the layer drew at site 0. */
+/* Each of y and of the gradient is 1 or `slope` times what is due, whose number i the layer drew at site
+ * 0. */
 static void check_slopes(const float *y, const float *gradient, bool training, uint64_t seed, uint64_t draw)
 {
     for (int i = 0; i < 2 * SLOPES; i++) {
@@ -230,7 +240,8 @@ static void check_slopes(const float *y, const float *gradient, bool training, u
         double      slope = training ? 0.1 + 0.3 * expected(false, seed, draw, 0, i) : 0.25;
         slope = x > 0 ? 1 : slope;
         if (!(fabs(y[i] - slope * (double)x) <= 1e-6) || !(fabs(gradient[i] - slope) <= 1e-6))
-            fail_msg("rrelu of %g: %g and slope %g instead of %g", (double)x, (double)y[i], (double)gradient[i], slope);
+            fail_msg("rrelu of %g: %g and slope %g instead of %g", (double)x, (double)y[i],
+                     (double)gradient[i], slope);
     }
 }
 
@@ -247,7 +258,8 @@ static void test_rrelu(void **state)
     for (int i = 0; i < 2 * SLOPES; i++) values[i] = (float)(i - SLOPES) / 64;
     OK(dev, write_floats(x, values, 2 * SLOPES));
     for (int training = 0; training < 2; training++) {
-        OK(dev, gpunn_backward(loss, .inputs_only = true, .mode = training ? GPUNN_MODE_TRAINING : GPUNN_MODE_EVALUATION));
+        OK(dev, gpunn_backward(loss, .inputs_only = true,
+                               .mode = training ? GPUNN_MODE_TRAINING : GPUNN_MODE_EVALUATION));
         OK(dev, gpunn_read(y, out, sizeof out));
         OK(dev, gpunn_read_grad(x, gradient, sizeof gradient));
         check_slopes(out, gradient, training, seed, (uint64_t)1 << 24);

@@ -1,4 +1,5 @@
-/* Plans and runs: what can be read when, batches, memory, accumulation, freezing, clipping, failures that change nothing. */
+/* Plans and runs: what can be read when, batches, memory, accumulation, freezing, clipping, failures that
+ * change nothing. */
 #include "../test.h"
 
 #define FLOATS(...) ((const float[]){__VA_ARGS__})
@@ -9,7 +10,8 @@ static void test_read(void **state)
     fixture      *f = *state;
     gpunn_device *dev = f->dev;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
-    gpunn_tensor *hidden = MADE(dev, gpunn_linear(x, "fc1", .out_features = 4)), *y = MADE(dev, gpunn_relu(gpunn_tanh(hidden)));
+    gpunn_tensor *hidden = MADE(dev, gpunn_linear(x, "fc1", .out_features = 4)),
+                 *y = MADE(dev, gpunn_relu(gpunn_tanh(hidden)));
     gpunn_tensor *loss = MADE(dev, gpunn_mean(gpunn_linear(y, "fc2", .out_features = 2), GPUNN_ALL, false));
     float         value[8], grad[8];
     OK(dev, gpunn_write(x, FLOATS(1, 2, 3, 4, 5, 6), 24));
@@ -53,8 +55,10 @@ static void test_class_weights(void **state)
     fixture      *f = *state;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
     gpunn_tensor *t = gpunn_input(f->model, "t", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH));
-    gpunn_tensor *w = MADE(f->dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(3), (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0}));
-    gpunn_tensor *loss = MADE(f->dev, gpunn_cross_entropy(gpunn_linear(x, "fc", .out_features = 3), t, .weight = w));
+    gpunn_tensor *w = MADE(
+        f->dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(3), (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0}));
+    gpunn_tensor *loss = MADE(f->dev,
+                              gpunn_cross_entropy(gpunn_linear(x, "fc", .out_features = 3), t, .weight = w));
     float         grad[3];
     uint8_t       label = 1;
     OK(f->dev, gpunn_write(x, FLOATS(1, 2, 3), 12));
@@ -142,14 +146,17 @@ static void test_batches(void **state)
     free(x), free(t), free(all);
 }
 
-/* The mean of a partial batch divides by its own size (trap T23), and a row of batch_norm alone is an error. */
+/* The mean of a partial batch divides by its own size (trap T23), and a row of batch_norm alone is an
+ * error. */
 static void test_partial_mean(void **state)
 {
     fixture      *f = *state;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
     gpunn_tensor *t = gpunn_input(f->model, "t", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
-    gpunn_tensor *loss = MADE(f->dev, gpunn_mse_loss(x, t)), *mean = MADE(f->dev, gpunn_mean(x, GPUNN_ALL, false));
-    gpunn_tensor *norm = MADE(f->dev, gpunn_sum(gpunn_batch_norm1d(x, "bn"), GPUNN_ALL, false)), *outputs[] = {loss, mean};
+    gpunn_tensor *loss = MADE(f->dev, gpunn_mse_loss(x, t)),
+                 *mean = MADE(f->dev, gpunn_mean(x, GPUNN_ALL, false));
+    gpunn_tensor *norm = MADE(f->dev, gpunn_sum(gpunn_batch_norm1d(x, "bn"), GPUNN_ALL, false)),
+                 *outputs[] = {loss, mean};
     OK(f->dev, gpunn_write(t, FLOATS(0, 0, 0, 0, 0, 0), 24));
     OK(f->dev, gpunn_write(x, FLOATS(1, 1, 1, 1, 2, 2), 24));
     OK(f->dev, gpunn_forward(outputs, 2));
@@ -167,7 +174,8 @@ static void test_accumulation(void **state)
 {
     fixture      *f = *state;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
-    gpunn_tensor *y = gpunn_linear(gpunn_tanh(gpunn_linear(x, "fc1", .out_features = 5)), "fc2", .out_features = 2);
+    gpunn_tensor *y = gpunn_linear(gpunn_tanh(gpunn_linear(x, "fc1", .out_features = 5)), "fc2",
+                                   .out_features = 2);
     gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_square(y), GPUNN_ALL, false));
     float        *values = test_randoms(8 * 3, 2, 1), whole[15], parts[15];
     gpunn_tensor *w = gpunn_find(f->model, "fc1.weight");
@@ -251,7 +259,8 @@ static void check_freezing(const fixture *f, net n, gpunn_optimizer *opt)
     gpunn_optimizer_destroy(opt);
 }
 
-/* Why there is no gradient: nothing to train, or only ops without one between; a retained input needs neither. */
+/* Why there is no gradient: nothing to train, or only ops without one between; a retained input needs
+ * neither. */
 static void test_no_gradient(void **state)
 {
     fixture      *f = *state;
@@ -261,10 +270,12 @@ static void test_no_gradient(void **state)
     gpunn_tensor *loss = MADE(f->dev, gpunn_sum(h, GPUNN_ALL, false));
     float         dx[2];
     OK(f->dev, gpunn_write(x, FLOATS(1, -1), 8));
-    FAILS(f->dev, gpunn_backward(steps), GPUNN_ERR_STATE, "only through ops without a gradient, as comparisons are");
+    FAILS(f->dev, gpunn_backward(steps), GPUNN_ERR_STATE,
+          "only through ops without a gradient, as comparisons are");
     OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, "l.weight"), false));
     OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, "l.bias"), false));
-    FAILS(f->dev, gpunn_backward(loss), GPUNN_ERR_STATE, "every parameter is frozen; unfreeze one with gpunn_set_trainable");
+    FAILS(f->dev, gpunn_backward(loss), GPUNN_ERR_STATE,
+          "every parameter is frozen; unfreeze one with gpunn_set_trainable");
     MADE(f->dev, gpunn_retain_grad(x));
     OK(f->dev, gpunn_backward(loss));
     OK(f->dev, gpunn_read_grad(x, dx, sizeof dx));
@@ -277,7 +288,8 @@ static void test_zero_gradient(void **state)
     const gpunn_init init = {GPUNN_INIT_CONSTANT, 2.5f, 0};
     gpunn_tensor    *p = MADE(f->dev, gpunn_parameter(f->model, "p", GPUNN_SHAPE(2), init));
     gpunn_tensor    *q = MADE(f->dev, gpunn_parameter(f->model, "q", GPUNN_SHAPE(2), init));
-    gpunn_tensor    *loss = MADE(f->dev, gpunn_sum(gpunn_mul(gpunn_floor(p), gpunn_sign(gpunn_detach(q))), GPUNN_ALL, false));
+    gpunn_tensor    *loss = MADE(
+           f->dev, gpunn_sum(gpunn_mul(gpunn_floor(p), gpunn_sign(gpunn_detach(q))), GPUNN_ALL, false));
     gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f, .weight_decay = 0.5f));
     float            value[2], grad[2] = {1, 1};
     OK(f->dev, gpunn_train_step(opt, loss));
@@ -305,10 +317,13 @@ static void test_bad_settings(void **state)
 {
     fixture *f = *state;
     FAILS_NULL(f->dev, gpunn_adam(f->model, .beta1 = 1), GPUNN_ERR_ARGUMENT, "gpunn_adam", "beta1 is 1");
-    FAILS_NULL(f->dev, gpunn_nadam(f->model, .momentum_decay = -1), GPUNN_ERR_ARGUMENT, "gpunn_nadam", "momentum_decay is -1");
-    FAILS_NULL(f->dev, gpunn_lamb(f->model, .trust_clip = NAN), GPUNN_ERR_ARGUMENT, "gpunn_lamb", "trust_clip is nan");
+    FAILS_NULL(f->dev, gpunn_nadam(f->model, .momentum_decay = -1), GPUNN_ERR_ARGUMENT, "gpunn_nadam",
+               "momentum_decay is -1");
+    FAILS_NULL(f->dev, gpunn_lamb(f->model, .trust_clip = NAN), GPUNN_ERR_ARGUMENT, "gpunn_lamb",
+               "trust_clip is nan");
     FAILS_NULL(f->dev, gpunn_lion(f->model, .lr = -1), GPUNN_ERR_ARGUMENT, "gpunn_lion", "lr is -1");
-    FAILS_NULL(f->dev, gpunn_adamax(f->model, .eps = INFINITY), GPUNN_ERR_ARGUMENT, "gpunn_adamax", "eps is inf");
+    FAILS_NULL(f->dev, gpunn_adamax(f->model, .eps = INFINITY), GPUNN_ERR_ARGUMENT, "gpunn_adamax",
+               "eps is inf");
     assert_null(gpunn_lamb(NULL));
     assert_null(gpunn_lion(NULL));
     assert_null(gpunn_nadam(NULL));
@@ -316,7 +331,8 @@ static void test_bad_settings(void **state)
     assert_null(gpunn_adamax(NULL));
 }
 
-/* A parameter without a gradient is left alone by the optimizer, weight decay included, as torch does with grad None. */
+/* A parameter without a gradient is left alone by the optimizer, weight decay included, as torch does with
+ * grad None. */
 static void test_unreached(void **state)
 {
     fixture      *f = *state;
@@ -324,7 +340,8 @@ static void test_unreached(void **state)
     gpunn_tensor *p = gpunn_parameter(f->model, "p", GPUNN_SHAPE(2), ones),
                  *q = gpunn_parameter(f->model, "q", GPUNN_SHAPE(2), ones);
     gpunn_tensor    *lp = gpunn_sum(p, GPUNN_ALL, false), *lq = gpunn_sum(q, GPUNN_ALL, false);
-    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.5f));
+    gpunn_optimizer *opt = MADE(f->dev,
+                                gpunn_sgd(f->model, .lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.5f));
     float            value[2];
     OK(f->dev, gpunn_train_step(opt, lp));
     OK(f->dev, gpunn_read(p, value, sizeof value));
@@ -337,15 +354,17 @@ static void test_unreached(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
-/* Exchanged for their averages, the weights are evaluated and saved, but neither trained nor put into a checkpoint. */
+/* Exchanged for their averages, the weights are evaluated and saved, but neither trained nor put into a
+ * checkpoint. */
 static void test_swapped(void **state)
 {
     fixture         *f = *state;
     net              n = net_make(f->model);
-    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.01f)), *other = MADE(f->dev, gpunn_sgd(f->model));
-    const char      *path = test_path(f, "averages.safetensors");
-    float            trained[15], average[15], again[15];
-    int64_t          count;
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.01f)),
+                    *other = MADE(f->dev, gpunn_sgd(f->model));
+    const char *path = test_path(f, "averages.safetensors");
+    float       trained[15], average[15], again[15];
+    int64_t     count;
     FAILS(NULL, gpunn_set_ema(NULL, 0.9f), GPUNN_ERR_ARGUMENT, "gpunn_set_ema", "NULL");
     FAILS(NULL, gpunn_ema_swap(NULL), GPUNN_ERR_ARGUMENT, "gpunn_ema_swap", "NULL");
     FAILS(f->dev, gpunn_set_ema(opt, 1), GPUNN_ERR_ARGUMENT, "gpunn_set_ema: decay is 1");
@@ -401,7 +420,8 @@ static void test_swapped(void **state)
 static void test_averages_follow(void **state)
 {
     fixture         *f = *state;
-    gpunn_device    *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_device    *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .realloc_fn = hook_realloc,
+                                             .user = &f->memory);
     gpunn_tensor    *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
     gpunn_tensor    *y = gpunn_batch_norm1d(gpunn_linear(x, "fc1", .out_features = 3), "bn"), *loss;
     gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.5f, .momentum = 0.5f));
@@ -409,7 +429,8 @@ static void test_averages_follow(void **state)
     loss = MADE(f->dev, gpunn_mean(gpunn_square(y), GPUNN_ALL, false));
     OK(f->dev, gpunn_write(x, FLOATS(1, 2, -3, 4), 16));
     OK(f->dev, gpunn_train_step(opt, loss));
-    loss = MADE(f->dev, gpunn_mean(gpunn_square(gpunn_linear(y, "fc2", .out_features = 1)), GPUNN_ALL, false));
+    loss = MADE(f->dev,
+                gpunn_mean(gpunn_square(gpunn_linear(y, "fc2", .out_features = 1)), GPUNN_ALL, false));
     gpunn_tensor *weights[] = {gpunn_find(f->model, "bn.weight"), gpunn_find(f->model, "fc2.weight")},
                  *running = gpunn_find(f->model, "bn.running_mean");
     float expected[2][3], value[3], statistics[3];
@@ -449,8 +470,9 @@ static void test_averages_of_steps(void **state)
     gpunn_init    ones = {GPUNN_INIT_CONSTANT, 1, 0};
     gpunn_tensor *p = gpunn_parameter(f->model, "p", GPUNN_SHAPE(1), ones),
                  *q = gpunn_parameter(f->model, "q", GPUNN_SHAPE(1), ones);
-    gpunn_tensor    *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(1));
-    gpunn_tensor    *lp = gpunn_sum(gpunn_mul(p, x), GPUNN_ALL, false), *lq = gpunn_sum(gpunn_mul(q, x), GPUNN_ALL, false);
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(1));
+    gpunn_tensor *lp = gpunn_sum(gpunn_mul(p, x), GPUNN_ALL, false),
+                 *lq = gpunn_sum(gpunn_mul(q, x), GPUNN_ALL, false);
     gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 1));
     float            value[2];
     OK(f->dev, gpunn_set_ema(opt, 0.5f));
@@ -519,13 +541,14 @@ static void test_nan_loss(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
-/* The square root of 0 has no finite slope: a row of zeros in x makes the gradient of 'fc.weight' NaN and the loss stays finite. Beside
- * it, what training moves without gradients. */
+/* The square root of 0 has no finite slope: a row of zeros in x makes the gradient of 'fc.weight' NaN and the
+ * loss stays finite. Beside it, what training moves without gradients. */
 static gpunn_tensor *steep_net(gpunn_model *model, int width)
 {
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
-    gpunn_tensor *normed = gpunn_instance_norm1d(gpunn_reshape(gpunn_batch_norm1d(x, "bn"), GPUNN_SHAPE(GPUNN_BATCH, 1, 3)), "in",
-                                                 .track_running_stats = true);
+    gpunn_tensor *normed = gpunn_instance_norm1d(
+        gpunn_reshape(gpunn_batch_norm1d(x, "bn"), GPUNN_SHAPE(GPUNN_BATCH, 1, 3)), "in",
+        .track_running_stats = true);
     gpunn_tensor *h = gpunn_linear(x, "fc", .out_features = width, .no_bias = true);
     gpunn_tensor *visits = gpunn_state(model, "visits", GPUNN_SHAPE(5000), (gpunn_init){0});
     (void)gpunn_set_saved(visits, true);
@@ -541,7 +564,8 @@ static void steep_write(fixture *f, gpunn_model *model, int kind)
     OK(f->dev, write_floats(gpunn_find(model, "x"), FLOATS(low, low, low, 1, -2, 3, 3, 1, 1), 9));
 }
 
-/* Neither in the first run nor in one that has been captured, with any kind of update, of few gradients or many. */
+/* Neither in the first run nor in one that has been captured, with any kind of update, of few gradients or
+ * many. */
 static void test_nan_gradient(void **state)
 {
     fixture *f = *state;
@@ -569,7 +593,8 @@ static void test_nan_gradient(void **state)
                 status = gpunn_optimizer_step(opt);
             } else
                 status = gpunn_train_step(opt, loss, .accumulate = parts);
-            FAILS(f->dev, settled(f->dev, status), GPUNN_ERR_NUMERIC, "the gradient of 'fc.weight', by linear 'fc', is NaN");
+            FAILS(f->dev, settled(f->dev, status), GPUNN_ERR_NUMERIC,
+                  "the gradient of 'fc.weight', by linear 'fc', is NaN");
             after = read_weights(f->dev, model, &count);
             assert_memory_equal(before, after, (size_t)count * sizeof *before);
             assert_true(isfinite(gpunn_item(loss)));
@@ -580,7 +605,8 @@ static void test_nan_gradient(void **state)
     }
 }
 
-/* Parameters of many gradients and few, whose gradients come in another order the other way round: one of them is not finite. */
+/* Parameters of many gradients and few, whose gradients come in another order the other way round: one of
+ * them is not finite. */
 static void test_bad_places(void **state)
 {
     fixture           *f = *state;
@@ -596,7 +622,8 @@ static void test_bad_places(void **state)
             gpunn_init    init = {GPUNN_INIT_UNIFORM, 1, 2};
             gpunn_tensor *p = gpunn_parameter(model, name[1], GPUNN_SHAPE(widths[way][i]), init);
             scale[i] = gpunn_input(model, name[0], GPUNN_F32, GPUNN_SHAPE(1));
-            gpunn_tensor *steep = gpunn_mean(gpunn_sqrt(gpunn_square(gpunn_mul(p, scale[i]))), GPUNN_ALL, false);
+            gpunn_tensor *steep = gpunn_mean(gpunn_sqrt(gpunn_square(gpunn_mul(p, scale[i]))), GPUNN_ALL,
+                                             false);
             loss = MADE(f->dev, i ? gpunn_add(loss, steep) : steep);
             OK(f->dev, write_floats(scale[i], &one, 1));
         }
@@ -627,7 +654,8 @@ static void test_other_gradient(void **state)
     fixture         *f = *state;
     gpunn_init       init = {GPUNN_INIT_UNIFORM, 1, 2};
     gpunn_tensor    *own = gpunn_parameter(f->model, "own", GPUNN_SHAPE(5000), init);
-    gpunn_tensor    *other = gpunn_parameter(f->model, "other", GPUNN_SHAPE(5000), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
+    gpunn_tensor    *other = gpunn_parameter(f->model, "other", GPUNN_SHAPE(5000),
+                                             (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
     gpunn_tensor    *steep = gpunn_mean(gpunn_sqrt(gpunn_square(other)), GPUNN_ALL, false);
     gpunn_tensor    *loss = MADE(f->dev, gpunn_add(gpunn_mean(gpunn_square(own), GPUNN_ALL, false), steep));
     gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .prefix = "own"));
@@ -639,8 +667,8 @@ static void test_other_gradient(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
-/* What is known of gradients goes when they change: b and g are backward passes with bad and good gradients, z gpunn_zero_grad, c
- * clipping, s a step and r one that is refused. */
+/* What is known of gradients goes when they change: b and g are backward passes with bad and good gradients,
+ * z gpunn_zero_grad, c clipping, s a step and r one that is refused. */
 static void test_known_gradients(void **state)
 {
     fixture         *f = *state;
@@ -678,9 +706,9 @@ static gpunn_status one_step(gpunn_model *model, gpunn_optimizer *opt, gpunn_ten
     return status == GPUNN_OK ? gpunn_optimizer_step(opt) : status;
 }
 
-/* A refused step counts nowhere: the same bits as without it. Updates that each block decides, with few gradients and many, that
- * a kernel decides, of two kernels, clipped, and with a loss scale. A parameter that the bad steps do not reach keeps its own
- * number of steps. */
+/* A refused step counts nowhere: the same bits as without it. Updates that each block decides, with few
+ * gradients and many, that a kernel decides, of two kernels, clipped, and with a loss scale. A parameter that
+ * the bad steps do not reach keeps its own number of steps. */
 static void test_refused(void **state)
 {
     fixture         *f = *state;
@@ -689,13 +717,15 @@ static void test_refused(void **state)
         float  *trained[2];
         int64_t count;
         for (int bad = 0; bad < 2; bad++) {
-            const bool       half = kind % 6 == 5;
-            gpunn_model     *model = MADE(f->dev,
-                                          gpunn_model_create(f->dev, .precision = half ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_F32));
-            gpunn_tensor    *h = gpunn_linear(gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)), "fc",
-                                              .out_features = kind % 6 == 1 ? 2000 : 2, .no_bias = true);
+            const bool   half = kind % 6 == 5;
+            gpunn_model *model = MADE(
+                f->dev,
+                gpunn_model_create(f->dev, .precision = half ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_F32));
+            gpunn_tensor    *h = gpunn_linear(gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)),
+                                              "fc", .out_features = kind % 6 == 1 ? 2000 : 2, .no_bias = true);
             gpunn_tensor    *loss = gpunn_mean(gpunn_sqrt(gpunn_square(h)), GPUNN_ALL, false);
-            gpunn_tensor    *other = gpunn_parameter(model, "other", GPUNN_SHAPE(3), (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0});
+            gpunn_tensor    *other = gpunn_parameter(model, "other", GPUNN_SHAPE(3),
+                                                     (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0});
             gpunn_tensor    *both = gpunn_add(loss, gpunn_mean(gpunn_square(other), GPUNN_ALL, false));
             gpunn_optimizer *opt = kind % 6 == 2   ? gpunn_nadam(model, .lr = 0.01f)
                                    : kind % 6 == 3 ? gpunn_lamb(model, .lr = 0.01f)
@@ -703,9 +733,11 @@ static void test_refused(void **state)
             OK(f->dev, gpunn_set_ema(MADE(f->dev, opt), 0.5f));
             if (kind % 6 == 4) gpunn_set_clip_norm(opt, 0.1f);
             for (int i = 0; i < COUNT(batches); i++) {
-                if (batches[i] != GOOD && (!bad || (half && batches[i] == STEEP))) continue; /* skipped, and the scale halved */
+                /* skipped, and the scale halved */
+                if (batches[i] != GOOD && (!bad || (half && batches[i] == STEEP))) continue;
                 steep_write(f, model, batches[i]);
-                const gpunn_status status = settled(f->dev, one_step(model, opt, i < 4 ? loss : both, kind / 6));
+                const gpunn_status status = settled(f->dev,
+                                                    one_step(model, opt, i < 4 ? loss : both, kind / 6));
                 if (batches[i] == GOOD)
                     OK(f->dev, status);
                 else
@@ -762,14 +794,16 @@ static void test_bad_index(void **state)
     gpunn_tensor *t = gpunn_input(f->model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 1));
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
     gpunn_tensor *out[4] = {
-        gpunn_reshape(gpunn_embedding(t, "words", .num_embeddings = 3, .embedding_dim = 2), GPUNN_SHAPE(GPUNN_BATCH, 2)),
+        gpunn_reshape(gpunn_embedding(t, "words", .num_embeddings = 3, .embedding_dim = 2),
+                      GPUNN_SHAPE(GPUNN_BATCH, 2)),
         gpunn_gather(x, 1, t), gpunn_scatter_add(x, 1, t, gpunn_slice(x, 1, 0, 1, 1)),
         gpunn_reshape(gpunn_gather_nd(x, t, 1), GPUNN_SHAPE(GPUNN_BATCH, 1))};
-    const char *const said[4] = {"embedding 'words': token 3 at position 1 is outside 0 .. 2; check the tokens",
-                                 "gather: index 3 at position 1 is outside 0 .. 2; check the indices",
-                                 "scatter_add: index 3 at position 1 is outside 0 .. 2; check the indices",
-                                 "gather: index 3 at position 1 is outside 0 .. 2; check the indices"};
-    float             value[9];
+    const char *const said[4] = {
+        "embedding 'words': token 3 at position 1 is outside 0 .. 2; check the tokens",
+        "gather: index 3 at position 1 is outside 0 .. 2; check the indices",
+        "scatter_add: index 3 at position 1 is outside 0 .. 2; check the indices",
+        "gather: index 3 at position 1 is outside 0 .. 2; check the indices"};
+    float value[9];
     OK(f->dev, write_floats(x, FLOATS(0, 1, 2, 3, 4, 5, 6, 7, 8), 9));
     for (int i = 0; i < COUNT(out); i++) {
         const int64_t width = gpunn_tensor_shape(out[i]).dim[1];
@@ -785,15 +819,16 @@ static void test_bad_index(void **state)
     }
 }
 
-/* A box of a sample that there is not, or of none, beside boxes that are no numbers or larger than all that can be counted. */
+/* A box of a sample that there is not, or of none, beside boxes that are no numbers or larger than all that
+ * can be counted. */
 static void test_bad_boxes(void **state)
 {
-    fixture      *f = *state;
-    const float   wide = 3e38f;
-    float         boxes[] = {0, 0, 0, 2,    2,    1, NAN,   0,     2,    NAN,  0, -INFINITY, 0,    INFINITY, 2,
-                             1, 0, 0, wide, wide, 0, -wide, -wide, wide, wide, 1, 1,         wide, 2,        wide};
-    const float   missing[] = {2, -1, NAN, INFINITY};
-    float         value[6 * 4];
+    fixture    *f = *state;
+    const float wide = 3e38f;
+    float       boxes[] = {0, 0, 0, 2,    2,    1, NAN,   0,     2,    NAN,  0, -INFINITY, 0,    INFINITY, 2,
+                           1, 0, 0, wide, wide, 0, -wide, -wide, wide, wide, 1, 1,         wide, 2,        wide};
+    const float missing[] = {2, -1, NAN, INFINITY};
+    float       value[6 * 4];
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 2, 2));
     gpunn_tensor *t = gpunn_input(f->model, "boxes", GPUNN_F32, GPUNN_SHAPE(6, 5));
     OK(f->dev, write_floats(x, FLOATS(1, 1, 1, 1, 1, 1, 1, 1), 8));
@@ -844,9 +879,10 @@ static void test_dropout(void **state)
     fixture *f = *state;
     enum { N = 40000 };
     const float   p[] = {0, 0.3f, 0.75f, 1};
-    gpunn_tensor *x = gpunn_retain_grad(gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(N))), *y[4], *loss[4];
-    float        *ones = malloc(N * sizeof *ones), *value = malloc(N * sizeof *value), *grad = malloc(N * sizeof *grad),
-          *second = malloc(N * 4);
+    gpunn_tensor *x = gpunn_retain_grad(gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(N))), *y[4],
+                 *loss[4];
+    float *ones = malloc(N * sizeof *ones), *value = malloc(N * sizeof *value),
+          *grad = malloc(N * sizeof *grad), *second = malloc(N * 4);
     for (int i = 0; i < N; i++) ones[i] = 1;
     OK(f->dev, write_floats(x, ones, N));
     for (int i = 0; i < 4; i++) {
@@ -860,22 +896,25 @@ static void test_dropout(void **state)
         OK(f->dev, gpunn_read_grad(x, grad, N * sizeof *grad));
         int64_t kept = 0, pairs = 0;
         for (int k = 0; k < N; k++) {
-            assert_true(value[k] == 0 ||
-                        fabs(value[k] * (1 - (double)p[i]) - 1) < 1e-5); /* p is rounded to 16 bits, and the scale fits that */
-            assert_true(value[k] == grad[k]);                            /* the same mask backward */
+            /* p is rounded to 16 bits, and the scale fits that */
+            assert_true(value[k] == 0 || fabs(value[k] * (1 - (double)p[i]) - 1) < 1e-5);
+            assert_true(value[k] == grad[k]); /* the same mask backward */
             kept += value[k] != 0;
             pairs += k > 0 && value[k] != 0 && value[k - 1] != 0;
         }
         const double q = 1 - (double)p[i];
         assert_true(fabs((double)kept - q * N) <= 4.5 * sqrt(N * q * (1 - q)));
-        assert_true(fabs((double)pairs - q * q * N) <= 9 * sqrt(N * q * q * (1 - q * q)) + 1); /* neighbours are independent */
+        /* neighbours are independent */
+        assert_true(fabs((double)pairs - q * q * N) <= 9 * sqrt(N * q * q * (1 - q * q)) + 1);
         OK(f->dev, gpunn_forward(&y[i], 1));
         OK(f->dev, gpunn_read(y[i], value, N * sizeof *value));
         assert_memory_equal(value, ones, N * sizeof *value); /* evaluation keeps all */
     }
     /* a new mask in each training step, and another at each site */
-    gpunn_tensor    *w = gpunn_parameter(f->model, "w", GPUNN_SHAPE(1), ((gpunn_init){GPUNN_INIT_CONSTANT, 1, 0}));
-    gpunn_tensor    *a = gpunn_keep(gpunn_dropout(gpunn_mul(x, w), 0.5f)), *b = gpunn_keep(gpunn_dropout(gpunn_mul(x, w), 0.5f));
+    gpunn_tensor *w = gpunn_parameter(f->model, "w", GPUNN_SHAPE(1),
+                                      ((gpunn_init){GPUNN_INIT_CONSTANT, 1, 0}));
+    gpunn_tensor *a = gpunn_keep(gpunn_dropout(gpunn_mul(x, w), 0.5f)),
+                 *b = gpunn_keep(gpunn_dropout(gpunn_mul(x, w), 0.5f));
     gpunn_tensor    *sum = MADE(f->dev, gpunn_sum(gpunn_add(a, b), GPUNN_ALL, false));
     gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 1e-9f));
     OK(f->dev, gpunn_train_step(opt, sum));
@@ -904,8 +943,8 @@ static void test_metrics(void **state)
     gpunn_tensor *outputs[] = {gpunn_accuracy(x, k), gpunn_binary_accuracy(p, t)};
     const int64_t labels[] = {2, 0, 1, 1};
     MADE(f->dev, outputs[0]), MADE(f->dev, outputs[1]);
-    OK(f->dev,
-       gpunn_write(x, FLOATS(1, 2, 3, 5, 4, 4, 0, 0, 1, 2, 2, 2), 48)); /* right, right, wrong, a tie goes to the first: wrong */
+    /* right, right, wrong, a tie goes to the first: wrong */
+    OK(f->dev, gpunn_write(x, FLOATS(1, 2, 3, 5, 4, 4, 0, 0, 1, 2, 2, 2), 48));
     OK(f->dev, gpunn_write(k, labels, sizeof labels));
     OK(f->dev, gpunn_write(p, FLOATS(0.5f, 0.6f, 0.1f, 0.9f), 16)); /* 0.5 is no */
     OK(f->dev, gpunn_write(t, FLOATS(0, 1, 1, 1), 16));
@@ -927,7 +966,8 @@ static void append(void *user, const char *piece)
     t->length += n;
 }
 
-/* What the summary says is what the device holds after the run, to the byte: training and evaluation, batches and models. */
+/* What the summary says is what the device holds after the run, to the byte: training and evaluation, batches
+ * and models. */
 static gpunn_tensor *chain_net(gpunn_model *model, net *n)
 {
     n->x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 36));
@@ -945,8 +985,8 @@ static void test_summary(void **state)
     for (int kind = 0; kind < 8; kind++) {
         test_memory memory;
         test_memory_init(&memory);
-        gpunn_device *dev = gpunn_device_open(ON(first_backend()), .realloc_fn = hook_realloc, .user = &memory,
-                                              .threads = 1 + kind % 2);
+        gpunn_device *dev = gpunn_device_open(ON(first_backend()), .realloc_fn = hook_realloc,
+                                              .user = &memory, .threads = 1 + kind % 2);
         gpunn_model  *model = gpunn_model_create(dev);
         net           n = {NULL, NULL, NULL, NULL, NULL};
         const bool    training = kind & 1, chain = kind & 2;
@@ -958,12 +998,15 @@ static void test_summary(void **state)
         else
             n = net_make(model);
         gpunn_optimizer *opt = training ? gpunn_sgd(model)
-                                        : NULL; /* one without state, which no summary of a model can know of */
-        OK(dev, gpunn_model_summary(model, .batch_size = batch, .loss = training ? n.loss : NULL, .outputs = {n.logits},
-                                    .write = append, .user = &summary, .bytes = &promised));
+                                        /* one without state, which no summary of a model can know of */
+                                        : NULL;
+        OK(dev,
+           gpunn_model_summary(model, .batch_size = batch, .loss = training ? n.loss : NULL,
+                               .outputs = {n.logits}, .write = append, .user = &summary, .bytes = &promised));
         assert_int_equal(gpunn_memory_allocated(dev), 0); /* before anything is allocated */
         assert_non_null(strstr(summary.all, chain ? "fc3" : "conv2"));
-        assert_non_null(strstr(summary.all, chain ? "7992" : "483")); /* parameters: 6 * 36 * 37, 40 + 8 + 144 + 8 + 259 + 24 */
+        /* parameters: 6 * 36 * 37, 40 + 8 + 144 + 8 + 259 + 24 */
+        assert_non_null(strstr(summary.all, chain ? "7992" : "483"));
         if (chain) {
             float *values = test_randoms(batch * 36, 1, 1);
             OK(dev, write_floats(n.x, values, batch * 36));
@@ -983,10 +1026,11 @@ static void test_summary(void **state)
             fail_msg("%s %s, batch %d: %zu bytes promised, %zu held", training ? "training" : "evaluation",
                      chain ? "chain" : "net", (int)batch, promised, gpunn_memory_allocated(dev));
         assert_true(peak <= promised + 64); /* and never more on the way */
-        OK(dev, gpunn_model_summary(model, .batch_size = batch, .loss = training ? n.loss : NULL, .outputs = {n.logits},
-                                    .bytes = &again));
+        OK(dev, gpunn_model_summary(model, .batch_size = batch, .loss = training ? n.loss : NULL,
+                                    .outputs = {n.logits}, .bytes = &again));
         assert_int_equal(again, promised);
-        if (chain && !training && batch == 64) /* weights, packed weights, x, and two places that the twelve values share */
+        /* weights, packed weights, x, and two places that the twelve values share */
+        if (chain && !training && batch == 64)
             assert_in_range(promised, 0, (size_t)(2.4 * 7992 + 64 * 36 * 3) * 4 + 12000);
         gpunn_model_destroy(model);
         gpunn_device_close(dev);
@@ -1001,21 +1045,26 @@ static void test_huge(void **state)
     size_t        bytes = 0;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1000));
     gpunn_tensor *y = MADE(f->dev, gpunn_linear(x, "fc", .out_features = 1000));
-    OK(f->dev, gpunn_model_summary(f->model, .batch_size = INT64_C(3000000000), .outputs = {y}, .bytes = &bytes));
+    OK(f->dev,
+       gpunn_model_summary(f->model, .batch_size = INT64_C(3000000000), .outputs = {y}, .bytes = &bytes));
     assert_true(bytes > (size_t)24000000000000);
-    FAILS(f->dev, gpunn_model_summary(f->model, .batch_size = INT64_MAX / 8, .outputs = {y}, .bytes = &bytes), GPUNN_ERR_SHAPE,
-          "x");
+    FAILS(f->dev, gpunn_model_summary(f->model, .batch_size = INT64_MAX / 8, .outputs = {y}, .bytes = &bytes),
+          GPUNN_ERR_SHAPE, "x");
     gpunn_tensor *image = gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 16, 1, 3));
-    gpunn_tensor *wide = gpunn_input(f->model, "wide", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1 << 20, 1 << 10, 1 << 10));
+    gpunn_tensor *wide = gpunn_input(f->model, "wide", GPUNN_F32,
+                                     GPUNN_SHAPE(GPUNN_BATCH, 1 << 20, 1 << 10, 1 << 10));
     gpunn_tensor *grid = gpunn_input(f->model, "grid", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 3, 2));
     gpunn_tensor *folded[] = {
         MADE(f->dev, gpunn_conv2d(image, "c", .out_channels = 16, .kernel_size = 3, .padding = 1)),
-        MADE(f->dev, gpunn_conv2d(wide, "w", .out_channels = 1 << 20, .kernel_size = 1, .stride = 1 << 30, .padding = 0)),
-        MADE(f->dev, gpunn_conv2d(wide, "v", .out_channels = 1 << 18, .kernel_size = 5, .padding = 2, .no_bias = true)),
+        MADE(f->dev, gpunn_conv2d(wide, "w", .out_channels = 1 << 20, .kernel_size = 1, .stride = 1 << 30,
+                                  .padding = 0)),
+        MADE(f->dev, gpunn_conv2d(wide, "v", .out_channels = 1 << 18, .kernel_size = 5, .padding = 2,
+                                  .no_bias = true)),
         MADE(f->dev, gpunn_grid_sample(image, grid))};
     const int64_t batches[] = {INT64_C(1) << 53, INT64_C(1) << 18, INT64_C(1) << 18, INT64_C(1) << 53};
     for (int i = 0; i < COUNT(folded); i++) {
-        gpunn_status status = gpunn_model_summary(f->model, .batch_size = batches[i], .outputs = {folded[i]}, .bytes = &bytes);
+        gpunn_status status = gpunn_model_summary(f->model, .batch_size = batches[i], .outputs = {folded[i]},
+                                                  .bytes = &bytes);
         assert_true(status == GPUNN_OK || status == GPUNN_ERR_SHAPE || status == GPUNN_ERR_MEMORY);
         gpunn_clear_error(f->dev);
     }
@@ -1106,7 +1155,8 @@ int main(void)
                 {"huge", test_huge}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
-    for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
+    for (int i = 0; i < COUNT(list); i++)
+        count += each_backend(tests + count, list[i].name, list[i].run, NULL);
     count += missing_backends(tests + count);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(test_summary);
     return _cmocka_run_group_tests("run", tests, (size_t)count, NULL, NULL);

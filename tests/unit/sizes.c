@@ -1,4 +1,5 @@
-/* Models whose dimensions vary: beside the same models with numbers there, at many sizes; and what does not fit. */
+/* Models whose dimensions vary: beside the same models with numbers there, at many sizes; and what does not
+ * fit. */
 #include "../test.h"
 
 typedef struct pair { /* a model with sizes, and the device of its twins */
@@ -10,8 +11,8 @@ static void pair_open(pair *p)
 {
     memset(p, 0, sizeof *p);
     test_memory_init(&p->memory);
-    p->dev = MADE(
-        NULL, gpunn_device_open(ON(first_backend()), .seed = 3, .threads = 2, .realloc_fn = hook_realloc, .user = &p->memory));
+    p->dev = MADE(NULL, gpunn_device_open(ON(first_backend()), .seed = 3, .threads = 2,
+                                          .realloc_fn = hook_realloc, .user = &p->memory));
     p->model = MADE(p->dev, gpunn_model_create(p->dev));
 }
 static void pair_close(pair *p)
@@ -43,29 +44,32 @@ static built sequences(gpunn_model *model, bool sized, int64_t t, int64_t s)
     (void)s;
     gpunn_tensor *x = b.input[0] = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, 8));
     gpunn_tensor *labels = b.input[1] = gpunn_input(model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, T));
-    gpunn_tensor *mask = b.input[2] = gpunn_input(model, "mask", GPUNN_BOOL, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, T));
+    gpunn_tensor *mask = b.input[2] = gpunn_input(model, "mask", GPUNN_BOOL,
+                                                  GPUNN_SHAPE(GPUNN_BATCH, 1, 1, T));
     gpunn_tensor *places = gpunn_parameter(model, "places", GPUNN_SHAPE(40, 8), normal);
     x = gpunn_add(x, gpunn_slice(places, 0, 0, T, 1));
     gpunn_tensor *flat = gpunn_linear(gpunn_reshape(x, GPUNN_SHAPE(rows, 8)), "in", .out_features = 24);
     gpunn_tensor *qkv = gpunn_reshape(flat, GPUNN_SHAPE(GPUNN_BATCH, T, 3, 2, 4));
     gpunn_tensor *y = gpunn_scaled_dot_product_attention(qkv, NULL, NULL, .mask = mask);
     y = gpunn_layer_norm(gpunn_add(x, gpunn_reshape(y, GPUNN_SHAPE(GPUNN_BATCH, T, 8))), "norm");
-    y = gpunn_transformer_encoder(y, "encoder", .nhead = 2, .dim_feedforward = 12, .num_layers = 1, .batch_first = true,
-                                  .dropout = GPUNN_ZERO);
-    gpunn_tensor *steps = gpunn_lstm(y, "lstm", .hidden_size = 5, .batch_first = true, .bidirectional = true, .h_n = &h_n);
+    y = gpunn_transformer_encoder(y, "encoder", .nhead = 2, .dim_feedforward = 12, .num_layers = 1,
+                                  .batch_first = true, .dropout = GPUNN_ZERO);
+    gpunn_tensor *steps = gpunn_lstm(y, "lstm", .hidden_size = 5, .batch_first = true, .bidirectional = true,
+                                     .h_n = &h_n);
     gpunn_tensor *scores = gpunn_softmax(gpunn_matmul(y, gpunn_permute(y, GPUNN_AXES(0, 2, 1))), -1);
     gpunn_tensor *means = gpunn_expand(gpunn_mean(y, GPUNN_AXES(1), true), GPUNN_SHAPE(GPUNN_BATCH, T, 8));
     gpunn_tensor *shorter = gpunn_slice(y, 1, 1, GPUNN_END_OF_AXIS, 1);
     gpunn_tensor *longer = gpunn_concat((gpunn_tensor *[]){y, gpunn_slice(y, 1, -1, T, 1)}, 2, 1);
     gpunn_tensor *wide = gpunn_reshape(longer, GPUNN_SHAPE(GPUNN_BATCH, next, 8));
-    gpunn_tensor *all = gpunn_concat((gpunn_tensor *[]){steps, gpunn_matmul(scores, y), means, gpunn_slice(wide, 1, 1, next, 1)},
-                                     4, 2);
+    gpunn_tensor *all = gpunn_concat(
+        (gpunn_tensor *[]){steps, gpunn_matmul(scores, y), means, gpunn_slice(wide, 1, 1, next, 1)}, 4, 2);
     b.output = gpunn_linear(all, "out", .out_features = 6);
     b.loss = gpunn_cross_entropy(gpunn_permute(b.output, GPUNN_AXES(0, 2, 1)), labels);
     b.loss = gpunn_add(b.loss, gpunn_mean(gpunn_square(h_n), GPUNN_ALL, false));
     b.loss = gpunn_add(b.loss, gpunn_mean(gpunn_square(shorter), GPUNN_ALL, false));
-    b.loss = gpunn_add(b.loss,
-                       gpunn_mean(gpunn_square(gpunn_einsum("nte,nse->ts", (gpunn_tensor *[]){y, y}, 2)), GPUNN_ALL, false));
+    b.loss = gpunn_add(
+        b.loss,
+        gpunn_mean(gpunn_square(gpunn_einsum("nte,nse->ts", (gpunn_tensor *[]){y, y}, 2)), GPUNN_ALL, false));
     return b;
 }
 
@@ -78,20 +82,25 @@ static built images(gpunn_model *model, bool sized, int64_t t, int64_t s)
     gpunn_tensor *x = b.input[0] = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, H, W));
     gpunn_tensor *c1 = gpunn_relu(
         gpunn_batch_norm2d(gpunn_conv2d(x, "c1", .out_channels = 16, .kernel_size = 3, .padding = 1), "n1"));
-    gpunn_tensor *c2 = gpunn_conv2d(c1, "c2", .out_channels = 16, .kernel_size = 3, .stride = 2, .padding = 1);
-    gpunn_tensor *c3 = gpunn_max_pool2d(gpunn_group_norm(c2, "n2", .num_groups = 4), .kernel_size = 2, .strides = {2, 1},
-                                        .padding = 1);
-    gpunn_tensor *up = gpunn_conv_transpose2d(c3, "u1", .out_channels = 8, .kernel_size = 2, .strides = {2, 1});
+    gpunn_tensor *c2 = gpunn_conv2d(c1, "c2", .out_channels = 16, .kernel_size = 3, .stride = 2,
+                                    .padding = 1);
+    gpunn_tensor *c3 = gpunn_max_pool2d(gpunn_group_norm(c2, "n2", .num_groups = 4), .kernel_size = 2,
+                                        .strides = {2, 1}, .padding = 1);
+    gpunn_tensor *up = gpunn_conv_transpose2d(c3, "u1", .out_channels = 8, .kernel_size = 2,
+                                              .strides = {2, 1});
     gpunn_tensor *rows = gpunn_interpolate(gpunn_mean(c2, GPUNN_AXES(3), true), .scale_factors = {2, 1},
                                            .mode = GPUNN_INTERPOLATE_LINEAR);
-    gpunn_tensor *joined = gpunn_concat((gpunn_tensor *[]){c1, gpunn_expand(rows, GPUNN_SHAPE(GPUNN_BATCH, 16, H, W))}, 2, 1);
-    gpunn_tensor *padded = gpunn_pad(joined, .before = {0, 0, 1, 2}, .after = {0, 0, 1, 0}, .mode = GPUNN_PAD_REFLECT);
+    gpunn_tensor *joined = gpunn_concat(
+        (gpunn_tensor *[]){c1, gpunn_expand(rows, GPUNN_SHAPE(GPUNN_BATCH, 16, H, W))}, 2, 1);
+    gpunn_tensor *padded = gpunn_pad(joined, .before = {0, 0, 1, 2}, .after = {0, 0, 1, 0},
+                                     .mode = GPUNN_PAD_REFLECT);
     gpunn_tensor *aligned = gpunn_interpolate(padded, .scale_factor = 0.5f, .mode = GPUNN_INTERPOLATE_LINEAR,
                                               .align_corners = true);
     gpunn_tensor *fixed = gpunn_interpolate(padded, .size = {5, 7}, .mode = GPUNN_INTERPOLATE_LINEAR);
     gpunn_tensor *pooled = gpunn_flatten(
         gpunn_adaptive_avg_pool2d(gpunn_avg_pool2d(aligned, .kernel_size = 2, .stride = 1), 2, 3));
-    b.output = gpunn_linear(gpunn_concat((gpunn_tensor *[]){pooled, gpunn_flatten(fixed)}, 2, 1), "out", .out_features = 4);
+    b.output = gpunn_linear(gpunn_concat((gpunn_tensor *[]){pooled, gpunn_flatten(fixed)}, 2, 1), "out",
+                            .out_features = 4);
     gpunn_tensor *turned = gpunn_tril(gpunn_flip(gpunn_pixel_shuffle(c2, 2), GPUNN_AXES(0, 2)), 1);
     turned = gpunn_logsumexp(gpunn_std(turned, GPUNN_AXES(3), 0, true), GPUNN_AXES(1, 2), false);
     b.loss = gpunn_add(gpunn_mean(gpunn_square(b.output), GPUNN_ALL, false),
@@ -110,7 +119,11 @@ static void write_any(gpunn_device *dev, gpunn_tensor *t, const gpunn_shape *sha
     bool    *mask = malloc((size_t)count);
     for (int64_t i = 0; i < count; i++) labels[i] = i * 7 % 6, mask[i] = i % 5 != 4;
     const gpunn_dtype dtype = gpunn_tensor_dtype(t);
-    OK(dev, gpunn_write_shape(t, dtype == GPUNN_F32 ? (void *)values : dtype == GPUNN_I64 ? (void *)labels : mask, *shape));
+    OK(dev, gpunn_write_shape(t,
+                              dtype == GPUNN_F32   ? (void *)values
+                              : dtype == GPUNN_I64 ? (void *)labels
+                                                   : mask,
+                              *shape));
     free(values), free(labels), free(mask);
 }
 
@@ -126,7 +139,8 @@ static float *read_any(gpunn_device *dev, gpunn_tensor *t, bool gradient, int64_
 static void check_same(gpunn_device *dev, gpunn_tensor *sized, gpunn_tensor *fixed, bool gradient)
 {
     int64_t count, expected_count;
-    float  *actual = read_any(dev, sized, gradient, &count), *expected = read_any(dev, fixed, gradient, &expected_count);
+    float  *actual = read_any(dev, sized, gradient, &count),
+          *expected = read_any(dev, fixed, gradient, &expected_count);
     assert_int_equal(count, expected_count);
     check_close(actual, expected, count, 1e-5, 1e-6);
     free(actual), free(expected);
@@ -156,8 +170,9 @@ static void check_size(pair *p, const built *sized, builder build, int64_t batch
     OK(p->dev, gpunn_backward(fixed.loss));
     check_same(p->dev, sized->loss, fixed.loss, false);
     for (int i = 0; i < gpunn_parameter_count(twin); i++) {
-        gpunn_tensor *other = gpunn_parameter_at(twin, i), *own = gpunn_find(p->model, gpunn_tensor_name(other));
-        const bool    trained = strstr(gpunn_tensor_name(other), "running") == NULL &&
+        gpunn_tensor *other = gpunn_parameter_at(twin, i),
+                     *own = gpunn_find(p->model, gpunn_tensor_name(other));
+        const bool trained = strstr(gpunn_tensor_name(other), "running") == NULL &&
                              strstr(gpunn_tensor_name(other), "num_") == NULL;
         check_same(p->dev, own, other, trained);
     }
@@ -181,7 +196,8 @@ static void check_sizes(builder build, const int64_t (*sizes)[3], int count)
 
 static void test_sequences(void **state)
 {
-    static const int64_t sizes[][3] = {{2, 7, 1}, {2, 12, 1}, {3, 7, 1}, {1, 2, 1}, {2, 7, 1}, {4, 33, 1}, {1, 40, 1}};
+    static const int64_t sizes[][3] = {{2, 7, 1}, {2, 12, 1}, {3, 7, 1}, {1, 2, 1},
+                                       {2, 7, 1}, {4, 33, 1}, {1, 40, 1}};
     (void)state;
     check_sizes(sequences, sizes, COUNT(sizes));
 }
@@ -220,7 +236,8 @@ static void test_lengths(void **state)
         OK(p.dev, gpunn_read_grad(x, got, (size_t)(ROWS * t) * sizeof *got));
         for (int64_t i = 0; i < ROWS * t; i++) assert_true(fabsf(got[i] - seen[i] / count) <= 1e-6f);
     }
-    FAILS_NULL(p.dev, gpunn_sequence_mask(x, T), GPUNN_ERR_SHAPE, "sequence_mask", "[batch, T] of f32", "[n] is needed");
+    FAILS_NULL(p.dev, gpunn_sequence_mask(x, T), GPUNN_ERR_SHAPE, "sequence_mask", "[batch, T] of f32",
+               "[n] is needed");
     FAILS_NULL(p.dev, gpunn_sequence_mask(n, 0), GPUNN_ERR_SHAPE, "");
     assert_null(gpunn_sequence_mask(NULL, T));
     pair_close(&p);
@@ -248,7 +265,8 @@ static built specified(pair *p, const built *b, char **text)
     assert_string_equal(*text, again);
     free(again);
     built result = {{NULL}, gpunn_spec_output(model, 0), gpunn_spec_loss(model)};
-    for (int i = 0; i < 3 && b->input[i]; i++) result.input[i] = MADE(p->dev, gpunn_find(model, gpunn_tensor_name(b->input[i])));
+    for (int i = 0; i < 3 && b->input[i]; i++)
+        result.input[i] = MADE(p->dev, gpunn_find(model, gpunn_tensor_name(b->input[i])));
     gpunn_model_destroy(p->model);
     p->model = model;
     return result;
@@ -260,7 +278,9 @@ static void test_specs(void **state)
         builder     build;
         int64_t     sizes[2][3];
         const char *says[3];
-    } models[] = {{sequences, {{2, 7, 1}, {3, 12, 1}}, {"\"sizes\": {\"T\": {}}", "\"T * batch\"", "\"start\": \"T - 1\""}},
+    } models[] = {{sequences,
+                   {{2, 7, 1}, {3, 12, 1}},
+                   {"\"sizes\": {\"T\": {}}", "\"T * batch\"", "\"start\": \"T - 1\""}},
                   {images,
                    {{2, 8, 9}, {1, 16, 21}},
                    {"\"H\": {\"min\": 8, \"max\": 64, \"multiple\": 4}, \"W\": {}", "\"size\": [\"H\", 1]",
@@ -277,7 +297,8 @@ static void test_specs(void **state)
             if (strstr(text, models[i].says[k]) == NULL) fail_msg("%s is not in %s", models[i].says[k], text);
         free(text);
         for (int k = 0; k < 2; k++)
-            check_size(&p, &b, models[i].build, models[i].sizes[k][0], models[i].sizes[k][1], models[i].sizes[k][2]);
+            check_size(&p, &b, models[i].build, models[i].sizes[k][0], models[i].sizes[k][1],
+                       models[i].sizes[k][2]);
         pair_close(&p);
     }
 }
@@ -307,7 +328,8 @@ static void test_formulas(void **state)
     assert_true(gpunn_size(p.model, "3 * batch") == 3 * GPUNN_BATCH && gpunn_size(p.model, "T - T + 5") == 5);
     assert_true(gpunn_size(p.model, "batch * T") == gpunn_size(p.model, "T * batch"));
     gpunn_tensor *whole = gpunn_input(p.model, "whole", GPUNN_F32, GPUNN_SHAPE(H, T));
-    gpunn_tensor *part = gpunn_input(p.model, "part", GPUNN_F32, GPUNN_SHAPE(gpunn_size(p.model, "H / 8"), T));
+    gpunn_tensor *part = gpunn_input(p.model, "part", GPUNN_F32,
+                                     GPUNN_SHAPE(gpunn_size(p.model, "H / 8"), T));
     FAILS_NULL(p.dev, gpunn_add(whole, part), GPUNN_ERR_SHAPE, "[H, T]", "[H / 8, T]");
     static const char *const wrong[][2] = {{"T -", "missing"},
                                            {"S + 1", "no size yet"},
@@ -319,8 +341,10 @@ static void test_formulas(void **state)
                                            {"", "missing"}};
     for (int i = 0; i < COUNT(wrong); i++) {
         const int64_t dim = gpunn_size(p.model, wrong[i][0]);
-        check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "size", wrong[i][1], (const char *)NULL);
-        FAILS_NULL(p.dev, gpunn_input(p.model, "no", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, dim)), GPUNN_ERR_SHAPE, "no size");
+        check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "size", wrong[i][1],
+                       (const char *)NULL);
+        FAILS_NULL(p.dev, gpunn_input(p.model, "no", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, dim)),
+                   GPUNN_ERR_SHAPE, "no size");
     }
     (void)gpunn_size(p.model, "T", .max = 3);
     check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "where a name is new", (const char *)NULL);
@@ -328,7 +352,8 @@ static void test_formulas(void **state)
     check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "leave no size", (const char *)NULL);
     const int64_t counted[] = {T + 1, T - 1, T / 2, T / 4, -T};
     for (int i = 0; i < COUNT(counted); i++) /* C's arithmetic gives no size */
-        FAILS_NULL(p.dev, gpunn_input(p.model, "no", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, counted[i], 2)), GPUNN_ERR_SHAPE, "");
+        FAILS_NULL(p.dev, gpunn_input(p.model, "no", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, counted[i], 2)),
+                   GPUNN_ERR_SHAPE, "");
     pair_close(&p);
 }
 
@@ -339,24 +364,31 @@ static void test_refusals(void **state)
     float values[512] = {0};
     (void)state;
     pair_open(&p);
-    const int64_t T = gpunn_size(p.model, "T", .min = 2, .max = 32), S = gpunn_size(p.model, "S", .multiple = 4);
+    const int64_t T = gpunn_size(p.model, "T", .min = 2, .max = 32),
+                  S = gpunn_size(p.model, "S", .multiple = 4);
     gpunn_tensor *x = gpunn_input(p.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, 2));
     gpunn_tensor *z = gpunn_input(p.model, "z", GPUNN_F32, GPUNN_SHAPE(T, 2)),
                  *w = gpunn_input(p.model, "w", GPUNN_F32, GPUNN_SHAPE(S));
-    gpunn_tensor *later = gpunn_input(p.model, "later", GPUNN_F32, GPUNN_SHAPE(gpunn_size(p.model, "2 * T + 1")));
-    FAILS_NULL(p.dev, gpunn_add(x, w), GPUNN_ERR_SHAPE, "[batch, T, 2]", "[S]", "a size that varies fits only itself");
-    FAILS_NULL(p.dev, gpunn_linear(gpunn_permute(x, GPUNN_AXES(0, 2, 1)), "l", .out_features = 2), GPUNN_ERR_SHAPE, "axis 2",
-               "varies between runs");
+    gpunn_tensor *later = gpunn_input(p.model, "later", GPUNN_F32,
+                                      GPUNN_SHAPE(gpunn_size(p.model, "2 * T + 1")));
+    FAILS_NULL(p.dev, gpunn_add(x, w), GPUNN_ERR_SHAPE, "[batch, T, 2]", "[S]",
+               "a size that varies fits only itself");
+    FAILS_NULL(p.dev, gpunn_linear(gpunn_permute(x, GPUNN_AXES(0, 2, 1)), "l", .out_features = 2),
+               GPUNN_ERR_SHAPE, "axis 2", "varies between runs");
     FAILS_NULL(p.dev, gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, T, 3)), GPUNN_ERR_SHAPE, "[batch, T, 3]");
-    FAILS_NULL(p.dev, gpunn_parameter(p.model, "p", GPUNN_SHAPE(T), (gpunn_init){0}), GPUNN_ERR_SHAPE, "none may vary");
+    FAILS_NULL(p.dev, gpunn_parameter(p.model, "p", GPUNN_SHAPE(T), (gpunn_init){0}), GPUNN_ERR_SHAPE,
+               "none may vary");
     gpunn_tensor *y = MADE(p.dev, gpunn_sum(gpunn_add(x, z), GPUNN_AXES(1, 2), false));
-    gpunn_tensor *cut = MADE(p.dev, gpunn_slice(z, 0, 0, 5, 1)), *sum = MADE(p.dev, gpunn_sum(later, GPUNN_ALL, false));
-    gpunn_tensor *fifth = MADE(p.dev, gpunn_slice(z, 0, gpunn_size(p.model, "T - 5"), gpunn_size(p.model, "T - 4"), 1));
-    gpunn_tensor *conv = MADE(p.dev,
-                              gpunn_conv1d(gpunn_permute(x, GPUNN_AXES(0, 2, 1)), "c", .out_channels = 2, .kernel_size = 7));
-    FAILS(p.dev, gpunn_write(x, values, 2 * 3 * 2 * sizeof(float)), GPUNN_ERR_SHAPE, "2 dimensions of [batch, T, 2]",
-          "gpunn_write_shape");
-    FAILS(p.dev, gpunn_write_shape(x, values, GPUNN_SHAPE(2, 3, 3)), GPUNN_ERR_SHAPE, "[2, 3, 3]", "[batch, T, 2]");
+    gpunn_tensor *cut = MADE(p.dev, gpunn_slice(z, 0, 0, 5, 1)),
+                 *sum = MADE(p.dev, gpunn_sum(later, GPUNN_ALL, false));
+    gpunn_tensor *fifth = MADE(
+        p.dev, gpunn_slice(z, 0, gpunn_size(p.model, "T - 5"), gpunn_size(p.model, "T - 4"), 1));
+    gpunn_tensor *conv = MADE(
+        p.dev, gpunn_conv1d(gpunn_permute(x, GPUNN_AXES(0, 2, 1)), "c", .out_channels = 2, .kernel_size = 7));
+    FAILS(p.dev, gpunn_write(x, values, 2 * 3 * 2 * sizeof(float)), GPUNN_ERR_SHAPE,
+          "2 dimensions of [batch, T, 2]", "gpunn_write_shape");
+    FAILS(p.dev, gpunn_write_shape(x, values, GPUNN_SHAPE(2, 3, 3)), GPUNN_ERR_SHAPE, "[2, 3, 3]",
+          "[batch, T, 2]");
     OK(p.dev, gpunn_write_shape(x, values, GPUNN_SHAPE(2, 6, 2)));
     OK(p.dev, gpunn_write(z, values, 7 * 2 * sizeof(float)));
     FAILS(p.dev, gpunn_forward(&y, 1), GPUNN_ERR_SHAPE, "'x' tells 6", "'z' has 7", "'T'");
@@ -365,11 +397,13 @@ static void test_refusals(void **state)
     gpunn_shape shape = gpunn_tensor_sizes(gpunn_find(p.model, "x"));
     assert_true(shape.dim[0] == 2 && shape.dim[1] == 6 && shape.dim[2] == 2 && shape.dim[3] == 0);
     FAILS(p.dev, gpunn_forward(&conv, 1), GPUNN_ERR_SHAPE, "T = 6", "conv1d 'c'", "spans 7");
-    assert_int_equal(gpunn_tensor_bytes(y), 2 * sizeof(float)); /* of the run before, which can still be read */
+    /* of the run before, which can still be read */
+    assert_int_equal(gpunn_tensor_bytes(y), 2 * sizeof(float));
     OK(p.dev, gpunn_read(y, values, 2 * sizeof(float)));
     OK(p.dev, gpunn_write(z, values, 4 * 2 * sizeof(float)));
     FAILS(p.dev, gpunn_forward(&cut, 1), GPUNN_ERR_SHAPE, "T = 4", "slice", "0:5");
-    FAILS(p.dev, gpunn_forward(&fifth, 1), GPUNN_ERR_SHAPE, "T = 4", "slice", "begins 1 elements before axis 0 of [4, 2]");
+    FAILS(p.dev, gpunn_forward(&fifth, 1), GPUNN_ERR_SHAPE, "T = 4", "slice",
+          "begins 1 elements before axis 0 of [4, 2]");
     OK(p.dev, gpunn_write(z, values, 33 * 2 * sizeof(float)));
     FAILS(p.dev, gpunn_forward(&cut, 1), GPUNN_ERR_SHAPE, "'z'", "33", "'T'", ".max");
     OK(p.dev, gpunn_write(z, values, 1 * 2 * sizeof(float)));
@@ -393,7 +427,8 @@ static void test_plans(void **state)
     pair_open(&p);
     for (int limited = 0; limited < 2; limited++) {
         gpunn_model  *model = MADE(p.dev, gpunn_model_create(p.dev));
-        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(gpunn_size(model, "T", .max = 300), 1));
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32,
+                                      GPUNN_SHAPE(gpunn_size(model, "T", .max = 300), 1));
         gpunn_tensor *y = MADE(p.dev, gpunn_linear(gpunn_relu(x), "l", .out_features = 3));
         OK(p.dev, gpunn_set_plan_limit(model, limited ? 0 : 4, limited ? 20000 : 0));
         OK(p.dev, gpunn_model_summary(model, .outputs = {y}, .bytes = &bytes));
@@ -409,11 +444,13 @@ static void test_plans(void **state)
     pair_close(&p);
 }
 
-/* x [A, B] and y [C, D], each side 1 to 10: the set of sizes with that number, of 10,000. 0 is the largest. */
+/* x [A, B] and y [C, D], each side 1 to 10: the set of sizes with that number, of 10,000. 0 is the
+ * largest. */
 static void run_set(const pair *p, const built *b, int number)
 {
     static const float values[100];
-    const int64_t      side[4] = {10 - number % 10, 10 - number / 10 % 10, 10 - number / 100 % 10, 10 - number / 1000};
+    const int64_t      side[4] = {10 - number % 10, 10 - number / 10 % 10, 10 - number / 100 % 10,
+                                  10 - number / 1000};
     OK(p->dev, gpunn_write_shape(b->input[0], values, GPUNN_SHAPE(side[0], side[1])));
     OK(p->dev, gpunn_write_shape(b->input[1], values, GPUNN_SHAPE(side[2], side[3])));
     OK(p->dev, gpunn_backward(b->loss));
@@ -439,10 +476,12 @@ static void test_many_sets(void **state)
     const int64_t C = gpunn_size(p.model, "C"), D = gpunn_size(p.model, "D");
     gpunn_tensor *x = b.input[0] = gpunn_input(p.model, "x", GPUNN_F32, GPUNN_SHAPE(A, B));
     gpunn_tensor *y = b.input[1] = gpunn_input(p.model, "y", GPUNN_F32, GPUNN_SHAPE(C, D));
-    x = gpunn_linear(gpunn_reshape(x, GPUNN_SHAPE(gpunn_size(p.model, "A * B"), 1)), "rows", .out_features = 3);
-    y = gpunn_conv2d(gpunn_reshape(y, GPUNN_SHAPE(1, 1, C, D)), "image", .out_channels = 2, .kernel_size = 3, .stride = 2,
-                     .padding = 1);
-    b.loss = MADE(p.dev, gpunn_add(gpunn_mean(gpunn_square(x), GPUNN_ALL, false), gpunn_mean(gpunn_square(y), GPUNN_ALL, false)));
+    x = gpunn_linear(gpunn_reshape(x, GPUNN_SHAPE(gpunn_size(p.model, "A * B"), 1)), "rows",
+                     .out_features = 3);
+    y = gpunn_conv2d(gpunn_reshape(y, GPUNN_SHAPE(1, 1, C, D)), "image", .out_channels = 2, .kernel_size = 3,
+                     .stride = 2, .padding = 1);
+    b.loss = MADE(p.dev, gpunn_add(gpunn_mean(gpunn_square(x), GPUNN_ALL, false),
+                                   gpunn_mean(gpunn_square(y), GPUNN_ALL, false)));
     const int sets = &gpunn_emulator_backend ? 2000 : 10000; /* emulated kernels are slow */
     size_t    held = 0;
     for (int i = 0; i < sets; i++) {

@@ -1,5 +1,5 @@
-/* Specs: the canonical text and its hash, saving and loading of every op, settings and optimizers, damaged and hostile texts,
- * failing memory; arrays in safetensors files. Run from the repository's root. */
+/* Specs: the canonical text and its hash, saving and loading of every op, settings and optimizers, damaged
+ * and hostile texts, failing memory; arrays in safetensors files. Run from the repository's root. */
 #include <string.h>
 
 static long compared; /* names, by the library */
@@ -37,7 +37,8 @@ static void node_texts(void **state)
     gpunn_model  *m = f->model;
     gpunn_tensor *x = gpunn_input(m, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 28, 28));
     gpunn_tensor *labels = gpunn_input(m, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
-    gpunn_tensor *rows = gpunn_flatten(x), *image = gpunn_conv2d(x, "c", .out_channels = 6, .kernel_size = 5, .padding = 2);
+    gpunn_tensor *rows = gpunn_flatten(x),
+                 *image = gpunn_conv2d(x, "c", .out_channels = 6, .kernel_size = 5, .padding = 2);
     gpunn_tensor *wide = gpunn_linear(rows, "fc", .out_features = 10);
     const float   one = 1;
     char          text[GPUNN__TEXT_SIZE];
@@ -51,16 +52,21 @@ static void node_texts(void **state)
     check_text(gpunn_leaky_relu(wide, 0.01f), "leaky_relu negative_slope=0.00999999978 f32 [N,10]");
     check_text(gpunn_clamp(wide, 0, INFINITY), "clamp min=0 max=inf f32 [N,10]");
     check_text(gpunn_expr("huber(x, x, 0.5)", &wide, 1), "huber delta=0.5 f32 [N,10]");
-    check_text(gpunn_batch_norm2d(image, "bn"), "batch_norm eps=9.99999975e-06 momentum=0.100000001 f32 [N,6,28,28]");
+    check_text(gpunn_batch_norm2d(image, "bn"),
+               "batch_norm eps=9.99999975e-06 momentum=0.100000001 f32 [N,6,28,28]");
     check_text(gpunn_find(m, "bn.running_var"), "buffer f32 [6]");
-    check_text(gpunn_layer_norm(image, "ln", .dims = 2), "layer_norm dims=2 eps=9.99999975e-06 f32 [N,6,28,28]");
-    check_text(gpunn_group_norm(image, "gn", .num_groups = 3), "group_norm num_groups=3 eps=9.99999975e-06 f32 [N,6,28,28]");
-    check_text(gpunn_instance_norm2d(image, "in", .eps = 0.5f), "group_norm num_groups=6 eps=0.5 f32 [N,6,28,28]");
+    check_text(gpunn_layer_norm(image, "ln", .dims = 2),
+               "layer_norm dims=2 eps=9.99999975e-06 f32 [N,6,28,28]");
+    check_text(gpunn_group_norm(image, "gn", .num_groups = 3),
+               "group_norm num_groups=3 eps=9.99999975e-06 f32 [N,6,28,28]");
+    check_text(gpunn_instance_norm2d(image, "in", .eps = 0.5f),
+               "group_norm num_groups=6 eps=0.5 f32 [N,6,28,28]");
     check_text(gpunn_rms_norm(wide, "rms"), "rms_norm dims=1 eps=1.1920929e-07 f32 [N,10]");
     check_text(gpunn_max_pool2d(image, .kernel_size = 2),
                "max_pool2d kernel_size=2,2 stride=2,2 padding=0,0 ceil_mode=0 f32 [N,6,14,14]");
-    check_text(gpunn_avg_pool2d(image, .kernel_shape = {2, 4}, .count_exclude_pad = true),
-               "avg_pool2d kernel_size=2,4 stride=2,4 padding=0,0 ceil_mode=0 count_include_pad=0 f32 [N,6,14,7]");
+    check_text(
+        gpunn_avg_pool2d(image, .kernel_shape = {2, 4}, .count_exclude_pad = true),
+        "avg_pool2d kernel_size=2,4 stride=2,4 padding=0,0 ceil_mode=0 count_include_pad=0 f32 [N,6,14,7]");
     check_text(gpunn_matmul(wide, wide, .transpose_b = true), "matmul transpose_a=0 transpose_b=1 f32 [N,N]");
     check_text(gpunn_dropout(wide, 0.25f), "dropout p=0.25 f32 [N,10]");
     check_text(gpunn_rand_like(wide), "rand_like f32 [N,10]");
@@ -80,13 +86,16 @@ static void node_texts(void **state)
     gpunn_tensor *mask = gpunn_cast(gpunn_reshape(wide, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, 10)), GPUNN_BOOL);
     gpunn_tensor *ten = gpunn_reshape(wide, GPUNN_SHAPE(GPUNN_BATCH, 1, 10, 1));
     check_text(gpunn_scaled_dot_product_attention(heads, NULL, NULL, .is_causal = true),
-               "scaled_dot_product_attention dropout_p=0 is_causal=1 scale=0.188982233 heads_last=0 f32 [N,28,2,28]");
+               "scaled_dot_product_attention dropout_p=0 is_causal=1 scale=0.188982233 heads_last=0 f32 "
+               "[N,28,2,28]");
     check_text(gpunn_scaled_dot_product_attention(ten, ten, ten, .mask = mask, .dropout_p = 0.5f, .scale = 2),
                "scaled_dot_product_attention dropout_p=0.5 is_causal=0 scale=2 heads_last=0 f32 [N,1,10,1]");
     check_text(gpunn_cross_entropy(wide, labels, .label_smoothing = 0.1f),
                "cross_entropy reduction=mean ignore_index=-100 label_smoothing=0.100000001 f32 []");
-    check_text(gpunn_nll_loss(wide, labels, .reduction = GPUNN_REDUCE_NONE), "nll reduction=none ignore_index=-100 f32 [N]");
-    check_text(gpunn_embedding(labels, "words", .num_embeddings = 7, .embedding_dim = 4), "embedding padding_idx=-1 f32 [N,4]");
+    check_text(gpunn_nll_loss(wide, labels, .reduction = GPUNN_REDUCE_NONE),
+               "nll reduction=none ignore_index=-100 f32 [N]");
+    check_text(gpunn_embedding(labels, "words", .num_embeddings = 7, .embedding_dim = 4),
+               "embedding padding_idx=-1 f32 [N,4]");
     check_text(gpunn_embedding(labels, "w", .weight = gpunn_find(m, "words.weight"), .padding_idx = -2),
                "embedding padding_idx=5 f32 [N,4]");
     check_text(gpunn_topk_indices(wide, 3, -1, false), "topk_indices dim=1 largest=0 i64 [N,3]");
@@ -95,31 +104,37 @@ static void node_texts(void **state)
     check_text(gpunn_cumsum(wide, -1), "cumsum dim=1 f32 [N,10]");
     check_text(gpunn_expand(wide, GPUNN_SHAPE(2, GPUNN_BATCH, 10)), "expand f32 [2,N,10]");
     check_text(gpunn_gather(wide, -1, gpunn_cast(wide, GPUNN_I32)), "gather dim=1 f32 [N,10]");
-    check_text(gpunn_scatter_add(wide, -1, gpunn_cast(wide, GPUNN_I32), wide), "scatter_add dim=1 f32 [N,10]");
+    check_text(gpunn_scatter_add(wide, -1, gpunn_cast(wide, GPUNN_I32), wide),
+               "scatter_add dim=1 f32 [N,10]");
     check_text(gpunn_cast(labels, GPUNN_U8), "cast u8 [N]");
     check_text(gpunn_floor_divide(labels, labels), "integer operation=floor_divide value=0 i64 [N]");
     check_text(gpunn_integer_scalar(GPUNN_INTEGER_LOGICAL_XOR, labels, -(((int64_t)1 << 53) + 1)),
                "integer operation=logical_xor value=-9007199254740993 bool [N]");
     gpunn_tensor *line = gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 6, 784)),
                  *volume = gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 6, 4, 14, 14));
-    check_text(gpunn_conv1d(line, "c1", .out_channels = 2, .kernel_size = 3, .stride = 2, .dilation = 4, .groups = 2),
+    check_text(gpunn_conv1d(line, "c1", .out_channels = 2, .kernel_size = 3, .stride = 2, .dilation = 4,
+                            .groups = 2),
                "conv1d stride=2 padding=0 dilation=4 groups=2 f32 [N,2,388]");
     check_text(gpunn_conv3d(volume, "c3", .out_channels = 4, .kernel_size = 3, .paddings = {1, 0, 2}),
                "conv3d stride=1,1,1 padding=1,0,2 dilation=1,1,1 groups=1 f32 [N,4,4,12,16]");
-    check_text(gpunn_conv_transpose1d(line, "u1", .out_channels = 2, .kernel_size = 4, .stride = 2, .padding = 1),
-               "conv_transpose1d stride=2 padding=1 dilation=1 groups=1 f32 [N,2,1568]");
-    check_text(gpunn_conv_transpose2d(image, "u2", .out_channels = 3, .kernel_size = 2, .strides = {2, 3}, .output_padding = 1,
-                                      .groups = 3),
+    check_text(
+        gpunn_conv_transpose1d(line, "u1", .out_channels = 2, .kernel_size = 4, .stride = 2, .padding = 1),
+        "conv_transpose1d stride=2 padding=1 dilation=1 groups=1 f32 [N,2,1568]");
+    check_text(gpunn_conv_transpose2d(image, "u2", .out_channels = 3, .kernel_size = 2, .strides = {2, 3},
+                                      .output_padding = 1, .groups = 3),
                "conv_transpose2d stride=2,3 padding=0,0 dilation=1,1 groups=3 f32 [N,3,57,84]");
-    check_text(gpunn_conv_transpose3d(volume, "u3", .out_channels = 1, .kernel_size = 2, .dilations = {1, 2, 3}),
-               "conv_transpose3d stride=1,1,1 padding=0,0,0 dilation=1,2,3 groups=1 f32 [N,1,5,16,17]");
+    check_text(
+        gpunn_conv_transpose3d(volume, "u3", .out_channels = 1, .kernel_size = 2, .dilations = {1, 2, 3}),
+        "conv_transpose3d stride=1,1,1 padding=0,0,0 dilation=1,2,3 groups=1 f32 [N,1,5,16,17]");
     check_text(gpunn_max_pool3d(volume, .kernel_size = 3, .stride = 2, .padding = 1, .ceil_mode = true),
                "max_pool3d kernel_size=3,3,3 stride=2,2,2 padding=1,1,1 ceil_mode=1 f32 [N,6,3,8,8]");
     check_text(gpunn_avg_pool3d(volume, .kernel_size = 2),
-               "avg_pool3d kernel_size=2,2,2 stride=2,2,2 padding=0,0,0 ceil_mode=0 count_include_pad=1 f32 [N,6,2,7,7]");
+               "avg_pool3d kernel_size=2,2,2 stride=2,2,2 padding=0,0,0 ceil_mode=0 count_include_pad=1 f32 "
+               "[N,6,2,7,7]");
     check_text(gpunn_adaptive_max_pool2d(image, 3, 5), "adaptive_max_pool2d f32 [N,6,3,5]");
     check_text(gpunn_adaptive_avg_pool3d(volume, 1, 2, 3), "adaptive_avg_pool3d f32 [N,6,1,2,3]");
-    gpunn_tensor *theta = gpunn_reshape(gpunn_linear(rows, "theta", .out_features = 6), GPUNN_SHAPE(GPUNN_BATCH, 2, 3));
+    gpunn_tensor *theta = gpunn_reshape(gpunn_linear(rows, "theta", .out_features = 6),
+                                        GPUNN_SHAPE(GPUNN_BATCH, 2, 3));
     gpunn_tensor *grid = gpunn_affine_grid(theta, GPUNN_SHAPE(4, 5), true);
     check_text(grid, "affine_grid align_corners=1 f32 [N,4,5,2]");
     check_text(gpunn_grid_sample(image, grid, .mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_BORDER),
@@ -128,19 +143,25 @@ static void node_texts(void **state)
     check_text(gpunn_roi_align(image, boxes, .output_size = 3),
                "roi_align spatial_scale=1 sampling_ratio=0 aligned=0 f32 [7,6,3,3]");
     check_text(gpunn_gradient_energy(image, GPUNN_AXES(-1, 2)), "gradient_energy dims=2,3 f32 []");
-    check_text(gpunn_pad(wide, .before = {0, 2}, .mode = GPUNN_PAD_CIRCULAR), "pad before=0,2 mode=circular value=0 f32 [N,12]");
-    gpunn_tensor *steps = gpunn_permute(gpunn_reshape(wide, GPUNN_SHAPE(GPUNN_BATCH, 5, 2)), GPUNN_AXES(1, 0, 2));
-    check_text(gpunn_rnn(steps, "rnn", .hidden_size = 3, .relu = true), "rnn relu=1 bidirectional=0 states=0 f32 [5,N,3]");
-    check_text(gpunn_lstm(steps, "lstm", .hidden_size = 3, .states = true), "lstm bidirectional=0 states=1 f32 [7,N,3]");
-    check_text(gpunn_gru(steps, "gru", .hidden_size = 3, .bidirectional = true), "gru bidirectional=1 states=0 f32 [5,N,6]");
+    check_text(gpunn_pad(wide, .before = {0, 2}, .mode = GPUNN_PAD_CIRCULAR),
+               "pad before=0,2 mode=circular value=0 f32 [N,12]");
+    gpunn_tensor *steps = gpunn_permute(gpunn_reshape(wide, GPUNN_SHAPE(GPUNN_BATCH, 5, 2)),
+                                        GPUNN_AXES(1, 0, 2));
+    check_text(gpunn_rnn(steps, "rnn", .hidden_size = 3, .relu = true),
+               "rnn relu=1 bidirectional=0 states=0 f32 [5,N,3]");
+    check_text(gpunn_lstm(steps, "lstm", .hidden_size = 3, .states = true),
+               "lstm bidirectional=0 states=1 f32 [7,N,3]");
+    check_text(gpunn_gru(steps, "gru", .hidden_size = 3, .bidirectional = true),
+               "gru bidirectional=1 states=0 f32 [5,N,6]");
     gpunn_tensor *words = gpunn_input(m, "w2", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH, 3)),
                  *turned = gpunn_permute(steps, GPUNN_AXES(1, 0, 2));
     check_text(gpunn_ctc_loss(steps, words, labels, labels),
                "ctc_loss reduction=mean blank=0 zero_infinity=0 batch_first=0 f32 []");
-    check_text(gpunn_ctc_loss(turned, words, labels, labels, .reduction = GPUNN_REDUCE_NONE, .blank = 1, .zero_infinity = true,
-                              .batch_first = true),
+    check_text(gpunn_ctc_loss(turned, words, labels, labels, .reduction = GPUNN_REDUCE_NONE, .blank = 1,
+                              .zero_infinity = true, .batch_first = true),
                "ctc_loss reduction=none blank=1 zero_infinity=1 batch_first=1 f32 [N]");
-    check_text(gpunn_custom(&own_op, both, .numbers = {0.5f, -2}), "custom kind=own numbers=0.5,-2,0,0,0,0,0,0 f32 [N,10]");
+    check_text(gpunn_custom(&own_op, both, .numbers = {0.5f, -2}),
+               "custom kind=own numbers=0.5,-2,0,0,0,0,0,0 f32 [N,10]");
     gpunn__external_text(image, text, sizeof text);
     assert_string_equal(text, "f32 [N,6,28,28]");
 }
@@ -162,7 +183,8 @@ static void sha256(void **state)
         gpunn__sha256 sha;
         char          hex[65];
         gpunn__sha256_begin(&sha);
-        for (int k = 0; k < known[i].times; k++) gpunn__sha256_add(&sha, known[i].text, strlen(known[i].text));
+        for (int k = 0; k < known[i].times; k++)
+            gpunn__sha256_add(&sha, known[i].text, strlen(known[i].text));
         gpunn__sha256_end(&sha, hex);
         assert_string_equal(hex, known[i].hash);
     }
@@ -201,7 +223,8 @@ static void check_shapes(gpunn_model *model, int64_t batch)
         }
         take_batch(attr.shape.dim, GPUNN_MAX_RANK, batch);
         take_batch(wanted.dim, wanted.rank, batch);
-        if (!gpunn__infer(&call, t->op, &attr, in, t->input_count, &out)) fail_msg("%s", gpunn_error(model->dev));
+        if (!gpunn__infer(&call, t->op, &attr, in, t->input_count, &out))
+            fail_msg("%s", gpunn_error(model->dev));
         assert_int_equal(out.dtype, wanted.dtype);
         if (!gpunn__same_dims(&out, &wanted)) fail_msg("tensor %d, %s: another shape", id, call.op);
     }
@@ -250,7 +273,8 @@ static void shared_vectors(void **state)
         gpunn_model *model = gpunn_spec_load(f->dev, line[65] == '{' ? inside : path);
         if (model == NULL) fail_msg("line %d of vectors.txt: %s", count + 1, gpunn_error(f->dev));
         hash_of(model, hex);
-        if (strcmp(hex, line) != 0) fail_msg("line %d of vectors.txt, %.80s: the hash is %s", count + 1, line + 65, hex);
+        if (strcmp(hex, line) != 0)
+            fail_msg("line %d of vectors.txt, %.80s: the hash is %s", count + 1, line + 65, hex);
         check_again(f, model);
         gpunn_model_destroy(model);
         count++;
@@ -270,21 +294,25 @@ static gpunn_tensor *build_all(gpunn_model *m)
     const float   constants[] = {0.1f, -0.0f, 1e-42f, 3.4028235e38f, INFINITY, NAN};
     gpunn_tensor *all[128];
     int           count = 0;
-    gpunn_tensor *h = gpunn_conv2d(x, "conv1", .out_channels = 8, .kernel_shape = {3, 2}, .strides = {2, 1}, .padding = 1,
-                                   .dilations = {1, 2}, .groups = 2);
+    gpunn_tensor *h = gpunn_conv2d(x, "conv1", .out_channels = 8, .kernel_shape = {3, 2}, .strides = {2, 1},
+                                   .padding = 1, .dilations = {1, 2}, .groups = 2);
     h = gpunn_conv2d(h, "conv2", .out_channels = 4, .kernel_size = 1, .no_bias = true);
     gpunn_tensor *line = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 45));
     gpunn_tensor *volume = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 5, 3, 3));
-    all[count++] = gpunn_conv1d(line, "line", .out_channels = 2, .kernel_size = 5, .stride = 3, .dilation = 2);
-    all[count++] = gpunn_conv3d(volume, "volume", .out_channels = 6, .kernel_shape = {3, 1, 2}, .paddings = {1, 0, 1},
-                                .groups = 2, .no_bias = true);
-    all[count++] = gpunn_conv_transpose1d(line, "line_up", .out_channels = 2, .kernel_size = 4, .stride = 2, .padding = 1);
-    all[count++] = gpunn_conv_transpose2d(h, "up", .out_channels = 6, .kernel_size = 3, .stride = 2, .output_padding = 1,
-                                          .groups = 2, .no_bias = true);
-    all[count++] = gpunn_conv_transpose3d(volume, "volume_up", .out_channels = 3, .kernel_shape = {2, 3, 1}, .strides = {2, 3, 1},
-                                          .output_paddings = {0, 2, 1}, .dilations = {1, 1, 2});
+    all[count++] = gpunn_conv1d(line, "line", .out_channels = 2, .kernel_size = 5, .stride = 3,
+                                .dilation = 2);
+    all[count++] = gpunn_conv3d(volume, "volume", .out_channels = 6, .kernel_shape = {3, 1, 2},
+                                .paddings = {1, 0, 1}, .groups = 2, .no_bias = true);
+    all[count++] = gpunn_conv_transpose1d(line, "line_up", .out_channels = 2, .kernel_size = 4, .stride = 2,
+                                          .padding = 1);
+    all[count++] = gpunn_conv_transpose2d(h, "up", .out_channels = 6, .kernel_size = 3, .stride = 2,
+                                          .output_padding = 1, .groups = 2, .no_bias = true);
+    all[count++] = gpunn_conv_transpose3d(volume, "volume_up", .out_channels = 3, .kernel_shape = {2, 3, 1},
+                                          .strides = {2, 3, 1}, .output_paddings = {0, 2, 1},
+                                          .dilations = {1, 1, 2});
     all[count++] = gpunn_batch_norm2d(h, "bn1");
-    all[count++] = gpunn_batch_norm2d(h, "bn2", .eps = 0.001f, .momentum = 0.3f, .no_affine = true, .sync = true);
+    all[count++] = gpunn_batch_norm2d(h, "bn2", .eps = 0.001f, .momentum = 0.3f, .no_affine = true,
+                                      .sync = true);
     all[count++] = gpunn_layer_norm(h, "ln1");
     all[count++] = gpunn_layer_norm(h, "ln2", .dims = 3, .eps = 1e-3f, .no_bias = true);
     all[count++] = gpunn_layer_norm(h, "ln3", .no_affine = true);
@@ -293,7 +321,8 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_group_norm(h, "gn1", .num_groups = 2);
     all[count++] = gpunn_group_norm(h, "gn2", .num_groups = 1, .eps = 0.5f, .no_affine = true);
     all[count++] = gpunn_instance_norm2d(h, "in", .affine = true);
-    all[count++] = gpunn_instance_norm2d(h, "in2", .eps = 0.5f, .affine = true, .track_running_stats = true, .momentum = 0.5f);
+    all[count++] = gpunn_instance_norm2d(h, "in2", .eps = 0.5f, .affine = true, .track_running_stats = true,
+                                         .momentum = 0.5f);
     all[count++] = gpunn_instance_norm1d(line, "in3", .track_running_stats = true);
     all[count++] = gpunn_batch_norm2d(h, "bn4", .eps = 0.5f, .no_running_stats = true);
     gpunn_shape one_deep = gpunn_tensor_shape(h);
@@ -305,23 +334,27 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_avg_pool2d(h, .kernel_shape = {2, 3}, .paddings = {0, 1}, .count_exclude_pad = true);
     all[count++] = gpunn_adaptive_avg_pool2d(h, 3, 2);
     all[count++] = gpunn_grid_sample(
-        h, gpunn_affine_grid(gpunn_input(m, "theta", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 3)), GPUNN_SHAPE(3, 5), true),
+        h,
+        gpunn_affine_grid(gpunn_input(m, "theta", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 3)),
+                          GPUNN_SHAPE(3, 5), true),
         .mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_REFLECTION, .align_corners = true);
     gpunn_tensor *boxes = gpunn_input(m, "boxes", GPUNN_F32, GPUNN_SHAPE(7, 5));
     all[count++] = gpunn_roi_align(h, boxes, .output_size = 2);
-    all[count++] = gpunn_roi_align(h, boxes, .output_shape = {1, 3}, .spatial_scale = 0.25f, .sampling_ratio = 2,
-                                   .aligned = true);
+    all[count++] = gpunn_roi_align(h, boxes, .output_shape = {1, 3}, .spatial_scale = 0.25f,
+                                   .sampling_ratio = 2, .aligned = true);
     all[count++] = gpunn_adaptive_max_pool2d(h, 2, 2);
-    all[count++] = gpunn_max_pool1d(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 45)), .kernel_size = 3, .stride = 2,
-                                    .padding = 1);
+    all[count++] = gpunn_max_pool1d(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 45)), .kernel_size = 3,
+                                    .stride = 2, .padding = 1);
     gpunn_tensor *deep = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 3, 3, 5));
     all[count++] = gpunn_max_pool3d(deep, .kernel_size = 2, .strides = {1, 2, 1}, .paddings = {0, 0, 1});
     all[count++] = gpunn_avg_pool3d(deep, .kernel_shape = {2, 1, 3}, .ceil_mode = true);
     all[count++] = gpunn_adaptive_max_pool3d(deep, 2, 2, 2);
     all[count++] = gpunn_adaptive_avg_pool3d(deep, 1, 2, 3);
     all[count++] = gpunn_interpolate(volume, .size = {2, 4, 6});
-    all[count++] = gpunn_interpolate(h, .scale_factors = {1.37, 2.6}, .mode = GPUNN_INTERPOLATE_NEAREST_EXACT);
-    all[count++] = gpunn_interpolate(h, .size = {3, 1}, .mode = GPUNN_INTERPOLATE_LINEAR, .align_corners = true);
+    all[count++] = gpunn_interpolate(h, .scale_factors = {1.37, 2.6},
+                                     .mode = GPUNN_INTERPOLATE_NEAREST_EXACT);
+    all[count++] = gpunn_interpolate(h, .size = {3, 1}, .mode = GPUNN_INTERPOLATE_LINEAR,
+                                     .align_corners = true);
     all[count++] = gpunn_pad(h, .before = {0, 1, 2}, .mode = GPUNN_PAD_CIRCULAR);
     all[count++] = gpunn_dropout(gpunn_dropout(h, 0.5f), 0.1f);
     all[count++] = gpunn_mul(gpunn_rand(m, gpunn_tensor_shape(h)), gpunn_randn_like(h));
@@ -334,14 +367,16 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_max(h, GPUNN_ALL, false);
     all[count++] = gpunn_gradient_energy(h, GPUNN_AXES(-1, 2));
     all[count++] = gpunn_cast(gpunn_argmax(h, 1, true), GPUNN_F32);
-    all[count++] = gpunn_embedding(t, "words", .num_embeddings = 6, .embedding_dim = 5, .padding_idx = GPUNN_ZERO);
+    all[count++] = gpunn_embedding(t, "words", .num_embeddings = 6, .embedding_dim = 5,
+                                   .padding_idx = GPUNN_ZERO);
     all[count] = gpunn_linear(all[count - 1], "words again", .weight = gpunn_find(m, "words.weight"));
     count++;
     all[count++] = gpunn_embedding(t, "shared", .weight = gpunn_find(m, "words.weight"), .padding_idx = -1);
     all[count++] = gpunn_topk(h, 2, -1, true, NULL);
     all[count++] = gpunn_topk(h, 2, 1, false, NULL);
     gpunn_tensor *draws = gpunn_sum(h, GPUNN_AXES(1, 2, 3), false);
-    all[count++] = gpunn_cast(gpunn_sample(gpunn_flatten(h), draws, .temperature = 0.3f, .top_k = 7, .top_p = 0.8f), GPUNN_F32);
+    all[count++] = gpunn_cast(
+        gpunn_sample(gpunn_flatten(h), draws, .temperature = 0.3f, .top_k = 7, .top_p = 0.8f), GPUNN_F32);
     all[count++] = gpunn_cumsum(h, 1);
     all[count++] = gpunn_tile(h, GPUNN_SHAPE(2, 1, 1, 3));
     all[count++] = gpunn_expand(h, GPUNN_SHAPE(3, GPUNN_BATCH, 4, 5, 9));
@@ -349,7 +384,8 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_frequency_encoding(h, 3);
     all[count++] = gpunn_one_blob_encoding(h, 3);
     all[count++] = gpunn_spherical_harmonics_encoding(gpunn_slice(h, 3, 0, 3, 1), 3);
-    all[count++] = gpunn_hash_grid_encoding(gpunn_slice(h, 3, 0, 2, 1), "hashed", .n_levels = 3, .log2_hashmap_size = 6);
+    all[count++] = gpunn_hash_grid_encoding(gpunn_slice(h, 3, 0, 2, 1), "hashed", .n_levels = 3,
+                                            .log2_hashmap_size = 6);
     all[count++] = gpunn_where(gpunn_cast(h, GPUNN_BOOL), h, h);
     all[count++] = gpunn_einsum("nchw->nwc", &h, 1);
     all[count++] = gpunn_gather(h, 2, gpunn_cast(h, GPUNN_I64));
@@ -358,25 +394,31 @@ static gpunn_tensor *build_all(gpunn_model *m)
     gpunn_tensor *first_rows = gpunn_cast(gpunn_slice(h, 2, 0, 2, 1), GPUNN_I32), *hashed;
     hashed = gpunn_integer_scalar(GPUNN_INTEGER_REMAINDER, gpunn_cast(first_rows, GPUNN_I64), INT64_MAX);
     hashed = gpunn_where(gpunn_lt(hashed, first_rows), hashed, gpunn_sum(first_rows, GPUNN_AXES(1), true));
-    all[count++] = gpunn_cast(gpunn_add(hashed, gpunn_integer_scalar(GPUNN_INTEGER_ADD, first_rows, INT64_MIN)), GPUNN_F32);
-    all[count++] = gpunn_cast(gpunn_remainder(gpunn_max(first_rows, GPUNN_AXES(1), true), first_rows), GPUNN_F32);
+    all[count++] = gpunn_cast(
+        gpunn_add(hashed, gpunn_integer_scalar(GPUNN_INTEGER_ADD, first_rows, INT64_MIN)), GPUNN_F32);
+    all[count++] = gpunn_cast(gpunn_remainder(gpunn_max(first_rows, GPUNN_AXES(1), true), first_rows),
+                              GPUNN_F32);
     all[count++] = gpunn_softmax(h, 1);
     all[count++] = gpunn_log_softmax(h, -1);
     all[count++] = gpunn_matmul(h, h, .transpose_b = true);
     all[count++] = gpunn_matmul(h, h, .transpose_a = true);
-    gpunn_tensor *few = gpunn_slice(h, 1, 0, 2, 1), *one = gpunn_slice(h, 2, 0, 1, 1), *pairs = all[count - 2];
+    gpunn_tensor *few = gpunn_slice(h, 1, 0, 2, 1), *one = gpunn_slice(h, 2, 0, 1, 1),
+                 *pairs = all[count - 2];
     gpunn_tensor *whole = gpunn_slice(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 5, 3, 3)), 2, 0, 3, 1);
-    all[count++] = gpunn_scaled_dot_product_attention(h, h, h, .mask = gpunn_cast(pairs, GPUNN_BOOL), .dropout_p = 0.5f,
-                                                      .scale = 0.25f);
-    all[count++] = gpunn_scaled_dot_product_attention(h, few, few, .mask = pairs, .is_causal = true, .enable_gqa = true);
-    all[count++] = gpunn_scaled_dot_product_attention(h, one, one, .scale = GPUNN_ZERO, .heads_last = true, .enable_gqa = true);
+    all[count++] = gpunn_scaled_dot_product_attention(h, h, h, .mask = gpunn_cast(pairs, GPUNN_BOOL),
+                                                      .dropout_p = 0.5f, .scale = 0.25f);
+    all[count++] = gpunn_scaled_dot_product_attention(h, few, few, .mask = pairs, .is_causal = true,
+                                                      .enable_gqa = true);
+    all[count++] = gpunn_scaled_dot_product_attention(h, one, one, .scale = GPUNN_ZERO, .heads_last = true,
+                                                      .enable_gqa = true);
     all[count++] = gpunn_scaled_dot_product_attention(whole, NULL, NULL, .dropout_p = 0.25f);
     all[count++] = gpunn_clamp(gpunn_hardtanh(gpunn_softplus(h, 2, 3), 0, 6), -INFINITY, 3.4028235e38f);
     all[count++] = gpunn_add_scalar(gpunn_pow_scalar(gpunn_elu(h, 0.5f), 2), -0.0f);
     all[count++] = gpunn_where(gpunn_gt(h, gpunn_tanh(h)), h, gpunn_neg(h));
-    gpunn_tensor *steps = gpunn_permute(gpunn_mean(h, GPUNN_AXES(3), false), GPUNN_AXES(1, 0, 2)), *last, *cell;
-    all[count++] = gpunn_lstm(steps, "lstm", .hidden_size = 3, .num_layers = 2, .bidirectional = true, .dropout = 0.25f,
-                              .lengths = t, .h_n = &last, .c_n = &cell);
+    gpunn_tensor *steps = gpunn_permute(gpunn_mean(h, GPUNN_AXES(3), false), GPUNN_AXES(1, 0, 2)), *last,
+                 *cell;
+    all[count++] = gpunn_lstm(steps, "lstm", .hidden_size = 3, .num_layers = 2, .bidirectional = true,
+                              .dropout = 0.25f, .lengths = t, .h_n = &last, .c_n = &cell);
     all[count++] = gpunn_gru(last, "gru", .hidden_size = 5, .no_bias = true, .batch_first = false);
     all[count++] = gpunn_rnn(steps, "rnn", .hidden_size = 3, .relu = true, .bidirectional = true,
                              .h_0 = gpunn_slice(cell, 0, 1, 3, 1));
@@ -384,16 +426,19 @@ static gpunn_tensor *build_all(gpunn_model *m)
     for (int i = 0; i < count; i++) all[i] = gpunn_mean(all[i], GPUNN_ALL, false);
     gpunn_tensor *rows[] = {gpunn_flatten(h), gpunn_flatten(x)};
     gpunn_tensor *wide = gpunn_concat(rows, 2, 1);
-    gpunn_tensor *logits = gpunn_set_name(gpunn_linear(gpunn_relu(wide), "fc", .out_features = 6, .no_bias = true), "logits");
+    gpunn_tensor *logits = gpunn_set_name(
+        gpunn_linear(gpunn_relu(wide), "fc", .out_features = 6, .no_bias = true), "logits");
     gpunn_tensor *weights = gpunn_constant(m, GPUNN_SHAPE(6), constants);
     p = gpunn_parameter(m, "p\"\\\n\xc3\xa9", GPUNN_SHAPE(2, 3), normal);
     all[count++] = gpunn_sum(gpunn_mul(p, gpunn_parameter(m, "zero", GPUNN_SHAPE(3), fan)), GPUNN_ALL, false);
     all[count++] = gpunn_sum(gpunn_matmul(logits, gpunn_find(m, "fc.weight")), GPUNN_ALL, false);
     all[count++] = gpunn_cross_entropy(logits, t, .label_smoothing = 0.1f, .ignore_index = GPUNN_ZERO);
-    all[count++] = gpunn_nll_loss(logits, t, .reduction = GPUNN_REDUCE_SUM, .weight = gpunn_mul_scalar(weights, 2));
+    all[count++] = gpunn_nll_loss(logits, t, .reduction = GPUNN_REDUCE_SUM,
+                                  .weight = gpunn_mul_scalar(weights, 2));
     all[count++] = gpunn_huber_loss(logits, gpunn_batch_norm1d(gpunn_sin(logits), "logits"), .delta = 0.25f);
     all[count++] = gpunn_bce_with_logits(logits, gpunn_abs(logits), .pos_weight = weights, .weight = weights);
-    all[count++] = gpunn_kl_div(logits, gpunn_exp(logits), .reduction = GPUNN_REDUCE_BATCHMEAN, .log_target = true);
+    all[count++] = gpunn_kl_div(logits, gpunn_exp(logits), .reduction = GPUNN_REDUCE_BATCHMEAN,
+                                .log_target = true);
     all[count++] = gpunn_smooth_l1_loss(logits, gpunn_cos(logits), .beta = GPUNN_ZERO);
     all[count++] = gpunn_ncc_loss(h, gpunn_sigmoid(h), .window = 3);
     all[count++] = gpunn_ncc_loss(h, gpunn_tanh(h), .eps = 0.25f);
@@ -426,7 +471,8 @@ static void every_op(void **state)
     fixture      *f = *state;
     gpunn_tensor *loss = MADE(f->dev, build_all(f->model));
     const char   *first = test_path(f, "every.json");
-    OK(f->dev, gpunn_spec_save(f->model, first, .loss = loss, .outputs = {gpunn_find(f->model, "logits"), loss}));
+    OK(f->dev,
+       gpunn_spec_save(f->model, first, .loss = loss, .outputs = {gpunn_find(f->model, "logits"), loss}));
     gpunn_model *loaded = MADE(f->dev, gpunn_spec_load(f->dev, first));
     char         hex[65], again[65];
     hash_of(f->model, hex);
@@ -444,7 +490,8 @@ static void every_op(void **state)
         assert_false(a->name != NULL && strcmp(a->name, b->name) != 0);
         if (a->kind == GPUNN__PARAMETER || a->kind == GPUNN__BUFFER)
             assert_false(a->init.kind != b->init.kind || a->init.a != b->init.a || a->init.b != b->init.b);
-        if (a->constant) assert_memory_equal(a->constant, b->constant, (size_t)gpunn__count(a, 1) * sizeof *a->constant);
+        if (a->constant)
+            assert_memory_equal(a->constant, b->constant, (size_t)gpunn__count(a, 1) * sizeof *a->constant);
         assert_int_equal(a->attr.site, b->attr.site);
         assert_int_equal(a->attr.sync, b->attr.sync);
     }
@@ -463,11 +510,12 @@ static void same_numbers(void **state)
     gpunn_optimizer *opt = MADE(f->dev, gpunn_adamw(f->model, .lr = 0.02f, .beta1 = 0.8f));
     gpunn_set_clip_norm(opt, 0.5f);
     gpunn_set_clip_value(opt, 0.1f);
-    OK(f->dev, gpunn_spec_save(f->model, path, .loss = n.loss, .outputs = {n.logits, n.accuracy}, .optimizer = opt));
+    OK(f->dev,
+       gpunn_spec_save(f->model, path, .loss = n.loss, .outputs = {n.logits, n.accuracy}, .optimizer = opt));
     gpunn_model     *loaded = MADE(f->dev, gpunn_spec_load(f->dev, path));
     gpunn_optimizer *again = MADE(f->dev, gpunn_spec_optimizer(loaded));
-    net m = {gpunn_input_at(loaded, 0), gpunn_input_at(loaded, 1), gpunn_spec_output(loaded, 0), gpunn_spec_loss(loaded),
-             gpunn_spec_output(loaded, 1)};
+    net              m = {gpunn_input_at(loaded, 0), gpunn_input_at(loaded, 1), gpunn_spec_output(loaded, 0),
+                          gpunn_spec_loss(loaded), gpunn_spec_output(loaded, 1)};
     assert_null(gpunn_input_at(loaded, 2));
     assert_string_equal(gpunn_tensor_name(m.t), "t");
     assert_true(again->clip_norm == 0.5f && again->clip_value == 0.1f);
@@ -515,7 +563,8 @@ static void settings(void **state)
     unsigned char *text = file_read(path, &size);
     assert_non_null(strstr((char *)text, "\"name\": \"settings\""));
     assert_non_null(strstr((char *)text, "\"parameters\": {\"weight\": {\"trainable\": false}}"));
-    assert_non_null(strstr((char *)text, "\"trainable\": false, \"parameters\": {\"bias\": {\"decay\": false}}"));
+    assert_non_null(
+        strstr((char *)text, "\"trainable\": false, \"parameters\": {\"bias\": {\"decay\": false}}"));
     free(text);
     check_again(f, loaded);
     gpunn_model_destroy(loaded);
@@ -573,7 +622,8 @@ static void names(void **state)
     gpunn_model  *m = f->model;
     const char   *path = test_path(f, "names.json");
     gpunn_tensor *x = gpunn_input(m, "t4", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
-    gpunn_tensor *y = gpunn_linear(gpunn_input(m, "fc", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)), "fc", .out_features = 3);
+    gpunn_tensor *y = gpunn_linear(gpunn_input(m, "fc", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)), "fc",
+                                   .out_features = 3);
     gpunn_tensor *z = gpunn_linear(gpunn_add(x, y), "t9", .out_features = 3);
     z = gpunn_relu(gpunn_relu(gpunn_set_name(z, "t9.value")));
     (void)MADE(f->dev, gpunn_set_name(gpunn_relu(z), "t11"));
@@ -641,7 +691,8 @@ static void check_numbers(void)
     char long_one[1200], *end;
     for (int i = 0; i < COUNT(cases); i++) {
         const double value = gpunn_strtod(cases[i].text, &end);
-        if (value != cases[i].value || end != cases[i].text + cases[i].used) fail_msg("'%s' gives %g", cases[i].text, value);
+        if (value != cases[i].value || end != cases[i].text + cases[i].used)
+            fail_msg("'%s' gives %g", cases[i].text, value);
     }
     assert_true(isnan(gpunn_strtod("nan", &end)) && *end == 0);
     memset(long_one, '1', sizeof long_one - 1);
@@ -655,7 +706,8 @@ static void other_locale(void **state)
 {
     fixture *f = *state;
     char     path[64] = "tests/generator/golden/vectors/elementwise_attributes.json", hex[65], again[65];
-    bool     comma = setlocale(LC_NUMERIC, "de_DE.UTF-8") || setlocale(LC_NUMERIC, "fr_FR.UTF-8") || make_locale(f);
+    bool     comma = setlocale(LC_NUMERIC, "de_DE.UTF-8") || setlocale(LC_NUMERIC, "fr_FR.UTF-8") ||
+                 make_locale(f);
     if (!comma) SKIP("no locale with a decimal comma");
     char text[16];
     (void)snprintf(text, sizeof text, "%.1f", 0.5);
@@ -682,7 +734,8 @@ static void refused_saves(void **state)
     gpunn_clear_error(NULL);
     FAILS(NULL, gpunn_spec_save(NULL, path), GPUNN_ERR_ARGUMENT, "gpunn_spec_save", "NULL");
     FAILS(f->dev, gpunn_spec_save(f->model, NULL), GPUNN_ERR_ARGUMENT, "NULL");
-    FAILS(f->dev, gpunn_spec_save(f->model, "/nowhere/at/all.json"), GPUNN_ERR_IO, "/nowhere/at/all.json", "directory");
+    FAILS(f->dev, gpunn_spec_save(f->model, "/nowhere/at/all.json"), GPUNN_ERR_IO, "/nowhere/at/all.json",
+          "directory");
     FAILS(f->dev, gpunn_spec_save(other, path, .loss = n.loss), GPUNN_ERR_ARGUMENT, "another model");
     FAILS(f->dev, gpunn_spec_save(other, path, .outputs = {n.loss}), GPUNN_ERR_ARGUMENT, "another model");
     assert_non_null(gpunn_set_name(n.logits, "\xff"));
@@ -690,7 +743,8 @@ static void refused_saves(void **state)
     assert_non_null(gpunn_set_name(n.logits, "logits"));
     assert_non_null(gpunn_set_name(gpunn_find(f->model, "fc1.bias"), "mine"));
     FAILS(f->dev, gpunn_spec_save(f->model, path), GPUNN_ERR_UNSUPPORTED, "'mine'", "'fc1'");
-    for (long n = 1, calls = 0; n == 1 || f->memory.calls - calls >= n; n++) { /* the sentence fits the status */
+    /* the sentence fits the status */
+    for (long n = 1, calls = 0; n == 1 || f->memory.calls - calls >= n; n++) {
         calls = f->memory.calls;
         f->memory.fail_at = calls + n;
         gpunn_status status = gpunn_spec_save(f->model, path);
@@ -751,7 +805,8 @@ static void hostile_entries(void **state)
         {"{\"op\": \"relu\", \"inputs\": ^\"x\"}", "must be a list of ids or names"},
         {"{\"op\": \"relu\", \"inputs\": ^[]}", "must have 1 of them, not 0"},
         {"{\"op\": \"add\", \"inputs\": ^[\"x\"]}", "must have 2 of them, not 1"},
-        {"{\"op\": \"relu\", \"inputs\": [^\"later\"]}", "no tensor before this one has the id or name \"later\""},
+        {"{\"op\": \"relu\", \"inputs\": [^\"later\"]}",
+         "no tensor before this one has the id or name \"later\""},
         {"{\"op\": \"relu\", \"id\": \"me\", \"inputs\": [^\"me\"]}", "\"me\""},
         {"{\"op\": \"relu\", \"inputs\": [^\"a\\nb\"]}", "\"a?b\""},
         {"{\"op\": \"relu\", \"inputs\": [^4]}", "must be a string"},
@@ -764,13 +819,15 @@ static void hostile_entries(void **state)
         {"{\"op\": \"relu\", ^\"as\": \"y\", \"inputs\": [\"x\"]}", "relu has no \"as\""},
         {"{\"op\": \"leaky_relu\", \"inputs\": [\"x\"], \"negative_slope\": ^\"much\"}",
          "must be a number that a float can hold"},
-        {"{\"op\": \"leaky_relu\", \"inputs\": [\"x\"], \"negative_slope\": ^1e39}", "must be a number that a float can hold"},
+        {"{\"op\": \"leaky_relu\", \"inputs\": [\"x\"], \"negative_slope\": ^1e39}",
+         "must be a number that a float can hold"},
         {"^{\"op\": \"input\", \"shape\": [1]}", "\"name\" is missing"},
         {"^{\"op\": \"input\", \"name\": \"x\", \"shape\": [1]}", "taken"},
         {"^{\"op\": \"input\", \"name\": \"i\"}", "\"shape\" is missing"},
         {"{\"op\": \"input\", \"name\": \"i\", \"shape\": [^0]}", "\"shape\" must be"},
         {"{\"op\": \"input\", \"name\": \"i\", \"shape\": [2, ^\"-1N\"]}", "\"shape\" must be"},
-        {"{\"op\": \"input\", \"name\": \"i\", \"shape\": [^\"T\"]}", "\"T\" is none: a name in it is no size yet"},
+        {"{\"op\": \"input\", \"name\": \"i\", \"shape\": [^\"T\"]}",
+         "\"T\" is none: a name in it is no size yet"},
         {"{\"op\": \"slice\", \"inputs\": [\"x\"], \"dim\": 2, \"end\": ^\"T\"}", "\"T\" is none"},
         {"{\"op\": \"interpolate\", \"inputs\": [\"x\"], \"size\": ^\"batch -\"}",
          "a number, a name or a parenthesis is missing"},
@@ -780,9 +837,14 @@ static void hostile_entries(void **state)
         {"^{\"op\": \"input\", \"name\": \"i\", \"shape\": [576460752303423488, 4]}", "2^59"},
         {"{\"op\": \"input\", \"name\": \"i\", \"dtype\": ^\"f16\", \"shape\": [1]}", "\"f32\", \"i64\""},
         {"^{\"op\": \"parameter\", \"name\": \"p\", \"shape\": [\"N\"]}", "none may be GPUNN_BATCH"},
-        {"^{\"op\": \"parameter\", \"name\": \"p\", \"shape\": [2], \"init\": {\"kind\": \"normal\", \"b\": -1}}", "negative"},
-        {"{\"op\": \"parameter\", \"name\": \"p\", \"shape\": [2], \"init\": ^{\"a\": 1}}", "\"kind\" is missing"},
-        {"{\"op\": \"parameter\", \"name\": \"p\", \"shape\": [2], \"init\": {\"kind\": \"zeros\", ^\"c\": 1}}", "no \"c\""},
+        {"^{\"op\": \"parameter\", \"name\": \"p\", \"shape\": [2], \"init\": {\"kind\": \"normal\", \"b\": "
+         "-1}}",
+         "negative"},
+        {"{\"op\": \"parameter\", \"name\": \"p\", \"shape\": [2], \"init\": ^{\"a\": 1}}",
+         "\"kind\" is missing"},
+        {"{\"op\": \"parameter\", \"name\": \"p\", \"shape\": [2], \"init\": {\"kind\": \"zeros\", ^\"c\": "
+         "1}}",
+         "no \"c\""},
         {"^{\"op\": \"parameter\", \"name\": \"p\", \"shape\": [2], \"lr_scale\": -1}", "scale is -1"},
         {"{\"op\": \"parameter\", \"name\": \"p\", \"shape\": [2], \"trainable\": ^1}", "true or false"},
         {"{\"op\": \"constant\", \"shape\": [2], \"values\": ^[1]}", "as many numbers"},
@@ -791,37 +853,51 @@ static void hostile_entries(void **state)
         {"{\"op\": \"constant\", \"shape\": [1], \"values\": [^null]}", "\"nan\""},
         {"^{\"op\": \"linear\", \"inputs\": [\"x\"], \"out_features\": 3}", "\"name\" is missing"},
         {"^{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"]}", "\"out_features\" is missing"},
-        {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": ^0}", "integer from 1 to 2147483647"},
+        {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": ^0}",
+         "integer from 1 to 2147483647"},
         {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": ^2.0}", "integer"},
-        {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": ^4294967297}", "integer"},
-        {"^{\"op\": \"linear\", \"name\": \"bn\", \"inputs\": [\"x\"], \"out_features\": 2}", "taken by another layer"},
+        {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": ^4294967297}",
+         "integer"},
+        {"^{\"op\": \"linear\", \"name\": \"bn\", \"inputs\": [\"x\"], \"out_features\": 2}",
+         "taken by another layer"},
         {"^{\"op\": \"linear\", \"name\": \"id\", \"inputs\": [\"x\"], \"out_features\": 2}",
          "\"id.weight\" is another tensor already"},
-        {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 2, \"parameters\": {^\"wight\": {}}}",
+        {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 2, \"parameters\": "
+         "{^\"wight\": {}}}",
          "no \"wight\""},
-        {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 2, \"bias\": false, \"parameters\": "
+        {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 2, \"bias\": false, "
+         "\"parameters\": "
          "{\"bias\": ^{}}}",
          "no \"bias\""},
-        {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 2, \"parameters\": {\"bias\": "
+        {"{\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 2, \"parameters\": "
+         "{\"bias\": "
          "{^\"decoy\": 1}}}",
          "no \"decoy\""},
-        {"{\"op\": \"conv2d\", \"name\": \"c\", \"inputs\": [\"x\"], \"out_channels\": 2, \"kernel_size\": ^[3]}", "list of two"},
-        {"^{\"op\": \"conv2d\", \"name\": \"c\", \"inputs\": [\"x\"], \"out_channels\": 2, \"kernel_size\": 9}",
+        {"{\"op\": \"conv2d\", \"name\": \"c\", \"inputs\": [\"x\"], \"out_channels\": 2, \"kernel_size\": "
+         "^[3]}",
+         "list of two"},
+        {"^{\"op\": \"conv2d\", \"name\": \"c\", \"inputs\": [\"x\"], \"out_channels\": 2, \"kernel_size\": "
+         "9}",
          "the window spans 9"},
-        {"{\"op\": \"conv2d\", \"name\": \"c\", \"inputs\": [\"x\"], \"out_channels\": 2, \"kernel_size\": 1, \"padding\": "
+        {"{\"op\": \"conv2d\", \"name\": \"c\", \"inputs\": [\"x\"], \"out_channels\": 2, \"kernel_size\": "
+         "1, \"padding\": "
          "^\"same\"}",
          "integer from 0"},
         {"{\"op\": \"max_pool2d\", \"inputs\": [\"x\"], \"kernel_size\": 2, ^\"count_include_pad\": true}",
          "no \"count_include_pad\""},
-        {"^{\"op\": \"reshape\", \"inputs\": [\"x\"], \"shape\": [\"N\", 7]}", "does not hold as many elements"},
+        {"^{\"op\": \"reshape\", \"inputs\": [\"x\"], \"shape\": [\"N\", 7]}",
+         "does not hold as many elements"},
         {"^{\"op\": \"permute\", \"inputs\": [\"x\"], \"dims\": [0, 0, 1, 2]}", "listed twice"},
         {"{\"op\": \"permute\", \"inputs\": [\"x\"], \"dims\": [0,1,2,3,0,1,2,3,^4]}", "up to 8 axes"},
         {"^{\"op\": \"softmax\", \"inputs\": [\"x\"]}", "\"dim\" is missing"},
         {"^{\"op\": \"softmax\", \"inputs\": [\"x\"], \"dim\": 4}", "axis 4"},
         {"{\"op\": \"softmax\", \"inputs\": [\"x\"], \"dim\": ^99}", "integer from -8 to 7"},
-        {"{\"op\": \"scaled_dot_product_attention\", \"inputs\": ^[\"x\", \"x\"]}", "a list of q, k and v, or of one for all"},
-        {"{\"op\": \"scaled_dot_product_attention\", \"inputs\": [\"x\", \"x\", \"x\"], \"mask\": ^\"w\"}", "no tensor"},
-        {"^{\"op\": \"scaled_dot_product_attention\", \"inputs\": [\"x\", \"x\", \"x\"], \"dropout_p\": 2}", "from 0 to 1"},
+        {"{\"op\": \"scaled_dot_product_attention\", \"inputs\": ^[\"x\", \"x\"]}",
+         "a list of q, k and v, or of one for all"},
+        {"{\"op\": \"scaled_dot_product_attention\", \"inputs\": [\"x\", \"x\", \"x\"], \"mask\": ^\"w\"}",
+         "no tensor"},
+        {"^{\"op\": \"scaled_dot_product_attention\", \"inputs\": [\"x\", \"x\", \"x\"], \"dropout_p\": 2}",
+         "from 0 to 1"},
         {"{\"op\": \"slice\", \"inputs\": [\"x\"], \"dim\": 1, \"step\": ^0}", "integer from 1"},
         {"{\"op\": \"pad\", \"inputs\": [\"x\"], \"before\": [0, ^-1]}", "integer from 0"},
         {"{\"op\": \"cast\", \"inputs\": [\"x\"], \"dtype\": ^\"f64\"}", "\"u8\" or \"bool\""},
@@ -836,10 +912,13 @@ static void hostile_entries(void **state)
         {"^{\"op\": \"dropout\", \"inputs\": [\"x\"], \"p\": 1.5}", "p is 1.5"},
         {"{\"op\": \"ctc_loss\", \"inputs\": ^[\"x\", \"x\"]}", "must have 4 of them, not 2"},
         {"^{\"op\": \"ctc_loss\", \"inputs\": [\"x\", \"x\", \"t\", \"t\"]}", "targets is f32"},
-        {"{\"op\": \"ctc_loss\", \"inputs\": [\"x\", \"t\", \"t\", \"t\"], \"blank\": ^-1}", "integer from 0"},
-        {"{\"op\": \"ctc_loss\", \"inputs\": [\"x\", \"t\", \"t\", \"t\"], \"zero_infinity\": ^0}", "true or false"},
+        {"{\"op\": \"ctc_loss\", \"inputs\": [\"x\", \"t\", \"t\", \"t\"], \"blank\": ^-1}",
+         "integer from 0"},
+        {"{\"op\": \"ctc_loss\", \"inputs\": [\"x\", \"t\", \"t\", \"t\"], \"zero_infinity\": ^0}",
+         "true or false"},
         {"{\"op\": \"hinge_embedding_loss\", \"inputs\": [\"x\", \"x\"], ^\"p\": 1}", "no \"p\""},
-        {"{\"op\": \"hinge_embedding_loss\", \"inputs\": [\"x\", \"x\"], \"reduction\": ^\"batchmean\"}", "\"sum\" or \"none\""},
+        {"{\"op\": \"hinge_embedding_loss\", \"inputs\": [\"x\", \"x\"], \"reduction\": ^\"batchmean\"}",
+         "\"sum\" or \"none\""},
         {"^{\"op\": \"triplet_margin_loss\", \"inputs\": [\"x\", \"x\", \"x\"], \"p\": 0}", ".p is 0"},
         {"{\"op\": \"triplet_margin_loss\", \"inputs\": [\"x\", \"x\", \"x\"], \"p\": ^\"nan\"}", "number"},
         {"^{\"op\": \"cosine_similarity\", \"inputs\": [\"x\", \"x\"], \"dim\": 4}", "axis 4"},
@@ -848,29 +927,37 @@ static void hostile_entries(void **state)
         {"{\"op\": \"ncc_loss\", \"inputs\": [\"x\", \"x\"], \"window\": ^0.5}", "integer from 0"},
         {"^{\"op\": \"custom\", \"inputs\": [\"x\"], \"shape\": [1]}", "\"kind\" is missing"},
         {"^{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\", \"x\"]}", "\"shape\" is missing"},
-        {"{\"op\": \"custom\", \"kind\": ^\"none\", \"inputs\": [\"x\"], \"shape\": [1]}", "no op \"none\" is registered"},
-        {"^{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\"], \"shape\": [1]}", "has 2 inputs, not 1"},
+        {"{\"op\": \"custom\", \"kind\": ^\"none\", \"inputs\": [\"x\"], \"shape\": [1]}",
+         "no op \"none\" is registered"},
+        {"^{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\"], \"shape\": [1]}",
+         "has 2 inputs, not 1"},
         {"^{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\", \"x\"], \"shape\": [1]}",
          "makes [batch, 2, 3, 4] of these"},
-        {"^{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\", \"x\"], \"shape\": [1], \"numbers\": [1, \"inf\"]}",
+        {"^{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\", \"x\"], \"shape\": [1], \"numbers\": "
+         "[1, \"inf\"]}",
          "finite"},
-        {"{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\", \"x\"], \"shape\": [1], \"numbers\": ^[1,2,3,4,5,6,7,8,9]}",
+        {"{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\", \"x\"], \"shape\": [1], \"numbers\": "
+         "^[1,2,3,4,5,6,7,8,9]}",
          "at most 8"},
         {"^{\"op\": \"expr\", \"inputs\": [\"x\"]}", "\"expression\" is missing"},
         {"{\"op\": \"expr\", \"inputs\": [\"x\"], \"expression\": ^\"x +\"}", "something is missing"},
         {"{\"op\": \"expr\", \"inputs\": [\"x\"], \"expression\": ^\"x + y\"}", "y"},
-        {"{\"op\": \"expr\", \"inputs\": [\"x\"], \"expression\": ^\"system(x)\"}", "unknown function 'system'"},
+        {"{\"op\": \"expr\", \"inputs\": [\"x\"], \"expression\": ^\"system(x)\"}",
+         "unknown function 'system'"},
         {"{\"op\": \"expr\", \"inputs\": {\"a\": \"x\"}, \"expression\": ^\"x + a\"}", "'x'"},
         {"{\"op\": \"expr\", \"inputs\": {\"a\": \"x\", ^\"a\": \"x\"}, \"expression\": \"a\"}", "twice"},
-        {"{\"op\": \"expr\", \"inputs\": [\"x\"], \"consts\": {\"c\": ^\"inf\"}, \"expression\": \"c * x\"}", "numbers by name"},
+        {"{\"op\": \"expr\", \"inputs\": [\"x\"], \"consts\": {\"c\": ^\"inf\"}, \"expression\": \"c * x\"}",
+         "numbers by name"},
     };
     fixture *f = *state;
     OK(f->dev, gpunn_register_custom(f->dev, &own_op));
     for (int i = 0; i < COUNT(cases); i++) {
         char text[1024];
         (void)snprintf(text, sizeof text,
-                       "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 2, 3, 4]},\n"
-                       "{\"op\": \"input\", \"name\": \"t\", \"id\": \"id.weight\", \"dtype\": \"i64\", \"shape\": [\"N\"]}, "
+                       "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": "
+                       "[\"N\", 2, 3, 4]},\n"
+                       "{\"op\": \"input\", \"name\": \"t\", \"id\": \"id.weight\", \"dtype\": \"i64\", "
+                       "\"shape\": [\"N\"]}, "
                        "{\"op\": \"batch_norm2d\", \"name\": \"bn\", \"inputs\": [\"x\"]},\n%s]}",
                        cases[i].entry);
         check_refused(f, text, cases[i].word);
@@ -895,8 +982,10 @@ static void hostile_specs(void **state)
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"sizes\": {^\"batch\": {}}}", "no new name"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"sizes\": {^\"N\": {}}}", "the batch's"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"sizes\": {\"T\": {\"min\": ^0}}}", "an integer from 1"},
-        {"{\"gpunn_spec\": 1, \"tensors\": [], \"sizes\": {\"T\": {^\"most\": 3}}}", "a size has no \"most\""},
-        {"{\"gpunn_spec\": 1, \"tensors\": [], \"sizes\": {^\"T\": {\"min\": 9, \"max\": 15, \"multiple\": 8}}}",
+        {"{\"gpunn_spec\": 1, \"tensors\": [], \"sizes\": {\"T\": {^\"most\": 3}}}",
+         "a size has no \"most\""},
+        {"{\"gpunn_spec\": 1, \"tensors\": [], \"sizes\": {^\"T\": {\"min\": 9, \"max\": 15, \"multiple\": "
+         "8}}}",
          "leave no size"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"precision\": ^\"f64\"}", "\"bf16\" or \"f16\""},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"math\": ^\"quick\"}", "\"accurate\" or \"fast\""},
@@ -904,15 +993,20 @@ static void hostile_specs(void **state)
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"fuse\": ^[]}", "an object"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"outputs\": [^\"y\"]}", "\"y\""},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"loss\": ^\"y\"}", "\"y\""},
-        {"{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [1]}], \"loss\": ^\"x\"}",
+        {"{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [1]}], \"loss\": "
+         "^\"x\"}",
          "one computed f32 number"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": {\"type\": ^\"lions\"}}", "\"lion\""},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": ^{\"lr\": 1}}", "\"type\" is missing"},
-        {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": {\"type\": \"sgd\", ^\"betas\": [0, 0]}}", "no \"betas\""},
-        {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": ^{\"type\": \"adam\", \"betas\": [0, 1]}}", "beta2 is 1"},
-        {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": {\"type\": \"adam\", \"betas\": ^0.9}}", "list of two"},
+        {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": {\"type\": \"sgd\", ^\"betas\": [0, 0]}}",
+         "no \"betas\""},
+        {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": ^{\"type\": \"adam\", \"betas\": [0, 1]}}",
+         "beta2 is 1"},
+        {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": {\"type\": \"adam\", \"betas\": ^0.9}}",
+         "list of two"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": ^{\"type\": \"sgd\", \"lr\": -1}}", "lr is -1"},
-        {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": ^{\"type\": \"sgd\", \"nesterov\": true}}", "nesterov"},
+        {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": ^{\"type\": \"sgd\", \"nesterov\": true}}",
+         "nesterov"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"clip_grad_norm\": ^-1}", "0 or more"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"clip_grad_value\": ^\"inf\"}", "0 or more"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"ema_decay\": ^1}", "from 0 to below 1"},
@@ -941,7 +1035,8 @@ static void hostile_specs(void **state)
     deep[64] = '^';
     deep[sizeof deep - 1] = 0;
     check_refused(f, deep, "deeper than 64");
-    int used = snprintf(digits, sizeof digits, "{\"gpunn_spec\": 1, \"tensors\": [], \"clip_grad_norm\": ^1.");
+    int used = snprintf(digits, sizeof digits,
+                        "{\"gpunn_spec\": 1, \"tensors\": [], \"clip_grad_norm\": ^1.");
     memset(digits + used, '0', sizeof digits - (size_t)used); /* a number too long to read */
     (void)strcpy(digits + sizeof digits - 2, "}");
     check_refused(f, digits, "number");
@@ -954,10 +1049,13 @@ static long compared_for(fixture *f, int layers)
     const char *path = test_path(f, "chain.json");
     FILE       *file = fopen(path, "w");
     assert_non_null(file);
-    (void)fputs("{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"t0\", \"shape\": [\"N\", 1]}", file);
+    (void)fputs(
+        "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"t0\", \"shape\": [\"N\", 1]}",
+        file);
     for (int i = 1; i <= layers; i++)
         (void)fprintf(file,
-                      ", {\"op\": \"linear\", \"name\": \"fc%d\", \"id\": \"t%d\", \"inputs\": [\"t%d\"], \"out_features\": 1}",
+                      ", {\"op\": \"linear\", \"name\": \"fc%d\", \"id\": \"t%d\", \"inputs\": [\"t%d\"], "
+                      "\"out_features\": 1}",
                       i, i, i - 1);
     (void)fputs("]}", file);
     assert_int_equal(fclose(file), 0);
@@ -972,31 +1070,36 @@ static long compared_for(fixture *f, int layers)
 
 static void large_specs(void **state)
 {
-    static const char *const cases[] = {
-        "{\"op\": \"transformer_encoder\", \"name\": \"e\", \"inputs\": [\"x\"], \"nhead\": 1, \"num_layers\": 2147483647}",
-        "{\"op\": \"transformer_decoder\", \"name\": \"d\", \"inputs\": [\"x\", \"x\"], \"nhead\": 1, \"num_layers\": 1500}"};
-    fixture *f = *state;
-    char     text[512];
+    static const char *const cases[] = {"{\"op\": \"transformer_encoder\", \"name\": \"e\", \"inputs\": "
+                                        "[\"x\"], \"nhead\": 1, \"num_layers\": 2147483647}",
+                                        "{\"op\": \"transformer_decoder\", \"name\": \"d\", \"inputs\": "
+                                        "[\"x\", \"x\"], \"nhead\": 1, \"num_layers\": 1500}"};
+    fixture                 *f = *state;
+    char                     text[512];
     for (int i = 0; i < COUNT(cases); i++) {
         (void)snprintf(text, sizeof text,
-                       "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [2, \"N\", 4]}, ^%s]}",
+                       "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": "
+                       "[2, \"N\", 4]}, ^%s]}",
                        cases[i]);
         long calls = f->memory.calls;
         check_refused(f, text, "the model has room for");
         assert_true(f->memory.calls - calls < 1000);
     }
     check_refused(f,
-                  "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 2147483647]}, "
+                  "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", "
+                  "2147483647]}, "
                   "{\"op\": \"input\", \"name\": \"t\", \"shape\": [\"N\"], \"dtype\": \"i64\"}, "
                   "^{\"op\": \"multi_margin_loss\", \"inputs\": [\"x\", \"t\"]}]}",
                   "2^24");
     long few = compared_for(f, 1000), many = compared_for(f, 4000);
-    if (!(few > 0 && many < 6 * few)) fail_msg("names compared: %ld for 1000 layers, %ld for 4000", few, many);
+    if (!(few > 0 && many < 6 * few))
+        fail_msg("names compared: %ld for 1000 layers, %ld for 4000", few, many);
     assert_int_equal(compared_for(f, 10000), -1);
-    check_sentence(f->dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "more than 30000 tensors", (const char *)NULL);
+    check_sentence(f->dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "more than 30000 tensors",
+                   (const char *)NULL);
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2, GPUNN_BATCH, 4));
-    FAILS_NULL(f->dev, gpunn_transformer_encoder(x, "e", .nhead = 1, .num_layers = INT32_MAX), GPUNN_ERR_ARGUMENT, "room for",
-               "layers");
+    FAILS_NULL(f->dev, gpunn_transformer_encoder(x, "e", .nhead = 1, .num_layers = INT32_MAX),
+               GPUNN_ERR_ARGUMENT, "room for", "layers");
 }
 
 /* Names and layers are found after renaming, and not after the call that made them failed. */
@@ -1025,21 +1128,23 @@ static void found_names(void **state)
     gpunn_tensor *steps = gpunn_reshape(x, GPUNN_SHAPE(1, GPUNN_BATCH, 4));
     assert_non_null(gpunn_transformer_encoder_layer(steps, "e", .nhead = 2));
     assert_non_null(gpunn_find(f->model, "e.self_attn.in_proj_weight"));
-    FAILS_NULL(f->dev, gpunn_linear(x, "e.linear1", .out_features = 2), GPUNN_ERR_ARGUMENT, "taken by another layer");
+    FAILS_NULL(f->dev, gpunn_linear(x, "e.linear1", .out_features = 2), GPUNN_ERR_ARGUMENT,
+               "taken by another layer");
 }
 
-static const char sample[] = "{\"gpunn_spec\": 1, \"name\": \"a\\u00e9\", \"precision\": \"f32\", \"math\": \"fast\", \"fuse\": "
-                             "{\"never\": [[\"a\", null]]},\n"
-                             " \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 3]}, {\"op\": \"constant\", "
-                             "\"id\": \"c\", \"shape\": [3], "
-                             "\"values\": [1, -2.5e-1, \"inf\"]},\n  {\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], "
-                             "\"out_features\": 3, \"parameters\": "
-                             "{\"bias\": {\"decay\": false}}},\n  {\"op\": \"expr\", \"id\": \"e\", \"inputs\": {\"gate\": "
-                             "\"fc\", \"v\": \"x\"}, \"consts\": {\"k\": "
-                             "-0.5}, \"expression\": \"v * sigmoid(k * gate) + pi\"},\n  {\"op\": \"mse_loss\", \"id\": "
-                             "\"loss\", \"inputs\": [\"e\", \"x\"]}],\n"
-                             " \"outputs\": [\"e\"], \"loss\": \"loss\", \"optimizer\": {\"type\": \"adam\", \"betas\": [0.5, "
-                             "0.25]}, \"clip_grad_norm\": 1}";
+static const char sample[] =
+    "{\"gpunn_spec\": 1, \"name\": \"a\\u00e9\", \"precision\": \"f32\", \"math\": \"fast\", \"fuse\": "
+    "{\"never\": [[\"a\", null]]},\n"
+    " \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 3]}, {\"op\": \"constant\", "
+    "\"id\": \"c\", \"shape\": [3], "
+    "\"values\": [1, -2.5e-1, \"inf\"]},\n  {\"op\": \"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], "
+    "\"out_features\": 3, \"parameters\": "
+    "{\"bias\": {\"decay\": false}}},\n  {\"op\": \"expr\", \"id\": \"e\", \"inputs\": {\"gate\": "
+    "\"fc\", \"v\": \"x\"}, \"consts\": {\"k\": "
+    "-0.5}, \"expression\": \"v * sigmoid(k * gate) + pi\"},\n  {\"op\": \"mse_loss\", \"id\": "
+    "\"loss\", \"inputs\": [\"e\", \"x\"]}],\n"
+    " \"outputs\": [\"e\"], \"loss\": \"loss\", \"optimizer\": {\"type\": \"adam\", \"betas\": [0.5, "
+    "0.25]}, \"clip_grad_norm\": 1}";
 
 static void check_bytes(fixture *f, const char *path, const void *text, size_t size, bool may_load)
 {
@@ -1093,7 +1198,8 @@ static void failing_memory(void **state)
         status = gpunn_spec_save(model, out);
         f->memory.fail_at = 0;
         assert_int_equal(f->memory.blocks, blocks);
-        if (status != GPUNN_OK) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        if (status != GPUNN_OK)
+            check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
     }
     gpunn_model_destroy(model);
     assert_int_equal(unlink(path) | unlink(out), 0);
@@ -1104,7 +1210,8 @@ static void places_end(void **state)
 {
     fixture *f = *state;
     check_refused(f, "^{}", "missing");
-    FAILS_NULL(f->dev, gpunn_input(f->model, "", GPUNN_F32, GPUNN_SHAPE(1)), GPUNN_ERR_ARGUMENT, "input: the name");
+    FAILS_NULL(f->dev, gpunn_input(f->model, "", GPUNN_F32, GPUNN_SHAPE(1)), GPUNN_ERR_ARGUMENT,
+               "input: the name");
     assert_null(f->dev->place);
 }
 
@@ -1112,10 +1219,12 @@ static void places_end(void **state)
 static void other_words(void **state)
 {
     static const char text[] =
-        "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"id\": \"in\", \"shape\": [\"N\", 3]},"
+        "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"id\": \"in\", \"shape\": "
+        "[\"N\", 3]},"
         "{\"op\": \"cast\", \"id\": \"same\", \"inputs\": [\"in\"], \"dtype\": \"f32\"},"
         "{\"op\": \"linear\", \"name\": \"fc\", \"as\": \"y\", \"inputs\": [\"same\"], \"out_features\": 2},"
-        "{\"op\": \"matmul\", \"id\": \"z\", \"inputs\": [\"fc\", \"fc.weight\"]}, {\"op\": \"add\", \"inputs\": [\"y\", "
+        "{\"op\": \"matmul\", \"id\": \"z\", \"inputs\": [\"fc\", \"fc.weight\"]}, {\"op\": \"add\", "
+        "\"inputs\": [\"y\", "
         "\"fc\"]}]}";
     fixture    *f = *state;
     const char *path = test_path(f, "words.json");

@@ -1,4 +1,5 @@
-/* Values that live between runs: states, assignments to them and their order, and attention over a cache that fills up. */
+/* Values that live between runs: states, assignments to them and their order, and attention over a cache that
+ * fills up. */
 #include "../test.h"
 
 #define FLOATS(...) ((const float[]){__VA_ARGS__})
@@ -9,7 +10,8 @@ static void expect(fixture *f, gpunn_tensor *t, const float *wanted, int count)
     float got[64];
     OK(f->dev, gpunn_read(t, got, (size_t)count * sizeof *got));
     for (int i = 0; i < count; i++)
-        if (!(fabsf(got[i] - wanted[i]) <= 1e-5f)) fail_msg("number %d is %g, not %g", i, (double)got[i], (double)wanted[i]);
+        if (!(fabsf(got[i] - wanted[i]) <= 1e-5f))
+            fail_msg("number %d is %g, not %g", i, (double)got[i], (double)wanted[i]);
 }
 
 static void run(fixture *f, gpunn_tensor *y)
@@ -59,7 +61,8 @@ static void test_order(void **state)
     fixture      *f = *state;
     gpunn_tensor *a = MADE(f->dev, gpunn_state(f->model, "a", GPUNN_SHAPE(2), zeros));
     gpunn_tensor *b = MADE(f->dev, gpunn_state(f->model, "b", GPUNN_SHAPE(2), fives));
-    gpunn_tensor *x = MADE(f->dev, gpunn_mul_scalar(a, 1)), *y = MADE(f->dev, gpunn_mul_scalar(b, 1)), *both[] = {x, y};
+    gpunn_tensor *x = MADE(f->dev, gpunn_mul_scalar(a, 1)), *y = MADE(f->dev, gpunn_mul_scalar(b, 1)),
+                 *both[] = {x, y};
     MADE(f->dev, gpunn_assign(a, y));
     MADE(f->dev, gpunn_assign(b, x));
     OK(f->dev, gpunn_forward(both, 2));
@@ -68,7 +71,8 @@ static void test_order(void **state)
     gpunn_tensor *c = MADE(f->dev, gpunn_state(f->model, "c", GPUNN_SHAPE(2), zeros));
     gpunn_tensor *new_c = MADE(f->dev, gpunn_assign(c, gpunn_add_scalar(c, 3)));
     gpunn_tensor *after = MADE(f->dev, gpunn_add(new_c, gpunn_exp(c)));
-    FAILS(f->dev, gpunn_forward(&after, 1), GPUNN_ERR_STATE, "state 'c' is read by what runs after an assignment");
+    FAILS(f->dev, gpunn_forward(&after, 1), GPUNN_ERR_STATE,
+          "state 'c' is read by what runs after an assignment");
     gpunn_tensor *right = MADE(f->dev, gpunn_relu(gpunn_reshape(new_c, GPUNN_SHAPE(2, 1))));
     run(f, right);
     expect(f, right, FLOATS(3, 3), 2);
@@ -96,7 +100,8 @@ static void test_places(void **state)
     expect(f, cache, FLOATS(0, 1, 2, 8, 0, 3, 4, 9), 8);
     put(f, at, 4);
     if (f->backend->type == GPUNN_DEVICE_CPU)
-        FAILS(f->dev, gpunn_forward(&all, 1), GPUNN_ERR_ARGUMENT, "assign: 1 at position 4 do not fit the state's 4");
+        FAILS(f->dev, gpunn_forward(&all, 1), GPUNN_ERR_ARGUMENT,
+              "assign: 1 at position 4 do not fit the state's 4");
     else
         run(f, all);
     expect(f, cache, FLOATS(0, 1, 2, 8, 0, 3, 4, 9), 8);
@@ -116,7 +121,8 @@ static void test_places(void **state)
 }
 
 /* Of four classes with the probabilities 0.15, 0.5, 0.05 and 0.3. */
-static void check_sample(fixture *f, gpunn_tensor *y, gpunn_tensor *draw, const float *draws, const int64_t *wanted)
+static void check_sample(fixture *f, gpunn_tensor *y, gpunn_tensor *draw, const float *draws,
+                         const int64_t *wanted)
 {
     int64_t got[4];
     MADE(f->dev, y);
@@ -124,7 +130,8 @@ static void check_sample(fixture *f, gpunn_tensor *y, gpunn_tensor *draw, const 
     run(f, y);
     OK(f->dev, gpunn_read(y, got, sizeof got));
     for (int i = 0; i < 4; i++)
-        if (got[i] != wanted[i]) fail_msg("draw %g gives class %d, not %d", (double)draws[i], (int)got[i], (int)wanted[i]);
+        if (got[i] != wanted[i])
+            fail_msg("draw %g gives class %d, not %d", (double)draws[i], (int)got[i], (int)wanted[i]);
 }
 
 #define CLASSES(...) ((const int64_t[]){__VA_ARGS__})
@@ -135,15 +142,22 @@ static void test_sample(void **state)
     gpunn_tensor *draw = MADE(f->dev, gpunn_input(f->model, "draw", GPUNN_F32, GPUNN_SHAPE(4)));
     gpunn_tensor *one = MADE(f->dev, gpunn_constant(f->model, GPUNN_SHAPE(1, 4), row));
     gpunn_tensor *x = MADE(f->dev, gpunn_expand(one, GPUNN_SHAPE(4, 4)));
-    check_sample(f, gpunn_sample(x, draw, .top_k = 0), draw, FLOATS(0, 0.49f, 0.51f, 0.79f), CLASSES(1, 1, 3, 3));
-    check_sample(f, gpunn_sample(x, draw, .top_k = 9), draw, FLOATS(0.81f, 0.94f, 0.96f, 0.9999999f), CLASSES(0, 0, 2, 2));
+    check_sample(f, gpunn_sample(x, draw, .top_k = 0), draw, FLOATS(0, 0.49f, 0.51f, 0.79f),
+                 CLASSES(1, 1, 3, 3));
+    check_sample(f, gpunn_sample(x, draw, .top_k = 9), draw, FLOATS(0.81f, 0.94f, 0.96f, 0.9999999f),
+                 CLASSES(0, 0, 2, 2));
     /* 5/8 and 3/8 */
-    check_sample(f, gpunn_sample(x, draw, .top_k = 2), draw, FLOATS(0.62f, 0.63f, 0.99f, 0), CLASSES(1, 3, 3, 1));
-    check_sample(f, gpunn_sample(x, draw, .top_p = 0.79f), draw, FLOATS(0.62f, 0.63f, 0.99f, 0), CLASSES(1, 3, 3, 1));
-    check_sample(f, gpunn_sample(x, draw, .top_p = 0.4f), draw, FLOATS(0, 0.3f, 0.6f, 0.99f), CLASSES(1, 1, 1, 1));
+    check_sample(f, gpunn_sample(x, draw, .top_k = 2), draw, FLOATS(0.62f, 0.63f, 0.99f, 0),
+                 CLASSES(1, 3, 3, 1));
+    check_sample(f, gpunn_sample(x, draw, .top_p = 0.79f), draw, FLOATS(0.62f, 0.63f, 0.99f, 0),
+                 CLASSES(1, 3, 3, 1));
+    check_sample(f, gpunn_sample(x, draw, .top_p = 0.4f), draw, FLOATS(0, 0.3f, 0.6f, 0.99f),
+                 CLASSES(1, 1, 1, 1));
     /* squared: 0.25, 0.09, 0.0225 and 0.0025 of 0.365 */
-    check_sample(f, gpunn_sample(x, draw, .temperature = 0.5f), draw, FLOATS(0.68f, 0.69f, 0.94f, 0.995f), CLASSES(1, 3, 0, 2));
-    check_sample(f, gpunn_sample(x, draw, .temperature = GPUNN_ZERO), draw, FLOATS(0, 0.3f, 0.6f, 0.99f), CLASSES(1, 1, 1, 1));
+    check_sample(f, gpunn_sample(x, draw, .temperature = 0.5f), draw, FLOATS(0.68f, 0.69f, 0.94f, 0.995f),
+                 CLASSES(1, 3, 0, 2));
+    check_sample(f, gpunn_sample(x, draw, .temperature = GPUNN_ZERO), draw, FLOATS(0, 0.3f, 0.6f, 0.99f),
+                 CLASSES(1, 1, 1, 1));
     FAILS_NULL(f->dev, gpunn_sample(x, NULL, .top_k = 2), GPUNN_ERR_ARGUMENT, "draw is NULL");
     FAILS_NULL(f->dev, gpunn_sample(x, one, .top_k = 2), GPUNN_ERR_SHAPE, "one number a row, [n], is needed");
     FAILS_NULL(f->dev, gpunn_sample(draw, draw, .top_k = 2), GPUNN_ERR_SHAPE, "[n, classes] is needed");
@@ -178,10 +192,12 @@ static void test_refusals(void **state)
 {
     fixture      *f = *state;
     gpunn_device *dev = f->dev;
-    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2, 3)), *at = scalar_input(f, "at", GPUNN_I64);
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2, 3)),
+                 *at = scalar_input(f, "at", GPUNN_I64);
     gpunn_tensor *s = MADE(dev, gpunn_state(f->model, "s", GPUNN_SHAPE(2, 2), zeros));
     FAILS_NULL(dev, gpunn_assign(x, x), GPUNN_ERR_ARGUMENT, "is no state");
-    FAILS_NULL(dev, gpunn_assign(s, x), GPUNN_ERR_SHAPE, "the value is [2, 3] and the state [2, 2]; they must agree");
+    FAILS_NULL(dev, gpunn_assign(s, x), GPUNN_ERR_SHAPE,
+               "the value is [2, 3] and the state [2, 2]; they must agree");
     FAILS_NULL(dev, gpunn_assign_at(s, 1, at, x), GPUNN_ERR_SHAPE, "only along the axis");
     FAILS_NULL(dev, gpunn_assign_at(s, 2, at, s), GPUNN_ERR_ARGUMENT, "axis");
     FAILS_NULL(dev, gpunn_assign_at(s, 0, x, s), GPUNN_ERR_DTYPE, "the position is f32");
@@ -192,7 +208,8 @@ static void test_refusals(void **state)
     assert_int_equal(gpunn_reset_states(NULL), GPUNN_ERR_ARGUMENT);
 }
 
-/* An assignment happens where its inputs have been written anyway: of two ways into one state each run takes its own. */
+/* An assignment happens where its inputs have been written anyway: of two ways into one state each run takes
+ * its own. */
 static void test_two_ways(void **state)
 {
     fixture      *f = *state;
@@ -210,7 +227,8 @@ static void test_two_ways(void **state)
     expect(f, s, FLOATS(-3), 1);
 }
 
-/* Training leaves states alone, or makes its assignments behind the backward pass, which reads the old value. */
+/* Training leaves states alone, or makes its assignments behind the backward pass, which reads the old
+ * value. */
 static void test_training(void **state)
 {
     fixture      *f = *state;
@@ -264,7 +282,8 @@ static void test_saved(void **state)
     OK(f->dev, gpunn_load(f->model, path));
     expect(f, s, FLOATS(1, 2), 2);
     (void)remove(path);
-    gpunn_device *other = gpunn_device_open(ON(f->backend), .seed = 2, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_device *other = gpunn_device_open(ON(f->backend), .seed = 2, .realloc_fn = hook_realloc,
+                                            .user = &f->memory);
     OK(f->dev, gpunn_model_to(f->model, other)); /* a state moves with its model */
     expect(f, s, FLOATS(1, 2), 2);
     gpunn_device *first = f->dev;
@@ -320,7 +339,8 @@ static void test_sessions(void **state)
     gpunn_session *foreign = MADE(f->dev, gpunn_session_create(model));
     FAILS(f->dev, gpunn_use_session(f->model, foreign), GPUNN_ERR_ARGUMENT, "another model");
     FAILS(f->dev, gpunn_bind(s, own, sizeof own), GPUNN_ERR_STATE, "'s'", "session");
-    gpunn_device *other = gpunn_device_open(ON(f->backend), .seed = 2, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_device *other = gpunn_device_open(ON(f->backend), .seed = 2, .realloc_fn = hook_realloc,
+                                            .user = &f->memory);
     FAILS(other, gpunn_model_to(f->model, other), GPUNN_ERR_STATE, "sessions");
     gpunn_device_close(other);
     MADE(f->dev, gpunn_state(f->model, "late", GPUNN_SHAPE(1), fives));
@@ -336,7 +356,8 @@ static void test_sessions(void **state)
     gpunn_session_destroy(NULL);
 }
 
-/* A checkpoint has the states of gpunn_set_saved, and training goes on from them as if nothing had happened. */
+/* A checkpoint has the states of gpunn_set_saved, and training goes on from them as if nothing had
+ * happened. */
 static void test_checkpoint(void **state)
 {
     fixture         *f = *state;
@@ -344,12 +365,14 @@ static void test_checkpoint(void **state)
     gpunn_tensor    *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(1)));
     gpunn_tensor    *seen = MADE(f->dev, gpunn_state(f->model, "seen", GPUNN_SHAPE(1), fives));
     gpunn_tensor    *w = MADE(f->dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(1), fives));
-    gpunn_tensor    *loss = MADE(f->dev, gpunn_mean(gpunn_mul(gpunn_mul(w, w), gpunn_add(seen, x)), GPUNN_ALL, false));
+    gpunn_tensor    *loss = MADE(f->dev,
+                                 gpunn_mean(gpunn_mul(gpunn_mul(w, w), gpunn_add(seen, x)), GPUNN_ALL, false));
     gpunn_optimizer *o = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.01f, .momentum = 0.5f));
     float            at[3][2];
     MADE(f->dev, gpunn_assign(seen, gpunn_add(seen, x), .in_training = true));
     OK(f->dev, gpunn_set_saved(seen, true));
-    for (int run = 0; run < 3; run++) { /* four steps; the last two again; again, with the state not taken along */
+    /* four steps; the last two again; again, with the state not taken along */
+    for (int run = 0; run < 3; run++) {
         if (run == 2) OK(f->dev, gpunn_set_saved(seen, false));
         if (run == 2) OK(f->dev, gpunn_checkpoint_save(o, NULL, path));
         for (int step = run ? 2 : 0; step < 4; step++) {
@@ -372,21 +395,32 @@ static void test_checkpoint(void **state)
     gpunn_optimizer_destroy(o);
 }
 
-/* Runs of a stateful layer are those of one that is given what the run before has left; training goes on, too. */
+/* Runs of a stateful layer are those of one that is given what the run before has left; training goes on,
+ * too. */
 static void test_stateful(void **state)
 {
     fixture *f = *state;
-    enum { LENGTH = 3, HIDDEN = 4, N = 2, LAYERS = 2, COUNT_OF_X = LENGTH * N * 5, SIZE = LAYERS * N * HIDDEN };
-    float         input[COUNT_OF_X], h[SIZE] = {0}, c[SIZE] = {0}, one[LENGTH * N * HIDDEN], other[LENGTH * N * HIDDEN];
+    enum {
+        LENGTH = 3,
+        HIDDEN = 4,
+        N = 2,
+        LAYERS = 2,
+        COUNT_OF_X = LENGTH * N * 5,
+        SIZE = LAYERS * N * HIDDEN
+    };
+    float input[COUNT_OF_X], h[SIZE] = {0}, c[SIZE] = {0}, one[LENGTH * N * HIDDEN],
+                             other[LENGTH * N * HIDDEN];
     gpunn_tensor *weights[4 * LAYERS], *h_n, *c_n;
     gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(LENGTH, N, 5)));
-    gpunn_tensor *y = MADE(f->dev, gpunn_lstm(x, "rnn", .hidden_size = HIDDEN, .num_layers = LAYERS, .stateful = true));
+    gpunn_tensor *y = MADE(
+        f->dev, gpunn_lstm(x, "rnn", .hidden_size = HIDDEN, .num_layers = LAYERS, .stateful = true));
     gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
     gpunn_tensor *h_0 = MADE(f->dev, gpunn_input(f->model, "h_0", GPUNN_F32, GPUNN_SHAPE(LAYERS, N, HIDDEN)));
     gpunn_tensor *c_0 = MADE(f->dev, gpunn_input(f->model, "c_0", GPUNN_F32, GPUNN_SHAPE(LAYERS, N, HIDDEN)));
     for (int i = 0; i < COUNT(weights); i++) weights[i] = gpunn_parameter_at(f->model, i);
-    gpunn_tensor *z = MADE(f->dev, gpunn_lstm(x, NULL, .hidden_size = HIDDEN, .num_layers = LAYERS, .h_0 = h_0, .c_0 = c_0,
-                                              .h_n = &h_n, .c_n = &c_n, .weights = weights));
+    gpunn_tensor *z = MADE(f->dev,
+                           gpunn_lstm(x, NULL, .hidden_size = HIDDEN, .num_layers = LAYERS, .h_0 = h_0,
+                                      .c_0 = c_0, .h_n = &h_n, .c_n = &c_n, .weights = weights));
     gpunn_tensor *all[] = {z, h_n, c_n};
     for (int round = 0; round < 4; round++) {
         for (int i = 0; i < COUNT_OF_X; i++) input[i] = (float)sin(round * 100 + i);
@@ -406,11 +440,14 @@ static void test_stateful(void **state)
         expect(f, gpunn_find(f->model, "rnn.h"), h, SIZE);
         expect(f, gpunn_find(f->model, "rnn.c"), c, SIZE);
     }
-    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = HIDDEN, .h_0 = h_0, .stateful = true), GPUNN_ERR_ARGUMENT,
-               "leave them out");
-    FAILS_NULL(f->dev, gpunn_gru(x, NULL, .hidden_size = HIDDEN, .stateful = true), GPUNN_ERR_ARGUMENT, "give the layer a name");
-    gpunn_tensor *any = MADE(f->dev, gpunn_input(f->model, "any", GPUNN_F32, GPUNN_SHAPE(LENGTH, GPUNN_BATCH, 5)));
-    FAILS_NULL(f->dev, gpunn_gru(any, "g", .hidden_size = HIDDEN, .stateful = true), GPUNN_ERR_SHAPE, "fixed number");
+    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = HIDDEN, .h_0 = h_0, .stateful = true),
+               GPUNN_ERR_ARGUMENT, "leave them out");
+    FAILS_NULL(f->dev, gpunn_gru(x, NULL, .hidden_size = HIDDEN, .stateful = true), GPUNN_ERR_ARGUMENT,
+               "give the layer a name");
+    gpunn_tensor *any = MADE(f->dev,
+                             gpunn_input(f->model, "any", GPUNN_F32, GPUNN_SHAPE(LENGTH, GPUNN_BATCH, 5)));
+    FAILS_NULL(f->dev, gpunn_gru(any, "g", .hidden_size = HIDDEN, .stateful = true), GPUNN_ERR_SHAPE,
+               "fixed number");
     assert_null(gpunn_find(f->model, "g.h"));
 }
 
@@ -423,10 +460,12 @@ static float noise(int i)
 }
 
 /* By definition: rows are the last of `length`. */
-static void reference(const float *q, const float *k, const float *v, int l, const int64_t *lengths, bool causal, float *y)
+static void reference(const float *q, const float *k, const float *v, int l, const int64_t *lengths,
+                      bool causal, float *y)
 {
     for (int row = 0; row < N * HEADS * l; row++) {
-        const int i = row % l, head = row / l % HEADS, n = row / l / HEADS, kv = (n * KV + head / (HEADS / KV)) * CAPACITY * E;
+        const int i = row % l, head = row / l % HEADS, n = row / l / HEADS,
+                  kv = (n * KV + head / (HEADS / KV)) * CAPACITY * E;
         const int seen = (int)lengths[n] - (causal ? l - 1 - i : 0);
         double    sum = 0, out[E] = {0};
         for (int j = 0; j < seen; j++) {
@@ -447,7 +486,8 @@ static void test_lengths(void **state)
     static float  q[N * HEADS * L * E], k[N * KV * CAPACITY * E], v[N * KV * CAPACITY * E];
     static float  wanted[N * HEADS * L * E], got[N * HEADS * L * E];
     const int64_t lengths[][N] = {{11, 11}, {3, 7}, {1, 0}, {10, 4}};
-    gpunn_tensor *tq = MADE(f->dev, gpunn_input(f->model, "q", GPUNN_F32, GPUNN_SHAPE(N, HEADS, GPUNN_BATCH, E)));
+    gpunn_tensor *tq = MADE(f->dev,
+                            gpunn_input(f->model, "q", GPUNN_F32, GPUNN_SHAPE(N, HEADS, GPUNN_BATCH, E)));
     gpunn_tensor *tk = MADE(f->dev, gpunn_input(f->model, "k", GPUNN_F32, GPUNN_SHAPE(N, KV, CAPACITY, E)));
     gpunn_tensor *tv = MADE(f->dev, gpunn_input(f->model, "v", GPUNN_F32, GPUNN_SHAPE(N, KV, CAPACITY, E)));
     gpunn_tensor *tl = MADE(f->dev, gpunn_input(f->model, "lengths", GPUNN_I64, GPUNN_SHAPE(N)));
@@ -456,8 +496,8 @@ static void test_lengths(void **state)
     OK(f->dev, gpunn_write(tk, k, sizeof k));
     OK(f->dev, gpunn_write(tv, v, sizeof v));
     for (int causal = 0; causal < 2; causal++) {
-        gpunn_tensor *y = MADE(
-            f->dev, gpunn_scaled_dot_product_attention(tq, tk, tv, .is_causal = causal, .enable_gqa = true, .lengths = tl));
+        gpunn_tensor *y = MADE(f->dev, gpunn_scaled_dot_product_attention(tq, tk, tv, .is_causal = causal,
+                                                                          .enable_gqa = true, .lengths = tl));
         for (int l = 1; l <= L; l += 2)
             for (int i = 0; i < COUNT(lengths); i++) {
                 const size_t bytes = (size_t)(N * HEADS * l * E) * sizeof *q;
@@ -468,13 +508,14 @@ static void test_lengths(void **state)
                 reference(q, k, v, l, lengths[i], causal, wanted);
                 for (int j = 0; j < N * HEADS * l * E; j++)
                     if (!(fabsf(got[j] - wanted[j]) <= 2e-5f))
-                        fail_msg("causal %d, %d rows, lengths %d, number %d: %g, not %g", causal, l, i, j, (double)got[j],
-                                 (double)wanted[j]);
+                        fail_msg("causal %d, %d rows, lengths %d, number %d: %g, not %g", causal, l, i, j,
+                                 (double)got[j], (double)wanted[j]);
             }
         const int64_t wrong[N] = {3, CAPACITY + 1};
         OK(f->dev, gpunn_write(tl, wrong, sizeof wrong));
         if (f->backend->type == GPUNN_DEVICE_CPU) {
-            FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_ARGUMENT, "length 12 of sample 1 is outside 0 .. 11");
+            FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_ARGUMENT,
+                  "length 12 of sample 1 is outside 0 .. 11");
             continue;
         }
         run(f, y);
@@ -482,20 +523,22 @@ static void test_lengths(void **state)
         assert_true(isfinite(got[0]) && isnan(got[COUNT(got) - 1]));
     }
     gpunn_tensor *three = MADE(f->dev, gpunn_input(f->model, "three", GPUNN_I64, GPUNN_SHAPE(3)));
-    FAILS_NULL(f->dev, gpunn_scaled_dot_product_attention(tq, tk, tv, .enable_gqa = true, .lengths = three), GPUNN_ERR_SHAPE,
-               ".lengths is [3]");
-    FAILS_NULL(f->dev, gpunn_scaled_dot_product_attention(tq, tk, tv, .enable_gqa = true, .lengths = tq), GPUNN_ERR_DTYPE,
-               ".lengths is f32");
+    FAILS_NULL(f->dev, gpunn_scaled_dot_product_attention(tq, tk, tv, .enable_gqa = true, .lengths = three),
+               GPUNN_ERR_SHAPE, ".lengths is [3]");
+    FAILS_NULL(f->dev, gpunn_scaled_dot_product_attention(tq, tk, tv, .enable_gqa = true, .lengths = tq),
+               GPUNN_ERR_DTYPE, ".lengths is f32");
 }
 
-/* Keys and values go to the cache a few rows at a time; the results are those of the whole sequence at once. */
+/* Keys and values go to the cache a few rows at a time; the results are those of the whole sequence at
+ * once. */
 static void test_cache(void **state)
 {
     fixture *f = *state;
     enum { WIDTH = 8, LENGTH = 7, HEAD = WIDTH / 2 };
     float         x[LENGTH * WIDTH], whole[LENGTH * WIDTH], parts[LENGTH * WIDTH];
     gpunn_shape   heads = GPUNN_SHAPE(1, GPUNN_BATCH, 3, 2, HEAD), one = GPUNN_SHAPE(1, GPUNN_BATCH, 2, HEAD);
-    gpunn_tensor *tx = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDTH))), *qkv[3], *cache[2];
+    gpunn_tensor *tx = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDTH))),
+                 *qkv[3], *cache[2];
     gpunn_tensor *at = scalar_input(f, "at", GPUNN_I64), *length = scalar_input(f, "length", GPUNN_I64);
     gpunn_tensor *h = MADE(f->dev, gpunn_reshape(gpunn_linear(tx, "qkv", .out_features = 3 * WIDTH), heads));
     gpunn_tensor *full = MADE(f->dev, gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true));
@@ -504,8 +547,9 @@ static void test_cache(void **state)
         cache[i] = MADE(f->dev, gpunn_state(f->model, i ? "v" : "k", GPUNN_SHAPE(1, LENGTH, 2, HEAD), zeros));
         cache[i] = MADE(f->dev, gpunn_assign_at(cache[i], 1, at, qkv[1 + i]));
     }
-    gpunn_tensor *y = MADE(f->dev, gpunn_scaled_dot_product_attention(qkv[0], cache[0], cache[1], .is_causal = true,
-                                                                      .heads_last = true, .lengths = length));
+    gpunn_tensor *y = MADE(f->dev,
+                           gpunn_scaled_dot_product_attention(qkv[0], cache[0], cache[1], .is_causal = true,
+                                                              .heads_last = true, .lengths = length));
     for (int i = 0; i < COUNT(x); i++) x[i] = noise(i);
     OK(f->dev, gpunn_write(tx, x, sizeof x));
     run(f, full);
@@ -520,10 +564,12 @@ static void test_cache(void **state)
         OK(f->dev, gpunn_read(y, parts + done * WIDTH, bytes));
     }
     for (int i = 0; i < COUNT(x); i++)
-        if (!(fabsf(parts[i] - whole[i]) <= 1e-5f)) fail_msg("number %d: %g, not %g", i, (double)parts[i], (double)whole[i]);
+        if (!(fabsf(parts[i] - whole[i]) <= 1e-5f))
+            fail_msg("number %d: %g, not %g", i, (double)parts[i], (double)whole[i]);
 }
 
-/* A step of attention over a cache beside a stream and a count: the same from a spec, again and again, as from its builders. */
+/* A step of attention over a cache beside a stream and a count: the same from a spec, again and again, as
+ * from its builders. */
 static void test_spec(void **state)
 {
     fixture           *f = *state;
@@ -536,9 +582,11 @@ static void test_spec(void **state)
     gpunn_tensor      *count = MADE(f->dev, gpunn_state(f->model, "count", GPUNN_SHAPE(1), fives));
     OK(f->dev, gpunn_set_saved(keys, true));
     gpunn_tensor *q = gpunn_reshape(x, GPUNN_SHAPE(2, 1, 1, 4));
-    gpunn_tensor *seen = gpunn_assign_at(keys, -3, place, gpunn_rotary_embedding(q, place, .heads_last = true));
+    gpunn_tensor *seen = gpunn_assign_at(keys, -3, place,
+                                         gpunn_rotary_embedding(q, place, .heads_last = true));
     gpunn_tensor *length = gpunn_cast(gpunn_add_scalar(gpunn_cast(place, GPUNN_F32), 1), GPUNN_I64);
-    gpunn_tensor *h = gpunn_scaled_dot_product_attention(q, seen, seen, .heads_last = true, .lengths = length);
+    gpunn_tensor *h = gpunn_scaled_dot_product_attention(q, seen, seen, .heads_last = true,
+                                                         .lengths = length);
     h = gpunn_gru(gpunn_reshape(h, GPUNN_SHAPE(1, 2, 4)), "stream", .hidden_size = 3, .stateful = true);
     gpunn_tensor *once = gpunn_assign(count, gpunn_add_scalar(count, 1));
     MADE(f->dev, gpunn_assign(once, gpunn_mul_scalar(once, 2)));
@@ -598,13 +646,15 @@ static void test_bad_specs(void **state)
     };
     for (int i = 0; i < COUNT(bad); i++) {
         char text[600];
-        (void)snprintf(
-            text, sizeof text,
-            "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [2]}, {\"op\": \"input\", "
-            "\"name\": \"i\", \"dtype\": \"i64\", \"shape\": []}, {\"op\": \"state\", \"name\": \"s\", \"shape\": [3]}, %s]}",
-            bad[i].entry);
+        (void)snprintf(text, sizeof text,
+                       "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": "
+                       "[2]}, {\"op\": \"input\", "
+                       "\"name\": \"i\", \"dtype\": \"i64\", \"shape\": []}, {\"op\": \"state\", \"name\": "
+                       "\"s\", \"shape\": [3]}, %s]}",
+                       bad[i].entry);
         assert_null(gpunn_spec_load_memory(f->dev, text, strlen(text)));
-        check_sentence(f->dev, gpunn_last_status(f->dev), __FILE__, __LINE__, bad[i].word, "memory:1:", (const char *)NULL);
+        check_sentence(f->dev, gpunn_last_status(f->dev), __FILE__, __LINE__, bad[i].word,
+                       "memory:1:", (const char *)NULL);
     }
 }
 
@@ -613,14 +663,18 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
-    } list[] = {
-        {"sum", test_sum},           {"order", test_order},           {"places", test_places},     {"sample", test_sample},
-        {"text", test_text},         {"refusals", test_refusals},     {"two ways", test_two_ways}, {"training", test_training},
-        {"saved", test_saved},       {"stateful", test_stateful},     {"lengths", test_lengths},   {"cache", test_cache},
-        {"sessions", test_sessions}, {"checkpoint", test_checkpoint}, {"spec", test_spec},         {"bad specs", test_bad_specs}};
+    } list[] = {{"sum", test_sum},           {"order", test_order},
+                {"places", test_places},     {"sample", test_sample},
+                {"text", test_text},         {"refusals", test_refusals},
+                {"two ways", test_two_ways}, {"training", test_training},
+                {"saved", test_saved},       {"stateful", test_stateful},
+                {"lengths", test_lengths},   {"cache", test_cache},
+                {"sessions", test_sessions}, {"checkpoint", test_checkpoint},
+                {"spec", test_spec},         {"bad specs", test_bad_specs}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
-    for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
+    for (int i = 0; i < COUNT(list); i++)
+        count += each_backend(tests + count, list[i].name, list[i].run, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("states", tests, (size_t)count, NULL, NULL);
 }

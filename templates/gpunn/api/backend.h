@@ -2,7 +2,7 @@
 #define GPUNN__API_BACKEND_H
 #include "api/data.h"
 
-/* ==== >>backend ======================================================================================================= *
+/* ==== >>backend ========================================================================================== *
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
@@ -26,18 +26,19 @@ typedef struct gpunn_attributes {
     bool        ceil_mode, count_exclude_pad; /* pools */
     float       eps, momentum;                /* batch_norm, instance_norm; other norms: eps */
     bool        sync;                         /* batch_norm: over all ranks of the step */
-    int         axis;                         /* ops along one axis; >= 0. layer_norm, rms_norm: the first axis normalised */
-    int         order[GPUNN_MAX_RANK];        /* permute */
-    uint32_t    axes;                         /* sum, max, gradient_energy: bit i set: reduce axis i */
-    bool        keepdim;                      /* sum, max, argmax */
-    int         k;                            /* topk_indices; roi_align: sampling_ratio */
-    bool        largest;                      /* topk_indices */
-    bool        mean;                         /* sum: divide by the number of elements summed */
-    int64_t     start, end, step;             /* slice */
-    int64_t     before[GPUNN_MAX_RANK];       /* pad */
-    int64_t     after[GPUNN_MAX_RANK];        /* pad */
-    int         hidden_size;                  /* rnn, lstm, gru */
-    bool        relu, bidirectional;          /* rnn, lstm, gru; relu: rnn */
+    /* ops along one axis; >= 0. layer_norm, rms_norm: the first axis normalised */
+    int      axis;
+    int      order[GPUNN_MAX_RANK];  /* permute */
+    uint32_t axes;                   /* sum, max, gradient_energy: bit i set: reduce axis i */
+    bool     keepdim;                /* sum, max, argmax */
+    int      k;                      /* topk_indices; roi_align: sampling_ratio */
+    bool     largest;                /* topk_indices */
+    bool     mean;                   /* sum: divide by the number of elements summed */
+    int64_t  start, end, step;       /* slice */
+    int64_t  before[GPUNN_MAX_RANK]; /* pad */
+    int64_t  after[GPUNN_MAX_RANK];  /* pad */
+    int      hidden_size;            /* rnn, lstm, gru */
+    bool     relu, bidirectional;    /* rnn, lstm, gru; relu: rnn */
     /* rnn, lstm, gru: after the last step the result holds h_n and, for lstm, c_n, each with the memory of
      * [directions, n, hidden] */
     bool                   states;
@@ -50,18 +51,20 @@ typedef struct gpunn_attributes {
     float                  numbers[GPUNN_CUSTOM_NUMBERS];
     bool                   zero_infinity, batch_first; /* ctc_loss */
     bool                   in_training;                /* assign, which also reads axis */
-    int64_t                ignore_index;               /* cross_entropy, nll; embedding: padding_idx, -1 for none */
+    /* cross_entropy, nll; embedding: padding_idx, -1 for none */
+    int64_t ignore_index;
     /* dropout, attention with dropout, random numbers: number of this node among the model's random nodes */
     uint32_t site;
-    int      mode;          /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode;
-                                                     integer: gpunn_integer_op */
-    int      padding_mode;  /* grid_sample: gpunn_grid_padding */
-    bool     align_corners; /* grid_sample, affine_grid, interpolate; roi_align: aligned */
-    float    ratio[3];      /* interpolate: cells of x per cell of the result, one per spatial axis */
-    int      n_levels, log2_hashmap_size, base_resolution; /* hash_grid_encoding */
-    float    per_level_scale;
-    int64_t  number;             /* integer: its last operand, if not a tensor */
-    float    temperature, top_p; /* sample */
+    /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode; integer:
+     * gpunn_integer_op */
+    int     mode;
+    int     padding_mode;  /* grid_sample: gpunn_grid_padding */
+    bool    align_corners; /* grid_sample, affine_grid, interpolate; roi_align: aligned */
+    float   ratio[3];      /* interpolate: cells of x per cell of the result, one per spatial axis */
+    int     n_levels, log2_hashmap_size, base_resolution; /* hash_grid_encoding */
+    float   per_level_scale;
+    int64_t number;             /* integer: its last operand, if not a tensor */
+    float   temperature, top_p; /* sample */
 } gpunn_attributes;
 
 struct gpunn_value {
@@ -81,10 +84,12 @@ typedef struct gpunn_count {
 enum { GPUNN_COUNT_SEED, GPUNN_COUNT_STEP, GPUNN_COUNT_DRAW, GPUNN_RUN_COUNTS };
 
 typedef struct gpunn_run_state {
-    uint64_t seed;            /* of the device */
-    uint64_t step;            /* number of this training step; key of dropout */
-    uint64_t draw;            /* key of random numbers: step << 24; in evaluation one more than in the previous run */
-    uint64_t weights_version; /* changes whenever a parameter or buffer may have changed; invalidates step->cache */
+    uint64_t seed; /* of the device */
+    uint64_t step; /* number of this training step; key of dropout */
+    /* key of random numbers: step << 24; in evaluation one more than in the previous run */
+    uint64_t draw;
+    /* changes whenever a parameter or buffer may have changed; invalidates step->cache */
+    uint64_t weights_version;
     /* of the first three fields: GPUNN_RUN_COUNTS entries in backend memory; NULL: runs cannot be captured */
     gpunn_count *counts;
 } gpunn_run_state;
@@ -119,7 +124,8 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 typedef struct gpunn_step {
     gpunn_op                       op;
     const struct gpunn__operation *operation; /* how the CPU backend computes it */
-    bool backward;  /* false: compute out from in. true: compute grad_in from grad_out and the operands the op table lists */
+    /* false: compute out from in. true: compute grad_in from grad_out and the operands the op table lists */
+    bool backward;
     bool inference; /* inference model: no cache that copies the weights */
     /* Of the plan. In training, dropout is active. batch_norm uses the batch's statistics and updates the
      * running ones; instance_norm does the same with each sample's. */
@@ -131,11 +137,12 @@ typedef struct gpunn_step {
     const char             *name;      /* name of the layer, "" if it has none */
     const gpunn_attributes *attr;
     int                     input_count;
-    gpunn_value            *in;         /* [input_count]; backward: data NULL if the op table says it is not read */
-    gpunn_value             out;        /* backward: data NULL if not read */
-    gpunn_value            *grad_in;    /* backward, [input_count]: data NULL where not wanted */
-    bool                   *accumulate; /* backward, [input_count]: grad_in += instead of = */
-    gpunn_value             grad_out;
+    /* [input_count]; backward: data NULL if the op table says it is not read */
+    gpunn_value *in;
+    gpunn_value  out;        /* backward: data NULL if not read */
+    gpunn_value *grad_in;    /* backward, [input_count]: data NULL where not wanted */
+    bool        *accumulate; /* backward, [input_count]: grad_in += instead of = */
+    gpunn_value  grad_out;
     /* LAYER_NORM, RMS_NORM: receives a 16-bit copy of out or, in backward, of grad_in[0] after accumulation;
      * data NULL: not wanted */
     gpunn_value half;
@@ -152,7 +159,8 @@ typedef struct gpunn_step {
         bool        relu;
         bool        gelu_tanh; /* LINEAR */
         gpunn_value before;    /* receives the input of gelu_tanh; data NULL: not wanted */
-        gpunn_value more;      /* backward of BATCH_NORM with a residual: added to grad_out; data NULL: nothing */
+        /* backward of BATCH_NORM with a residual: added to grad_out; data NULL: nothing */
+        gpunn_value more;
     } fused;
     /* Backward of LINEAR only. x is the result of an activation that nothing else reads, and grad_in[0] is
      * the gradient of the activation's input. */
@@ -179,11 +187,13 @@ typedef struct gpunn_step {
     size_t workspace_bytes;
     /* Evaluation plans: memory kept between runs, for example for packed weights; prepare sets cache_bytes.
      * NULL in training. */
-    void                  *cache;
-    size_t                 cache_bytes;
-    uint64_t               cache_version; /* set by the backend: state->weights_version when cache was filled; starts at 0 */
+    void  *cache;
+    size_t cache_bytes;
+    /* set by the backend: state->weights_version when cache was filled; starts at 0 */
+    uint64_t               cache_version;
     const gpunn_run_state *state;
-    const gpunn_ranks     *ranks; /* BATCH_NORM with sync in training, several ranks: those that share the batch; else NULL */
+    /* BATCH_NORM with sync in training, several ranks: those that share the batch; else NULL */
+    const gpunn_ranks *ranks;
 } gpunn_step;
 
 /* Numbers that are the same for all elements of an optimizer's update (gpunn_update). */
@@ -196,15 +206,17 @@ typedef struct gpunn_update_numbers {
 typedef struct gpunn_update        gpunn_update;
 typedef struct gpunn_kernel_update gpunn_kernel_update; /* >>kernels */
 /* numbers: device memory. Returns 0 or a negated cudaError_t. */
-typedef int (*gpunn_kernel_update_launch)(const gpunn_update *update, const gpunn_update_numbers *numbers, void *stream);
+typedef int (*gpunn_kernel_update_launch)(const gpunn_update *update, const gpunn_update_numbers *numbers,
+                                          void *stream);
 
 /* All kinds of updates of parameters: X for the optimizers and for averages, where g is the parameter; TRUST
  * for optimizers with a trust ratio, in the same form. */
 /* clang-format off */
-#define GPUNN_UPDATES(X, TRUST, NUMBER, FLAG, STATE, ONCE)                                                                     \
-    GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                                             \
-    GPUNN_TRUST_OPTIMIZERS(TRUST, NUMBER, FLAG, STATE, ONCE)                                                                   \
-    X(AVERAGE, average, NUMBER(SHARE, lr, 0), , ONCE(first, where(step == 1, 1, 0)), p = where(first, g, p + lr * (g - p));)
+#define GPUNN_UPDATES(X, TRUST, NUMBER, FLAG, STATE, ONCE)                           \
+    GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                   \
+    GPUNN_TRUST_OPTIMIZERS(TRUST, NUMBER, FLAG, STATE, ONCE)                         \
+    X(AVERAGE, average, NUMBER(SHARE, lr, 0), , ONCE(first, where(step == 1, 1, 0)), \
+      p = where(first, g, p + lr * (g - p));)
 typedef enum gpunn_update_kind {
 #define GPUNN__X(ENUM, ...) GPUNN_UPDATE_##ENUM,
     GPUNN_UPDATES(GPUNN__X, GPUNN__X, , , , )
@@ -217,19 +229,22 @@ struct gpunn_update {
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS]; /* settings in the kind's row, flags as 0 or 1 */
     int64_t           count;
-    float            *parameter, *state[3]; /* parameter NULL: another rank's share; its gradients count only in norms */
-    const float      *gradient;
-    void             *half;           /* also receives the new parameters in half_dtype; NULL: not wanted */
-    gpunn_dtype       half_dtype;     /* F16 or BF16 */
-    int64_t           step;           /* 1 for the first update of this range */
-    float             gradient_scale; /* gradients are read as gradient * gradient_scale ... */
-    float             gradient_limit; /* ... clamped to +-limit when limit > 0 */
+    /* parameter NULL: another rank's share; its gradients count only in norms */
+    float       *parameter, *state[3];
+    const float *gradient;
+    void        *half;           /* also receives the new parameters in half_dtype; NULL: not wanted */
+    gpunn_dtype  half_dtype;     /* F16 or BF16 */
+    int64_t      step;           /* 1 for the first update of this range */
+    float        gradient_scale; /* gradients are read as gradient * gradient_scale ... */
+    float        gradient_limit; /* ... clamped to +-limit when limit > 0 */
     /* in a gpunn_run: limit of the norm of the scaled gradients over all updates of that group; 0: off */
     float                      clip_norm;
-    int                        clip_group;   /* 0, 1, ... */
-    const gpunn_kernel_update *fused;        /* generated kernel for exactly this update; NULL: none */
-    gpunn_kernel_update_launch fused_launch; /* the same on a GPU; runs after a kernel that sets its numbers */
-    int first, last; /* run->counts [first, last) are its step counts; both 0: its step advances with count 0 */
+    int                        clip_group; /* 0, 1, ... */
+    const gpunn_kernel_update *fused;      /* generated kernel for exactly this update; NULL: none */
+    /* the same on a GPU; runs after a kernel that sets its numbers */
+    gpunn_kernel_update_launch fused_launch;
+    /* run->counts [first, last) are its step counts; both 0: its step advances with count 0 */
+    int first, last;
 };
 
 /* A collective exchange between ranks whose devices communicate themselves. */
@@ -239,9 +254,10 @@ typedef struct gpunn_exchange {
     int     root; /* rank whose values all receive (broadcast), or GPUNN_MEAN: the mean over all ranks */
     /* Number of steps of the run after which the values are complete, or one of the constants below. Never
      * less than in the previous exchange. */
-    int     after;
-    bool    collects;   /* instead: rank `root` alone receives the mean over all ranks */
-    void   *bf16;       /* send a mean as BF16 through this device memory; NULL: as F32. All exchanges share it */
+    int  after;
+    bool collects; /* instead: rank `root` alone receives the mean over all ranks */
+    /* send a mean as BF16 through this device memory; NULL: as F32. All exchanges share it */
+    void   *bf16;
     int64_t bf16_count; /* capacity of bf16, a multiple of 16 */
 } gpunn_exchange;
 enum { GPUNN_MEAN = -1, GPUNN_AFTER_UPDATES = INT32_MAX };
@@ -270,18 +286,22 @@ typedef struct gpunn_kept {
 typedef struct gpunn_run {
     gpunn_step *steps;
     int         step_count;
-    uint64_t    signature; /* changes when a pointer or flag in steps has changed since the last run with this `captured` */
+    /* changes when a pointer or flag in steps has changed since the last run with this `captured` */
+    uint64_t               signature;
     const gpunn_run_state *state;
-    const float           *loss;          /* training: device memory, one float; NULL in evaluation */
-    float                 *loss_gradient; /* F16 training: is set to loss_scale[0], or 1, before the steps; else NULL */
-    const gpunn_update    *updates;       /* if the loss or any of their gradients is not finite, none of them happens */
-    int                    update_count;
+    const float           *loss; /* training: device memory, one float; NULL in evaluation */
+    /* F16 training: is set to loss_scale[0], or 1, before the steps; else NULL */
+    float *loss_gradient;
+    /* if the loss or any of their gradients is not finite, none of them happens */
+    const gpunn_update *updates;
+    int                 update_count;
     /* With the ranks that the device has joined, which are about to do the same. They run in any case; part
      * of signature. */
     const gpunn_exchange *exchanges;
     int                   exchange_count;
-    float *loss_scale; /* F16 training, or skips: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
-    void  *captured;   /* owned by the backend, initially NULL; passed to `forget` when the plan is freed */
+    /* F16 training, or skips: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
+    float *loss_scale;
+    void  *captured; /* owned by the backend, initially NULL; passed to `forget` when the plan is freed */
     /* The training step whose loss or gradient was not finite; 0: before the first one. The backend sets it
      * and is_bad as soon as it knows, perhaps in a later run, or in a run without any work (for a device that
      * has joined ranks: only there). */
@@ -295,29 +315,35 @@ typedef struct gpunn_run {
      * list is in device memory. */
     const gpunn_kept *kept;
     int               kept_count;
-    bool              skips;  /* count a loss or gradient that is not finite in loss_scale[2] instead of reporting it */
-    bool              scales; /* F16: adjust loss_scale[0] by the gradients */
+    /* count a loss or gradient that is not finite in loss_scale[2] instead of reporting it */
+    bool skips;
+    bool scales; /* F16: adjust loss_scale[0] by the gradients */
     /* Backend memory. [0] counts updates of this optimizer, of which this is number `update`; the others
      * count those of one parameter each. NULL: runs cannot be captured. */
     gpunn_count *counts;
     int64_t      update;
     bool         trains; /* training step: state->step has advanced */
-    /* Set by the backend if the program captures the run: it has not run, and its replays count themselves. */
+    /* Set by the backend if the program captures the run: it has not run, and its replays count
+     * themselves. */
     bool captured_only;
-    /* Backend memory, laid out as `counts`: the number of updates that were refused and reported, not skipped.
-     * Each refusal increments all of them. They are subtracted from the step of an update. NULL: no updates. */
+    /* Backend memory, laid out as `counts`: the number of updates that were refused and reported, not
+     * skipped. Each refusal increments all of them. They are subtracted from the step of an update. NULL: no
+     * updates. */
     int64_t *refused;
-    /* A training run: memory in which its steps write gradients of parameters, with fewer than 16 zeros between neighbours. */
+    /* A training run: memory in which its steps write gradients of parameters, with fewer than 16 zeros
+     * between neighbours. */
     const float *gradients;
     int64_t      gradient_count;
-    /* Backend memory; 0: all gradients of an optimizer are finite. Steps without updates leave that there of those that they
-     * write, updates without steps of those that they read, which is_checked spares where it is 0 already. NULL: nobody asks. */
+    /* Backend memory; 0: all gradients of an optimizer are finite. Steps without updates leave that there of
+     * those that they write, updates without steps of those that they read, which is_checked spares where it
+     * is 0 already. NULL: nobody asks. */
     uint64_t *doubt;
     bool      is_checked;
     bool      is_bad; /* set with bad_step */
 } gpunn_run;
 
-/* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are undefined. */
+/* Counts of each kind of number, and sums over the finite ones. If there are none, min and max are
+ * undefined. */
 typedef struct gpunn_value_sums {
     double finite, zeros, nans, infinities, sum, squares, min, max;
 } gpunn_value_sums;
@@ -330,8 +356,9 @@ typedef struct gpunn_backend_info {
     bool              half;        /* supports F16 values */
     bool              bf16;        /* supports BF16 values too */
     bool              merged_norm; /* BATCH_NORM in training can fuse a residual and a relu */
-    int               alignment;   /* required alignment of user-owned memory in bytes; 0: that of its elements */
-    uint64_t          identity;    /* GPU: unique number among all GPUs of all machines; 0: none */
+    /* required alignment of user-owned memory in bytes; 0: that of its elements */
+    int      alignment;
+    uint64_t identity; /* GPU: unique number among all GPUs of all machines; 0: none */
 } gpunn_backend_info;
 
 struct gpunn_backend {
@@ -358,7 +385,8 @@ struct gpunn_backend {
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
     /* Device to device: `count` pixels of images one after another. */
-    gpunn_status (*normalize)(void *context, float *to, const uint8_t *from, int64_t count, const gpunn_pixels *pixels);
+    gpunn_status (*normalize)(void *context, float *to, const uint8_t *from, int64_t count,
+                              const gpunn_pixels *pixels);
     gpunn_status (*synchronize)(void *context);
     /* Called once per step of a new plan. It checks support and sets saved_bytes (forward), workspace_bytes
      * and cache_bytes. Data pointers are NULL if absent and not yet valid if present, so test them against
@@ -373,9 +401,10 @@ struct gpunn_backend {
                                gpunn_value_sums parts[GPUNN_SUM_PARTS]);
     /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
     gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
-    /* Device to device, in the order of the calls. dtypes: F32 or, for backends with info.half, F16 and BF16. */
-    gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                            int64_t count);
+    /* Device to device, in the order of the calls. dtypes: F32 or, for backends with info.half, F16 and
+     * BF16. */
+    gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from,
+                            gpunn_dtype from_dtype, int64_t count);
     /* Whether channels_last values are faster in a run with convolutions of a precision other than F32.
      * elements is the size of the largest convolution result. NULL: never. If so, convolutions, batch_norm,
      * pools and elementwise ops receive them: all rank-4 values of a step. Weights of convolutions and their
@@ -404,14 +433,16 @@ struct gpunn_backend {
      * at most timeout seconds; from then on so does every wait for the device. A device joins one group at a
      * time. */
     gpunn_status (*ranks_id)(void *context, char id[GPUNN_RANKS_ID]);
-    gpunn_status (*ranks_join)(void *context, const char id[GPUNN_RANKS_ID], int rank, int size, double timeout);
+    gpunn_status (*ranks_join)(void *context, const char id[GPUNN_RANKS_ID], int rank, int size,
+                               double timeout);
     /* after `forget` of all runs that exchange; waits: wait for the other ranks */
     void (*ranks_leave)(void *context, bool waits);
     gpunn_status (*exchange)(void *context, const gpunn_exchange *exchanges, int count);
     /* Sentence about the last failure: what is wrong and how to fix it. The core prepends op, layer and
      * shapes. */
     const char *(*error)(void *context);
-    /* Whether `count` floats are finite, for backends without execute. NULL: each update uses sum_of_squares. */
+    /* Whether `count` floats are finite, for backends without execute. NULL: each update uses
+     * sum_of_squares. */
     bool (*finite)(void *context, const float *values, int64_t count);
 };
 

@@ -2,7 +2,7 @@
 #define GPUNN__API_BUILDERS_H
 #include "api/ops.h"
 
-/* ==== >>builders ====================================================================================================== *
+/* ==== >>builders ========================================================================================= *
  * Builders append a node to the model of their operands and return its value. They return NULL on an error,
  * or if an operand is NULL; in the second case the first error is kept. Operands belong to one model and are
  * F32 unless stated otherwise. A value has no name until gpunn_set_name. Builders are not thread-safe per
@@ -98,7 +98,8 @@ GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor
 /* Formulas made of the ops above, with torch's names (GPUNN__FORMULAS in >>graph/arguments). */
 GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd);
 GPUNN_API gpunn_tensor *gpunn_threshold(gpunn_tensor *x, float threshold, float value);
-GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps); /* x is clamped to eps .. 1 - eps; eps < 0: not clamped */
+/* x is clamped to eps .. 1 - eps; eps < 0: not clamped */
+GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps);
 GPUNN_API gpunn_tensor *gpunn_tan(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_ceil(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_round(gpunn_tensor *x);
@@ -115,7 +116,8 @@ GPUNN_API gpunn_tensor *gpunn_isnan(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isinf(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isfinite(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_xlogy(gpunn_tensor *x, gpunn_tensor *y);
-GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y); /* x / y rounded towards 0; no gradient */
+/* x / y rounded towards 0; no gradient */
+GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y);
 
 /* Builds the nodes of a formula in the language of the op tables. The operands broadcast.
  * Names: x, y, z (args 0 to 2) or x0 to x7, and the constant pi. Operators: + - * / **, < <= > >= == !=
@@ -131,14 +133,16 @@ GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y); /*
  * float(y))". If a number decides a condition, as in "x if 1 else y", the branch not taken adds no nodes. */
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count);
 
-/* -- layers: parameters are named name.weight, name.bias, ... as in torch.nn; name must be unique, "" or NULL is an error -- */
+/* -- layers: parameters are named name.weight, name.bias, ... as in torch.nn; name must be unique, "" or NULL
+ * is an error -- */
 
 typedef struct gpunn_linear_args {
-    int           args_;
-    int           out_features;
-    bool          no_bias;
-    gpunn_tensor *weight; /* existing parameter [out, in], e.g. of another layer, instead of a new one; also sets out_features */
-    gpunn_tensor *bias;   /* existing parameter [out], instead of a new one */
+    int  args_;
+    int  out_features;
+    bool no_bias;
+    /* existing parameter [out, in], e.g. of another layer, instead of a new one; also sets out_features */
+    gpunn_tensor *weight;
+    gpunn_tensor *bias; /* existing parameter [out], instead of a new one */
 } gpunn_linear_args;
 /* y = x weight^T + bias. x [..., in] -> [..., out]; weight [out, in], bias [out]. The gradient of a shared
  * weight is the sum over all layers that read it. */
@@ -153,17 +157,22 @@ typedef struct gpunn_bilinear_args {
 /* torch.nn.Bilinear: output o of each row is x1 W_o x2 + bias_o. x1 [..., in1] and x2 [..., in2] have the
  * same number of rows -> [..., out]; weight [out, in1, in2], bias [out]. It stores the products of all pairs,
  * rows * in1 * in2 values. */
-GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name, gpunn_bilinear_args args);
+GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name,
+                                        gpunn_bilinear_args args);
 #define gpunn_bilinear(x1, x2, ...) gpunn_bilinear_((x1), (x2), GPUNN_NAMED(gpunn_bilinear_args, __VA_ARGS__))
 
 typedef struct gpunn_conv_args {
     int args_;
-    int out_channels, kernel_size, stride, padding, dilation, groups;               /* the same along all axes ... */
-    int output_padding;                                                             /* transposed convolutions only */
-    int kernel_shape[3], strides[3], paddings[3], dilations[3], output_paddings[3]; /* ... or one per spatial axis, where not 0 */
-    bool          no_bias;
-    gpunn_tensor *weight; /* tensor of the weight's shape, computed or another layer's, instead of a new parameter */
-    gpunn_tensor *bias;   /* existing parameter [out], instead of a new one */
+    /* the same along all axes ... */
+    int out_channels, kernel_size, stride, padding, dilation, groups;
+    /* transposed convolutions only */
+    int output_padding;
+    /* ... or one per spatial axis, where not 0 */
+    int  kernel_shape[3], strides[3], paddings[3], dilations[3], output_paddings[3];
+    bool no_bias;
+    /* tensor of the weight's shape, computed or another layer's, instead of a new parameter */
+    gpunn_tensor *weight;
+    gpunn_tensor *bias; /* existing parameter [out], instead of a new one */
     /* Padding after each axis; default: the padding before it (padding, paddings). If they differ, a
      * gpunn_pad comes first. Not for transposed convolutions. */
     int padding_end, paddings_end[3];
@@ -193,8 +202,9 @@ typedef struct gpunn_pool_args {
     int  kernel_size, stride, padding;             /* default of stride: the kernel size */
     int  kernel_shape[3], strides[3], paddings[3]; /* one per spatial axis, where not 0 */
     bool ceil_mode, count_exclude_pad;             /* count_exclude_pad: average over real elements only */
-    int  padding_end, paddings_end[3]; /* Padding after each axis; default: the padding before it (padding, paddings). */
-    int  dilation, dilations[3];       /* max_pool: distance between the cells of a window, default 1 */
+    /* Padding after each axis; default: the padding before it (padding, paddings). */
+    int padding_end, paddings_end[3];
+    int dilation, dilations[3]; /* max_pool: distance between the cells of a window, default 1 */
 } gpunn_pool_args;
 /* Pooling. x [n, c, l] (1d), [n, c, h, w] (2d) or [n, c, d, h, w] (3d). The maximum pads with -inf and
  * propagates NaN; its gradient goes to the first maximum. With ceil_mode, a window that starts in the padding
@@ -239,12 +249,17 @@ GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, in
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w);
 
 typedef enum gpunn_grid_mode { GPUNN_GRID_BILINEAR = 0, GPUNN_GRID_NEAREST } gpunn_grid_mode;
-typedef enum gpunn_grid_padding { GPUNN_GRID_ZEROS = 0, GPUNN_GRID_BORDER, GPUNN_GRID_REFLECTION } gpunn_grid_padding;
+typedef enum gpunn_grid_padding {
+    GPUNN_GRID_ZEROS = 0,
+    GPUNN_GRID_BORDER,
+    GPUNN_GRID_REFLECTION
+} gpunn_grid_padding;
 typedef struct gpunn_grid_args {
     int                args_;
     gpunn_grid_mode    mode; /* BILINEAR is trilinear in volumes */
     gpunn_grid_padding padding_mode;
-    bool               align_corners; /* true: -1 and 1 are the centres of the outermost cells; false: their outer edges */
+    /* true: -1 and 1 are the centres of the outermost cells; false: their outer edges */
+    bool align_corners;
 } gpunn_grid_args;
 /* torch.nn.functional.grid_sample: the values of x at the points of grid. x [n, c, h, w], grid [n, oh, ow, 2]
  * -> [n, c, oh, ow]; x [n, c, d, h, w], grid [n, od, oh, ow, 3] -> [n, c, od, oh, ow]. A point is (x, y) or
@@ -267,7 +282,8 @@ typedef struct gpunn_roi_args {
     int   output_size;     /* bins along both axes ... */
     int   output_shape[3]; /* ... or along height, then width, where not 0 */
     float spatial_scale;   /* cells of x per unit of the boxes, default 1 */
-    int   sampling_ratio;  /* samples along each axis of a bin; 0: the number of cells it covers, rounded up */
+    /* samples along each axis of a bin; 0: the number of cells it covers, rounded up */
+    int sampling_ratio;
     /* true: a cell's centre is half a cell from its corner; false: it is the corner, and a box is at least
      * one cell */
     bool aligned;
@@ -285,7 +301,8 @@ typedef enum gpunn_interpolate_mode {
     GPUNN_INTERPOLATE_NEAREST_EXACT,
     GPUNN_INTERPOLATE_LINEAR, /* bilinear in images, trilinear in volumes */
     GPUNN_INTERPOLATE_AREA,   /* adaptive_avg_pool */
-    GPUNN_INTERPOLATE_CUBIC   /* torch's bicubic, images only: Keys's kernel with a = -0.75, not antialiased */
+    /* torch's bicubic, images only: Keys's kernel with a = -0.75, not antialiased */
+    GPUNN_INTERPOLATE_CUBIC
 } gpunn_interpolate_mode;
 typedef struct gpunn_interpolate_args {
     int args_;
@@ -294,7 +311,8 @@ typedef struct gpunn_interpolate_args {
     double                 scale_factor;     /* the same along all axes ... */
     double                 scale_factors[3]; /* ... or one per spatial axis, where not 0 */
     gpunn_interpolate_mode mode;
-    bool align_corners; /* LINEAR, CUBIC: true keeps the centres of the outermost cells in place; false keeps their outer edges */
+    /* LINEAR, CUBIC: true keeps the centres of the outermost cells in place; false keeps their outer edges */
+    bool align_corners;
 } gpunn_interpolate_args;
 /* torch.nn.functional.interpolate, nn.Upsample. x [n, c, l], [n, c, h, w] or [n, c, d, h, w]. A non-zero
  * scale_factor determines where results lie in x, even if size is set too; otherwise the sizes do. */
@@ -308,7 +326,8 @@ typedef struct gpunn_batch_norm_args {
     bool  no_affine;
     /* in training, statistics over the batches of all ranks the model is distributed to: gpunn_distribute */
     bool sync;
-    bool no_running_stats; /* torch's track_running_stats = False: batch statistics in evaluation too; not with sync */
+    /* torch's track_running_stats = False: batch statistics in evaluation too; not with sync */
+    bool no_running_stats;
 } gpunn_batch_norm_args;
 /* Batch normalisation. x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d). Parameters
  * weight, bias [c]; buffers running_mean, running_var (unbiased) [c]. A training step over one value per
@@ -346,12 +365,18 @@ typedef struct gpunn_instance_norm_args {
  * d, h, w] (3d). With track_running_stats it has the buffers running_mean, running_var [c], as batch_norm.
  * Training moves them towards the means over n of each sample's mean and unbiased variance; evaluation uses
  * them. */
-GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
-#define gpunn_instance_norm1d(x, ...) gpunn_instance_norm1d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
-GPUNN_API gpunn_tensor *gpunn_instance_norm2d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
-#define gpunn_instance_norm2d(x, ...) gpunn_instance_norm2d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
-GPUNN_API gpunn_tensor *gpunn_instance_norm3d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
-#define gpunn_instance_norm3d(x, ...) gpunn_instance_norm3d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name,
+                                               gpunn_instance_norm_args args);
+#define gpunn_instance_norm1d(x, ...) \
+    gpunn_instance_norm1d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_instance_norm2d_(gpunn_tensor *x, const char *name,
+                                               gpunn_instance_norm_args args);
+#define gpunn_instance_norm2d(x, ...) \
+    gpunn_instance_norm2d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_instance_norm3d_(gpunn_tensor *x, const char *name,
+                                               gpunn_instance_norm_args args);
+#define gpunn_instance_norm3d(x, ...) \
+    gpunn_instance_norm3d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
 
 typedef struct gpunn_layer_norm_args {
     int   args_;
@@ -374,7 +399,8 @@ typedef struct gpunn_local_response_norm_args {
 /* x / (k + alpha * m)^beta. x [n, c, ...]; m is the mean of x^2 over the `size` channels around each one,
  * size / 2 of them before it. Channels out of range count as 0. There are no parameters. */
 GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_response_norm_args args);
-#define gpunn_local_response_norm(...) gpunn_local_response_norm_(GPUNN_NAMED(gpunn_local_response_norm_args, __VA_ARGS__))
+#define gpunn_local_response_norm(...) \
+    gpunn_local_response_norm_(GPUNN_NAMED(gpunn_local_response_norm_args, __VA_ARGS__))
 
 typedef struct gpunn_embedding_args {
     int args_;
@@ -389,7 +415,8 @@ typedef struct gpunn_embedding_args {
  * [num_embeddings, embedding_dim] starts as N(0, 1). A token outside 0 .. num_embeddings - 1 fails the run
  * with GPUNN_ERR_ARGUMENT on the CPU; on a GPU its row is NaN. */
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args);
-#define gpunn_embedding(tokens, ...) gpunn_embedding_((tokens), GPUNN_NAMED(gpunn_embedding_args, __VA_ARGS__))
+#define gpunn_embedding(tokens, ...) \
+    gpunn_embedding_((tokens), GPUNN_NAMED(gpunn_embedding_args, __VA_ARGS__))
 
 typedef struct gpunn_rnn_args {
     int  args_;
@@ -404,9 +431,10 @@ typedef struct gpunn_rnn_args {
     bool states;
     /* Each run continues from the state in which the previous one ended, in training too. No gradient flows
      * between runs. h_0 and, for lstm, c_0 are states name.h and name.c. n must be fixed. */
-    bool           stateful;
-    float          dropout;    /* between layers */
-    gpunn_tensor  *h_0, *c_0;  /* [num_layers * directions, n, hidden_size; h_0: or proj_size]; NULL: 0. c_0: lstm */
+    bool  stateful;
+    float dropout; /* between layers */
+    /* [num_layers * directions, n, hidden_size; h_0: or proj_size]; NULL: 0. c_0: lstm */
+    gpunn_tensor  *h_0, *c_0;
     gpunn_tensor  *lengths;    /* I64 or I32 [n]: number of steps of each sequence, 1 to length; NULL: all */
     gpunn_tensor **h_n, **c_n; /* receive the final states, in the shapes of h_0 and c_0. c_n: lstm */
     /* Weights of another layer, instead of new parameters; name may be NULL. The order is, for each layer and
@@ -430,12 +458,13 @@ GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_
 #define gpunn_lstm(x, ...) gpunn_lstm_((x), GPUNN_NAMED(gpunn_rnn_args, __VA_ARGS__))
 #define gpunn_gru(x, ...) gpunn_gru_((x), GPUNN_NAMED(gpunn_rnn_args, __VA_ARGS__))
 typedef struct gpunn_cell_args {
-    int                  args_;
-    int                  hidden_size;
-    bool                 relu, no_bias; /* relu: as in gpunn_rnn_args */
-    gpunn_tensor        *h, *c;         /* [n, hidden_size]; NULL: 0. c: lstm */
-    gpunn_tensor       **c_n;           /* receives the new c: lstm */
-    gpunn_tensor *const *weights; /* weights of another cell instead of new parameters, in the order below; name may be NULL */
+    int            args_;
+    int            hidden_size;
+    bool           relu, no_bias; /* relu: as in gpunn_rnn_args */
+    gpunn_tensor  *h, *c;         /* [n, hidden_size]; NULL: 0. c: lstm */
+    gpunn_tensor **c_n;           /* receives the new c: lstm */
+    /* weights of another cell instead of new parameters, in the order below; name may be NULL */
+    gpunn_tensor *const *weights;
 } gpunn_cell_args;
 /* One step of a recurrent layer. x [n, features] -> the new h [n, hidden_size]. As torch.nn.RNNCell, LSTMCell
  * and GRUCell, with their parameters weight_ih, weight_hh, bias_ih, bias_hh. */
@@ -464,9 +493,10 @@ GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper);
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init);
 
 /* -- shapes -- */
-GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape); /* GPUNN_BATCH * k where the batch goes */
-GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x);                    /* [n, ...] -> [n, rest] */
-GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order);  /* y.dim[i] = x.dim[order[i]] */
+/* GPUNN_BATCH * k where the batch goes */
+GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape);
+GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x);                   /* [n, ...] -> [n, rest] */
+GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order); /* y.dim[i] = x.dim[order[i]] */
 GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis);
 /* x[start:end:step] along one axis, as in Python. step >= 1; the axis may not be GPUNN_BATCH. end
  * GPUNN_END_OF_AXIS: to the end. */
@@ -476,10 +506,16 @@ GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, in
 /* What padding fills in on an axis of n elements. REFLECT mirrors the axis at its ends without repeating them
  * (up to n - 1 on each side). REPLICATE repeats the end elements. CIRCULAR continues at the other end (up to
  * n). */
-typedef enum gpunn_pad_mode { GPUNN_PAD_CONSTANT = 0, GPUNN_PAD_REFLECT, GPUNN_PAD_REPLICATE, GPUNN_PAD_CIRCULAR } gpunn_pad_mode;
+typedef enum gpunn_pad_mode {
+    GPUNN_PAD_CONSTANT = 0,
+    GPUNN_PAD_REFLECT,
+    GPUNN_PAD_REPLICATE,
+    GPUNN_PAD_CIRCULAR
+} gpunn_pad_mode;
 typedef struct gpunn_pad_args {
-    int            args_;
-    int64_t        before[GPUNN_MAX_RANK], after[GPUNN_MAX_RANK]; /* per axis of x, >= 0; 0 along GPUNN_BATCH */
+    int args_;
+    /* per axis of x, >= 0; 0 along GPUNN_BATCH */
+    int64_t        before[GPUNN_MAX_RANK], after[GPUNN_MAX_RANK];
     gpunn_pad_mode mode;
     float          value; /* CONSTANT only */
 } gpunn_pad_args;
@@ -510,7 +546,8 @@ typedef enum gpunn_indexing { GPUNN_INDEXING_IJ = 0, GPUNN_INDEXING_XY } gpunn_i
 /* torch.meshgrid: expands 1 to 8 F32 coordinates [n0], [n1], ... to as many grids [n0, n1, ...]. grids[i] has
  * the values of coordinates[i] along axis i. XY: [n1, n0, ...], axes 0 and 1 exchanged. On an error all grids
  * are NULL. */
-GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int count, gpunn_indexing indexing, gpunn_tensor **grids);
+GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int count, gpunn_indexing indexing,
+                                      gpunn_tensor **grids);
 /* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere. An index that is no class
  * gives all 0. */
 GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
@@ -532,19 +569,22 @@ GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencie
 GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins);
 GPUNN_API gpunn_tensor *gpunn_spherical_harmonics_encoding(gpunn_tensor *x, int degree);
 typedef struct gpunn_hash_grid_args {
-    int   args_;
-    int   n_levels, n_features_per_level; /* 16, at most 32; 2, at most 8 */
-    int   log2_hashmap_size;              /* log2 of the most rows of a level, 4 to 28, default 19 */
-    int   base_resolution;                /* cells along each axis of the first level, default 16 */
-    float per_level_scale;                /* factor of the cells from one level to the next, at least 1, default 2 */
+    int args_;
+    int n_levels, n_features_per_level; /* 16, at most 32; 2, at most 8 */
+    int log2_hashmap_size;              /* log2 of the most rows of a level, 4 to 28, default 19 */
+    int base_resolution;                /* cells along each axis of the first level, default 16 */
+    /* factor of the cells from one level to the next, at least 1, default 2 */
+    float per_level_scale;
 } gpunn_hash_grid_args;
 /* Multi-resolution hash encoding (Mueller et al. 2022) of points x [..., d] in 0 to 1, d 2 or 3. In each
  * level the rows of weight at the corners of the point's cell are interpolated: [..., n_levels *
  * n_features_per_level]. weight [rows, n_features_per_level] starts as U(-1e-4, 1e-4) and holds the levels
  * one after another. Rows, hash and resolutions equal tiny-cuda-nn's, so its weights fit. Points outside get
  * the rows their hash gives. The gradients of both operands are the same in every run. */
-GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name, gpunn_hash_grid_args args);
-#define gpunn_hash_grid_encoding(x, ...) gpunn_hash_grid_encoding_((x), GPUNN_NAMED(gpunn_hash_grid_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name,
+                                                  gpunn_hash_grid_args args);
+#define gpunn_hash_grid_encoding(x, ...) \
+    gpunn_hash_grid_encoding_((x), GPUNN_NAMED(gpunn_hash_grid_args, __VA_ARGS__))
 /* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three. index is I64 or I32 of x's rank;
  * along the other axes it is not larger than x. An index outside x's axis behaves like a bad token of
  * gpunn_embedding. Ops that only copy (reshape, permute, concat, slice, pad with a constant, expand, tile,
@@ -556,7 +596,8 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
  * outside x's axis behaves as in gpunn_gather. */
 GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
 /* torch.scatter: the same, but src replaces the element. If several indices name one place, the last along
- * the axis wins and alone gets the gradient (torch leaves both open). x and src may be integers of one dtype. */
+ * the axis wins and alone gets the gradient (torch leaves both open). x and src may be integers of one
+ * dtype. */
 GPUNN_API gpunn_tensor *gpunn_scatter(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
 /* torch.index_select: the slices of x along an axis that index [count], I64 or I32, names. */
 GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tensor *index);
@@ -603,13 +644,17 @@ GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal);
 GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset);
 /* x, but `value` where mask is not 0. mask broadcasts to x; value may be infinite. */
 GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value);
-GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
+/* between F32, I64, I32, U8, BOOL; no gradient */
+GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype);
 
-/* -- reductions: keepdim keeps each axis with size 1; sums of integers are I64, extremes and products keep their dtype -- */
+/* -- reductions: keepdim keeps each axis with size 1; sums of integers are I64, extremes and products keep
+ * their dtype -- */
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
-GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amax: ties share the gradient */
-GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amin: ties share the gradient */
+/* torch.amax: ties share the gradient */
+GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
+/* torch.amin: ties share the gradient */
+GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 /* Variance and standard deviation: the sum of squared distances from the mean, divided by count - correction,
  * and its root. torch's default correction is 1. A correction other than 0 needs a count that does not vary.
  * The gradient of the root at 0 is 0. */
@@ -643,12 +688,15 @@ GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim); /
 GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first minimum */
 /* torch.max(x, dim) and torch.min(x, dim): returns the values. *indices (may be NULL) receives their places,
  * as in gpunn_argmax and gpunn_argmin; the gradient goes there. */
-GPUNN_API gpunn_tensor *gpunn_max_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices);
-GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices);
+GPUNN_API gpunn_tensor *gpunn_max_with_indices(gpunn_tensor *x, int axis, bool keepdim,
+                                               gpunn_tensor **indices);
+GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool keepdim,
+                                               gpunn_tensor **indices);
 /* The k largest in falling order, or the k smallest in rising order. Among ties the first come first; NaN is
  * above all numbers. *indices (may be NULL) receives their places, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices);
-GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest); /* only the indices */
+/* only the indices */
+GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest);
 /* Sorts an axis whose size does not vary, in the order of gpunn_topk; it is stable. */
 GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices);
 GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending); /* only the indices */
@@ -697,8 +745,8 @@ GPUNN_API gpunn_tensor *gpunn_assign_(gpunn_tensor *state, gpunn_tensor *value, 
  * shape, except that its size m along the axis is at most the state's (GPUNN_BATCH is allowed). position is
  * I64 or I32: one number or, along an axis other than 0, one for each sample of axis 0. A position that does
  * not fit is GPUNN_ERR_ARGUMENT on the CPU; a GPU leaves that sample unchanged. */
-GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_tensor *position, gpunn_tensor *value,
-                                         gpunn_assign_args args);
+GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_tensor *position,
+                                         gpunn_tensor *value, gpunn_assign_args args);
 #define gpunn_assign_at(state, axis, position, ...) \
     gpunn_assign_at_((state), (axis), (position), GPUNN_NAMED(gpunn_assign_args, __VA_ARGS__))
 
@@ -707,12 +755,13 @@ typedef struct gpunn_sample_args {
     int   args_;
     float temperature; /* default 1; GPUNN_ZERO: always the likeliest class, and draw may be NULL */
     int   top_k;       /* keeps the top_k likeliest classes; 0: all */
-    float top_p;       /* keeps the fewest of these that together have this share of their probability; default 1 */
+    /* keeps the fewest of these that together have this share of their probability; default 1 */
+    float top_p;
 } gpunn_sample_args;
 /* Draws a class for each row of logits [n, classes] -> I64 [n], with probabilities softmax(logits /
  * temperature). draw F32 [n], in [0, 1), decides: 0 gives the likeliest class. The same number gives the same
- * class on every device. Among equal logits the first comes first. A class that is 2^33 times less likely than
- * the likeliest is never drawn. If the largest logit is infinite, or one is NaN, the first such class is
+ * class on every device. Among equal logits the first comes first. A class that is 2^33 times less likely
+ * than the likeliest is never drawn. If the largest logit is infinite, or one is NaN, the first such class is
  * drawn. At most 2^32 - 1 classes. No gradient. */
 GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args);
 #define gpunn_sample(logits, ...) gpunn_sample_((logits), GPUNN_NAMED(gpunn_sample_args, __VA_ARGS__))
@@ -723,11 +772,12 @@ typedef struct gpunn_attention_args {
     /* [n, heads, l, s], broadcast over axes of 1 or missing ones. BOOL: true takes part; F32: added; no
      * gradient */
     gpunn_tensor *mask;
-    bool          is_causal;  /* row i sees keys 0 .. i only; combined with mask if both are set */
-    float         dropout_p;  /* dropout of the attention weights, in training */
-    float         scale;      /* default 1 / sqrt(e) */
-    bool          enable_gqa; /* k and v have kv_heads, a divisor of heads; each serves heads / kv_heads neighbouring heads */
-    bool          heads_last; /* all values are [n, l, heads, e] instead of [n, heads, l, e] */
+    bool          is_causal; /* row i sees keys 0 .. i only; combined with mask if both are set */
+    float         dropout_p; /* dropout of the attention weights, in training */
+    float         scale;     /* default 1 / sqrt(e) */
+    /* k and v have kv_heads, a divisor of heads; each serves heads / kv_heads neighbouring heads */
+    bool enable_gqa;
+    bool heads_last; /* all values are [n, l, heads, e] instead of [n, heads, l, e] */
     /* Number of valid keys, 0 to s, I64 or I32, one for all samples or [n]. With is_causal the rows of q are
      * the last of them: row i sees keys 0 .. length - l + i. NULL: all keys, and rows start at 0. */
     gpunn_tensor *lengths;
@@ -746,52 +796,60 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     gpunn_scaled_dot_product_attention_((q), (k), GPUNN_NAMED(gpunn_attention_args, __VA_ARGS__))
 
 typedef struct gpunn_rotary_args {
-    int           args_;
-    float         theta;       /* default 10000 */
-    int           dims;        /* number of first features of each head that rotate, even; 0: all */
-    bool          interleaved; /* pairs are features 2 i and 2 i + 1 (GPT-J) instead of i and i + dims / 2 (Llama, NeoX) */
+    int   args_;
+    float theta; /* default 10000 */
+    int   dims;  /* number of first features of each head that rotate, even; 0: all */
+    /* pairs are features 2 i and 2 i + 1 (GPT-J) instead of i and i + dims / 2 (Llama, NeoX) */
+    bool          interleaved;
     bool          heads_last;  /* x is [n, l, heads, e] instead of [n, heads, l, e] */
     gpunn_tensor *frequencies; /* [dims / 2], replaces theta's: those of Llama 3.1 or of a longer context */
 } gpunn_rotary_args;
 /* Rotary positions (RoFormer) for queries and for keys: rotates pair i of each row of x by the angle position
  * * theta^(-2 i / dims). positions: I64 or I32 [l] or [n, l], no gradient. Rotate the rows of cached keys
  * before gpunn_assign_at. */
-GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *positions, gpunn_rotary_args args);
-#define gpunn_rotary_embedding(x, ...) gpunn_rotary_embedding_((x), GPUNN_NAMED(gpunn_rotary_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *positions,
+                                                gpunn_rotary_args args);
+#define gpunn_rotary_embedding(x, ...) \
+    gpunn_rotary_embedding_((x), GPUNN_NAMED(gpunn_rotary_args, __VA_ARGS__))
 
 typedef struct gpunn_multi_head_attention_args {
-    int            args_;
-    int            num_heads;
-    float          dropout;          /* dropout of the attention weights, in training */
-    bool           batch_first;      /* all tensors are [n, rows, e], the faster layout; else [rows, n, e] */
-    gpunn_tensor  *key_padding_mask; /* [n, s], BOOL: true is ignored (as in torch.nn); F32: added */
-    gpunn_tensor  *attn_mask;        /* [l, s] or [n heads, l, s]; values as key_padding_mask */
-    bool           is_causal;        /* row i sees keys 0 .. i only */
-    gpunn_tensor **weights;          /* receives the probabilities, [n, l, s], averaged over heads; NULL: not computed */
-    bool           head_weights;     /* weights are those of each head, [n, heads, l, s]; torch's average_attn_weights=False */
+    int           args_;
+    int           num_heads;
+    float         dropout;          /* dropout of the attention weights, in training */
+    bool          batch_first;      /* all tensors are [n, rows, e], the faster layout; else [rows, n, e] */
+    gpunn_tensor *key_padding_mask; /* [n, s], BOOL: true is ignored (as in torch.nn); F32: added */
+    gpunn_tensor *attn_mask;        /* [l, s] or [n heads, l, s]; values as key_padding_mask */
+    bool          is_causal;        /* row i sees keys 0 .. i only */
+    /* receives the probabilities, [n, l, s], averaged over heads; NULL: not computed */
+    gpunn_tensor **weights;
+    /* weights are those of each head, [n, heads, l, s]; torch's average_attn_weights=False */
+    bool head_weights;
 } gpunn_multi_head_attention_args;
 /* torch.nn.MultiheadAttention of query [.., e], key, value. The parameters are name.in_proj_weight [3 e, e],
  * in_proj_bias, out_proj.weight and out_proj.bias. If key or value has another size, q_proj_weight,
  * k_proj_weight and v_proj_weight replace in_proj_weight.
  * .weights (torch's need_weights=True) costs an extra product and n heads l s floats, which the result does
  * not need. The weights are those before dropout, and NaN in a row that sees no key. */
-GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key, gpunn_tensor *value, const char *name,
+GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key,
+                                                    gpunn_tensor *value, const char *name,
                                                     gpunn_multi_head_attention_args args);
 #define gpunn_multi_head_attention(query, key, value, ...) \
-    gpunn_multi_head_attention_((query), (key), (value), GPUNN_NAMED(gpunn_multi_head_attention_args, __VA_ARGS__))
+    gpunn_multi_head_attention_((query), (key), (value),   \
+                                GPUNN_NAMED(gpunn_multi_head_attention_args, __VA_ARGS__))
 
 typedef struct gpunn_transformer_args {
-    int           args_;
-    int           nhead;
-    int           num_layers;      /* layers of a stack, default 6 */
-    int           dim_feedforward; /* default 2048 */
-    float         dropout;         /* everywhere, default 0.1; GPUNN_ZERO: none */
-    bool          gelu;            /* activation gelu instead of relu */
-    float         layer_norm_eps;  /* 1e-5 */
-    bool          batch_first;     /* [n, rows, e] instead of [rows, n, e] */
-    bool          norm_first;
-    bool          norm;                    /* stack: a layer_norm at its end */
-    gpunn_tensor *mask;                    /* torch's src_mask or tgt_mask; masks as in gpunn_multi_head_attention */
+    int   args_;
+    int   nhead;
+    int   num_layers;      /* layers of a stack, default 6 */
+    int   dim_feedforward; /* default 2048 */
+    float dropout;         /* everywhere, default 0.1; GPUNN_ZERO: none */
+    bool  gelu;            /* activation gelu instead of relu */
+    float layer_norm_eps;  /* 1e-5 */
+    bool  batch_first;     /* [n, rows, e] instead of [rows, n, e] */
+    bool  norm_first;
+    bool  norm; /* stack: a layer_norm at its end */
+    /* torch's src_mask or tgt_mask; masks as in gpunn_multi_head_attention */
+    gpunn_tensor *mask;
     gpunn_tensor *key_padding_mask;        /* torch's src_key_padding_mask or tgt_key_padding_mask */
     bool          is_causal;               /* for src or tgt */
     gpunn_tensor *memory_mask;             /* decoder only */
@@ -800,17 +858,20 @@ typedef struct gpunn_transformer_args {
 /* torch.nn.TransformerEncoderLayer and TransformerDecoderLayer. Below `name` the parameters have torch's
  * names: self_attn, multihead_attn, linear1, linear2, norm1 to norm3. Stacks of them: name.layers.0 ...,
  * name.norm. */
-GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name, gpunn_transformer_args args);
-GPUNN_API gpunn_tensor *gpunn_transformer_decoder_layer_(gpunn_tensor *tgt, gpunn_tensor *memory, const char *name,
+GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name,
                                                          gpunn_transformer_args args);
-GPUNN_API gpunn_tensor *gpunn_transformer_encoder_(gpunn_tensor *src, const char *name, gpunn_transformer_args args);
+GPUNN_API gpunn_tensor *gpunn_transformer_decoder_layer_(gpunn_tensor *tgt, gpunn_tensor *memory,
+                                                         const char *name, gpunn_transformer_args args);
+GPUNN_API gpunn_tensor *gpunn_transformer_encoder_(gpunn_tensor *src, const char *name,
+                                                   gpunn_transformer_args args);
 GPUNN_API gpunn_tensor *gpunn_transformer_decoder_(gpunn_tensor *tgt, gpunn_tensor *memory, const char *name,
                                                    gpunn_transformer_args args);
 #define gpunn_transformer_encoder_layer(src, ...) \
     gpunn_transformer_encoder_layer_((src), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
 #define gpunn_transformer_decoder_layer(tgt, memory, ...) \
     gpunn_transformer_decoder_layer_((tgt), (memory), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
-#define gpunn_transformer_encoder(src, ...) gpunn_transformer_encoder_((src), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
+#define gpunn_transformer_encoder(src, ...) \
+    gpunn_transformer_encoder_((src), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
 #define gpunn_transformer_decoder(tgt, memory, ...) \
     gpunn_transformer_decoder_((tgt), (memory), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
 
@@ -825,14 +886,16 @@ typedef enum gpunn_reduction {
 typedef struct gpunn_loss_args {
     int             args_;
     gpunn_reduction reduction;
-    float           delta;        /* huber: default 1 */
-    float           beta;         /* smooth_l1: default 1; GPUNN_ZERO makes it l1 */
-    gpunn_tensor   *weight;       /* bce, bce_with_logits: factor of each element, broadcast */
-    gpunn_tensor   *pos_weight;   /* bce_with_logits: factor of the positive part, broadcast */
-    bool            log_target;   /* kl_div */
-    bool            full;         /* gaussian_nll, poisson_nll: include the terms of the density that do not depend on input */
-    float           eps;          /* gaussian_nll: lower bound of var, 1e-6; poisson_nll: added inside the logarithm, 1e-8 */
-    bool            no_log_input; /* poisson_nll: input is the rate itself, not its logarithm */
+    float           delta;      /* huber: default 1 */
+    float           beta;       /* smooth_l1: default 1; GPUNN_ZERO makes it l1 */
+    gpunn_tensor   *weight;     /* bce, bce_with_logits: factor of each element, broadcast */
+    gpunn_tensor   *pos_weight; /* bce_with_logits: factor of the positive part, broadcast */
+    bool            log_target; /* kl_div */
+    /* gaussian_nll, poisson_nll: include the terms of the density that do not depend on input */
+    bool full;
+    /* gaussian_nll: lower bound of var, 1e-6; poisson_nll: added inside the logarithm, 1e-8 */
+    float eps;
+    bool  no_log_input; /* poisson_nll: input is the rate itself, not its logarithm */
 } gpunn_loss_args;
 /* input and target must have one shape; broadcasting is an error. The gradient goes to all operands. mse: (x
  * - t)^2. l1: |x - t|. bce: input in [0, 1], log clamped at -100. kl_div: input holds log-probabilities.
@@ -841,23 +904,29 @@ typedef struct gpunn_loss_args {
 GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
-GPUNN_API gpunn_tensor *gpunn_smooth_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_smooth_l1_loss_(gpunn_tensor *input, gpunn_tensor *target,
+                                              gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_bce_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
-GPUNN_API gpunn_tensor *gpunn_bce_with_logits_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_bce_with_logits_(gpunn_tensor *input, gpunn_tensor *target,
+                                               gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_gaussian_nll_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_tensor *var,
                                                  gpunn_loss_args args);
-GPUNN_API gpunn_tensor *gpunn_poisson_nll_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_poisson_nll_loss_(gpunn_tensor *input, gpunn_tensor *target,
+                                                gpunn_loss_args args);
 #define gpunn_mse_loss(input, ...) gpunn_mse_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_l1_loss(input, ...) gpunn_l1_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_huber_loss(input, ...) gpunn_huber_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
-#define gpunn_smooth_l1_loss(input, ...) gpunn_smooth_l1_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_smooth_l1_loss(input, ...) \
+    gpunn_smooth_l1_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_bce_loss(input, ...) gpunn_bce_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
-#define gpunn_bce_with_logits(input, ...) gpunn_bce_with_logits_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_bce_with_logits(input, ...) \
+    gpunn_bce_with_logits_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_kl_div(input, ...) gpunn_kl_div_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_gaussian_nll_loss(input, target, ...) \
     gpunn_gaussian_nll_loss_((input), (target), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
-#define gpunn_poisson_nll_loss(input, ...) gpunn_poisson_nll_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_poisson_nll_loss(input, ...) \
+    gpunn_poisson_nll_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 
 typedef struct gpunn_ncc_args {
     int   args_;
@@ -885,20 +954,25 @@ typedef struct gpunn_class_loss_args {
  * GPUNN_ERR_ARGUMENT on the CPU; on a GPU the loss is NaN. If all labels are ignored, the gradient is 0 as in
  * torch and the mean is -0 (torch: NaN). By this -0 gpunn_fit and gpunn_evaluate recognise the batch and
  * leave it out of their means. */
-GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args);
-GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args);
-#define gpunn_cross_entropy(logits, ...) gpunn_cross_entropy_((logits), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels,
+                                             gpunn_class_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels,
+                                        gpunn_class_loss_args args);
+#define gpunn_cross_entropy(logits, ...) \
+    gpunn_cross_entropy_((logits), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
 #define gpunn_nll_loss(log_probabilities, ...) \
     gpunn_nll_loss_((log_probabilities), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
 
 typedef struct gpunn_margin_args {
     int             args_;
     gpunn_reduction reduction; /* MEAN, SUM or NONE */
-    float           margin;    /* default 1 for hinge_embedding, multi_margin, triplet; 0 for margin_ranking, cosine_embedding */
+    /* default 1 for hinge_embedding, multi_margin, triplet; 0 for margin_ranking, cosine_embedding */
+    float margin;
     /* triplet: order of the norm, default 2, INFINITY for the maximum; multi_margin: 1 or 2, default 1 */
-    float         p;
-    float         eps;    /* triplet: added to each difference, default 1e-6 */
-    bool          swap;   /* triplet: measures the negative from the anchor or the positive, whichever is nearer to it */
+    float p;
+    float eps; /* triplet: added to each difference, default 1e-6 */
+    /* triplet: measures the negative from the anchor or the positive, whichever is nearer to it */
+    bool          swap;
     gpunn_tensor *weight; /* multi_margin: [classes] */
 } gpunn_margin_args;
 /* torch.nn's losses of these names. Targets are F32, 1 or -1.
@@ -911,19 +985,26 @@ typedef struct gpunn_margin_args {
  * one shape.
  * cosine_embedding: x1 and x2 [n, features], target [n], or all with one axis less; 1 - cosine where target
  * is 1, max(0, cosine - margin) where it is -1. */
-GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
-GPUNN_API gpunn_tensor *gpunn_soft_margin_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
+GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target,
+                                                    gpunn_margin_args args);
+GPUNN_API gpunn_tensor *gpunn_soft_margin_loss_(gpunn_tensor *x, gpunn_tensor *target,
+                                                gpunn_margin_args args);
 GPUNN_API gpunn_tensor *gpunn_margin_ranking_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
                                                    gpunn_margin_args args);
-GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels, gpunn_margin_args args);
-GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_tensor *positive, gpunn_tensor *negative,
-                                                   gpunn_margin_args args);
+GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels,
+                                                 gpunn_margin_args args);
+GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_tensor *positive,
+                                                   gpunn_tensor *negative, gpunn_margin_args args);
 GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
                                                      gpunn_margin_args args);
-#define gpunn_hinge_embedding_loss(x, ...) gpunn_hinge_embedding_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
-#define gpunn_soft_margin_loss(x, ...) gpunn_soft_margin_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
-#define gpunn_margin_ranking_loss(x1, x2, ...) gpunn_margin_ranking_loss_((x1), (x2), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
-#define gpunn_multi_margin_loss(x, ...) gpunn_multi_margin_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+#define gpunn_hinge_embedding_loss(x, ...) \
+    gpunn_hinge_embedding_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+#define gpunn_soft_margin_loss(x, ...) \
+    gpunn_soft_margin_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+#define gpunn_margin_ranking_loss(x1, x2, ...) \
+    gpunn_margin_ranking_loss_((x1), (x2), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+#define gpunn_multi_margin_loss(x, ...) \
+    gpunn_multi_margin_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
 #define gpunn_triplet_margin_loss(anchor, positive, ...) \
     gpunn_triplet_margin_loss_((anchor), (positive), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
 #define gpunn_cosine_embedding_loss(x1, x2, ...) \
@@ -935,9 +1016,10 @@ GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *
 typedef struct gpunn_dice_args {
     int             args_;
     gpunn_reduction reduction; /* MEAN, SUM or NONE */
-    float           smooth;    /* default 1e-5; GPUNN_ZERO: 0 / 0 where neither x nor target has anything of a class */
-    bool            squared;   /* x^2 and target^2 in the denominator */
-    bool            batch;     /* sums over all samples of the batch */
+    /* default 1e-5; GPUNN_ZERO: 0 / 0 where neither x nor target has anything of a class */
+    float smooth;
+    bool  squared; /* x^2 and target^2 in the denominator */
+    bool  batch;   /* sums over all samples of the batch */
 } gpunn_dice_args;
 /* Soft Dice loss, as MONAI's: 1 - (2 sum x target + smooth) / (sum x + sum target + smooth) for each sample
  * and class, summed over the axes after the classes. x: probabilities (gpunn_sigmoid, gpunn_softmax). x and
@@ -957,8 +1039,9 @@ typedef struct gpunn_ctc_args {
  * labels after a target's end; input_lengths and target_lengths [n]. These three are I64 or I32. The gradient
  * is that of the formula. torch's own has exp(log probability) added, which log_softmax's backward removes
  * again. A length or label out of range behaves as in cross_entropy. */
-GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
-                                        gpunn_tensor *target_lengths, gpunn_ctc_args args);
+GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets,
+                                        gpunn_tensor *input_lengths, gpunn_tensor *target_lengths,
+                                        gpunn_ctc_args args);
 #define gpunn_ctc_loss(log_probabilities, targets, input_lengths, ...) \
     gpunn_ctc_loss_((log_probabilities), (targets), (input_lengths), GPUNN_NAMED(gpunn_ctc_args, __VA_ARGS__))
 
@@ -969,15 +1052,19 @@ typedef struct gpunn_value gpunn_value; /* >>backend: data, dtype, rank, dim, co
 /* Argument of a custom op's functions. All pointers are to memory of the device, contiguous and row-major,
  * F32 where the operand is. */
 typedef struct gpunn_custom_call {
-    const gpunn_value *in, *out; /* operands, result: forward writes out->data; backward may read all of them */
+    /* operands, result: forward writes out->data; backward may read all of them */
+    const gpunn_value *in, *out;
     const gpunn_value *grad_out; /* backward: gradient of the result */
-    const gpunn_value *grad_in;  /* backward: gradient of each operand; write all of it (`=`); data NULL: not wanted */
+    /* backward: gradient of each operand; write all of it (`=`); data NULL: not wanted */
+    const gpunn_value *grad_in;
     int                input_count;
-    const float       *numbers;   /* as given to gpunn_custom */
-    void              *user;      /* the op's */
-    void              *workspace; /* as many bytes as the op's workspace function asked for; 64-byte aligned */
-    int                threads;   /* CPU: number of threads to use */
-    void              *stream;    /* CUDA: cudaStream_t to launch on. Only launch: the call is captured and replayed */
+    const float       *numbers; /* as given to gpunn_custom */
+    void              *user;    /* the op's */
+    /* as many bytes as the op's workspace function asked for; 64-byte aligned */
+    void *workspace;
+    int   threads; /* CPU: number of threads to use */
+    /* CUDA: cudaStream_t to launch on. Only launch: the call is captured and replayed */
+    void *stream;
 } gpunn_custom_call;
 /* For the CPU functions of a custom op. Calls task(arg, index, threads) for each index below `threads`, in
  * parallel on the device's thread pool, and returns when all calls have returned. There may be fewer threads
@@ -992,10 +1079,12 @@ typedef struct gpunn_custom_op {
     /* Computes the result's shape from the operands' (GPUNN_BATCH where the batch is). Returns false if they
      * do not fit. NULL: the shape of the first operand. */
     bool (*shape)(const gpunn_shape *inputs, const float *numbers, gpunn_shape *result);
-    gpunn_custom_function forward, backward;                           /* CPU; backward NULL: no gradients */
-    gpunn_custom_function cuda_forward, cuda_backward;                 /* GPU; NULL: planning the op on a GPU is an error */
-    unsigned              no_gradient;                                 /* bit i: operand i has no gradient */
-    size_t (*workspace)(const gpunn_custom_call *call, bool backward); /* bytes needed; data is not set yet. NULL: none */
+    gpunn_custom_function forward, backward; /* CPU; backward NULL: no gradients */
+    /* GPU; NULL: planning the op on a GPU is an error */
+    gpunn_custom_function cuda_forward, cuda_backward;
+    unsigned              no_gradient; /* bit i: operand i has no gradient */
+    /* bytes needed; data is not set yet. NULL: none */
+    size_t (*workspace)(const gpunn_custom_call *call, bool backward);
     void *user;
 } gpunn_custom_op;
 typedef struct gpunn_custom_args {
@@ -1004,7 +1093,8 @@ typedef struct gpunn_custom_args {
 } gpunn_custom_args;
 /* Appends a custom op. op must outlive the model. Operands have any dtype; the result is F32. Training keeps
  * operands and result for the backward pass. */
-GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *const *inputs, gpunn_custom_args args);
+GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *const *inputs,
+                                      gpunn_custom_args args);
 #define gpunn_custom(op, ...) gpunn_custom_((op), GPUNN_NAMED(gpunn_custom_args, __VA_ARGS__))
 /* Registers op so that gpunn_spec_load finds it by its name; op must outlive the device. gpunn_find_custom
  * returns NULL if there is no such op. */
@@ -1013,8 +1103,9 @@ GPUNN_API const gpunn_custom_op *gpunn_find_custom(const gpunn_device *dev, cons
 
 /* -- derivatives: gradients as nodes, for use in a loss or to be differentiated again -- */
 typedef struct gpunn_grad_args {
-    int           args_;
-    gpunn_tensor *grad_output; /* gradient of y, of y's shape; NULL: ones, which gives the gradient of y's sum */
+    int args_;
+    /* gradient of y, of y's shape; NULL: ones, which gives the gradient of y's sum */
+    gpunn_tensor *grad_output;
 } gpunn_grad_args;
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y with respect to x. x is an input, a
  * parameter or an intermediate value. The result is F32 and has x's shape; it is zeros if y does not depend
@@ -1029,9 +1120,10 @@ GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
 /* The gradients with respect to `count` inputs at once, written to `gradients`. After a failure these are
  * NULL. */
-GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn_tensor **gradients,
-                                    gpunn_grad_args args);
-#define gpunn_grads(y, inputs, count, ...) gpunn_grads_((y), (inputs), (count), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
+GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count,
+                                    gpunn_tensor **gradients, gpunn_grad_args args);
+#define gpunn_grads(y, inputs, count, ...) \
+    gpunn_grads_((y), (inputs), (count), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
 /* torch.func.jvp: the derivative of y along v, which has x's shape. It is the Jacobian times v, has y's
  * shape, and is zeros if y does not depend on x. It uses forward mode: v is propagated from x to y, op by op.
  * Ops and errors are as for gpunn_grad. */
@@ -1050,10 +1142,10 @@ GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn
 #define gpunn_laplacian(y, ...) gpunn_laplacian_((y), GPUNN_NAMED(gpunn_laplacian_args, __VA_ARGS__))
 
 /* -- metrics: scalars without gradient -- */
-GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits,
-                                       gpunn_tensor *labels); /* share of rows [n, classes] whose argmax is the label */
-GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob,
-                                              gpunn_tensor *target); /* share with (prob > 0.5) == (target > 0.5) */
+/* share of rows [n, classes] whose argmax is the label */
+GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *labels);
+/* share with (prob > 0.5) == (target > 0.5) */
+GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *target);
 /* The share of samples whose label is among the k largest logits. Shapes are as for gpunn_accuracy. */
 GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor *labels, int k);
 

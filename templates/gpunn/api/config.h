@@ -1,6 +1,6 @@
 #ifndef GPUNN__API_CONFIG_H
 #define GPUNN__API_CONFIG_H
-/* ==== >>config ======================================================================================================== */
+/* ==== >>config ========================================================================================== */
 /* Version numbers, symbol visibility (GPUNN_STATIC) and the macros behind named arguments. */
 #define GPUNN_VERSION_MAJOR 0
 #define GPUNN_VERSION_MINOR 1
@@ -64,7 +64,8 @@
 #define GPUNN_EXPAND(x) x
 #define GPUNN_FIRST(first, ...) first
 #define GPUNN_REST(first, ...) __VA_ARGS__
-/* Expands one variadic list to a required argument and named ones: NAMED(type, x) or NAMED(type, x, .p = 1). */
+/* Expands one variadic list to a required argument and named ones: NAMED(type, x) or NAMED(type, x, .p =
+ * 1). */
 #define GPUNN_NAMED(type, ...) \
     GPUNN_EXPAND(GPUNN_FIRST(__VA_ARGS__, 0)), GPUNN_ARGS(type, GPUNN_EXPAND(GPUNN_REST(__VA_ARGS__, )))
 

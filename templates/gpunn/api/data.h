@@ -2,13 +2,16 @@
 #define GPUNN__API_DATA_H
 #include "api/train.h"
 
-/* ==== >>data ========================================================================================================== *
- * Loaders: batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per device. */
+/* ==== >>data ============================================================================================= *
+ * Loaders: batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per
+ * device. */
 #define GPUNN_MAX_FIELDS 8
 typedef struct gpunn_field {
-    gpunn_tensor *input;   /* its first dimension is GPUNN_BATCH; no other dimension varies, except with .lengths */
+    /* its first dimension is GPUNN_BATCH; no other dimension varies, except with .lengths */
+    gpunn_tensor *input;
     const void   *samples; /* `count` samples one after another, user-owned, not copied; NULL with load */
-    gpunn_dtype   dtype;   /* of the samples; default: the input's. U8 and BOOL convert to any input, I32 to I64 */
+    /* of the samples; default: the input's. U8 and BOOL convert to any input, I32 to I64 */
+    gpunn_dtype dtype;
     /* U8 to F32: (x / 255 - mean) / std per channel (axis 1); std 0 means 1. With fewer than 4 channels the
      * first entries apply; with more than 4 channels entry 0 applies to all. For a GPU the samples are copied
      * as bytes and converted there. */
@@ -49,9 +52,9 @@ typedef struct gpunn_loader_args {
      * common to all ranks. */
     gpunn_group *group;
     /* Samples of varying length, such as sentences or sounds. lengths[count] (not copied) is the length of
-     * each sample. The varying dimension is a gpunn_size with .max. In each input that has it, it is the first
-     * dimension after the batch that is not 1. Samples and load provide .max of it, with padding after the
-     * valid part. A batch is as long as its longest sample. With shuffle, samples of similar length are
+     * each sample. The varying dimension is a gpunn_size with .max. In each input that has it, it is the
+     * first dimension after the batch that is not 1. Samples and load provide .max of it, with padding after
+     * the valid part. A batch is as long as its longest sample. With shuffle, samples of similar length are
      * batched together to reduce padding. */
     const int64_t *lengths;
 } gpunn_loader_args;
@@ -61,17 +64,20 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader);
 /* Writes the next batch into the inputs. Returns false at the end of the epoch, or after an error (see
  * gpunn_last_status); the next call starts a new epoch. */
 GPUNN_API bool    gpunn_next(gpunn_loader *loader);
-GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader);    /* per epoch */
-GPUNN_API int     gpunn_loader_batch_size(const gpunn_loader *loader); /* samples in the batch of the last gpunn_next */
-GPUNN_API void    gpunn_loader_rewind(gpunn_loader *loader);           /* back to the first batch of this epoch */
+GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader); /* per epoch */
+/* samples in the batch of the last gpunn_next */
+GPUNN_API int gpunn_loader_batch_size(const gpunn_loader *loader);
+/* back to the first batch of this epoch */
+GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader);
 
-/* ==== >>files ========================================================================================================= *
+/* ==== >>files ============================================================================================ *
  * Weights, checkpoints and arrays in files. Each file is written under a temporary name beside its target,
  * then renamed over it. A crash thus leaves the old file or the new one, and perhaps a .gpunn-*.tmp, which
  * the next save into that directory removes (not on Windows). A symbolic link is followed and the mode kept;
  * of several hard links only the named one becomes the new file. Files are read as hostile input: nothing in
  * them is trusted. On Windows paths are UTF-8, or else in the system's code page. */
-GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path); /* safetensors: torch's state_dict() */
+/* safetensors: torch's state_dict() */
+GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path);
 
 /* User-defined source of files instead of the file system, such as a pak file, flash or the network. All four
  * functions are required; the loading thread calls them. Their results are as little trusted as a file. */
@@ -116,8 +122,10 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
 #define gpunn_load(model, ...) gpunn_load_((model), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
 /* Loads weights from memory: gpunn_load_memory(model, data, size, .partial = true). data is not needed
  * afterwards; .io is ignored. */
-GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, size_t size, gpunn_load_args args);
-#define gpunn_load_memory(model, data, ...) gpunn_load_memory_((model), (data), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
+GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, size_t size,
+                                          gpunn_load_args args);
+#define gpunn_load_memory(model, data, ...) \
+    gpunn_load_memory_((model), (data), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
 
 /* Saves or loads weights, optimizer state, averages, random state, schedule and the loader's position (loader
  * may be NULL). A resumed run equals an uninterrupted one, bit for bit. Averages missing from a file start as
@@ -143,8 +151,8 @@ typedef struct gpunn_array {
 GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn_array *out);
 /* Reads binary files of CIFAR-10 (classes 10) or CIFAR-100 (classes 100, fine labels): images U8 [n, 3, 32,
  * 32], labels U8 [n]. */
-GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count, int classes,
-                                        gpunn_array *images, gpunn_array *labels);
+GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count,
+                                        int classes, gpunn_array *images, gpunn_array *labels);
 /* Reads .npy versions 1 to 3: f2 f4 f8 as F32, i8 u4 as I64, i1 i2 i4 u2 as I32, u1, b1. Either byte order; C
  * or Fortran order (converted to C order). */
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
@@ -152,7 +160,8 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
 /* Reads one tensor of a safetensors file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
  * smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
  * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
-GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name, gpunn_array *out);
+GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
+                                              gpunn_array *out);
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
 GPUNN_API void         gpunn_array_free(gpunn_device *dev, gpunn_array *array);
@@ -164,13 +173,15 @@ GPUNN_API double gpunn_strtod(const char *text, char **end);
  * out is empty. */
 GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out);
 
-/* ==== >>spec ========================================================================================================== *
- * A model as JSON (generator/model.schema.json), for the code generator, other programs and imported models. */
+/* ==== >>spec ============================================================================================= *
+ * A model as JSON (generator/model.schema.json), for the code generator, other programs and imported
+ * models. */
 typedef struct gpunn_spec_args {
-    int           args_;
-    const char   *name;       /* name of the model; default: that of the spec it came from, else the file's */
-    gpunn_tensor *outputs[8]; /* results in evaluation; default: the spec's, else every value that no op reads */
-    gpunn_tensor *loss;       /* training minimises it; default: the spec's, else none */
+    int         args_;
+    const char *name; /* name of the model; default: that of the spec it came from, else the file's */
+    /* results in evaluation; default: the spec's, else every value that no op reads */
+    gpunn_tensor *outputs[8];
+    gpunn_tensor *loss; /* training minimises it; default: the spec's, else none */
     /* Saves its kind, numbers, clipping and averaging, but not which parameters it trains. Default: the
      * spec's. */
     gpunn_optimizer *optimizer;
@@ -182,8 +193,9 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
 #define gpunn_spec_save(model, ...) gpunn_spec_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 typedef struct gpunn_spec_load_args {
     int             args_;
-    const gpunn_io *io;        /* source of the file; NULL: the file system */
-    bool            inference; /* as in gpunn_model_create; the spec's loss and optimizer are read but not used */
+    const gpunn_io *io; /* source of the file; NULL: the file system */
+    /* as in gpunn_model_create; the spec's loss and optimizer are read but not used */
+    bool inference;
 } gpunn_spec_load_args;
 /* Builds the model. Returns NULL on an error, whose message begins with path:line:column. gpunn_find finds
  * each tensor by its name or, if it has none, its id. Fields that are for the generator only ("math",
@@ -192,7 +204,8 @@ GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpu
 #define gpunn_spec_load(dev, ...) gpunn_spec_load_((dev), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
 /* The same from `size` bytes of JSON in memory. Error messages call it "memory". text is not needed
  * afterwards. */
-GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *text, size_t size, gpunn_spec_load_args args);
+GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *text, size_t size,
+                                               gpunn_spec_load_args args);
 #define gpunn_spec_load_memory(dev, text, ...) \
     gpunn_spec_load_memory_((dev), (text), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
 /* Loss, outputs and optimizer of such a model's spec; NULL if it has none. The optimizer is a new one, with
@@ -201,21 +214,23 @@ GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);
 GPUNN_API gpunn_tensor    *gpunn_spec_output(gpunn_model *model, int index);
 GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
 
-/* ==== >>fit =========================================================================================================== */
+/* ==== >>fit ============================================================================================= */
 /* Training loop, evaluation and classification scores. */
 #define GPUNN_MAX_METRICS 6 /* beside gpunn_fit_args.metric, which the history plot shows */
 typedef struct gpunn_progress {
-    int         epoch, epochs; /* from 1; both include the epochs of earlier calls that this one continues */
-    int64_t     batch, batches;
-    float       loss, metric;                       /* of this epoch so far, weighted by samples */
-    float       validation_loss, validation_metric; /* of the last validation; NaN before */
-    float       lr;
-    double      seconds; /* since the epoch began */
-    bool        epoch_done;
-    bool        stopped_early; /* with epoch_done: patience has run out, this is the last epoch */
-    int         best_epoch;    /* epoch with the lowest validation loss (else training loss); 0 before the first ends */
-    const char *metric_name;   /* such as "accuracy"; NULL: there is no metric */
-    float       metrics[GPUNN_MAX_METRICS], validation_metrics[GPUNN_MAX_METRICS]; /* of gpunn_fit_args.metrics, in that order */
+    int     epoch, epochs; /* from 1; both include the epochs of earlier calls that this one continues */
+    int64_t batch, batches;
+    float   loss, metric;                       /* of this epoch so far, weighted by samples */
+    float   validation_loss, validation_metric; /* of the last validation; NaN before */
+    float   lr;
+    double  seconds; /* since the epoch began */
+    bool    epoch_done;
+    bool    stopped_early; /* with epoch_done: patience has run out, this is the last epoch */
+    /* epoch with the lowest validation loss (else training loss); 0 before the first ends */
+    int         best_epoch;
+    const char *metric_name; /* such as "accuracy"; NULL: there is no metric */
+    /* of gpunn_fit_args.metrics, in that order */
+    float metrics[GPUNN_MAX_METRICS], validation_metrics[GPUNN_MAX_METRICS];
 } gpunn_progress;
 typedef struct gpunn_fit_args {
     int           args_;
@@ -223,15 +238,21 @@ typedef struct gpunn_fit_args {
     gpunn_tensor *metric;             /* a scalar such as gpunn_accuracy; may be NULL */
     gpunn_loader *train, *validation; /* validation may be NULL */
     int           epochs;             /* number of epochs to run; 0: none */
-    int           patience; /* stop after so many epochs without a better validation loss (else training loss); 0: never */
-    int  accumulate; /* batches per update, as in gpunn_train_step; an epoch's last update uses those left over; default 1 */
-    bool schedule_per_batch; /* call gpunn_schedule_step after each update; default: after each epoch, with the validation loss */
-    bool no_ema;             /* validate and save best_weights with the weights, even if gpunn_set_ema keeps averages */
-    bool (*on_progress)(void *user, const gpunn_progress *progress); /* after each batch and epoch; false cancels */
-    void         *user;
-    const char   *history_csv, *history_svg;  /* rewritten after each epoch; NULL: none */
-    const char   *checkpoint;                 /* written after each epoch; NULL: none */
-    const char   *best_weights;               /* gpunn_save after each epoch that is the best so far; NULL: none */
+    /* stop after so many epochs without a better validation loss (else training loss); 0: never */
+    int patience;
+    /* batches per update, as in gpunn_train_step; an epoch's last update uses those left over; default 1 */
+    int accumulate;
+    /* call gpunn_schedule_step after each update; default: after each epoch, with the validation loss */
+    bool schedule_per_batch;
+    /* validate and save best_weights with the weights, even if gpunn_set_ema keeps averages */
+    bool no_ema;
+    /* after each batch and epoch; false cancels */
+    bool (*on_progress)(void *user, const gpunn_progress *progress);
+    void       *user;
+    const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
+    const char *checkpoint;                /* written after each epoch; NULL: none */
+    /* gpunn_save after each epoch that is the best so far; NULL: none */
+    const char   *best_weights;
     int          *epochs_run;                 /* receives the number of completed epochs */
     gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars for progress; ends at the first NULL */
     /* Called before the first batch of an epoch, and before each step. At on_batch_begin the batch is in the
@@ -251,48 +272,55 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args);
 GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress);
 /* Means of loss and metric (may be NULL) over one epoch of loader, in evaluation mode, weighted by samples.
  * With a loader that has a .group they are over all ranks' samples, and the call is common to all ranks. */
-GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
-                                      float *metric_mean);
+GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric,
+                                      float *loss_mean, float *metric_mean);
 
 typedef struct gpunn_class_scores {
     int64_t samples;               /* samples whose label is a class; others are left out */
     float   accuracy;              /* all scores as defined by torch and scikit-learn */
     float   precision, recall, f1; /* macro: means over the classes that occur as labels or predictions */
-    float   auc;                   /* macro, one against the rest, of the softmax; NaN unless requested, or without two classes */
+    /* macro, one against the rest, of the softmax; NaN unless requested, or without two classes */
+    float auc;
 } gpunn_class_scores;
 typedef struct gpunn_class_scores_args {
-    int      args_;
-    int64_t *confusion; /* receives the number of samples of class i predicted as j, at [i * classes + j]; NULL: not wanted */
-    bool     auc;       /* compute auc; needs 4 bytes per sample and class */
+    int args_;
+    /* receives the number of samples of class i predicted as j, at [i * classes + j]; NULL: not wanted */
+    int64_t *confusion;
+    bool     auc; /* compute auc; needs 4 bytes per sample and class */
 } gpunn_class_scores_args;
 /* Computes scores that are not means over batches, over one epoch of the loader, in evaluation mode. logits
  * [n, classes], labels [n]. With a loader that has a .group they are over all ranks' samples, and the call is
  * common to all ranks. */
-GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits, gpunn_tensor *labels,
-                                               gpunn_class_scores *scores, gpunn_class_scores_args args);
+GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits,
+                                               gpunn_tensor *labels, gpunn_class_scores *scores,
+                                               gpunn_class_scores_args args);
 #define gpunn_evaluate_classes(loader, logits, labels, ...) \
     gpunn_evaluate_classes_((loader), (logits), (labels), GPUNN_NAMED(gpunn_class_scores_args, __VA_ARGS__))
 
-/* ==== >>profile ======================================================================================================= */
+/* ==== >>profile ========================================================================================= */
 /* Times of layers and ops. */
 typedef struct gpunn_profile_args {
-    int              args_;
-    gpunn_tensor    *loss;       /* time training steps: forward and backward, with an optimizer its update too; else ... */
+    int args_;
+    /* time training steps: forward and backward, with an optimizer its update too; else ... */
+    gpunn_tensor    *loss;
     gpunn_tensor    *outputs[8]; /* ... time the evaluation of these */
     gpunn_optimizer *optimizer;  /* its updates change the parameters */
     int              runs;       /* default 10, after one run that does not count */
     /* Peak rates of the device per second: floating-point operations, and bytes moved. Default: measured with
      * a product and an addition of large matrices, which briefly takes 200 MB. */
     double peak_flops, peak_bytes;
-    void (*write)(void *user, const char *text); /* receives a table, line by line: steps by falling time, means over all runs */
-    void       *user;
-    const char *trace; /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
+    /* receives a table, line by line: steps by falling time, means over all runs */
+    void (*write)(void *user, const char *text);
+    void *user;
+    /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
+    const char *trace;
 } gpunn_profile_args;
 /* Shows where the time goes, by layer and op. It runs the model on the current inputs and times each step
- * separately; on a GPU between events and outside any graph. There, steps that share a launch, perhaps with the
- * update, count for the first of them. Bytes count every operand once. Operations follow the formula; an element
- * of a map or a sum counts as one. Running statistics, dropout and, with a loss, gradients change as in any run.
- * GPUNN_ERR_UNSUPPORTED: a custom backend that cannot time. Runs without it cost nothing extra. */
+ * separately; on a GPU between events and outside any graph. There, steps that share a launch, perhaps with
+ * the update, count for the first of them. Bytes count every operand once. Operations follow the formula; an
+ * element of a map or a sum counts as one. Running statistics, dropout and, with a loss, gradients change as
+ * in any run. GPUNN_ERR_UNSUPPORTED: a custom backend that cannot time. Runs without it cost nothing
+ * extra. */
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args);
 #define gpunn_profile(...) gpunn_profile_(GPUNN_NAMED(gpunn_profile_args, __VA_ARGS__))
 

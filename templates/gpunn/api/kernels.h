@@ -2,7 +2,7 @@
 #define GPUNN__API_KERNELS_H
 #include "api/backend.h"
 
-/* ==== >>kernels ======================================================================================================= *
+/* ==== >>kernels ========================================================================================== *
  * Fused kernels for one model. `python3 -m generator MODEL.json -o NAME` writes NAME_kernels.h and
  * NAME_kernels.cu, which define one gpunn_kernel_set. This section is the contract between those files and
  * the library. Programs need only gpunn_use_kernels. */
@@ -22,8 +22,10 @@ typedef struct gpunn_kernels_args {
  * On a GPU the library keeps what it does in fewer launches itself. These are small groups of which it runs
  * several in one launch, batch norms in training with the sum and relu after them, and all updates but NAdam.
  * Errors: GPUNN_ERR_UNSUPPORTED if the set has another GPUNN_KERNELS_ABI, and those of STRICT. */
-GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
-#define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
+GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set,
+                                          gpunn_kernels_args args);
+#define gpunn_use_kernels(model, ...) \
+    gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
 #define GPUNN_KERNELS_ABI 7
 #define GPUNN_KERNEL_COUNTERS 256
@@ -46,20 +48,26 @@ typedef struct gpunn_kernel_operand {
     signed char shares;
 } gpunn_kernel_operand;
 typedef struct gpunn_kernel_call {
-    void *const         *data;       /* per operand; NULL: an output that is not wanted, or an absent optional operand */
+    /* per operand; NULL: an output that is not wanted, or an absent optional operand */
+    void *const         *data;
     const unsigned char *accumulate; /* per operand: += instead of =; set only for gradients of externals */
-    void *const         *half;       /* CUDA, per operand: receives the same values in 16 bits; NULL: not wanted */
-    int64_t              batch;
-    const uint32_t      *sites;  /* per random node of the group, in order: its number among the model's random nodes */
-    const uint64_t      *random; /* seed, step; CUDA: device memory */
-    void                *workspace;
-    void                *cache;           /* CPU: cpu_cache bytes that persist between calls; NULL if the program needs none */
-    bool                 stale;           /* CPU: weights may have changed since the last call, or this is the first call */
-    int                  threads;         /* CPU */
-    int                  lanes;           /* CPU: floats per widest vector */
-    int                  multiprocessors; /* CUDA */
-    unsigned            *counters;        /* CUDA: GPUNN_KERNEL_COUNTERS zeros in device memory; the kernel leaves them 0 */
-    void                *stream;          /* CUDA: cudaStream_t */
+    /* CUDA, per operand: receives the same values in 16 bits; NULL: not wanted */
+    void *const *half;
+    int64_t      batch;
+    /* per random node of the group, in order: its number among the model's random nodes */
+    const uint32_t *sites;
+    const uint64_t *random; /* seed, step; CUDA: device memory */
+    void           *workspace;
+    /* CPU: cpu_cache bytes that persist between calls; NULL if the program needs none */
+    void *cache;
+    /* CPU: weights may have changed since the last call, or this is the first call */
+    bool stale;
+    int  threads;         /* CPU */
+    int  lanes;           /* CPU: floats per widest vector */
+    int  multiprocessors; /* CUDA */
+    /* CUDA: GPUNN_KERNEL_COUNTERS zeros in device memory; the kernel leaves them 0 */
+    unsigned *counters;
+    void     *stream; /* CUDA: cudaStream_t */
 } gpunn_kernel_call;
 /* Returns 0 on success. CPU: GPUNN_ERR_ARGUMENT if a label is no class or an index is no row of its
  * embedding. CUDA: a negated cudaError_t. */
@@ -112,9 +120,10 @@ struct gpunn_kernel {
     gpunn_kernel_program program[GPUNN_KERNEL_DIRECTIONS];
     /* Defines "batch" in calls and in `kept` if other sizes vary too: the elements of tensor `measured`
      * divided by `each`. each 0: the model's batch. */
-    signed char     measured;
-    int64_t         each;
-    gpunn_precision precision; /* CUDA: precision of its products; the kernel serves only models of this precision */
+    signed char measured;
+    int64_t     each;
+    /* CUDA: precision of its products; the kernel serves only models of this precision */
+    gpunn_precision precision;
 };
 typedef struct gpunn_kernel_instance {
     int        kernel;

@@ -1,11 +1,12 @@
-/* gpunn.h - v0.1 - neural networks for C: train and run them from one header.            MIT or public domain (end of file)
+/* gpunn.h - v0.1 - neural networks for C: train and run them from one header.
+ * MIT or public domain (end of file)
  *
  * Do this:
  *     #define GPUNN_IMPLEMENTATION            in exactly one C or C++ file, before the include
  *     #include "gpunn.h"                      everywhere else just the include
  * and compile it:
- *     cc -O3 -march=native app.c -lm                              (and -lpthread where the C library is older than glibc 2.34)
- *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app            (the same program on the GPU, where there is one)
+ *     cc -O3 -march=native app.c -lm                      (and -lpthread with a glibc older than 2.34)
+ *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app    (the same program on the GPU, where there is one)
  *
  * >>toc        grep -n '>>' gpunn.h lists every section
  *     doc      what gpunn is and is not, options, step by step, memory, errors, threads, limits
@@ -25,24 +26,25 @@
  *     backend  the interface of a backend
  *     kernels  fused kernels that the generator writes for a model
  *   Under GPUNN_IMPLEMENTATION the sections below follow; each uses those before it. Each is a file of
- *   templates/gpunn, from which this file is written (python3 -m generator.amalgamate). gpunn_cuda.cu includes
- *   those of common/ too.
+ *   templates/gpunn, from which this file is written (python3 -m generator.amalgamate). gpunn_cuda.cu
+ *   includes those of common/ too.
  *     common/   traits geometry numbers places updates
- *     base/     platform structs forward_declarations errors memory random math tables sizes shapes device model
+ *     base/     platform structs forward_declarations errors memory random math tables sizes shapes device
+ *               model
  *               time json text
  *     ranks/    slices mpi store tcp group
  *     graph/    arguments tensors infer nodes expr differentiate
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
  *     plan/     steps backward plan
  *     run/      run io bind inspect recompute
- *     cpu/      threads levels context elementwise move reduce indexing vectors gemm conv pool sampling norm softmax
- *               loss attention recurrent optimizers cpu
+ *     cpu/      threads levels context elementwise move reduce indexing vectors gemm conv pool sampling norm
+ *               softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule loader fit profile
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader datasets
  *
  * >>doc
- * The tests compile and run all code in this comment. Each piece stands by itself, after the declarations that
- * A PROGRAM makes before its training step.
+ * The tests compile and run all code in this comment. Each piece stands by itself, after the declarations
+ * that A PROGRAM makes before its training step.
  *
  * PURPOSE  A model is a graph of tensors, built by C calls with PyTorch's names and defaults. The first run
  *     plans it: order of work, gradients, memory. Later runs only compute, without allocation or lookup.
@@ -78,9 +80,9 @@
  *     - share a model or a device between threads without a lock of yours (THREADS below).
  *
  * STEP BY STEP
- *     1. gpunn_device_open                    the machine: a GPU if gpunn_cuda.cu is linked and finds one, else the CPU
+ *     1. gpunn_device_open                    the machine: a GPU if gpunn_cuda.cu finds one, else the CPU
  *     2. gpunn_model_create, gpunn_input      the inputs of the graph, with GPUNN_BATCH for the batch size
- *     3. layers, ops, a loss                  each call checks its shapes at once; a NULL operand returns NULL
+ *     3. layers, ops, a loss                  each call checks its shapes at once; a NULL operand gives NULL
  *     4. gpunn_sgd, gpunn_adam, ...           an optimizer over the model's parameters, or over some of them
  *     5. gpunn_write, gpunn_train_step        or a gpunn_loader, or gpunn_fit for the whole loop
  *     6. gpunn_forward, gpunn_read            evaluation mode: dropout off, running statistics used
@@ -98,19 +100,19 @@
  *     values includes products of BF16 (PRECISION). bf16 allows those of AVX-512, amx those of AMX where it
  *     can.
  *     Define options before the include that has GPUNN_IMPLEMENTATION:
- *     GPUNN_STATIC       makes every function static: a private copy for this file (define it wherever gpunn.h is
- *                        included). The copy has only the ops that the file builds and compiles faster. Without it
- *                        a linker can drop unused ops (-ffunction-sections -fdata-sections -Wl,--gc-sections).
- *                        gpunn_spec_load needs all ops.
+ *     GPUNN_STATIC       makes every function static: a private copy for this file (define it wherever
+ *                        gpunn.h is included). The copy has only the ops that the file builds and compiles
+ *                        faster. Without it a linker can drop unused ops (-ffunction-sections -fdata-sections
+ *                        -Wl,--gc-sections). gpunn_spec_load needs all ops.
  *     GPUNN_API          your own linkage, such as __declspec(dllexport)
  *     GPUNN_MPI          ranks over MPI (compile with mpicc): RANKS
- *     GPUNN_CBLAS        matrix products by the system's CBLAS (link -lopenblas). Debian's OpenBLAS does not know
- *                        the newest processors: if it is slow, set OPENBLAS_CORETYPE=SKYLAKEX (or HASWELL) in the
- *                        environment
+ *     GPUNN_CBLAS        matrix products by the system's CBLAS (link -lopenblas). Debian's OpenBLAS does not
+ *                        know the newest processors: if it is slow, set OPENBLAS_CORETYPE=SKYLAKEX (or
+ *                        HASWELL) in the environment
  *     GPUNN_ZLIB         readers accept .gz files (link -lz)
  *     GPUNN_NO_THREADS   no pthreads: the CPU computes on one thread, and loaders do not prefetch
- *     GPUNN_CUDA         gpunn.h references gpunn_cuda_backend strongly instead of weakly. Needed on Windows, and if
- *                        gpunn_cuda.cu is in a static or shared library, unless that is linked with
+ *     GPUNN_CUDA         gpunn.h references gpunn_cuda_backend strongly instead of weakly. Needed on Windows,
+ *                        and if gpunn_cuda.cu is in a static or shared library, unless that is linked with
  *                        -Wl,-u,gpunn_cuda_backend
  *     GPUNN_NO_SIMD      plain C kernels
  *     GPUNN_NO_IMPLEMENTATION   ignores GPUNN_IMPLEMENTATION: for linking a file that defines it with an
@@ -128,13 +130,15 @@
  *     that torch.nn sets to true by default is therefore inverted here, with no_ before its name: bias=False
  *     is .no_bias = true.
  *         gpunn_tensor *image = gpunn_input(model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
- *         gpunn_tensor *conv  = gpunn_conv2d(image, "conv1", .out_channels = 6, .kernel_size = 5, .padding = 2);
+ *         gpunn_tensor *conv  = gpunn_conv2d(image, "conv1", .out_channels = 6, .kernel_size = 5,
+ *                                            .padding = 2);
  *         gpunn_optimizer *plain = gpunn_adam(model, .lr = 1e-3f, .beta1 = GPUNN_ZERO);
  *
  * DEVICES  A device is a GPU or the CPU, with its memory, random numbers, threads and first error. Most
  *     programs open one. gpunn_device_open uses the first GPU that works, otherwise the CPU; .type selects
  *     one of them.
- *         gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 2, .memory_limit = (size_t)1 << 30);
+ *         gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 2,
+ *                                               .memory_limit = (size_t)1 << 30);
  *         if (cpu == NULL) puts(gpunn_error(NULL));
  *         else printf("%s, %d threads\n", gpunn_device_name(cpu), gpunn_device_threads(cpu));
  *         gpunn_device_close(cpu);
@@ -170,7 +174,8 @@
  *         int64_t       T      = gpunn_size(model, "T", .max = 512);
  *         gpunn_tensor *speech = gpunn_input(model, "speech", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, 8));
  *         gpunn_tensor *frames = gpunn_reshape(speech, GPUNN_SHAPE(gpunn_size(model, "batch * T"), 8));
- *         gpunn_tensor *mean   = gpunn_mean(gpunn_linear(speech, "words", .out_features = 4), GPUNN_AXES(1), false);
+ *         gpunn_tensor *mean   = gpunn_mean(gpunn_linear(speech, "words", .out_features = 4), GPUNN_AXES(1),
+ *                                           false);
  *         static float  sound[2 * 30 * 8];
  *         gpunn_write_shape(speech, sound, GPUNN_SHAPE(2, 30, 8)); // bytes tell one dimension, not two
  *         gpunn_tensor *heard[] = {frames, mean};
@@ -189,20 +194,24 @@
  *             z = gpunn_add(z, gpunn_silu(gpunn_linear(z, name, .out_features = 50)));
  *         }
  *     To share a weight between two layers, let the first create it and pass it to the second:
- *         gpunn_tensor *tied = gpunn_linear(h, "again", .weight = gpunn_find(model, "fc2.weight"), .no_bias = true);
+ *         gpunn_tensor *tied = gpunn_linear(h, "again", .weight = gpunn_find(model, "fc2.weight"),
+ *                                           .no_bias = true);
  *     An op that is missing can often be written as a formula, which is as fast as a built-in op:
  *         gpunn_tensor *quick = gpunn_expr("x * sigmoid(1.702 * x)", &h, 1);
  *         gpunn_tensor *pair[] = {y, t};
- *         gpunn_tensor *focal  = gpunn_expr("p = sigmoid(x); -mean(y * (1 - p) ** 2 * log(p) + (1 - y) * p ** 2 * log(1 - p))",
- *                                           pair, 2);
+ *         gpunn_tensor *focal  = gpunn_expr("p = sigmoid(x); -mean(y * (1 - p) ** 2 * log(p) + "
+ *                                           "(1 - y) * p ** 2 * log(1 - p))", pair, 2);
  *
  * IMAGES  Images are [n, channels, height, width]. Every layer knows the shape of its result. So
  *     gpunn_flatten turns images into rows, and the next layer finds the number of features itself. A network
  *     that only its last layer ties to one size accepts any size if it takes a mean instead.
- *         gpunn_tensor *picture = gpunn_input(model, "picture", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
- *         gpunn_tensor *c1 = gpunn_conv2d(picture, "c1", .out_channels = 16, .kernel_size = 3, .padding = 1, .no_bias = true);
+ *         gpunn_tensor *picture = gpunn_input(model, "picture", GPUNN_F32,
+ *                                             GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
+ *         gpunn_tensor *c1 = gpunn_conv2d(picture, "c1", .out_channels = 16, .kernel_size = 3, .padding = 1,
+ *                                         .no_bias = true);
  *         c1 = gpunn_relu(gpunn_batch_norm2d(c1, "bn1"));
- *         c1 = gpunn_max_pool2d(c1, .kernel_size = 2);                                    // [batch, 16, 16, 16]
+ *         // [batch, 16, 16, 16]
+ *         c1 = gpunn_max_pool2d(c1, .kernel_size = 2);
  *         gpunn_tensor *c2 = gpunn_conv2d(c1, "c2", .out_channels = 16, .kernel_size = 3, .padding = 1);
  *         c2 = gpunn_relu(gpunn_add(c2, c1));                                             // a residual block
  *         gpunn_tensor *flat   = gpunn_flatten(c2);                                       // [batch, 4096]
@@ -210,7 +219,8 @@
  *         gpunn_tensor *classes = gpunn_linear(gpunn_dropout(pooled, 0.2f), "classes", .out_features = 10);
  *         gpunn_tensor *finer  = gpunn_interpolate(c2, .scale_factor = 2, .mode = GPUNN_INTERPOLATE_LINEAR);
  *         gpunn_tensor *mirrored = gpunn_flip(finer, GPUNN_AXES(3));
- *         gpunn_tensor *squares  = gpunn_pixel_unshuffle(mirrored, 2);                    // [batch, 64, 16, 16]
+ *         // [batch, 64, 16, 16]
+ *         gpunn_tensor *squares  = gpunn_pixel_unshuffle(mirrored, 2);
  *         gpunn_tensor *contrast = gpunn_std(squares, GPUNN_AXES(2, 3), 1, false);        // [batch, 64]
  *     For pictures stored as U8, convert to F32 at the start of the network: gpunn_expr("(x / 255 - 0.45) /
  *     0.22", ...) of a gpunn_cast.
@@ -220,13 +230,18 @@
  *     lengths, .lengths stops each at its own.
  *         gpunn_tensor *words   = gpunn_input(model, "words", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 12));
  *         gpunn_tensor *lengths = gpunn_input(model, "lengths", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
- *         gpunn_tensor *vectors = gpunn_embedding(words, "embedding", .num_embeddings = 1000, .embedding_dim = 16);
- *         gpunn_tensor *h_n     = NULL; // [layers * directions, batch, hidden]: the state behind each sample's last word
- *         gpunn_tensor *steps   = gpunn_lstm(vectors, "lstm", .hidden_size = 24, .num_layers = 2, .batch_first = true,
+ *         gpunn_tensor *vectors = gpunn_embedding(words, "embedding", .num_embeddings = 1000,
+ *                                                 .embedding_dim = 16);
+ *         // [layers * directions, batch, hidden]: the state behind each sample's last word
+ *         gpunn_tensor *h_n     = NULL;
+ *         gpunn_tensor *steps   = gpunn_lstm(vectors, "lstm", .hidden_size = 24, .num_layers = 2,
+ *                                            .batch_first = true,
  *                                            .lengths = lengths, .h_n = &h_n);            // [batch, 12, 24]
  *         gpunn_tensor *next    = gpunn_linear(steps, "next", .out_features = 1000);      // of each step
- *         gpunn_tensor *targets_of_words = gpunn_input(model, "following", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 12));
- *         gpunn_tensor *by_class = gpunn_permute(next, GPUNN_AXES(0, 2, 1));              // classes stand at axis 1
+ *         gpunn_tensor *targets_of_words = gpunn_input(model, "following", GPUNN_I64,
+ *                                                      GPUNN_SHAPE(GPUNN_BATCH, 12));
+ *         // classes stand at axis 1
+ *         gpunn_tensor *by_class = gpunn_permute(next, GPUNN_AXES(0, 2, 1));
  *         gpunn_tensor *words_loss = gpunn_cross_entropy(by_class, targets_of_words, .ignore_index = -100);
  *         gpunn_tensor *told = gpunn_sequence_mask(lengths, 12); // [batch, 12], 1 before each sample's end
  *     -100, the default of .ignore_index, marks positions after the end of a sample, which the loss ignores.
@@ -234,15 +249,18 @@
  * ATTENTION  gpunn_scaled_dot_product_attention is torch's function. gpunn_multi_head_attention and the
  *     transformer layers are torch.nn's, with the same parameter names, so that their weights load.
  *         gpunn_tensor *tokens = gpunn_input(model, "tokens", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 12, 32));
- *         gpunn_tensor *encoded = gpunn_transformer_encoder(tokens, "encoder", .nhead = 4, .dim_feedforward = 64,
- *                                                           .num_layers = 2, .batch_first = true, .gelu = true);
+ *         gpunn_tensor *encoded = gpunn_transformer_encoder(tokens, "encoder", .nhead = 4,
+ *                                                           .dim_feedforward = 64, .num_layers = 2,
+ *                                                           .batch_first = true, .gelu = true);
  *         gpunn_tensor *qkv    = gpunn_linear(encoded, "qkv", .out_features = 96);
  *         gpunn_tensor *causal = gpunn_scaled_dot_product_attention(
  *             gpunn_reshape(qkv, GPUNN_SHAPE(GPUNN_BATCH, 12, 3, 4, 8)), NULL, NULL, .is_causal = true);
  *         gpunn_tensor *joined = gpunn_reshape(causal, GPUNN_SHAPE(GPUNN_BATCH, 12, 32));
  *     For positions, add an embedding to the tokens or, as in Llama, rotate queries and keys:
- *         gpunn_tensor *query  = gpunn_input(model, "query", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 12, 4, 8)); // [n, l, heads, e]
- *         gpunn_tensor *places = gpunn_input(model, "places", GPUNN_I64, GPUNN_SHAPE(12)); // 0 to 11, or further
+ *         // [n, l, heads, e]
+ *         gpunn_tensor *query  = gpunn_input(model, "query", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 12, 4, 8));
+ *         // 0 to 11, or further
+ *         gpunn_tensor *places = gpunn_input(model, "places", GPUNN_I64, GPUNN_SHAPE(12));
  *         gpunn_tensor *turned = gpunn_rotary_embedding(query, places, .theta = 10000, .heads_last = true);
  *     A mask is BOOL, true where a key takes part, or F32, added to the scores. In torch.nn's layers true
  *     means left out, here as there. examples/gpt2.c and examples/bert_qa.c are whole models with weights
@@ -251,13 +269,17 @@
  * STATES  A state carries a value from one run to the next: a cache of keys and values, a recurrent layer's h
  *     and c, a counter. It is read like any tensor and starts with its initial value. gpunn_assign gives it a
  *     new value, gpunn_assign_at a new part.
- *         gpunn_tensor *row    = gpunn_input(model, "row", GPUNN_F32, GPUNN_SHAPE(1, GPUNN_BATCH, 1, 16)); // [n, rows, heads, e]
- *         gpunn_tensor *place  = gpunn_input(model, "place", GPUNN_I64, GPUNN_SHAPE(0));  // where these rows go
+ *         // [n, rows, heads, e]
+ *         gpunn_tensor *row    = gpunn_input(model, "row", GPUNN_F32, GPUNN_SHAPE(1, GPUNN_BATCH, 1, 16));
+ *         // where these rows go
+ *         gpunn_tensor *place  = gpunn_input(model, "place", GPUNN_I64, GPUNN_SHAPE(0));
  *         gpunn_tensor *filled = gpunn_input(model, "filled", GPUNN_I64, GPUNN_SHAPE(0)); // place + rows
  *         gpunn_init    none   = {GPUNN_INIT_ZEROS, 0, 0};
- *         gpunn_tensor *keys   = gpunn_state(model, "keys", GPUNN_SHAPE(1, 64, 1, 16), none); // of a capacity of 64
+ *         // of a capacity of 64
+ *         gpunn_tensor *keys   = gpunn_state(model, "keys", GPUNN_SHAPE(1, 64, 1, 16), none);
  *         gpunn_tensor *now    = gpunn_assign_at(keys, 1, place, row);
- *         gpunn_tensor *seen   = gpunn_scaled_dot_product_attention(row, now, now, .heads_last = true, .is_causal = true,
+ *         gpunn_tensor *seen   = gpunn_scaled_dot_product_attention(row, now, now, .heads_last = true,
+ *                                                                   .is_causal = true,
  *                                                                   .lengths = filled);
  *     An assignment returns the state as it is afterwards, so attention sees the new rows. The state itself,
  *     keys, still means the value at the start of the run. Ops that read this old value run before the
@@ -281,20 +303,26 @@
  *     A text need not be read back while it is generated. The token that gpunn_sample draws is assigned to a
  *     state from which the next run starts, and to its place in another state, which is read at the end.
  *         gpunn_init    empty  = {GPUNN_INIT_ZEROS, 0, 0};
- *         gpunn_tensor *token  = gpunn_state(model, "token", GPUNN_SHAPE(1), empty); // states are F32, exact up to 2^24
+ *         // states are F32, exact up to 2^24
+ *         gpunn_tensor *token  = gpunn_state(model, "token", GPUNN_SHAPE(1), empty);
  *         gpunn_tensor *count  = gpunn_state(model, "count", GPUNN_SHAPE(1), empty);
  *         gpunn_tensor *text   = gpunn_state(model, "text", GPUNN_SHAPE(100), empty);
- *         gpunn_tensor *draws  = gpunn_input(model, "draws", GPUNN_F32, GPUNN_SHAPE(100)); // from 0 to below 1, all at once
- *         gpunn_tensor *scores = gpunn_embedding(gpunn_cast(token, GPUNN_I64), "bigrams", .num_embeddings = 50,
+ *         // from 0 to below 1, all at once
+ *         gpunn_tensor *draws  = gpunn_input(model, "draws", GPUNN_F32, GPUNN_SHAPE(100));
+ *         gpunn_tensor *scores = gpunn_embedding(gpunn_cast(token, GPUNN_I64), "bigrams",
+ *                                                .num_embeddings = 50,
  *                                                .embedding_dim = 50);
  *         gpunn_tensor *at     = gpunn_cast(count, GPUNN_I64);
- *         gpunn_tensor *drawn  = gpunn_sample(scores, gpunn_index_select(draws, 0, at), .temperature = 0.8f, .top_k = 40);
- *         gpunn_tensor *said   = gpunn_assign_at(text, 0, gpunn_reshape(at, GPUNN_SHAPE(0)), gpunn_cast(drawn, GPUNN_F32));
+ *         gpunn_tensor *drawn  = gpunn_sample(scores, gpunn_index_select(draws, 0, at), .temperature = 0.8f,
+ *                                             .top_k = 40);
+ *         gpunn_tensor *said   = gpunn_assign_at(text, 0, gpunn_reshape(at, GPUNN_SHAPE(0)),
+ *                                                gpunn_cast(drawn, GPUNN_F32));
  *         gpunn_assign(token, gpunn_cast(drawn, GPUNN_F32)); // both take place whenever `said` is computed
  *         gpunn_assign(count, gpunn_add_scalar(count, 1));
  *     Recurrent layers with .stateful continue by themselves. A sequence can thus arrive in pieces;
  *     gpunn_reset_states begins another.
- *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16)); // [length, n, features]
+ *         // [length, n, features]
+ *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16));
  *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
  *     examples/gpt2.c generates text with a cache, examples/char_lstm.c with such layers.
  *
@@ -302,7 +330,8 @@
  *     GPU, is a gpunn_custom_op: two functions that read and write plain arrays. It takes part in shapes,
  *     gradients, plans and files like any other op. Register it (gpunn_register_custom) so that specs find
  *     it. examples/custom_op.c is a complete example, with the CUDA side.
- *         // static int swish(const gpunn_custom_call *c): c->in[0].data to c->out->data, c->out->count numbers; return 0
+ *         // static int swish(const gpunn_custom_call *c): c->in[0].data to c->out->data, c->out->count
+ *         // numbers; return 0
  *         gpunn_custom_op op = {.name = "swish", .inputs = 1, .forward = swish};
  *         gpunn_tensor   *own = gpunn_custom(&op, &h, .numbers = {1.702f});
  *         gpunn_forward(&own, 1);
@@ -324,7 +353,8 @@
  *     one launch. If the loss or a gradient is not finite, nothing changes and it returns GPUNN_ERR_NUMERIC.
  *     Further behaviour of a step is set on the optimizer:
  *         gpunn_set_clip_norm(o, 1);
- *         gpunn_set_skip_nan(o, true); // such a step is skipped instead, and counted: gpunn_loss_scale(o, &skipped)
+ *         // such a step is skipped instead, and counted: gpunn_loss_scale(o, &skipped)
+ *         gpunn_set_skip_nan(o, true);
  *         gpunn_set_schedule(o, .type = GPUNN_SCHEDULE_LINEAR, .warmup_steps = 100, .total_steps = 1000);
  *         gpunn_set_ema(o, 0.999f); // averages of the weights, exchanged with these by gpunn_ema_swap
  *         for (int step = 0; step < 3; step++) {
@@ -333,7 +363,8 @@
  *         }
  *     To make one update from several batches that do not fit memory together, by the mean of their
  *     gradients:
- *         for (int part = 0; part < 8; part++) gpunn_train_step(o, loss, .accumulate = 8); // the eighth call updates
+ *         // the eighth call updates
+ *         for (int part = 0; part < 8; part++) gpunn_train_step(o, loss, .accumulate = 8);
  *     The same in separate calls, to look at gradients or to change them; gradients add up over calls:
  *         float         norm = 0;
  *         static float  gradient[1][50];
@@ -353,7 +384,8 @@
  *         gpunn_backward(loss, .then = {energy});  // both losses, and the gradients of the first
  *         gpunn_read_grad(gpunn_find(model, "fc1.weight"), of_loss, sizeof of_loss);
  *         gpunn_zero_grad(model);                  // or not, and they add up
- *         gpunn_backward(energy, .retained = true); // those of the second, from what that forward pass has left
+ *         // those of the second, from what that forward pass has left
+ *         gpunn_backward(energy, .retained = true);
  *         gpunn_read_grad(gpunn_find(model, "fc1.weight"), of_energy, sizeof of_energy);
  *     Fine-tuning: load the weights that match, freeze some, and give the new head its own learning rate.
  *         for (int i = 0; i < gpunn_parameter_count(model); i++)
@@ -368,8 +400,10 @@
  *         gpunn_tensor    *noise = gpunn_input(gan, "noise", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 20));
  *         gpunn_tensor    *made = gpunn_linear(noise, "maker.fc", .out_features = 20);
  *         gpunn_tensor    *score = gpunn_linear(made, "judge.fc", .out_features = 1);
- *         gpunn_tensor    *losses[] = {gpunn_mean(gpunn_neg(score), GPUNN_ALL, false), gpunn_mean(score, GPUNN_ALL, false)};
- *         gpunn_optimizer *turns[] = {gpunn_adam(gan, .prefix = "maker."), gpunn_adam(gan, .prefix = "judge.")};
+ *         gpunn_tensor    *losses[] = {gpunn_mean(gpunn_neg(score), GPUNN_ALL, false),
+ *                                      gpunn_mean(score, GPUNN_ALL, false)};
+ *         gpunn_optimizer *turns[] = {gpunn_adam(gan, .prefix = "maker."),
+ *                                     gpunn_adam(gan, .prefix = "judge.")};
  *         for (int turn = 0; turn < 4; turn++) {
  *             gpunn_write(noise, samples, sizeof samples);
  *             gpunn_train_step(turns[turn % 2], losses[turn % 2]);
@@ -382,7 +416,8 @@
  *     including evaluation:
  *         gpunn_tensor *mean_of_h = gpunn_linear(h, "mean", .out_features = 8);
  *         gpunn_tensor *spread = gpunn_linear(h, "spread", .out_features = 8);
- *         gpunn_tensor *code  = gpunn_add(mean_of_h, gpunn_mul(gpunn_exp(spread), gpunn_randn_like(spread))); // of a VAE
+ *         // of a VAE
+ *         gpunn_tensor *code  = gpunn_add(mean_of_h, gpunn_mul(gpunn_exp(spread), gpunn_randn_like(spread)));
  *         gpunn_tensor *noise_of_x = gpunn_mul_scalar(gpunn_rand(model, GPUNN_SHAPE(GPUNN_BATCH, 20)), 0.1f);
  *     The same seed gives the same numbers at the same step on every device, except for the last bits of
  *     normal numbers. An evaluation between two steps does not change what the next step draws.
@@ -413,7 +448,8 @@
  *         gpunn_tensor    *time = gpunn_input(ode, "time", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
  *         gpunn_tensor    *bent = gpunn_tanh(gpunn_linear(time, "0", .out_features = 16));
  *         gpunn_tensor    *free_part = gpunn_linear(bent, "1", .out_features = 1);
- *         gpunn_tensor    *u = gpunn_add(time, gpunn_mul(gpunn_square(time), free_part)); // u(0) = 0, u'(0) = 1
+ *         // u(0) = 0, u'(0) = 1
+ *         gpunn_tensor    *u = gpunn_add(time, gpunn_mul(gpunn_square(time), free_part));
  *         gpunn_tensor    *u_t = gpunn_grad(u, time), *u_tt = gpunn_grad(u_t, time);
  *         gpunn_tensor    *residual = gpunn_mean(gpunn_square(gpunn_add(u_tt, u)), GPUNN_ALL, false);
  *         gpunn_optimizer *solver = gpunn_adam(ode);
@@ -453,8 +489,9 @@
  *         gpunn_loader *train = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                              {.input = t, .samples = targets}},
  *                                                   .count = 8, .batch_size = 4, .shuffle = true);
- *         gpunn_fit(o, .loss = loss, .metric = gpunn_binary_accuracy(gpunn_sigmoid(y), t), .train = train, .epochs = 2,
- *                   .patience = 5, .checkpoint = "fit.ckpt", .best_weights = "best.safetensors", .history_svg = "curves.svg");
+ *         gpunn_fit(o, .loss = loss, .metric = gpunn_binary_accuracy(gpunn_sigmoid(y), t), .train = train,
+ *                   .epochs = 2, .patience = 5, .checkpoint = "fit.ckpt",
+ *                   .best_weights = "best.safetensors", .history_svg = "curves.svg");
  *         gpunn_loader_destroy(train);
  *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress. .on_epoch_begin and
  *     .on_batch_begin are called before the work. .accumulate makes one update from several batches.
@@ -469,9 +506,11 @@
  *         gpunn_group  *group = gpunn_group_open(dev);
  *         gpunn_loader *part = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                                    {.input = t, .samples = targets}},
- *                                                  .count = 8, .batch_size = 4, .shuffle = true, .group = group);
+ *                                                  .count = 8, .batch_size = 4, .shuffle = true,
+ *                                                  .group = group);
  *         gpunn_distribute(o, group);
- *         gpunn_fit(o, .loss = loss, .train = part, .epochs = 2, .on_progress = gpunn_progress_bar); // rank 0 reports
+ *         // rank 0 reports
+ *         gpunn_fit(o, .loss = loss, .train = part, .epochs = 2, .on_progress = gpunn_progress_bar);
  *         gpunn_loader_destroy(part);
  *         gpunn_distribute(o, NULL);
  *         gpunn_group_close(group);
@@ -593,7 +632,8 @@
  *     numbers in the next one. Failures without a device (of gpunn_device_open itself) are kept per thread:
  *     gpunn_error(NULL).
  *         gpunn_tensor *wrong = gpunn_relu(gpunn_add(gpunn_linear(x, "fc3", .out_features = 7), h));
- *         if (wrong == NULL) puts(gpunn_error(dev)); // add: shapes [batch, 7] and [batch, 50] do not broadcast ...
+ *         // add: shapes [batch, 7] and [batch, 50] do not broadcast ...
+ *         if (wrong == NULL) puts(gpunn_error(dev));
  *         gpunn_clear_error(dev);
  *     Conditions that do not stop a run but matter (a GPU that is not used, kernels that do not match) go to
  *     .log_fn.
@@ -681,7 +721,8 @@
  *     To see where the time goes, profile the model. It reports each step beside what the device could do, as
  *     a table and as a trace for ui.perfetto.dev (more than 100 % comes out of caches):
  *         void (*print)(void *user, const char *text) = NULL; // a function that prints its text
- *         gpunn_profile(model, .loss = loss, .optimizer = o, .write = print, .peak_flops = 1e11, .peak_bytes = 1e10);
+ *         gpunn_profile(model, .loss = loss, .optimizer = o, .write = print, .peak_flops = 1e11,
+ *                       .peak_bytes = 1e10);
  *
  * COMMON MISTAKES
  *     - "x is NULL": an earlier call failed, and its error has been cleared. Print gpunn_error(dev) at the
@@ -701,35 +742,44 @@
  *     - labels as F32: class losses take I64, I32 or U8 of shape [n], not one-hot vectors.
  *     - a field set to 0 seems to be ignored: 0 means the default; write GPUNN_ZERO.
  *
- * HOW IT WORKS  The trip of y = gpunn_linear(x, "fc", .out_features = 10). Names behind >> are sections of this file.
- *     Building. gpunn_linear is a macro for gpunn_linear_ (>>layers/basic). gpunn__apply_defaults applies the defaults of its row
- *     (>>graph/arguments). gpunn__layer_weight makes the parameters fc.weight and fc.bias. gpunn__node (>>graph/nodes) appends
- *     the result to the model, with the shape that gpunn__infer gives (>>graph/infer). Nothing is computed yet, and the device
- *     holds no memory.
- *     Planning. The first run of these outputs, in this mode and batch, makes a plan: a list of gpunn_step with pointers into one
- *     arena. Later runs find it (gpunn__plan_for, >>run/run). gpunn__plan_fill (>>plan/plan) makes it in these passes:
+ * HOW IT WORKS  The trip of y = gpunn_linear(x, "fc", .out_features = 10). Names behind >> are sections of
+ *     this file.
+ *     Building. gpunn_linear is a macro for gpunn_linear_ (>>layers/basic). gpunn__apply_defaults applies the
+ *     defaults of its row (>>graph/arguments). gpunn__layer_weight makes the parameters fc.weight and
+ *     fc.bias. gpunn__node (>>graph/nodes) appends the result to the model, with the shape that gpunn__infer
+ *     gives (>>graph/infer). Nothing is computed yet, and the device holds no memory.
+ *     Planning. The first run of these outputs, in this mode and batch, makes a plan: a list of gpunn_step
+ *     with pointers into one arena. Later runs find it (gpunn__plan_for, >>run/run). gpunn__plan_fill
+ *     (>>plan/plan) makes it in these passes:
  *      1. gpunn__mark_operands: the tensors that the outputs are computed from.
- *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run assigns.
+ *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run
+ *        assigns.
  *      3. gpunn__resolve_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
  *      4. gpunn__find_half_storage: weights of an inference model that are kept in 16 bits alone.
  *      5. gpunn__mark_storage: dtype and layout of each value.
  *      6. gpunn__mark_roots: reshapes and other aliases share their operand's memory.
- *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each (>>plan/backward).
+ *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each
+ *        (>>plan/backward).
  *      8. gpunn__mark_fused: nodes that a generated kernel computes together.
  *      9. gpunn__mark_order: the order of the nodes.
- *     10. gpunn__mark_chains: norm, residual and activation merged into the product or convolution before them.
+ *     10. gpunn__mark_chains: norm, residual and activation merged into the product or convolution before
+ *        them.
  *     11. gpunn__mark_activated: gradients that the step of the activation has already multiplied.
  *     12. gpunn__mark_parts: products of one operand, as of q, k and v, joined to one.
  *     13. gpunn__forward_steps: a step for each chain.
- *     14. gpunn__backward_steps: steps in reverse order, for each loss. A gradient's first contribution overwrites, others add.
- *     15. gpunn__overlay_steps and gpunn__prepare_steps: results that may overwrite an operand, and the workspace of each step.
- *     16. gpunn__assign_offsets: a place in the arena for each value, by size, in the lowest gap while it lives.
- *     Running. gpunn__plan_bind writes addresses into the steps. The CPU runs each step by its op's function: gpunn__cpu_linear
- *     (>>cpu/gemm), called with GPUNN__FORWARD or GPUNN__BACKWARD. gpunn_cuda.cu runs gpunn__cuda_linear (>>cuda/gemm there),
- *     once to capture the whole run as a CUDA graph, which later runs replay.
- *     Learning. The backward step leaves the gradient of fc.weight beside all others, in one array. gpunn__optimizer_collect
- *     (>>train/ranks) adds an update for each range of parameters with common settings to the run; gpunn__step_adam
- *     (>>cpu/optimizers) makes it.
+ *     14. gpunn__backward_steps: steps in reverse order, for each loss. A gradient's first contribution
+ *        overwrites, others add.
+ *     15. gpunn__overlay_steps and gpunn__prepare_steps: results that may overwrite an operand, and the
+ *        workspace of each step.
+ *     16. gpunn__assign_offsets: a place in the arena for each value, by size, in the lowest gap while it
+ *        lives.
+ *     Running. gpunn__plan_bind writes addresses into the steps. The CPU runs each step by its op's function:
+ *     gpunn__cpu_linear (>>cpu/gemm), called with GPUNN__FORWARD or GPUNN__BACKWARD. gpunn_cuda.cu runs
+ *     gpunn__cuda_linear (>>cuda/gemm there), once to capture the whole run as a CUDA graph, which later runs
+ *     replay.
+ *     Learning. The backward step leaves the gradient of fc.weight beside all others, in one array.
+ *     gpunn__optimizer_collect (>>train/ranks) adds an update for each range of parameters with common
+ *     settings to the run; gpunn__step_adam (>>cpu/optimizers) makes it.
  *
  * EXTENDING  gpunn_expr makes an op from a formula. gpunn_custom makes an op from C and CUDA functions
  *     (>>builders), without a change here: examples/custom_op.c.

@@ -2,7 +2,7 @@
 #define GPUNN__API_MODEL_H
 #include "api/config.h"
 
-/* ==== >>status ======================================================================================================== */
+/* ==== >>status ========================================================================================== */
 /* Return codes. */
 #define GPUNN_STATUS_LIST(X)                                           \
     X(GPUNN_OK, "ok")                                                  \
@@ -33,11 +33,16 @@ GPUNN_API int gpunn_version(void);
 /* For example "GPUNN_ERR_SHAPE: shapes do not fit". Any int is safe. */
 GPUNN_API const char *gpunn_status_name(gpunn_status status);
 
-/* ==== >>device ======================================================================================================== *
- * Devices, like torch.device and torch.cuda.*. Not thread-safe per device; different devices are independent. */
+/* ==== >>device =========================================================================================== *
+ * Devices, like torch.device and torch.cuda.*. Not thread-safe per device; different devices are
+ * independent. */
 typedef struct gpunn_device  gpunn_device;
 typedef struct gpunn_backend gpunn_backend; /* >>backend */
-typedef enum gpunn_device_type { GPUNN_DEVICE_AUTO = 0, GPUNN_DEVICE_CPU, GPUNN_DEVICE_CUDA } gpunn_device_type;
+typedef enum gpunn_device_type {
+    GPUNN_DEVICE_AUTO = 0,
+    GPUNN_DEVICE_CPU,
+    GPUNN_DEVICE_CUDA
+} gpunn_device_type;
 /* Precision of a model's computation. Parameters, their gradients, statistics, sums and losses are F32 in
  * every precision, and so are all values the program reads and writes. The CPU computes in F32, except
  * products of BF16 where it supports them (AMX, or AVX-512 BF16 of AMD). A GPU without 16-bit support
@@ -56,10 +61,12 @@ typedef struct gpunn_device_args {
     int args_;
     /* AUTO: a GPU if gpunn_cuda.cu is linked and finds one, else the CPU; log_fn receives the reason */
     gpunn_device_type type;
-    int               index;         /* GPU index; GPUNN_LOCAL_RANK if several processes use one GPU each */
-    uint64_t          seed;          /* for initial weights and dropout; the same seed gives the same run */
-    int               threads;       /* CPU threads; 0: OMP_NUM_THREADS, or the processors available to the process (see RANKS) */
-    bool              deterministic; /* use only algorithms with reproducible results; the CPU has no others */
+    int               index; /* GPU index; GPUNN_LOCAL_RANK if several processes use one GPU each */
+    uint64_t          seed;  /* for initial weights and dropout; the same seed gives the same run */
+    /* CPU threads; 0: OMP_NUM_THREADS, or the processors available to the process (see RANKS) */
+    int threads;
+    /* use only algorithms with reproducible results; the CPU has no others */
+    bool deterministic;
     /* GPU: time the algorithms of convolutions and products for each new shape, and use the fastest */
     bool   benchmark;
     size_t memory_limit;    /* most bytes this device may hold; 0: no limit */
@@ -69,7 +76,8 @@ typedef struct gpunn_device_args {
      * cudaStreamPerThread. With a stream, AUTO means CUDA. */
     void *stream;
     /* GPU: stream-ordered allocator, used instead of the library's pool; set both or neither. stream is the
-     * program's or the library's. Results are aligned to 256 bytes, as from cudaMallocAsync; NULL on failure. */
+     * program's or the library's. Results are aligned to 256 bytes, as from cudaMallocAsync; NULL on
+     * failure. */
     void *(*cuda_malloc_fn)(void *user, size_t bytes, void *stream);
     void (*cuda_free_fn)(void *user, void *ptr, size_t bytes, void *stream);
     /* Host allocator. new_size 0 frees; returns NULL on failure; results are aligned as malloc's. NULL:
@@ -98,11 +106,13 @@ GPUNN_API void         gpunn_clear_error(gpunn_device *dev);
 /* Number of GPUs that gpunn_device_open can use. 0 without gpunn_cuda.cu, a driver or a GPU. */
 GPUNN_API int               gpunn_cuda_device_count(void);
 GPUNN_API gpunn_device_type gpunn_device_get_type(const gpunn_device *dev);
-GPUNN_API const char       *gpunn_device_name(const gpunn_device *dev); /* "Intel(R) Xeon(R) ..., 2 threads, AVX-512" */
-GPUNN_API int               gpunn_device_threads(const gpunn_device *dev);
-GPUNN_API size_t            gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
-GPUNN_API size_t            gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
-#define gpunn_device_type(dev) gpunn_device_get_type(dev) /* when no parenthesis follows, the name means the type */
+/* "Intel(R) Xeon(R) ..., 2 threads, AVX-512" */
+GPUNN_API const char *gpunn_device_name(const gpunn_device *dev);
+GPUNN_API int         gpunn_device_threads(const gpunn_device *dev);
+GPUNN_API size_t      gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
+GPUNN_API size_t      gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
+#define gpunn_device_type(dev) \
+    gpunn_device_get_type(dev) /* when no parenthesis follows, the name means the type */
 /* Bytes taken from the system. On a GPU: all bytes of the pool, in use or not. On the CPU: the same as
  * gpunn_memory_allocated. */
 GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev);
@@ -117,7 +127,7 @@ GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev);
  * missing. */
 GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), void *user);
 
-/* ==== >>model ========================================================================================================= */
+/* ==== >>model =========================================================================================== */
 /* Models, tensors, shapes, parameters and access to their values. */
 typedef struct gpunn_model     gpunn_model;
 typedef struct gpunn_tensor    gpunn_tensor;
@@ -145,7 +155,8 @@ typedef enum gpunn_dtype {
 /* clang-format on */
 
 #define GPUNN_MAX_RANK 8
-#define GPUNN_BATCH (-1) /* batch size, varies between runs; GPUNN_BATCH * k is k times it; see gpunn_size for other sizes */
+#define GPUNN_BATCH \
+    (-1) /* batch size, varies between runs; GPUNN_BATCH * k is k times it; see gpunn_size for other sizes */
 /* A shape ends at the first 0; GPUNN_SHAPE(0) is a scalar. */
 typedef struct gpunn_shape {
     int64_t dim[GPUNN_MAX_RANK];
@@ -215,7 +226,9 @@ typedef struct gpunn_size_args {
     int     args_;
     int64_t min, max; /* new name: allowed range; other runs fail. Defaults: 1, and no limit */
     int64_t
-        multiple; /* new name: the size is a multiple of this, so that its halves and doubles are known to be equal; default 1 */
+        /* new name: the size is a multiple of this, so that its halves and doubles are known to be equal;
+         * default 1 */
+        multiple;
 } gpunn_size_args;
 GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_args args);
 #define gpunn_size(model, ...) gpunn_size_((model), GPUNN_NAMED(gpunn_size_args, __VA_ARGS__))
@@ -223,15 +236,17 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
 /* Creates an input: a value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0:
  * F32). At most one dimension is GPUNN_BATCH; all such inputs of a run have the same batch size. Any
  * dimension may be a gpunn_size. */
-GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype, gpunn_shape shape);
+GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype,
+                                    gpunn_shape shape);
 
 typedef enum gpunn_init_kind {
     GPUNN_INIT_DEFAULT = 0, /* zeros */
     GPUNN_INIT_ZEROS,
-    GPUNN_INIT_CONSTANT,       /* value a */
-    GPUNN_INIT_UNIFORM,        /* from a to b */
-    GPUNN_INIT_NORMAL,         /* mean a, standard deviation b */
-    GPUNN_INIT_KAIMING_UNIFORM /* U(+-1/sqrt(fan_in)), torch.nn's default for linear and conv; a: fan_in, 0: from the shape */
+    GPUNN_INIT_CONSTANT, /* value a */
+    GPUNN_INIT_UNIFORM,  /* from a to b */
+    GPUNN_INIT_NORMAL,   /* mean a, standard deviation b */
+    /* U(+-1/sqrt(fan_in)), torch.nn's default for linear and conv; a: fan_in, 0: from the shape */
+    GPUNN_INIT_KAIMING_UNIFORM
 } gpunn_init_kind;
 typedef struct gpunn_init {
     gpunn_init_kind kind;
@@ -239,7 +254,8 @@ typedef struct gpunn_init {
 } gpunn_init;
 
 /* Creates a parameter. F32, without GPUNN_BATCH in its shape; names are unique within a model. */
-GPUNN_API gpunn_tensor *gpunn_parameter(gpunn_model *model, const char *name, gpunn_shape shape, gpunn_init init);
+GPUNN_API gpunn_tensor *gpunn_parameter(gpunn_model *model, const char *name, gpunn_shape shape,
+                                        gpunn_init init);
 /* Creates a state: a value that runs read and write (section STATES). What one run assigns by gpunn_assign is
  * read by the next. F32, without GPUNN_BATCH in its shape; it holds init until it is assigned or written.
  * Optimizers do not train it, and no gradient flows through it. */
@@ -267,15 +283,19 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
  * GPUNN_INIT_KAIMING_UNIFORM with a = 0 needs rank 2 or more. */
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
-GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model,
-                                   const char  *name); /* input, parameter, buffer or named value; NULL: none */
-GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name); /* returns t; NULL if the name is taken */
-GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t);          /* "" if it has none */
-GPUNN_API gpunn_shape   gpunn_tensor_shape(const gpunn_tensor *t);         /* with GPUNN_BATCH and gpunn_size numbers */
+/* input, parameter, buffer or named value; NULL: none */
+GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name);
+/* returns t; NULL if the name is taken */
+GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name);
+GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t); /* "" if it has none */
+/* with GPUNN_BATCH and gpunn_size numbers */
+GPUNN_API gpunn_shape gpunn_tensor_shape(const gpunn_tensor *t);
 GPUNN_API gpunn_shape
-gpunn_tensor_sizes(const gpunn_tensor *t); /* the same with the actual sizes: of the last run; for an input, of the last write */
+/* the same with the actual sizes: of the last run; for an input, of the last write */
+                      gpunn_tensor_sizes(const gpunn_tensor *t);
 GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t);
-GPUNN_API size_t      gpunn_tensor_bytes(const gpunn_tensor *t); /* at the batch size of the last run or write */
+/* at the batch size of the last run or write */
+GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t);
 /* Parameters, buffers (running statistics) and states with gpunn_set_saved, in the order of their creation:
  * what gpunn_save writes. */
 GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
@@ -289,7 +309,8 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
 /* The same for an input with more than one varying dimension, where bytes would be ambiguous. shape is the
  * shape of the data in host. */
 GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape);
-/* Copies a tensor to host memory: parameters, buffers, states, inputs, outputs of the last run, kept values. */
+/* Copies a tensor to host memory: parameters, buffers, states, inputs, outputs of the last run, kept
+ * values. */
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes);
 /* Reads the gradient of a parameter, or of a value named by gpunn_retain_grad, after gpunn_backward or
  * gpunn_train_step. */
@@ -306,7 +327,8 @@ GPUNN_API float gpunn_item(gpunn_tensor *t);
  *     parameter, buffer, state
  *                read and trained in place, with the values it holds; may be changed between runs. Unbinding
  *                copies the values to the library's memory, so the bound memory must still exist then
- *     value      written by every run that computes it, as if by gpunn_keep; bytes suffice for the largest batch
+ *     value      written by every run that computes it, as if by gpunn_keep; bytes suffice for the largest
+ *     batch
  * GPUNN_ERR_ARGUMENT: memory of the host or of another GPU, or misaligned. GPUNN_ERR_SHAPE: wrong number of
  * bytes. GPUNN_ERR_STATE: a constant. */
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
@@ -328,8 +350,16 @@ enum {
     GPUNN_DLPACK_CUDA_HOST = 3,
     GPUNN_DLPACK_CUDA_MANAGED = 13
 }; /* device_type */
-enum { GPUNN_DLPACK_INT, GPUNN_DLPACK_UINT, GPUNN_DLPACK_FLOAT, GPUNN_DLPACK_BFLOAT = 4, GPUNN_DLPACK_BOOL = 6 }; /* dtype_code */
-enum { GPUNN_DLPACK_READ_ONLY = 1 };                                                                              /* flags */
+/* dtype_code */
+enum {
+    GPUNN_DLPACK_INT,
+    GPUNN_DLPACK_UINT,
+    GPUNN_DLPACK_FLOAT,
+    GPUNN_DLPACK_BFLOAT = 4,
+    GPUNN_DLPACK_BOOL = 6
+};
+/* flags */
+enum { GPUNN_DLPACK_READ_ONLY = 1 };
 typedef struct gpunn_dlpack {
     uint32_t major, minor;                                  /* version of the layout: 1 and any */
     void    *context;                                       /* for the deleter */
@@ -355,12 +385,14 @@ GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainab
 /* Whether a batch_norm, or an instance_norm with running statistics, uses these in training too and leaves
  * them unchanged. t: its result or its running_mean. Specs do not contain this. */
 GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen);
-GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale); /* factor of its learning rate */
-GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);     /* false: no weight decay */
+/* factor of its learning rate */
+GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale);
+GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay); /* false: no weight decay */
 /* Keeps the value readable after every run. Training steps compute it too if it needs no input that the loss
  * does not need. */
 GPUNN_API gpunn_tensor *gpunn_keep(gpunn_tensor *t);
-GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t); /* as torch's; also for inputs and intermediate values */
+/* as torch's; also for inputs and intermediate values */
+GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t);
 /* torch.utils.checkpoint. Training does not store the values computed between first and last (both excluded),
  * but recomputes them when the backward pass reaches them. This trades time for memory; the gradients are
  * bit-identical, with dropout too. Running statistics are updated once. Values named by gpunn_keep,
@@ -378,10 +410,11 @@ GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_
 
 typedef struct gpunn_summary_args {
     int           args_;
-    int64_t       batch_size;                    /* default 1 */
-    gpunn_tensor *loss;                          /* for a training step of it; NULL: evaluation of outputs */
-    gpunn_tensor *outputs[8];                    /* default: every value that no op reads */
-    void (*write)(void *user, const char *text); /* receives the text piece by piece; NULL: only bytes are wanted */
+    int64_t       batch_size; /* default 1 */
+    gpunn_tensor *loss;       /* for a training step of it; NULL: evaluation of outputs */
+    gpunn_tensor *outputs[8]; /* default: every value that no op reads */
+    /* receives the text piece by piece; NULL: only bytes are wanted */
+    void (*write)(void *user, const char *text);
     void   *user;
     size_t *bytes; /* receives all device bytes of such a run: parameters, gradients, inputs, arena */
 } gpunn_summary_args;

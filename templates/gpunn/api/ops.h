@@ -2,7 +2,7 @@
 #define GPUNN__API_OPS_H
 #include "api/model.h"
 
-/* ==== >>ops =========================================================================================================== *
+/* ==== >>ops ============================================================================================== *
  * The table of all elementwise ops. To add one, add a line here. Enum, name, builder, gpunn_expr, CPU loops,
  * CUDA kernels, fused kernels and tests follow from it.
  *
@@ -15,108 +15,116 @@
  *
  * The language is valid C and valid Python. It has only + - * /, comparisons, numbers (K(0.5) if not an
  * integer) and calls of
- *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow floordiv
- *     exp2 log2 log10 sinh cosh atan2 hypot fmod remainder.
+ *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos
+ *     pow floordiv exp2 log2 log10 sinh cosh atan2 hypot fmod remainder.
  * min and max propagate NaN; sign(0) is 0. floordiv is Python's //, of the exact quotient, and remainder is
  * Python's %. Kinks and NaN behave as in PyTorch: write comparisons so that NaN takes its branch. */
 /* >>ops begin */
 /* clang-format off */
 /* X(ENUM, name, forward, derivative) */
-#define GPUNN_UNARY_OPS(X)                                                                                            \
-    X(RELU, relu, where(x <= 0, 0, x), where(y <= 0, 0, g))                                                           \
-    X(RELU6, relu6, where(x < 0, 0, where(x > 6, 6, x)), where(y <= 0, 0, where(y >= 6, 0, g)))                       \
-    X(SIGMOID, sigmoid, sigmoid(x), g * (1 - y) * y)                                                                  \
-    X(TANH, tanh, tanh(x), g * (1 - y * y))                                                                           \
-    X(SILU, silu, x * sigmoid(x), g * sigmoid(x) * (1 + x * (1 - sigmoid(x))))                                        \
-    X(MISH, mish, x * tanh(log1p(exp(x))),                                                                            \
-      g * (tanh(log1p(exp(x))) + x * sigmoid(x) * (1 - tanh(log1p(exp(x))) * tanh(log1p(exp(x))))))                   \
-    X(GELU, gelu, K(0.5) * x * (1 + erf(K(0.70710678) * x)),                                                          \
-      g * (K(0.5) * (1 + erf(K(0.70710678) * x)) + x * K(0.39894228) * exp(-K(0.5) * x * x)))                         \
-    X(GELU_TANH, gelu_tanh, K(0.5) * x * (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))),                    \
-      g * (K(0.5) * (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) + K(0.5) *                               \
-        (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) *                                                    \
-        (1 - tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) *                                                    \
-        x * K(0.7978846) * (1 + K(0.134145) * x * x)))                                                                \
-    X(SOFTSIGN, softsign, x / (1 + abs(x)), g / ((1 + abs(x)) * (1 + abs(x))))                                        \
-    X(LOGSIGMOID, logsigmoid, min(x, 0) - log1p(exp(-abs(x))), g * sigmoid(-x))                                       \
-    X(HARDSIGMOID, hardsigmoid, min(max(x + 3, 0), 6) / 6, where(abs(x) < 3, g / 6, 0))                               \
-    X(HARDSWISH, hardswish, x * min(max(x + 3, 0), 6) / 6, where(x <= -3, 0, where(x >= 3, g, g * (x / 3 + K(0.5))))) \
-    X(SELU, selu, K(1.050701) * where(x > 0, x, K(1.6732632) * expm1(x)),                                             \
-      g * where(x <= 0, K(1.7580993) * exp(x), K(1.050701)))                                                          \
-    X(ABS, abs, abs(x), g * sign(x))                                                                                  \
-    X(NEG, neg, -x, -g)                                                                                               \
-    X(SIGN, sign, sign(x), K(0.0))                                                                                    \
-    X(FLOOR, floor, floor(x), K(0.0))                                                                                 \
-    X(DETACH, detach, x, 0)                                                                                           \
-    X(EXP, exp, exp(x), g * y)                                                                                        \
-    X(EXPM1, expm1, expm1(x), g * (y + 1))                                                                            \
-    X(LOG, log, log(x), g / x)                                                                                        \
-    X(LOG1P, log1p, log1p(x), g / (x + 1))                                                                            \
-    X(SQRT, sqrt, sqrt(x), g / (2 * y))                                                                               \
-    X(RSQRT, rsqrt, 1 / sqrt(x), -K(0.5) * g * y * y * y)                                                             \
-    X(RECIPROCAL, reciprocal, 1 / x, -g * y * y)                                                                      \
-    X(SQUARE, square, x * x, 2 * g * x)                                                                               \
-    X(ERF, erf, erf(x), g * K(1.1283792) * exp(-x * x))                                                               \
-    X(SIN, sin, sin(x), g * cos(x))                                                                                   \
-    X(COS, cos, cos(x), -g * sin(x))                                                                                  \
-    X(EXP2, exp2, exp2(x), g * y * K(0.6931472))                                                                      \
-    X(LOG2, log2, log2(x), g * K(1.442695) / x)                                                                       \
-    X(LOG10, log10, log10(x), g * K(0.43429448) / x)                                                                  \
-    X(SINH, sinh, sinh(x), g * cosh(x))                                                                               \
-    X(COSH, cosh, cosh(x), g * sinh(x))                                                                               \
-    X(ASIN, asin, atan2(x, sqrt((1 - x) * (1 + x))), g / sqrt((1 - x) * (1 + x)))                                     \
-    X(ACOS, acos, atan2(sqrt((1 - x) * (1 + x)), x), -g / sqrt((1 - x) * (1 + x)))                                    \
-    X(ATAN, atan, atan2(x, 1), g / (x * x + 1))                                                                       \
-    X(ASINH, asinh,                                                                                                   \
-      where(abs(x) < K(3e-4), x, sign(x) * (where(abs(x) > 4096, K(0.6931472), 0) +                                   \
-            log1p(where(abs(x) > 4096, abs(x) - 1, abs(x) + x * x / (1 + sqrt(x * x + 1)))))),                        \
-      where(abs(x) > K(1e9), g / abs(x), g / sqrt(x * x + 1)))                                                        \
-    X(ACOSH, acosh,                                                                                                   \
-      where(x > 4096, K(0.6931472), 0) + log1p(x - 1 + where(x > 4096, 0, sqrt(x - 1) * sqrt(x + 1))),                \
-      where(abs(x) > K(1e9), g / abs(x), g / sqrt((x - 1) * (x + 1))))                                                \
+#define GPUNN_UNARY_OPS(X)                                                                             \
+    X(RELU, relu, where(x <= 0, 0, x), where(y <= 0, 0, g))                                            \
+    X(RELU6, relu6, where(x < 0, 0, where(x > 6, 6, x)), where(y <= 0, 0, where(y >= 6, 0, g)))        \
+    X(SIGMOID, sigmoid, sigmoid(x), g * (1 - y) * y)                                                   \
+    X(TANH, tanh, tanh(x), g * (1 - y * y))                                                            \
+    X(SILU, silu, x * sigmoid(x), g * sigmoid(x) * (1 + x * (1 - sigmoid(x))))                         \
+    X(MISH, mish, x * tanh(log1p(exp(x))),                                                             \
+      g * (tanh(log1p(exp(x))) + x * sigmoid(x) * (1 - tanh(log1p(exp(x))) * tanh(log1p(exp(x))))))    \
+    X(GELU, gelu, K(0.5) * x * (1 + erf(K(0.70710678) * x)),                                           \
+      g * (K(0.5) * (1 + erf(K(0.70710678) * x)) + x * K(0.39894228) * exp(-K(0.5) * x * x)))          \
+    X(GELU_TANH, gelu_tanh, K(0.5) * x * (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))),     \
+      g * (K(0.5) * (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) + K(0.5) *                \
+        (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) *                                     \
+        (1 - tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) *                                     \
+        x * K(0.7978846) * (1 + K(0.134145) * x * x)))                                                 \
+    X(SOFTSIGN, softsign, x / (1 + abs(x)), g / ((1 + abs(x)) * (1 + abs(x))))                         \
+    X(LOGSIGMOID, logsigmoid, min(x, 0) - log1p(exp(-abs(x))), g * sigmoid(-x))                        \
+    X(HARDSIGMOID, hardsigmoid, min(max(x + 3, 0), 6) / 6, where(abs(x) < 3, g / 6, 0))                \
+    X(HARDSWISH, hardswish, x * min(max(x + 3, 0), 6) / 6, where(x <= -3, 0,                           \
+      where(x >= 3, g, g * (x / 3 + K(0.5)))))                                                         \
+    X(SELU, selu, K(1.050701) * where(x > 0, x, K(1.6732632) * expm1(x)),                              \
+      g * where(x <= 0, K(1.7580993) * exp(x), K(1.050701)))                                           \
+    X(ABS, abs, abs(x), g * sign(x))                                                                   \
+    X(NEG, neg, -x, -g)                                                                                \
+    X(SIGN, sign, sign(x), K(0.0))                                                                     \
+    X(FLOOR, floor, floor(x), K(0.0))                                                                  \
+    X(DETACH, detach, x, 0)                                                                            \
+    X(EXP, exp, exp(x), g * y)                                                                         \
+    X(EXPM1, expm1, expm1(x), g * (y + 1))                                                             \
+    X(LOG, log, log(x), g / x)                                                                         \
+    X(LOG1P, log1p, log1p(x), g / (x + 1))                                                             \
+    X(SQRT, sqrt, sqrt(x), g / (2 * y))                                                                \
+    X(RSQRT, rsqrt, 1 / sqrt(x), -K(0.5) * g * y * y * y)                                              \
+    X(RECIPROCAL, reciprocal, 1 / x, -g * y * y)                                                       \
+    X(SQUARE, square, x * x, 2 * g * x)                                                                \
+    X(ERF, erf, erf(x), g * K(1.1283792) * exp(-x * x))                                                \
+    X(SIN, sin, sin(x), g * cos(x))                                                                    \
+    X(COS, cos, cos(x), -g * sin(x))                                                                   \
+    X(EXP2, exp2, exp2(x), g * y * K(0.6931472))                                                       \
+    X(LOG2, log2, log2(x), g * K(1.442695) / x)                                                        \
+    X(LOG10, log10, log10(x), g * K(0.43429448) / x)                                                   \
+    X(SINH, sinh, sinh(x), g * cosh(x))                                                                \
+    X(COSH, cosh, cosh(x), g * sinh(x))                                                                \
+    X(ASIN, asin, atan2(x, sqrt((1 - x) * (1 + x))), g / sqrt((1 - x) * (1 + x)))                      \
+    X(ACOS, acos, atan2(sqrt((1 - x) * (1 + x)), x), -g / sqrt((1 - x) * (1 + x)))                     \
+    X(ATAN, atan, atan2(x, 1), g / (x * x + 1))                                                        \
+    X(ASINH, asinh,                                                                                    \
+      where(abs(x) < K(3e-4), x, sign(x) * (where(abs(x) > 4096, K(0.6931472), 0) +                    \
+            log1p(where(abs(x) > 4096, abs(x) - 1, abs(x) + x * x / (1 + sqrt(x * x + 1)))))),         \
+      where(abs(x) > K(1e9), g / abs(x), g / sqrt(x * x + 1)))                                         \
+    X(ACOSH, acosh,                                                                                    \
+      where(x > 4096, K(0.6931472), 0) + log1p(x - 1 + where(x > 4096, 0, sqrt(x - 1) * sqrt(x + 1))), \
+      where(abs(x) > K(1e9), g / abs(x), g / sqrt((x - 1) * (x + 1))))                                 \
     X(ATANH, atanh, K(0.5) * (log1p(x) - log1p(-x)), g / ((1 - x) * (1 + x)))
 /* X(ENUM, name, attribute, default, forward, derivative) */
-#define GPUNN_UNARY1_OPS(X)                                                                                                \
-    X(LEAKY_RELU, leaky_relu, negative_slope, K(0.01), where(x > 0, x, x * negative_slope),                                \
-      where(x > 0, g, g * negative_slope))                                                                                 \
-    X(ELU, elu, alpha, 1, where(x > 0, x, alpha * expm1(x)), where(x <= 0, g * alpha * exp(x), g))                         \
-    X(CELU, celu, alpha, 1, where(x > 0, x, alpha * expm1(x / alpha)), where(x <= 0, g * exp(x / alpha), g))               \
-    X(HARDSHRINK, hardshrink, lambd, K(0.5), where(abs(x) <= lambd, 0, x), where(abs(x) <= lambd, 0, g))                   \
-    X(ADD_SCALAR, add_scalar, value, 0, x + value, g)                                                                      \
-    X(MUL_SCALAR, mul_scalar, value, 1, x * value, g * value)                                                              \
-    X(POW_SCALAR, pow_scalar, exponent, 1, pow(x, exponent), where(exponent == 0, 0, g * exponent * pow(x, exponent - 1)))
+#define GPUNN_UNARY1_OPS(X)                                                                                  \
+    X(LEAKY_RELU, leaky_relu, negative_slope, K(0.01), where(x > 0, x, x * negative_slope),                  \
+      where(x > 0, g, g * negative_slope))                                                                   \
+    X(ELU, elu, alpha, 1, where(x > 0, x, alpha * expm1(x)), where(x <= 0, g * alpha * exp(x), g))           \
+    X(CELU, celu, alpha, 1, where(x > 0, x, alpha * expm1(x / alpha)), where(x <= 0, g * exp(x / alpha), g)) \
+    X(HARDSHRINK, hardshrink, lambd, K(0.5), where(abs(x) <= lambd, 0, x), where(abs(x) <= lambd, 0, g))     \
+    X(ADD_SCALAR, add_scalar, value, 0, x + value, g)                                                        \
+    X(MUL_SCALAR, mul_scalar, value, 1, x * value, g * value)                                                \
+    X(POW_SCALAR, pow_scalar, exponent, 1, pow(x, exponent), where(exponent == 0, 0,                         \
+      g * exponent * pow(x, exponent - 1)))
 /* X(ENUM, name, attribute 1, default 1, attribute 2, default 2, forward, derivative) */
-#define GPUNN_UNARY2_OPS(X)                                                                                     \
-    X(HARDTANH, hardtanh, min_val, -1, max_val, 1, where(x < min_val, min_val, where(x > max_val, max_val, x)), \
-      where(y <= min_val, 0, where(y >= max_val, 0, g)))                                                        \
-    X(CLAMP, clamp, min, -INFINITY, max, INFINITY, min(max(x, min), max),                                       \
-      where(x > min, where(x < max, g, where(max > K(3.4028235e38), g, 0)),                                     \
-            where(min < -K(3.4028235e38), where(x < max, g, 0), 0)))                                            \
-    X(SOFTPLUS, softplus, beta, 1, threshold, 20, where(x * beta > threshold, x, log1p(exp(x * beta)) / beta),  \
+#define GPUNN_UNARY2_OPS(X)                                                      \
+    X(HARDTANH, hardtanh, min_val, -1, max_val, 1, where(x < min_val, min_val,   \
+      where(x > max_val, max_val, x)),                                           \
+      where(y <= min_val, 0, where(y >= max_val, 0, g)))                         \
+    X(CLAMP, clamp, min, -INFINITY, max, INFINITY, min(max(x, min), max),        \
+      where(x > min, where(x < max, g, where(max > K(3.4028235e38), g, 0)),      \
+            where(min < -K(3.4028235e38), where(x < max, g, 0), 0)))             \
+    X(SOFTPLUS, softplus, beta, 1, threshold, 20, where(x * beta > threshold, x, \
+      log1p(exp(x * beta)) / beta),                                              \
       where(x * beta > threshold, g, g * sigmoid(x * beta)))
 /* X(ENUM, name, forward, da, db) */
-#define GPUNN_BINARY_OPS(X)                                                                                             \
-    X(ADD, add, a + b, g, g)                                                                                            \
-    X(SUB, sub, a - b, g, -g)                                                                                           \
-    X(MUL, mul, a * b, g * b, g * a)                                                                                    \
-    X(DIV, div, a / b, g / b, -g * (y / b))                                                                             \
-    X(FLOOR_DIVIDE, floor_divide, floordiv(a, b), 0, 0)                                                                 \
-    X(POW, pow, pow(a, b), where(b == 0, 0, g * b * pow(a, b - 1)), g * y * log(where(a == 0, where(b >= 0, 1, 0), a))) \
-    X(MAXIMUM, maximum, max(a, b), where(a == b, g / 2, where(a < b, 0, g)), where(a == b, g / 2, where(a > b, 0, g)))  \
-    X(MINIMUM, minimum, min(a, b), where(a == b, g / 2, where(a > b, 0, g)), where(a == b, g / 2, where(a < b, 0, g)))  \
-    X(EQ, eq, where(a == b, 1, 0), 0, 0)                                                                                \
-    X(NE, ne, where(a != b, 1, 0), 0, 0)                                                                                \
-    X(LT, lt, where(a < b, 1, 0), 0, 0)                                                                                 \
-    X(LE, le, where(a <= b, 1, 0), 0, 0)                                                                                \
-    X(GT, gt, where(a > b, 1, 0), 0, 0)                                                                                 \
-    X(GE, ge, where(a >= b, 1, 0), 0, 0)                                                                                \
-    X(PARAMETRIC_RELU, parametric_relu, where(a > 0, a, a * b), where(a > 0, g, g * b), where(a > 0, 0, g * a))         \
-    X(ATAN2, atan2, atan2(a, b), where(hypot(a, b) == 0, 0, g * (b / hypot(a, b)) / hypot(a, b)),                       \
-      where(hypot(a, b) == 0, 0, -g * (a / hypot(a, b)) / hypot(a, b)))                                                 \
-    X(HYPOT, hypot, hypot(a, b), g * (a / y), g * (b / y))                                                              \
-    X(LOGADDEXP, logaddexp, where(a > b, a, b) + log1p(exp(where(a == b, 0, -abs(a - b)))),                             \
-      g / (1 + exp(b - a)), g / (1 + exp(a - b)))                                                                       \
-    X(FMOD, fmod, fmod(a, b), g, -g * sign(a / b) * floor(abs(a / b)))                                                  \
+#define GPUNN_BINARY_OPS(X)                                                                       \
+    X(ADD, add, a + b, g, g)                                                                      \
+    X(SUB, sub, a - b, g, -g)                                                                     \
+    X(MUL, mul, a * b, g * b, g * a)                                                              \
+    X(DIV, div, a / b, g / b, -g * (y / b))                                                       \
+    X(FLOOR_DIVIDE, floor_divide, floordiv(a, b), 0, 0)                                           \
+    X(POW, pow, pow(a, b), where(b == 0, 0, g * b * pow(a, b - 1)),                               \
+      g * y * log(where(a == 0, where(b >= 0, 1, 0), a)))                                         \
+    X(MAXIMUM, maximum, max(a, b), where(a == b, g / 2, where(a < b, 0, g)),                      \
+      where(a == b, g / 2, where(a > b, 0, g)))                                                   \
+    X(MINIMUM, minimum, min(a, b), where(a == b, g / 2, where(a > b, 0, g)),                      \
+      where(a == b, g / 2, where(a < b, 0, g)))                                                   \
+    X(EQ, eq, where(a == b, 1, 0), 0, 0)                                                          \
+    X(NE, ne, where(a != b, 1, 0), 0, 0)                                                          \
+    X(LT, lt, where(a < b, 1, 0), 0, 0)                                                           \
+    X(LE, le, where(a <= b, 1, 0), 0, 0)                                                          \
+    X(GT, gt, where(a > b, 1, 0), 0, 0)                                                           \
+    X(GE, ge, where(a >= b, 1, 0), 0, 0)                                                          \
+    X(PARAMETRIC_RELU, parametric_relu, where(a > 0, a, a * b), where(a > 0, g, g * b),           \
+      where(a > 0, 0, g * a))                                                                     \
+    X(ATAN2, atan2, atan2(a, b), where(hypot(a, b) == 0, 0, g * (b / hypot(a, b)) / hypot(a, b)), \
+      where(hypot(a, b) == 0, 0, -g * (a / hypot(a, b)) / hypot(a, b)))                           \
+    X(HYPOT, hypot, hypot(a, b), g * (a / y), g * (b / y))                                        \
+    X(LOGADDEXP, logaddexp, where(a > b, a, b) + log1p(exp(where(a == b, 0, -abs(a - b)))),       \
+      g / (1 + exp(b - a)), g / (1 + exp(a - b)))                                                 \
+    X(FMOD, fmod, fmod(a, b), g, -g * sign(a / b) * floor(abs(a / b)))                            \
     X(REMAINDER, remainder, remainder(a, b), g, -g * floordiv(a, b))
 /* The same for the terms of losses, which gpunn_expr and specs also know. The loss builders reduce them. */
 #define GPUNN_LOSS_OPS(X)                                                                                 \
@@ -129,18 +137,19 @@
     X(KL_DIVERGENCE, kl_divergence, where(b == 0, 0, b * log(b)) - b * a, -g * b, g * (log(b) + 1 - a))   \
     X(KL_DIVERGENCE_LOG, kl_divergence_log, exp(b) * (b - a), -g * exp(b), g * (y + exp(b)))
 /* X(ENUM, name, attribute, default, forward, da, db) */
-#define GPUNN_LOSS1_OPS(X)                                                                                                 \
-    X(HUBER, huber, delta, 1, where(abs(a - b) < delta, K(0.5) * (a - b) * (a - b), delta * (abs(a - b) - K(0.5) * delta)), \
-      where(abs(a - b) >= delta, g * delta * sign(a - b), g * (a - b)),                                                     \
-      where(abs(a - b) >= delta, g * delta * sign(b - a), g * (b - a)))                                                     \
-    X(SMOOTH_L1, smooth_l1, beta, 1,                                                                                        \
-      where(abs(a - b) < beta, K(0.5) * (a - b) * (a - b) / beta, abs(a - b) - K(0.5) * beta),                              \
-      where(abs(a - b) >= beta, g * sign(a - b), g * (a - b) / beta),                                                       \
+#define GPUNN_LOSS1_OPS(X)                                                                     \
+    X(HUBER, huber, delta, 1, where(abs(a - b) < delta, K(0.5) * (a - b) * (a - b),            \
+      delta * (abs(a - b) - K(0.5) * delta)),                                                  \
+      where(abs(a - b) >= delta, g * delta * sign(a - b), g * (a - b)),                        \
+      where(abs(a - b) >= delta, g * delta * sign(b - a), g * (b - a)))                        \
+    X(SMOOTH_L1, smooth_l1, beta, 1,                                                           \
+      where(abs(a - b) < beta, K(0.5) * (a - b) * (a - b) / beta, abs(a - b) - K(0.5) * beta), \
+      where(abs(a - b) >= beta, g * sign(a - b), g * (a - b) / beta),                          \
       where(abs(a - b) >= beta, g * sign(b - a), g * (b - a) / beta))
 /* X(ENUM, name, forward, da, db, dc) */
 #define GPUNN_TERNARY_OPS(X)                                           \
     X(WHERE, where, where(a, b, c), 0, where(a, g, 0), where(a, 0, g))
-#define GPUNN__ELEMENTWISE_OPS(X) \
+#define GPUNN__ELEMENTWISE_OPS(X)                                                  \
     GPUNN_UNARY_OPS(X) GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) \
     GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X) GPUNN_TERNARY_OPS(X)
 /* clang-format on */
@@ -151,66 +160,75 @@
  * rule of the result's shape (>>graph/infer)). Their attributes are in gpunn_attributes (>>backend);
  * gpunn_step says which operands may be missing. The last two, RELAYOUT and GROUP, occur only in plans:
  * RELAYOUT for filters of convolutions, GROUP for fused kernels. */
-#define GPUNN_OTHER_OPS(X)                                                                                                    \
-    X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                                     \
-    X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                                                \
-    X(CONV1D, conv1d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                   \
-    X(CONV2D, conv2d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                   \
-    X(CONV3D, conv3d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                   \
-    X(CONV_TRANSPOSE1D, conv_transpose1d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                      \
-    X(CONV_TRANSPOSE2D, conv_transpose2d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                      \
-    X(CONV_TRANSPOSE3D, conv_transpose3d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                      \
-    X(MAX_POOL2D, max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                                          \
-    X(MAX_POOL3D, max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                                          \
-    X(AVG_POOL2D, avg_pool2d, (x), 0, 0, 1, GPUNN__POOL, window)                                                              \
-    X(AVG_POOL3D, avg_pool3d, (x), 0, 0, 1, GPUNN__POOL, window)                                                              \
-    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize)                 \
-    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize)                 \
-    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                                   \
-    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                                   \
-    X(GRID_SAMPLE, grid_sample, (x, grid), 3, 0, 3, 0, grid_sample)                                                           \
-    X(ROI_ALIGN, roi_align, (x, boxes), 2, 0, 1, 0, roi_align)                                                                \
-    X(AFFINE_GRID, affine_grid, (theta), 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                                              \
-    X(HASH_GRID, hash_grid_encoding, (x, weight), 3, 0, 3, GPUNN__KEEPS_F32, hash_grid)                                       \
-    X(INTERPOLATE, interpolate, (x), 0, 0, 1, 0, resize)                                                                      \
-    X(BATCH_NORM, batch_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7, GPUNN__LOCAL | GPUNN__SAVES, norm)       \
-    X(RNN, rnn, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093, GPUNN__RECURRENT, recurrent)   \
-    X(LSTM, lstm, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093, GPUNN__RECURRENT, recurrent) \
-    X(GRU, gru, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093, GPUNN__RECURRENT, recurrent)   \
-    X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, norm)                                              \
-    X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, norm)                                                        \
-    X(GROUP_NORM, group_norm, (x, weight, bias), 3, 0, 7, GPUNN__SAVES, group_norm)                                           \
-    X(INSTANCE_NORM, instance_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7, GPUNN__SAVES, norm)                \
-    X(EMBEDDING, embedding, (tokens, weight), 1, 0, 2, 0, embedding)                                                          \
-    X(DROPOUT, dropout, (x), 0, 0, 1, 0, same)                                                                                \
-    X(RAND_LIKE, rand_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                                             \
-    X(RANDN_LIKE, randn_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                                           \
-    X(PERMUTE, permute, (x), 0, 0, 1, 0, permute)                                                                             \
-    X(CONCAT, concat, (tensors), 0, 0, -1, 0, concat)                                                                         \
-    X(SLICE, slice, (x), 0, 0, 1, 0, slice)                                                                                   \
-    X(PAD, pad, (x), 0, 0, 1, 0, pad)                                                                                         \
-    X(EXPAND, expand, (x), 0, 0, 1, 0, expand)                                                                                \
-    X(GATHER, gather, (x, index), 2, 0, 1, 0, gather)                                                                         \
-    X(SCATTER_ADD, scatter_add, (x, index, src), 2, 0, 5, 0, scatter_add)                                                     \
-    X(SCATTER, scatter, (x, index, src), 2, 0, 5, 0, scatter)                                                                 \
-    X(SUM, sum, (x), 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                                       \
-    X(GRADIENT_ENERGY, gradient_energy, (x), 1, 0, 1, GPUNN__KEEPS_F32, scalar)                                               \
-    X(MAX, max, (x), 1, 1, 1, 0, reduce)                                                                                      \
-    X(CUMSUM, cumsum, (x), 0, 0, 1, GPUNN__KEEPS_F32, same)                                                                   \
-    X(TOPK_INDICES, topk_indices, (x), 0, 0, 0, 0, topk_indices)                                                              \
-    X(SAMPLE, sample, (logits, draw), 0, 0, 0, 0, sample)                                                                     \
-    X(ARGMAX, argmax, (x), 0, 0, 0, 0, argmax)                                                                                \
-    X(SOFTMAX, softmax, (x), 0, 1, 1, 0, same)                                                                                \
-    X(LOG_SOFTMAX, log_softmax, (x), 0, 1, 1, GPUNN__KEEPS_F32, same)                                                         \
-    X(ATTENTION, scaled_dot_product_attention, (q, k, v, mask, lengths), 31, 1, 7, GPUNN__PRODUCT | GPUNN__SAVES, attention)  \
-    X(CROSS_ENTROPY, cross_entropy, (logits, labels, weight), 7, 0, 1, GPUNN__KEEPS_F32, class_loss)                          \
-    X(NLL, nll, (logits, labels, weight), 6, 0, 1, GPUNN__KEEPS_F32, class_loss)                                              \
-    X(CTC_LOSS, ctc_loss, (log_probabilities, targets, input_lengths, target_lengths), 15, 0, 1, GPUNN__KEEPS_F32, ctc_loss)  \
-    X(CUSTOM, custom, (inputs), -1, 1, -1, GPUNN__KEEPS_F32, custom)                                                          \
-    X(ASSIGN, assign, (state, value, position), 0, 0, 0, GPUNN__KEEPS_F32, assign)                                            \
-    X(CAST, cast, (x), 0, 0, 0, 0, cast)                                                                                      \
-    X(INTEGER, integer, (tensors), 0, 0, 0, 0, integer)                                                                       \
-    X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                                              \
+#define GPUNN_OTHER_OPS(X)                                                                               \
+    X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                \
+    X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                           \
+    X(CONV1D, conv1d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                              \
+    X(CONV2D, conv2d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                              \
+    X(CONV3D, conv3d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                              \
+    X(CONV_TRANSPOSE1D, conv_transpose1d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose) \
+    X(CONV_TRANSPOSE2D, conv_transpose2d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose) \
+    X(CONV_TRANSPOSE3D, conv_transpose3d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose) \
+    X(MAX_POOL2D, max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                     \
+    X(MAX_POOL3D, max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                     \
+    X(AVG_POOL2D, avg_pool2d, (x), 0, 0, 1, GPUNN__POOL, window)                                         \
+    X(AVG_POOL3D, avg_pool3d, (x), 0, 0, 1, GPUNN__POOL, window)                                         \
+    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL,    \
+      resize)                                                                                            \
+    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL,    \
+      resize)                                                                                            \
+    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)              \
+    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)              \
+    X(GRID_SAMPLE, grid_sample, (x, grid), 3, 0, 3, 0, grid_sample)                                      \
+    X(ROI_ALIGN, roi_align, (x, boxes), 2, 0, 1, 0, roi_align)                                           \
+    X(AFFINE_GRID, affine_grid, (theta), 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                         \
+    X(HASH_GRID, hash_grid_encoding, (x, weight), 3, 0, 3, GPUNN__KEEPS_F32, hash_grid)                  \
+    X(INTERPOLATE, interpolate, (x), 0, 0, 1, 0, resize)                                                 \
+    X(BATCH_NORM, batch_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7,                     \
+      GPUNN__LOCAL | GPUNN__SAVES, norm)                                                                 \
+    X(RNN, rnn, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,           \
+      GPUNN__RECURRENT, recurrent)                                                                       \
+    X(LSTM, lstm, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,         \
+      GPUNN__RECURRENT, recurrent)                                                                       \
+    X(GRU, gru, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093,           \
+      GPUNN__RECURRENT, recurrent)                                                                       \
+    X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, norm)                         \
+    X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, norm)                                   \
+    X(GROUP_NORM, group_norm, (x, weight, bias), 3, 0, 7, GPUNN__SAVES, group_norm)                      \
+    X(INSTANCE_NORM, instance_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7, GPUNN__SAVES, \
+      norm)                                                                                              \
+    X(EMBEDDING, embedding, (tokens, weight), 1, 0, 2, 0, embedding)                                     \
+    X(DROPOUT, dropout, (x), 0, 0, 1, 0, same)                                                           \
+    X(RAND_LIKE, rand_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                        \
+    X(RANDN_LIKE, randn_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                      \
+    X(PERMUTE, permute, (x), 0, 0, 1, 0, permute)                                                        \
+    X(CONCAT, concat, (tensors), 0, 0, -1, 0, concat)                                                    \
+    X(SLICE, slice, (x), 0, 0, 1, 0, slice)                                                              \
+    X(PAD, pad, (x), 0, 0, 1, 0, pad)                                                                    \
+    X(EXPAND, expand, (x), 0, 0, 1, 0, expand)                                                           \
+    X(GATHER, gather, (x, index), 2, 0, 1, 0, gather)                                                    \
+    X(SCATTER_ADD, scatter_add, (x, index, src), 2, 0, 5, 0, scatter_add)                                \
+    X(SCATTER, scatter, (x, index, src), 2, 0, 5, 0, scatter)                                            \
+    X(SUM, sum, (x), 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                  \
+    X(GRADIENT_ENERGY, gradient_energy, (x), 1, 0, 1, GPUNN__KEEPS_F32, scalar)                          \
+    X(MAX, max, (x), 1, 1, 1, 0, reduce)                                                                 \
+    X(CUMSUM, cumsum, (x), 0, 0, 1, GPUNN__KEEPS_F32, same)                                              \
+    X(TOPK_INDICES, topk_indices, (x), 0, 0, 0, 0, topk_indices)                                         \
+    X(SAMPLE, sample, (logits, draw), 0, 0, 0, 0, sample)                                                \
+    X(ARGMAX, argmax, (x), 0, 0, 0, 0, argmax)                                                           \
+    X(SOFTMAX, softmax, (x), 0, 1, 1, 0, same)                                                           \
+    X(LOG_SOFTMAX, log_softmax, (x), 0, 1, 1, GPUNN__KEEPS_F32, same)                                    \
+    X(ATTENTION, scaled_dot_product_attention, (q, k, v, mask, lengths), 31, 1, 7,                       \
+      GPUNN__PRODUCT | GPUNN__SAVES, attention)                                                          \
+    X(CROSS_ENTROPY, cross_entropy, (logits, labels, weight), 7, 0, 1, GPUNN__KEEPS_F32, class_loss)     \
+    X(NLL, nll, (logits, labels, weight), 6, 0, 1, GPUNN__KEEPS_F32, class_loss)                         \
+    X(CTC_LOSS, ctc_loss, (log_probabilities, targets, input_lengths, target_lengths), 15, 0, 1,         \
+      GPUNN__KEEPS_F32, ctc_loss)                                                                        \
+    X(CUSTOM, custom, (inputs), -1, 1, -1, GPUNN__KEEPS_F32, custom)                                     \
+    X(ASSIGN, assign, (state, value, position), 0, 0, 0, GPUNN__KEEPS_F32, assign)                       \
+    X(CAST, cast, (x), 0, 0, 0, 0, cast)                                                                 \
+    X(INTEGER, integer, (tensors), 0, 0, 0, 0, integer)                                                  \
+    X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                         \
     X(GROUP, group, (inputs), 0, 0, 0, 0, same)
 
 /* An alias of its operand's memory. It takes part in shapes and gradients, but no backend runs it. */

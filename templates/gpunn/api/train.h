@@ -2,7 +2,7 @@
 #define GPUNN__API_TRAIN_H
 #include "api/builders.h"
 
-/* ==== >>train ========================================================================================================= *
+/* ==== >>train ============================================================================================ *
  * Running a model: forward and backward passes, optimizers, learning-rate schedules. Not thread-safe per
  * device. */
 
@@ -21,8 +21,9 @@ typedef enum gpunn_mode {
 typedef struct gpunn_backward_args {
     int              args_;
     gpunn_mode       mode;
-    gpunn_optimizer *optimizer;   /* computes gradients only of what it trains; NULL: of all parameters */
-    bool             inputs_only; /* computes only gradients named by gpunn_retain_grad; those of parameters stay unchanged */
+    gpunn_optimizer *optimizer; /* computes gradients only of what it trains; NULL: of all parameters */
+    /* computes only gradients named by gpunn_retain_grad; those of parameters stay unchanged */
+    bool inputs_only;
     /* Further losses of the same forward pass, which keeps what their gradients need; the list ends at the
      * first NULL. For each loss in `then`, in this order, call gpunn_backward again with .retained and the
      * same arguments above. Do so before anything else runs and before anything that the pass has read
@@ -40,7 +41,8 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
 /* torch.autograd.backward(outputs, gradients): the same from gradients that the program provides. It makes a
  * model one differentiable piece of a larger program. gradients[i] is F32, has as many elements as
  * outputs[i], and is in host or GPU memory. The forward pass runs again, in training mode. */
-GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count);
+GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients,
+                                           int count);
 /* One training step: gpunn_zero_grad, gpunn_backward, clipping as set on the optimizer, update. If the loss
  * or a gradient is NaN or infinite, it returns GPUNN_ERR_NUMERIC. Weights, running statistics and optimizer
  * states then stay as they were, and accumulated gradients are dropped, as by gpunn_zero_grad. (With
@@ -51,9 +53,12 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
  * checkpoint on. */
 typedef struct gpunn_train_step_args {
     int args_;
-    int accumulate; /* calls per update, each with a part of the batch, default 1. The update uses the mean of their gradients */
+    /* calls per update, each with a part of the batch, default 1. The update uses the mean of their
+     * gradients */
+    int accumulate;
 } gpunn_train_step_args;
-GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args);
+GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss,
+                                         gpunn_train_step_args args);
 #define gpunn_train_step(opt, ...) gpunn_train_step_((opt), GPUNN_NAMED(gpunn_train_step_args, __VA_ARGS__))
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
 
@@ -91,7 +96,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
  * specs, checkpoints, CPU loop, CUDA kernel and generated kernels. Only the macro with its name, below, is
  * written by hand. Columns:
  *     settings   torch's names and defaults, lr first. NUMBER(SIZE, ...) is >= 0, SHARE in [0, 1), ANY finite
- *     states     s0, s1, s2: numbers per parameter, initially 0. STATE(ALWAYS), or STATE(setting) if it is not
+ *     states     s0, s1, s2: numbers per parameter, initially 0. STATE(ALWAYS), or STATE(setting) if it is
+ *     not
  *                needed while that setting is 0; then read it only inside where(setting, ...)
  *     once       ONCE(name, value): computed once per update, in double, from the settings, step (1, 2, ...)
  *                and the names before it
@@ -104,119 +110,126 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 /* >>optimizers begin */
 /* clang-format off */
 /* X(ENUM, name, settings, states, once, step) */
-#define GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                                         \
-    X(SGD, sgd,                                                                                                                \
-      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SIZE, momentum, 0) NUMBER(ANY, dampening, 0) NUMBER(SIZE, weight_decay, 0)              \
-      FLAG(nesterov) FLAG(maximize),                                                                                           \
-      STATE(momentum),                                                                                                         \
-      ONCE(keep, where(step == 1, 0, momentum)) ONCE(take, where(step == 1, 1, 1 - dampening))                                 \
-      ONCE(ahead, where(momentum, nesterov, 1)) ONCE(behind, where(nesterov, momentum, where(momentum, 1, 0))),                \
-      g = g + weight_decay * p;                                                                                                \
-      s0 = where(momentum, keep * s0 + take * g, 0);                                                                           \
-      p = p - lr * (ahead * g + behind * s0);)                                                                                 \
-    X(ADAM, adam,                                                                                                              \
-      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
-      NUMBER(SIZE, weight_decay, 0) FLAG(maximize),                                                                            \
-      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
-      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2)                                                                            \
-      ONCE(rate, lr / (1 - power(beta1, step))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),                            \
-      g = g + weight_decay * p;                                                                                                \
-      s0 = beta1 * s0 + take1 * g;                                                                                             \
-      s1 = beta2 * s1 + take2 * g * g;                                                                                         \
-      p = p - rate * (s0 / (sqrt(s1) * root_scale + eps));)                                                                    \
-    X(ADAMW, adamw,                                                                                                            \
-      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
-      NUMBER(SIZE, weight_decay, K(0.01)) FLAG(maximize),                                                                      \
-      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
-      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, 1 - lr * weight_decay)                                        \
-      ONCE(rate, lr / (1 - power(beta1, step))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),                            \
-      s0 = beta1 * s0 + take1 * g;                                                                                             \
-      s1 = beta2 * s1 + take2 * g * g;                                                                                         \
-      p = p * shrink - rate * (s0 / (sqrt(s1) * root_scale + eps));)                                                           \
-    X(RMSPROP, rmsprop,                                                                                                        \
-      NUMBER(SIZE, lr, K(1e-2)) NUMBER(SIZE, alpha, K(0.99)) NUMBER(SIZE, eps, K(1e-8)) NUMBER(SIZE, weight_decay, 0)          \
-      NUMBER(SIZE, momentum, 0) FLAG(centered) FLAG(maximize),                                                                 \
-      STATE(ALWAYS) STATE(momentum) STATE(centered),                                                                           \
-      ONCE(take, 1 - alpha),                                                                                                   \
-      g = g + weight_decay * p;                                                                                                \
-      s0 = alpha * s0 + take * g * g;                                                                                          \
-      s2 = where(centered, s2 + take * (g - s2), 0);                                                                           \
-      float move = g / (sqrt(s0 - s2 * s2) + eps);                                                                             \
-      s1 = where(momentum, momentum * s1 + move, move);                                                                        \
-      p = p - lr * s1;)                                                                                                        \
-    X(ADAGRAD, adagrad,                                                                                                        \
-      NUMBER(SIZE, lr, K(1e-2)) NUMBER(SIZE, eps, K(1e-10)) NUMBER(SIZE, lr_decay, 0) NUMBER(SIZE, weight_decay, 0)            \
-      NUMBER(SIZE, initial_accumulator_value, 0) FLAG(maximize),                                                               \
-      STATE(ALWAYS),                                                                                                           \
-      ONCE(rate, lr / (1 + (step - 1) * lr_decay)),                                                                            \
-      g = g + weight_decay * p;                                                                                                \
-      s0 = s0 + g * g;                                                                                                         \
-      p = p - rate * (g / (sqrt(s0) + eps));)                                                                                  \
-    X(ADAMAX, adamax,                                                                                                          \
-      NUMBER(SIZE, lr, K(2e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
-      NUMBER(SIZE, weight_decay, 0) FLAG(maximize),                                                                            \
-      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
-      ONCE(take1, 1 - beta1) ONCE(rate, lr / (1 - power(beta1, step))),                                                        \
-      g = g + weight_decay * p;                                                                                                \
-      s0 = beta1 * s0 + take1 * g;                                                                                             \
-      s1 = max(beta2 * s1, abs(g) + eps);                                                                                      \
-      p = p - rate * (s0 / s1);)                                                                                               \
-    X(NADAM, nadam,                                                                                                            \
-      NUMBER(SIZE, lr, K(2e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
-      NUMBER(SIZE, weight_decay, 0) NUMBER(SIZE, momentum_decay, K(4e-3)) FLAG(decoupled_weight_decay) FLAG(maximize),         \
-      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
-      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, where(decoupled_weight_decay, 1 - lr * weight_decay, 1))      \
-      ONCE(product, nadam_product(power(beta1, step), momentum_decay, step))                                                   \
-      ONCE(next, beta1 * (1 - 0.5 * pow(0.96, (step + 1) * momentum_decay)))                                                   \
-      ONCE(lead, lr * (1 - beta1 * (1 - 0.5 * pow(0.96, step * momentum_decay))) / (1 - product))                              \
-      ONCE(rate, lr * (next / (1 - product * next))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),                       \
-      g = where(decoupled_weight_decay, g, g + weight_decay * p);                                                              \
-      s0 = beta1 * s0 + take1 * g;                                                                                             \
-      s1 = beta2 * s1 + take2 * g * g;                                                                                         \
-      p = p * shrink - (lead * g + rate * s0) / (sqrt(s1) * root_scale + eps);)                                                \
-    X(RADAM, radam,                                                                                                            \
-      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
-      NUMBER(SIZE, weight_decay, 0) FLAG(decoupled_weight_decay) FLAG(maximize),                                               \
-      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
-      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, where(decoupled_weight_decay, 1 - lr * weight_decay, 1))      \
-      ONCE(power2, power(beta2, step)) ONCE(most, 2 / (1 - beta2) - 1)                                                         \
-      ONCE(length, most - 2 * step * power2 / (1 - power2)) ONCE(enough, where(length > 5, 1, 0))                              \
-      ONCE(rate, lr * (where(length > 5, sqrt((1 - power2) * (length - 4) * (length - 2) * most /                              \
-                                              ((most - 4) * (most - 2) * length)), 1) / (1 - power(beta1, step)))),            \
-      g = where(decoupled_weight_decay, g, g + weight_decay * p);                                                              \
-      s0 = beta1 * s0 + take1 * g;                                                                                             \
-      s1 = beta2 * s1 + take2 * g * g;                                                                                         \
-      p = p * shrink - rate * where(enough, s0 / (sqrt(s1) + eps), s0);)                                                       \
-    X(LION, lion,                                                                                                              \
-      NUMBER(SIZE, lr, K(1e-4)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.99)) NUMBER(SIZE, weight_decay, 0)       \
-      FLAG(maximize),                                                                                                          \
-      STATE(ALWAYS),                                                                                                           \
-      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, 1 - lr * weight_decay),                                       \
-      float way = beta1 * s0 + take1 * g;                                                                                      \
-      s0 = beta2 * s0 + take2 * g;                                                                                             \
-      p = p * shrink - lr * where(way > 0, 1, where(way < 0, -1, way));)                                                       \
-    X(ADADELTA, adadelta,                                                                                                      \
-      NUMBER(SIZE, lr, 1) NUMBER(SHARE, rho, K(0.9)) NUMBER(SIZE, eps, K(1e-6)) NUMBER(SIZE, weight_decay, 0) FLAG(maximize),  \
-      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
-      ONCE(take, 1 - rho),                                                                                                     \
-      g = g + weight_decay * p;                                                                                                \
-      s0 = rho * s0 + take * g * g;                                                                                            \
-      float delta = sqrt((s1 + eps) / (s0 + eps)) * g;                                                                         \
-      s1 = rho * s1 + take * delta * delta;                                                                                    \
+#define GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                      \
+    X(SGD, sgd,                                                                                             \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SIZE, momentum, 0) NUMBER(ANY, dampening, 0)                         \
+      NUMBER(SIZE, weight_decay, 0) FLAG(nesterov) FLAG(maximize),                                          \
+      STATE(momentum),                                                                                      \
+      ONCE(keep, where(step == 1, 0, momentum)) ONCE(take, where(step == 1, 1, 1 - dampening))              \
+      ONCE(ahead, where(momentum, nesterov, 1))                                                             \
+      ONCE(behind, where(nesterov, momentum, where(momentum, 1, 0))),                                       \
+      g = g + weight_decay * p;                                                                             \
+      s0 = where(momentum, keep * s0 + take * g, 0);                                                        \
+      p = p - lr * (ahead * g + behind * s0);)                                                              \
+    X(ADAM, adam,                                                                                           \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999))                 \
+      NUMBER(SIZE, eps, K(1e-8)) NUMBER(SIZE, weight_decay, 0) FLAG(maximize),                              \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                          \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2)                                                         \
+      ONCE(rate, lr / (1 - power(beta1, step))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),         \
+      g = g + weight_decay * p;                                                                             \
+      s0 = beta1 * s0 + take1 * g;                                                                          \
+      s1 = beta2 * s1 + take2 * g * g;                                                                      \
+      p = p - rate * (s0 / (sqrt(s1) * root_scale + eps));)                                                 \
+    X(ADAMW, adamw,                                                                                         \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999))                 \
+      NUMBER(SIZE, eps, K(1e-8)) NUMBER(SIZE, weight_decay, K(0.01)) FLAG(maximize),                        \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                          \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, 1 - lr * weight_decay)                     \
+      ONCE(rate, lr / (1 - power(beta1, step))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),         \
+      s0 = beta1 * s0 + take1 * g;                                                                          \
+      s1 = beta2 * s1 + take2 * g * g;                                                                      \
+      p = p * shrink - rate * (s0 / (sqrt(s1) * root_scale + eps));)                                        \
+    X(RMSPROP, rmsprop,                                                                                     \
+      NUMBER(SIZE, lr, K(1e-2)) NUMBER(SIZE, alpha, K(0.99)) NUMBER(SIZE, eps, K(1e-8))                     \
+      NUMBER(SIZE, weight_decay, 0) NUMBER(SIZE, momentum, 0) FLAG(centered) FLAG(maximize),                \
+      STATE(ALWAYS) STATE(momentum) STATE(centered),                                                        \
+      ONCE(take, 1 - alpha),                                                                                \
+      g = g + weight_decay * p;                                                                             \
+      s0 = alpha * s0 + take * g * g;                                                                       \
+      s2 = where(centered, s2 + take * (g - s2), 0);                                                        \
+      float move = g / (sqrt(s0 - s2 * s2) + eps);                                                          \
+      s1 = where(momentum, momentum * s1 + move, move);                                                     \
+      p = p - lr * s1;)                                                                                     \
+    X(ADAGRAD, adagrad,                                                                                     \
+      NUMBER(SIZE, lr, K(1e-2)) NUMBER(SIZE, eps, K(1e-10)) NUMBER(SIZE, lr_decay, 0)                       \
+      NUMBER(SIZE, weight_decay, 0) NUMBER(SIZE, initial_accumulator_value, 0) FLAG(maximize),              \
+      STATE(ALWAYS),                                                                                        \
+      ONCE(rate, lr / (1 + (step - 1) * lr_decay)),                                                         \
+      g = g + weight_decay * p;                                                                             \
+      s0 = s0 + g * g;                                                                                      \
+      p = p - rate * (g / (sqrt(s0) + eps));)                                                               \
+    X(ADAMAX, adamax,                                                                                       \
+      NUMBER(SIZE, lr, K(2e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999))                 \
+      NUMBER(SIZE, eps, K(1e-8)) NUMBER(SIZE, weight_decay, 0) FLAG(maximize),                              \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                          \
+      ONCE(take1, 1 - beta1) ONCE(rate, lr / (1 - power(beta1, step))),                                     \
+      g = g + weight_decay * p;                                                                             \
+      s0 = beta1 * s0 + take1 * g;                                                                          \
+      s1 = max(beta2 * s1, abs(g) + eps);                                                                   \
+      p = p - rate * (s0 / s1);)                                                                            \
+    X(NADAM, nadam,                                                                                         \
+      NUMBER(SIZE, lr, K(2e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999))                 \
+      NUMBER(SIZE, eps, K(1e-8)) NUMBER(SIZE, weight_decay, 0) NUMBER(SIZE, momentum_decay, K(4e-3))        \
+      FLAG(decoupled_weight_decay) FLAG(maximize),                                                          \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                          \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2)                                                         \
+      ONCE(shrink, where(decoupled_weight_decay, 1 - lr * weight_decay, 1))                                 \
+      ONCE(product, nadam_product(power(beta1, step), momentum_decay, step))                                \
+      ONCE(next, beta1 * (1 - 0.5 * pow(0.96, (step + 1) * momentum_decay)))                                \
+      ONCE(lead, lr * (1 - beta1 * (1 - 0.5 * pow(0.96, step * momentum_decay))) / (1 - product))           \
+      ONCE(rate, lr * (next / (1 - product * next))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),    \
+      g = where(decoupled_weight_decay, g, g + weight_decay * p);                                           \
+      s0 = beta1 * s0 + take1 * g;                                                                          \
+      s1 = beta2 * s1 + take2 * g * g;                                                                      \
+      p = p * shrink - (lead * g + rate * s0) / (sqrt(s1) * root_scale + eps);)                             \
+    X(RADAM, radam,                                                                                         \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999))                 \
+      NUMBER(SIZE, eps, K(1e-8)) NUMBER(SIZE, weight_decay, 0) FLAG(decoupled_weight_decay) FLAG(maximize), \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                          \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2)                                                         \
+      ONCE(shrink, where(decoupled_weight_decay, 1 - lr * weight_decay, 1))                                 \
+      ONCE(power2, power(beta2, step)) ONCE(most, 2 / (1 - beta2) - 1)                                      \
+      ONCE(length, most - 2 * step * power2 / (1 - power2)) ONCE(enough, where(length > 5, 1, 0))           \
+      ONCE(rate, lr * (where(length > 5, sqrt((1 - power2) * (length - 4) * (length - 2) * most /           \
+                                              ((most - 4) * (most - 2) * length)),                          \
+                                              1) / (1 - power(beta1, step)))),                              \
+      g = where(decoupled_weight_decay, g, g + weight_decay * p);                                           \
+      s0 = beta1 * s0 + take1 * g;                                                                          \
+      s1 = beta2 * s1 + take2 * g * g;                                                                      \
+      p = p * shrink - rate * where(enough, s0 / (sqrt(s1) + eps), s0);)                                    \
+    X(LION, lion,                                                                                           \
+      NUMBER(SIZE, lr, K(1e-4)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.99))                  \
+      NUMBER(SIZE, weight_decay, 0) FLAG(maximize),                                                         \
+      STATE(ALWAYS),                                                                                        \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, 1 - lr * weight_decay),                    \
+      float way = beta1 * s0 + take1 * g;                                                                   \
+      s0 = beta2 * s0 + take2 * g;                                                                          \
+      p = p * shrink - lr * where(way > 0, 1, where(way < 0, -1, way));)                                    \
+    X(ADADELTA, adadelta,                                                                                   \
+      NUMBER(SIZE, lr, 1) NUMBER(SHARE, rho, K(0.9)) NUMBER(SIZE, eps, K(1e-6))                             \
+      NUMBER(SIZE, weight_decay, 0) FLAG(maximize),                                                         \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                          \
+      ONCE(take, 1 - rho),                                                                                  \
+      g = g + weight_decay * p;                                                                             \
+      s0 = rho * s0 + take * g * g;                                                                         \
+      float delta = sqrt((s1 + eps) / (s0 + eps)) * g;                                                      \
+      s1 = rho * s1 + take * delta * delta;                                                                 \
       p = p - lr * delta;)
 /* Optimizers with a trust ratio: p = p - lr * ratio * move. `norms` is |p| / |move| over a whole parameter,
  * or 1 if either is 0.
  * X(ENUM, name, settings, states, once, step, move, ratio) */
-#define GPUNN_TRUST_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                                   \
-    X(LAMB, lamb,                                                                                                              \
-      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-6))         \
-      NUMBER(SIZE, weight_decay, K(0.01)) NUMBER(SIZE, trust_clip, 0) FLAG(always_adapt) FLAG(maximize),                       \
-      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
-      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2)                                                                            \
-      ONCE(lead, 1 / (1 - power(beta1, step))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),                             \
-      s0 = beta1 * s0 + take1 * g;                                                                                             \
-      s1 = beta2 * s1 + take2 * g * g;,                                                                                        \
-      s0 * lead / (sqrt(s1) * root_scale + eps) + weight_decay * p,                                                            \
+#define GPUNN_TRUST_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                             \
+    X(LAMB, lamb,                                                                                        \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999))              \
+      NUMBER(SIZE, eps, K(1e-6))                                                                         \
+      NUMBER(SIZE, weight_decay, K(0.01)) NUMBER(SIZE, trust_clip, 0) FLAG(always_adapt) FLAG(maximize), \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                       \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2)                                                      \
+      ONCE(lead, 1 / (1 - power(beta1, step))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),       \
+      s0 = beta1 * s0 + take1 * g;                                                                       \
+      s1 = beta2 * s1 + take2 * g * g;,                                                                  \
+      s0 * lead / (sqrt(s1) * root_scale + eps) + weight_decay * p,                                      \
       where(weight_decay + always_adapt == 0, 1, where(trust_clip > 0, min(norms, trust_clip), norms)))
 /* clang-format on */
 /* >>optimizers end */
@@ -240,11 +253,13 @@ typedef struct gpunn_optimizer_group {
  * then computes, clips and zeroes only the gradients of what its optimizer trains. Plans and graphs are kept
  * for each, so alternating costs nothing.
  * A parameter may belong to two optimizers only if neither has a selection. Otherwise creating the optimizer
- * returns NULL with GPUNN_ERR_ARGUMENT; if the layer is made later, the next step fails with GPUNN_ERR_STATE. */
-#define GPUNN__SELECTION                                                                                                   \
-    GPUNN__CHOSEN                                                                                                          \
-    const gpunn_optimizer_group *groups; /* copied; need no saving: a checkpoint is loaded into an optimizer made alike */ \
-    int                          group_count;
+ * returns NULL with GPUNN_ERR_ARGUMENT; if the layer is made later, the next step fails with
+ * GPUNN_ERR_STATE. */
+#define GPUNN__SELECTION                                                                           \
+    GPUNN__CHOSEN                                                                                  \
+    const gpunn_optimizer_group                                                                    \
+        *groups; /* copied; need no saving: a checkpoint is loaded into an optimizer made alike */ \
+    int  group_count;
 
 /* Each optimizer equals torch.optim's of the same name, step by step. Weight decay applies to every
  * parameter, as there, except those excluded by gpunn_set_decay. A parameter that no backward pass has
@@ -259,8 +274,8 @@ typedef struct gpunn_optimizer_group {
 /* clang-format off */
 #define GPUNN__NUMBER(kind, key, usual) float key;
 #define GPUNN__FLAG(key) bool key;
-#define GPUNN__X(ENUM, name, settings, ...)                                                                                    \
-    typedef struct gpunn_##name##_args { int args_; settings GPUNN__SELECTION } gpunn_##name##_args;                           \
+#define GPUNN__X(ENUM, name, settings, ...)                                                          \
+    typedef struct gpunn_##name##_args { int args_; settings GPUNN__SELECTION } gpunn_##name##_args; \
     GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args);
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
@@ -282,13 +297,17 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
 /* Updates parameters from the existing gradients. Between calls of gpunn_train_step with .accumulate it ends
- * the accumulation. The update is then what the last of that many calls would have made, clipping included. */
+ * the accumulation. The update is then what the last of that many calls would have made, clipping
+ * included. */
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);
-GPUNN_API void         gpunn_set_lr(gpunn_optimizer *opt, float lr); /* base rate; a schedule scales it from now on */
-GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* rate of the next step */
-GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* for gpunn_train_step; 0: off */
-GPUNN_API void         gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value); /* the same, per element */
-GPUNN_API int64_t      gpunn_step_count(const gpunn_optimizer *opt);
+/* base rate; a schedule scales it from now on */
+GPUNN_API void  gpunn_set_lr(gpunn_optimizer *opt, float lr);
+GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt); /* rate of the next step */
+/* for gpunn_train_step; 0: off */
+GPUNN_API void gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);
+/* the same, per element */
+GPUNN_API void    gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value);
+GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt);
 /* torch's AveragedModel with get_ema_multi_avg_fn(decay). After each update average = decay average + (1 -
  * decay) p for every parameter, frozen ones too; after the first update it is p. A skipped update does not
  * count. Running statistics are not averaged (use_buffers=False). Takes 4 bytes per parameter. 0 <= decay <
@@ -314,52 +333,61 @@ typedef enum gpunn_schedule_type {
     GPUNN_SCHEDULE_STEP,        /* lr gamma^(t / step_size) */
     GPUNN_SCHEDULE_MULTI_STEP,  /* lr gamma^(milestones passed) */
     GPUNN_SCHEDULE_EXPONENTIAL, /* lr gamma^t */
-    GPUNN_SCHEDULE_COSINE,      /* min_lr + (lr - min_lr) (1 + cos(pi t / total_steps)) / 2; min_lr after total_steps */
-    GPUNN_SCHEDULE_ONE_CYCLE,   /* torch's OneCycleLR with cosine annealing, without cycling the momentum; lr is max_lr */
-    GPUNN_SCHEDULE_LINEAR,      /* after the warm-up, linearly down to min_lr at total_steps */
-    GPUNN_SCHEDULE_PLATEAU      /* torch's ReduceLROnPlateau: lr * factor after `patience` calls without a better metric */
+    /* min_lr + (lr - min_lr) (1 + cos(pi t / total_steps)) / 2; min_lr after total_steps */
+    GPUNN_SCHEDULE_COSINE,
+    /* torch's OneCycleLR with cosine annealing, without cycling the momentum; lr is max_lr */
+    GPUNN_SCHEDULE_ONE_CYCLE,
+    GPUNN_SCHEDULE_LINEAR, /* after the warm-up, linearly down to min_lr at total_steps */
+    /* torch's ReduceLROnPlateau: lr * factor after `patience` calls without a better metric */
+    GPUNN_SCHEDULE_PLATEAU
 } gpunn_schedule_type;
 typedef struct gpunn_schedule_args {
     int                 args_;
     gpunn_schedule_type type;
     int64_t             total_steps, step_size;
-    int64_t             warmup_steps;   /* the rate first rises from 0 over these steps; total_steps includes them */
-    int64_t             milestones[16]; /* rising; ends at the first 0 */
-    float               gamma;          /* default 0.1; exponential: 0.95 */
-    float               min_lr;
-    float               pct_start, div_factor, final_div_factor; /* one-cycle: defaults 0.3, 25, 1e4 */
-    float               factor, threshold;                       /* plateau: defaults 0.1, 1e-4 (relative) */
-    int                 patience, cooldown;                      /* plateau: defaults 10, 0 */
-    bool                maximize;                                /* plateau: a larger metric is better */
+    /* the rate first rises from 0 over these steps; total_steps includes them */
+    int64_t warmup_steps;
+    int64_t milestones[16]; /* rising; ends at the first 0 */
+    float   gamma;          /* default 0.1; exponential: 0.95 */
+    float   min_lr;
+    float   pct_start, div_factor, final_div_factor; /* one-cycle: defaults 0.3, 25, 1e4 */
+    float   factor, threshold;                       /* plateau: defaults 0.1, 1e-4 (relative) */
+    int     patience, cooldown;                      /* plateau: defaults 10, 0 */
+    bool    maximize;                                /* plateau: a larger metric is better */
 } gpunn_schedule_args;
 /* Sets the schedule. t counts calls of gpunn_schedule_step: the program decides whether a step is a batch or
  * an epoch. */
 GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_args args);
 #define gpunn_set_schedule(...) gpunn_set_schedule_(GPUNN_NAMED(gpunn_schedule_args, __VA_ARGS__))
-GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric); /* metric: read by PLATEAU only */
+/* metric: read by PLATEAU only */
+GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric);
 
-/* ==== >>group ========================================================================================================= *
+/* ==== >>group ============================================================================================ *
  * Data-parallel training. A group is a set of processes, its ranks, that train one model together (torch's
  * DistributedDataParallel). Each rank computes the gradients of its own share of every batch; all make the
  * same update from their mean. A call that is "common to all ranks" is collective: every rank must make it,
  * in the same order, and it waits for all. If one rank fails, every rank's call returns that failure, "rank
  * 2: ...". Ranks that make different calls get GPUNN_ERR_STATE. Not thread-safe per device. */
 typedef struct gpunn_group gpunn_group;
-typedef enum gpunn_group_type { /* transport of gradients; all else goes through MPI, the folder or the functions */
-                                GPUNN_GROUP_AUTO, /* NCCL between GPUs if all ranks find it, else HOST */
-                                GPUNN_GROUP_NCCL, /* NCCL, or GPUNN_ERR_UNSUPPORTED */
-                                GPUNN_GROUP_HOST  /* through host memory, like all else */
+/* transport of gradients; all else goes through MPI, the folder or the functions */
+typedef enum gpunn_group_type {
+    GPUNN_GROUP_AUTO, /* NCCL between GPUs if all ranks find it, else HOST */
+    GPUNN_GROUP_NCCL, /* NCCL, or GPUNN_ERR_UNSUPPORTED */
+    GPUNN_GROUP_HOST  /* through host memory, like all else */
 } gpunn_group_type;
 typedef struct gpunn_group_args {
     int args_;
     /* Seconds a rank waits for the others before it fails and names the missing ones. Must exceed the longest
      * step. Default 600. */
     double           timeout;
-    gpunn_group_type type;      /* the same on all ranks */
-    bool             share_gpu; /* two ranks on one GPU are intended, not a mistake; they exchange through host memory */
-    /* NCCL: approximate size of a bucket of gradients, sent while backward computes the next; default 25 MiB */
+    gpunn_group_type type; /* the same on all ranks */
+    /* two ranks on one GPU are intended, not a mistake; they exchange through host memory */
+    bool share_gpu;
+    /* NCCL: approximate size of a bucket of gradients, sent while backward computes the next; default 25
+     * MiB */
     size_t bucket_bytes;
-    bool   shard; /* each rank keeps and updates only its share of the optimizers' states and averages (ZeRO-1) */
+    /* each rank keeps and updates only its share of the optimizers' states and averages (ZeRO-1) */
+    bool shard;
     /* Exchanges gradients as BF16, in half the bytes (torch's bf16_compress_hook). Each rank rounds its own
      * to nearest even. They are added in F32 in the order of the ranks; the sum is rounded once more on its
      * way back and divided by size in F32. Gradients are kept and used in F32, and all ranks have the same
@@ -371,13 +399,15 @@ typedef struct gpunn_group_args {
      * or, if both are 0, as torchrun, mpirun or srun says. */
     const char *store;
     /* The program's own communication engine: the first three functions, or none. The engine decides how long
-     * it waits. All ranks call each function, with host memory. A result other than GPUNN_OK ends the group. */
+     * it waits. All ranks call each function, with host memory. A result other than GPUNN_OK ends the
+     * group. */
     int rank, size; /* of such an engine: 0 <= rank < size */
-    gpunn_status (*all_reduce)(void *user, float *values,
-                               /* values: replaced by the sum over all ranks, the same bits on each */
-                               int64_t count);
-    gpunn_status (*all_gather)(void *user, void *parts, size_t bytes); /* parts[size][bytes]; on entry [rank] is this rank's */
-    gpunn_status (*broadcast)(void *user, void *memory, size_t bytes, int root); /* memory: receives rank root's */
+    /* values: replaced by the sum over all ranks, the same bits on each */
+    gpunn_status (*all_reduce)(void *user, float *values, int64_t count);
+    /* parts[size][bytes]; on entry [rank] is this rank's */
+    gpunn_status (*all_gather)(void *user, void *parts, size_t bytes);
+    /* memory: receives rank root's */
+    gpunn_status (*broadcast)(void *user, void *memory, size_t bytes, int root);
     /* May be NULL: then all_reduce is called instead. Called with .shard. values holds one part per rank, one
      * after another; part r has counts[r] >= 0 values. This rank's part becomes the sum over all ranks; the
      * others may become anything. counts[size] is the same on all ranks. */

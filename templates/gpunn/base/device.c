@@ -24,7 +24,8 @@ extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
 #define GPUNN__HOW_TO_LINK "compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
 #endif
 
-#ifndef GPUNN__DRIVER_FILES /* one of these exists where NVIDIA's driver is installed: on a computer, in WSL, on a Jetson */
+/* One of these exists where NVIDIA's driver is installed: on a computer, in WSL, on a Jetson. */
+#ifndef GPUNN__DRIVER_FILES
 #define GPUNN__DRIVER_FILES "/dev/nvidia0", "/usr/lib/wsl/lib/libcuda.so.1", "/dev/nvhost-gpu"
 #endif
 
@@ -56,10 +57,12 @@ static int gpunn__local_index(int devices)
 }
 
 /* Opens a device on that backend. On failure it returns NULL and writes the reason to message. */
-static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_device_args *args, char *message, size_t size)
+static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_device_args *args,
+                                      char *message, size_t size)
 {
     if (backend->abi != GPUNN_BACKEND_ABI) {
-        (void)snprintf(message, size, "the backend has ABI %d, this gpunn.h has %d; take both files from one version",
+        (void)snprintf(message, size,
+                       "the backend has ABI %d, this gpunn.h has %d; take both files from one version",
                        backend->abi, GPUNN_BACKEND_ABI);
         return NULL;
     }
@@ -88,11 +91,12 @@ static void gpunn__log_cpu(const gpunn_device_args *args, const char *why)
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
     const bool           unlinked = cuda == NULL;
     char                 text[GPUNN__ERROR_SIZE];
-    if (args->log_fn == NULL || args->type != GPUNN_DEVICE_AUTO || (unlinked && !gpunn__driver_is_there())) return;
-    (void)snprintf(
-        text, sizeof text, "gpunn computes on the CPU: %s",
-        unlinked ? "there is an NVIDIA driver, but gpunn_cuda.cu is not linked: put it on the compile line; " GPUNN__HOW_TO_LINK
-                 : why);
+    if (args->log_fn == NULL || args->type != GPUNN_DEVICE_AUTO || (unlinked && !gpunn__driver_is_there()))
+        return;
+    (void)snprintf(text, sizeof text, "gpunn computes on the CPU: %s",
+                   unlinked ? "there is an NVIDIA driver, but gpunn_cuda.cu is not linked: put it on the "
+                              "compile line; " GPUNN__HOW_TO_LINK
+                            : why);
     args->log_fn(args->user, unlinked ? GPUNN_LOG_WARNING : GPUNN_LOG_INFO, text);
 }
 
@@ -102,28 +106,30 @@ static gpunn_device *gpunn__device_of(gpunn_device_args args)
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
     char                 message[GPUNN__ERROR_SIZE - 32] = "out of host memory";
     if (args.args_ != 0 && args.args_ != GPUNN_VERSION_NUMBER)
-        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: the program was compiled with another version of gpunn.h (%d) than the "
-                                "library that is linked (%d); compile both with the same header",
-                                args.args_, GPUNN_VERSION_NUMBER);
+        return GPUNN__FAIL_NULL(
+            NULL, GPUNN_ERR_ARGUMENT,
+            "gpunn_device_open: the program was compiled with another version of gpunn.h (%d) than the "
+            "library that is linked (%d); compile both with the same header",
+            args.args_, GPUNN_VERSION_NUMBER);
     if (args.threads < 0 || args.index < GPUNN_LOCAL_RANK)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: threads is %d and index %d; neither may be negative, but for "
-                                "GPUNN_LOCAL_RANK",
+                                "gpunn_device_open: threads is %d and index %d; neither may be negative, but "
+                                "for GPUNN_LOCAL_RANK",
                                 args.threads, args.index);
     if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA", (int)args.type);
+                                "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA",
+                                (int)args.type);
     if ((args.cuda_malloc_fn == NULL) != (args.cuda_free_fn == NULL))
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: of cuda_malloc_fn and cuda_free_fn one is given; "
-                                "give both, or neither for our pool");
+                                "gpunn_device_open: of cuda_malloc_fn and cuda_free_fn one is given; give "
+                                "both, or neither for our pool");
     if (args.stream && args.type == GPUNN_DEVICE_AUTO) args.type = GPUNN_DEVICE_CUDA;
     if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
-        return GPUNN__FAIL_NULL(
-            NULL, GPUNN_ERR_DEVICE,
-            "gpunn_device_open: this program was linked without gpunn_cuda.cu: put it on the compile line; " GPUNN__HOW_TO_LINK
-            "; or ask for GPUNN_DEVICE_AUTO to use the CPU");
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_DEVICE,
+                                "gpunn_device_open: this program was linked without gpunn_cuda.cu: put it on "
+                                "the compile line; " GPUNN__HOW_TO_LINK
+                                "; or ask for GPUNN_DEVICE_AUTO to use the CPU");
     if (args.realloc_fn == NULL) args.realloc_fn = gpunn__system_realloc;
     gpunn_device *dev = NULL;
     if (args.backend)
@@ -174,7 +180,8 @@ GPUNN_API void gpunn_device_close(gpunn_device *dev)
 {
     if (dev == NULL || dev->closed) return;
     dev->closed = true;
-    if (dev->models) gpunn__warn(dev, "gpunn_device_close: the device has models, and is freed with the last of them");
+    if (dev->models)
+        gpunn__warn(dev, "gpunn_device_close: the device has models, and is freed with the last of them");
     gpunn__device_release(dev);
 }
 
@@ -254,16 +261,19 @@ GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_ste
         for (int axis = -1; axis <= in->rank && used + 1 < sizeof shapes; axis++) {
             int n;
             if (axis < 0)
-                n = snprintf(shapes + used, sizeof shapes - used, "%s%s [", used ? ", " : "", gpunn_dtype_name(in->dtype));
+                n = snprintf(shapes + used, sizeof shapes - used, "%s%s [", used ? ", " : "",
+                             gpunn_dtype_name(in->dtype));
             else if (axis == in->rank)
                 n = snprintf(shapes + used, sizeof shapes - used, "]");
             else
-                n = snprintf(shapes + used, sizeof shapes - used, "%s%lld", axis ? ", " : "", (long long)in->dim[axis]);
+                n = snprintf(shapes + used, sizeof shapes - used, "%s%lld", axis ? ", " : "",
+                             (long long)in->dim[axis]);
             used += n > 0 ? (size_t)n : 0;
         }
     }
-    return gpunn__fail(dev, status, "%s%s%s%s: %s (operands %s)", gpunn_op_name(step->op), step->name[0] ? " '" : "", step->name,
-                       step->name[0] ? "'" : "", dev->backend->error(dev->context), shapes);
+    return gpunn__fail(dev, status, "%s%s%s%s: %s (operands %s)", gpunn_op_name(step->op),
+                       step->name[0] ? " '" : "", step->name, step->name[0] ? "'" : "",
+                       dev->backend->error(dev->context), shapes);
 }
 
 GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size)
@@ -292,7 +302,8 @@ static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float 
     for (const gpunn_model *model = dev->models; model && gradient; model = model->next)
         for (int id = 0; id < model->laid_out; id++) {
             const gpunn_tensor *t = model->tensors[id];
-            if (t->kind != GPUNN__PARAMETER || (model->gradients == NULL && t->user_memory[1].data == NULL)) continue;
+            if (t->kind != GPUNN__PARAMETER || (model->gradients == NULL && t->user_memory[1].data == NULL))
+                continue;
             const float *own = gpunn__gradient_of(t);
             if (gradient >= own && gradient < own + gpunn__count(t, 1)) return t;
         }
@@ -308,12 +319,14 @@ GPUNN__INTERNAL void gpunn__gradient_text(const gpunn_tensor *t, char *text, siz
     if (node == NULL)
         (void)snprintf(text, size, "gradient of a parameter");
     else if (node->layer)
-        (void)snprintf(text, size, "gradient of '%.80s', by %s '%.80s',", t->name, gpunn_op_name(node->op), node->layer);
+        (void)snprintf(text, size, "gradient of '%.80s', by %s '%.80s',", t->name, gpunn_op_name(node->op),
+                       node->layer);
     else
         (void)snprintf(text, size, "gradient of '%.80s', by %s,", t->name, gpunn_op_name(node->op));
 }
 
-/* After a refusal has been told: it counts nowhere. Counts that may hold replays wait for the next checkpoint. */
+/* After a refusal has been told: it counts nowhere. Counts that may hold replays wait for the next
+ * checkpoint. */
 static void gpunn__count_no_refused(gpunn_device *dev)
 {
     for (gpunn_model *model = dev->models; model; model = model->next)
@@ -326,16 +339,18 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, 
     gpunn_status status = dev->timing ? dev->backend->time(dev->context, run, dev->timing)
                                       : dev->backend->execute(dev->context, run);
     if (status != GPUNN_OK)
-        return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
+        return run->failed ? gpunn__step_fail(dev, run->failed, status)
+                           : gpunn__backend_fail(dev, what, status);
     if (!run->is_bad) return GPUNN_OK;
     char text[256] = "loss";
     if (run->bad_norm) gpunn__gradient_text(gpunn__owner_of(dev, run->bad_gradient), text, sizeof text);
     gpunn__count_no_refused(dev);
-    return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text, gpunn__not_finite(&run->bad_value, sizeof run->bad_value),
+    return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text,
+                       gpunn__not_finite(&run->bad_value, sizeof run->bad_value),
                        (unsigned long long)run->bad_step);
 }
 
-/* ---- the machine ----------------------------------------------------------------------------------------------------- */
+/* ---- the machine --------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL void gpunn__line_of(const char *path, const char *words, char *text, size_t size)
 {

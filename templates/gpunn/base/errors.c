@@ -1,8 +1,10 @@
 #include "base/errors.h"
 
-static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* latest failure of this thread without a device */
+/* latest failure of this thread without a device */
+static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error;
 
-GPUNN__INTERNAL GPUNN__THREAD_LOCAL bool gpunn__failed_here; /* this thread has recorded a device's failure and not cleared it */
+/* this thread has recorded a device's failure and not cleared it */
+GPUNN__INTERNAL GPUNN__THREAD_LOCAL bool gpunn__failed_here;
 
 GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
 {
@@ -16,7 +18,8 @@ GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status,
     for (unsigned char *c = (unsigned char *)error.text; *c;
          /* a message is one line, but names from files may contain anything */
          c++) {
-        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f; /* terminals interpret these C1 controls too */
+        /* terminals interpret these C1 controls too */
+        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f;
         if (high || *c < 0x20 || *c == 0x7f) *c = '?';
         if (high) *++c = '?';
     }

@@ -2,36 +2,41 @@
 #define GPUNN__BASE_FORWARD_DECLARATIONS_H
 #include "base/structs.h"
 
-/* ==== >>base/forward_declarations ================================================================================== *
+/* ==== >>base/forward_declarations ======================================================================== *
  * Functions that later parts define and earlier parts call. */
 /* Frees the model's plans (>>plan/steps). Call it after changing anything that plans depend on. */
 GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model);
 /* Parts of a training step (>>train/optimizer). prepare allocates the optimizer's state. update makes all
  * updates at once, from the gradients of `parts` calls. collect adds the updates to a run instead; advance
  * counts that run. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
-GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
-GPUNN__INTERNAL gpunn_status  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
-GPUNN__INTERNAL void          gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
-GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_sync(gpunn_optimizer *opt);
-GPUNN__INTERNAL uint64_t     *gpunn__doubt_before(gpunn_model *model);
+GPUNN__INTERNAL GPUNN__STATUS        gpunn__optimizer_prepare(gpunn_optimizer *opt);
+GPUNN__INTERNAL GPUNN__STATUS        gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips,
+                                                             bool trains);
+GPUNN__INTERNAL gpunn_status         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run,
+                                                              gpunn_tensor *loss, bool updates);
+GPUNN__INTERNAL void                 gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
+GPUNN__INTERNAL GPUNN__STATUS        gpunn__refused_sync(gpunn_optimizer *opt);
+GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
 /* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. Builders pass it
- * on. So a static program, or one whose linker drops sections, contains only the code of the ops it builds. */
+ * on. So a static program, or one whose linker drops sections, contains only the code of the ops it
+ * builds. */
 typedef struct gpunn__cpu       gpunn__cpu;
 typedef struct gpunn__operation gpunn__operation;
 struct gpunn__operation {
     gpunn_op op;
     gpunn_status (*cpu)(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action);
 };
-#define GPUNN__X(ENUM, name, ...)                                                                                     \
-    GPUNN__INTERNAL GPUNN__STATUS         gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); \
+#define GPUNN__X(ENUM, name, ...)                                                              \
+    GPUNN__INTERNAL GPUNN__STATUS         gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, \
+                                                            gpunn__action action);             \
     GPUNN__PRIVATE const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name};
 GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
 GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL};
 /* Call it after changing weights other than by gpunn_write. */
-#define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
+#define GPUNN__WEIGHTS_CHANGED(model) \
+    ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
 
 #endif /* GPUNN__BASE_FORWARD_DECLARATIONS_H */

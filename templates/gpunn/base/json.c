@@ -94,12 +94,15 @@ static bool gpunn__json_escape(gpunn__json *j, char **to)
         return true;
     }
     uint32_t code = c == 'u' ? gpunn__json_hex(j) : UINT32_MAX;
-    if (code >= 0xD800 && code < 0xDC00 && j->end - j->at >= 2 && j->at[0] == '\\' && j->at[1] == 'u') { /* a surrogate pair */
+    /* a surrogate pair */
+    if (code >= 0xD800 && code < 0xDC00 && j->end - j->at >= 2 && j->at[0] == '\\' && j->at[1] == 'u') {
         j->at += 2;
         uint32_t low = gpunn__json_hex(j);
-        code = low >= 0xDC00 && low < 0xE000 ? 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00) : UINT32_MAX;
+        code = low >= 0xDC00 && low < 0xE000 ? 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
+                                             : UINT32_MAX;
     }
-    if (code == UINT32_MAX || (code >= 0xD800 && code < 0xE000)) return gpunn__json_fail(j, "has a wrong escape in a string");
+    if (code == UINT32_MAX || (code >= 0xD800 && code < 0xE000))
+        return gpunn__json_fail(j, "has a wrong escape in a string");
     *to = gpunn__utf8_put(*to, code);
     return true;
 }
@@ -117,7 +120,8 @@ GPUNN__INTERNAL bool gpunn__json_string(gpunn__json *j, gpunn__slice *text)
             continue;
         }
         size_t size = gpunn__utf8_size(j->at, (size_t)(j->end - j->at));
-        if (size == 0 || (unsigned char)*j->at < 0x20) return gpunn__json_fail(j, "has a string that is not UTF-8 text");
+        if (size == 0 || (unsigned char)*j->at < 0x20)
+            return gpunn__json_fail(j, "has a string that is not UTF-8 text");
         while (size--) *to++ = *j->at++;
     }
     if (j->at == j->end) return gpunn__json_fail(j, "has a string without end");
@@ -219,7 +223,8 @@ GPUNN_API double gpunn_strtod(const char *text, char **end)
     const char  *behind = gpunn__decimal_end(unsigned_at);
     gpunn__slice number = {(char *)at, 0}; /* only read */
     double       value = 0;
-    if (behind == NULL && isalpha((unsigned char)*unsigned_at)) return strtod(text, end); /* infinities and NaN */
+    /* infinities and NaN */
+    if (behind == NULL && isalpha((unsigned char)*unsigned_at)) return strtod(text, end);
     if (behind) number.length = (size_t)(behind - at);
     if (behind == NULL || !gpunn__json_double(&number, &value)) behind = text;
     if (end) *end = (char *)behind;
@@ -231,7 +236,8 @@ enum { GPUNN__JSON_DEPTH = 64 };
 GPUNN__INTERNAL bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__items *items, int depth)
 {
     static const char *const words[] = {"null", "false", "true"};
-    gpunn__item             *item = (gpunn__item *)gpunn__grow(dev, items->at, items->count, &items->capacity, sizeof *item);
+    gpunn__item             *item = (gpunn__item *)gpunn__grow(dev, items->at, items->count, &items->capacity,
+                                                               sizeof *item);
     if (item == NULL) return false;
     int index = items->count++;
     items->at = item;
@@ -248,12 +254,15 @@ GPUNN__INTERNAL bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__
         j->at++;
         if (!gpunn__json_take(j, close)) {
             do {
-                if (object && !gpunn__json_peek(j, '"')) return gpunn__json_fail(j, "lacks a key in double quotes");
-                if (object && !(gpunn__json_item(dev, j, items, depth + 1) && gpunn__json_expect(j, ':', "lacks a colon")))
+                if (object && !gpunn__json_peek(j, '"'))
+                    return gpunn__json_fail(j, "lacks a key in double quotes");
+                if (object && !(gpunn__json_item(dev, j, items, depth + 1) &&
+                                gpunn__json_expect(j, ':', "lacks a colon")))
                     return false;
                 if (!gpunn__json_item(dev, j, items, depth + 1)) return false;
             } while (gpunn__json_take(j, ','));
-            if (!gpunn__json_expect(j, close, object ? "lacks a comma or }" : "lacks a comma or ]")) return false;
+            if (!gpunn__json_expect(j, close, object ? "lacks a comma or }" : "lacks a comma or ]"))
+                return false;
         }
         items->at[index].next = items->count;
         return true;
@@ -267,8 +276,8 @@ GPUNN__INTERNAL bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__
         ok = gpunn__json_number(j, &item->text);
     } else {
         int word = 2;
-        while (word >= 0 &&
-               ((size_t)(j->end - j->at) < strlen(words[word]) || memcmp(j->at, words[word], strlen(words[word])) != 0))
+        while (word >= 0 && ((size_t)(j->end - j->at) < strlen(words[word]) ||
+                             memcmp(j->at, words[word], strlen(words[word])) != 0))
             word--;
         item->kind = (gpunn__item_kind)word; /* the words are in the order of the kinds */
         if (word < 0) return gpunn__json_fail(j, j->at == j->end ? "ends too early" : "lacks a value");
@@ -289,7 +298,8 @@ GPUNN__INTERNAL const char *gpunn__printable(const gpunn__slice *text, char out[
     while (n < text->length) {
         size_t size = gpunn__utf8_size(text->at + n, text->length - n);
         if (size == 0 || n + size > 120) break;
-        for (; size; size--, n++) out[n] = (unsigned char)text->at[n] < 0x20 || text->at[n] == 0x7f ? '?' : text->at[n];
+        for (; size; size--, n++)
+            out[n] = (unsigned char)text->at[n] < 0x20 || text->at[n] == 0x7f ? '?' : text->at[n];
     }
     strcpy(out + n, n < text->length ? "..." : "");
     return out;

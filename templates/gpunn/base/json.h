@@ -2,7 +2,7 @@
 #define GPUNN__BASE_JSON_H
 #include "base/structs.h"
 
-/* ==== >>base/json ================================================================================================== *
+/* ==== >>base/json ======================================================================================== *
  * Parses a JSON text in place, either token by token or as a whole into a list of items. */
 typedef struct gpunn__slice {
     char  *at; /* zero-terminated; may also contain zeros */

@@ -2,7 +2,7 @@
 #define GPUNN__BASE_MATH_H
 #include "base/structs.h"
 
-/* ==== >>base/math ================================================================================================== *
+/* ==== >>base/math ======================================================================================== *
  * Float functions without branches or tables, so that compilers vectorise loops over them; both sides of
  * every choice are computed. Results are within 2 ulp of the true value (sigmoid, tanh: 3). At infinities,
  * NaN, denormals and outside the domain they equal C's. The polynomials are minimax fits by iteratively
@@ -112,7 +112,8 @@ GPUNN__INLINE float gpunn__expm1_inside(float x)
 
 GPUNN__INLINE float gpunn__expm1(float x)
 {
-    return gpunn__select(fabsf(x) > 1e-8f, gpunn__expm1_inside(gpunn__limit(x, 89)), x); /* tiny x and NaN: x itself */
+    /* tiny x and NaN: x itself */
+    return gpunn__select(fabsf(x) > 1e-8f, gpunn__expm1_inside(gpunn__limit(x, 89)), x);
 }
 
 /* n ln 2 + log(1 + f) for sqrt(1/2) - 1 <= f <= sqrt(2) - 1. */
@@ -159,18 +160,21 @@ GPUNN__INLINE float gpunn__log2(float x)
     return gpunn__log_edges(x, 0, n + gpunn__log_join(0, f) * 1.44269504f);
 }
 
-/* log10(2) is in two parts; the first has 13 bits, so its product with n is exact, and so are powers of 10. */
+/* log10(2) is in two parts; the first has 13 bits, so its product with n is exact, and so are powers of
+ * 10. */
 GPUNN__INLINE float gpunn__log10(float x)
 {
     float n, f = gpunn__log_split(x, &n);
-    return gpunn__log_edges(x, 0, n * 0.301025391f + (n * 4.60503907e-6f + gpunn__log_join(0, f) * 0.434294482f));
+    return gpunn__log_edges(x, 0,
+                            n * 0.301025391f + (n * 4.60503907e-6f + gpunn__log_join(0, f) * 0.434294482f));
 }
 
 GPUNN__INLINE float gpunn__log1p(float x)
 {
     int32_t n = gpunn__exponent(1 + x);
-    float   scale = gpunn__float_of((uint32_t)(129 - n) << 23); /* 4 * 2^-n, since 2^-n may be denormal; exact for small x */
-    float   y = gpunn__log_join((float)n, 0.25f * x * scale + (0.25f * scale - 1));
+    /* 4 * 2^-n, since 2^-n may be denormal; exact for small x */
+    float scale = gpunn__float_of((uint32_t)(129 - n) << 23);
+    float y = gpunn__log_join((float)n, 0.25f * x * scale + (0.25f * scale - 1));
     return gpunn__select(fabsf(x) < 1e-8f, x, gpunn__log_edges(x, -1, y));
 }
 
@@ -191,7 +195,8 @@ GPUNN__INLINE float gpunn__erf(float x)
     float a = gpunn__limit(fabsf(x), 4), s = x * x;
     float p = ((-0.000620325445f * s + 0.00503218127f) * s - 0.0267914627f) * s + 0.112824552f;
     float small = x + x * ((p * s - 0.376125515f) * s + 0.128379151f);
-    float q = ((-0.00021522498f * a + 0.00322512374f) * a - 0.0229223836f) * a + 0.105312094f; /* erfc(a) = exp(-a q(a)) */
+    /* erfc(a) = exp(-a q(a)) */
+    float q = ((-0.00021522498f * a + 0.00322512374f) * a - 0.0229223836f) * a + 0.105312094f;
     float large = -gpunn__expm1_inside(-a * ((q * a + 0.635680437f) * a + 1.1285255f));
     return gpunn__select(fabsf(x) > 0.875f, copysignf(large, x), small);
 }
@@ -224,7 +229,8 @@ GPUNN__INLINE float gpunn__atan2(float y, float x)
     float a = fabsf(x), b = fabsf(y), less = gpunn__select(b > a, a, b), more = gpunn__select(b > a, b, a);
     float t = gpunn__select(less == more, gpunn__select(more > 0, 1, 0), less / more);
     float u = gpunn__select(t > 0.414213562f, (t - 1) / (t + 1), t), q = u * u;
-    float p = (((-0.0607775748f * q + 0.105936393f) * q - 0.142435104f) * q + 0.199984699f) * q - 0.333333164f;
+    float p = (((-0.0607775748f * q + 0.105936393f) * q - 0.142435104f) * q + 0.199984699f) * q -
+              0.333333164f;
     float r = gpunn__select(t > 0.414213562f, 0.785398163f, 0) + (u + u * q * p);
     r = gpunn__select(b > a, 1.57079633f - r, r);
     r = gpunn__select(gpunn__bits_of(x) >> 31 != 0, 3.14159265f - r, r);

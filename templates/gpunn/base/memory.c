@@ -37,7 +37,8 @@ GPUNN__INTERNAL void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_si
 {
     void *result = dev->args.realloc_fn(dev->args.user, ptr, old_size, new_size);
     if (result == NULL && new_size != 0)
-        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY, "out of host memory: %zu bytes were refused; free memory or use a smaller model",
+        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
+                          "out of host memory: %zu bytes were refused; free memory or use a smaller model",
                           new_size);
     return result;
 }
@@ -71,19 +72,21 @@ GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size)
 {
     size_t limit = dev->args.memory_limit;
     if (limit && (size > limit || dev->allocated > limit - size)) {
-        (void)gpunn__fail(
-            dev, GPUNN_ERR_MEMORY,
-            "%zu bytes more would pass the device's memory_limit of %zu (%zu are in use); use a smaller batch or raise it", size,
-            limit, dev->allocated);
+        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
+                          "%zu bytes more would pass the device's memory_limit of %zu (%zu are in use); use "
+                          "a smaller batch or raise it",
+                          size, limit, dev->allocated);
         return NULL;
     }
     void *ptr = dev->backend->alloc(dev->context, size);
     if (ptr == NULL) {
-        gpunn_status status = dev->backend->synchronize(dev->context); /* tells a device fault from lack of memory */
-        if (status != GPUNN_OK) return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
+        /* tells a device fault from lack of memory */
+        gpunn_status status = dev->backend->synchronize(dev->context);
+        if (status != GPUNN_OK)
+            return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
         (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
-                          "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch", dev->info.name,
-                          size, dev->allocated);
+                          "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch",
+                          dev->info.name, size, dev->allocated);
         return NULL;
     }
     dev->allocated += size;

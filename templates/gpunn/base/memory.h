@@ -2,12 +2,13 @@
 #define GPUNN__BASE_MEMORY_H
 #include "base/structs.h"
 
-/* ==== >>base/memory ================================================================================================ */
+/* ==== >>base/memory ===================================================================================== */
 /* Allocation of host memory (realloc_fn) and of backend memory. */
 /* Removes const, for a structure whose pointer is not const. Nothing is written to that memory. */
 GPUNN__INTERNAL void *gpunn__unconst(const void *given);
 
-/* Host memory from realloc_fn. Freeing needs the size again. Returns NULL after recording GPUNN_ERR_MEMORY. */
+/* Host memory from realloc_fn. Freeing needs the size again. Returns NULL after recording
+ * GPUNN_ERR_MEMORY. */
 GPUNN__INTERNAL void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
 GPUNN__INTERNAL void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
 GPUNN__INTERNAL void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);

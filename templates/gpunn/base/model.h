@@ -2,7 +2,7 @@
 #define GPUNN__BASE_MODEL_H
 #include "base/structs.h"
 
-/* ==== >>base/model ================================================================================================= */
+/* ==== >>base/model ====================================================================================== */
 /* Creates and frees models, and finds tensors by name or layer. */
 /* Precision that the model's device actually uses. */
 GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);

@@ -2,7 +2,7 @@
 #define GPUNN__BASE_PLATFORM_H
 #include "api/kernels.h"
 
-/* ==== >>base/platform ============================================================================================== */
+/* ==== >>base/platform =================================================================================== */
 /* System headers, compiler attributes and pragmas. Every part of the implementation includes it. */
 #if defined(__MINGW32__) && !defined(__USE_MINGW_ANSI_STDIO)
 #define __USE_MINGW_ANSI_STDIO 1 /* for %zu and %lld */

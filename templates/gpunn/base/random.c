@@ -1,7 +1,7 @@
 #include "base/random.h"
 
-GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, int64_t first, int64_t count,
-                                 float *out)
+GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in,
+                                 int64_t first, int64_t count, float *out)
 {
     double a = (double)init->a, b = (double)init->b;
     if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {

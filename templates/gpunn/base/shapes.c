@@ -35,14 +35,16 @@ GPUNN__INTERNAL const char *gpunn__dim_text(const gpunn_model *model, int64_t di
     return text;
 }
 
-GPUNN__INTERNAL const char *gpunn__dims_text(const gpunn_model *model, int rank, const int64_t *dim, char text[128])
+GPUNN__INTERNAL const char *gpunn__dims_text(const gpunn_model *model, int rank, const int64_t *dim,
+                                             char text[128])
 {
     size_t used = 0;
     text[used++] = '[';
     for (int i = 0; i < rank; i++) {
         char one[32];
         (void)gpunn__dim_text(model, dim[i], one);
-        if (used + strlen(one) > 128 - 8) (void)snprintf(one, sizeof one, "..."); /* only absurd shapes are that long */
+        /* only absurd shapes are that long */
+        if (used + strlen(one) > 128 - 8) (void)snprintf(one, sizeof one, "...");
         used += (size_t)snprintf(text + used, 128 - used, "%s%s", i ? ", " : "", one);
         if (one[0] == '.') break;
     }
@@ -89,9 +91,11 @@ GPUNN__INTERNAL bool gpunn__any_sized(int rank, const int64_t *dim)
     return false;
 }
 
-GPUNN__INTERNAL int64_t gpunn__dim_plus(gpunn_model *model, int64_t a, int64_t b, int64_t factor, int64_t number)
+GPUNN__INTERNAL int64_t gpunn__dim_plus(gpunn_model *model, int64_t a, int64_t b, int64_t factor,
+                                        int64_t number)
 {
-    const gpunn__sum other = gpunn__sum_of(model, b), sum = gpunn__sum_plus(gpunn__sum_of(model, a), &other, factor);
+    const gpunn__sum other = gpunn__sum_of(model, b),
+                     sum = gpunn__sum_plus(gpunn__sum_of(model, a), &other, factor);
     const gpunn__sum whole = gpunn__sum_plus_number(sum, number);
     return gpunn__dim_of_sum(model, &whole);
 }
@@ -106,8 +110,8 @@ GPUNN__INTERNAL int64_t gpunn__dim_product(gpunn_model *model, int rank, const i
     return gpunn__dim_of_sum(model, &product);
 }
 
-GPUNN__INTERNAL int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
-                                       bool ceil_mode)
+GPUNN__INTERNAL int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding,
+                                       int64_t dilation, bool ceil_mode)
 {
     int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
     if (room < 0) return 0;
@@ -115,13 +119,15 @@ GPUNN__INTERNAL int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t str
     return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
 }
 
-GPUNN__INTERNAL int64_t gpunn__windows_of(gpunn_model *model, int64_t size, int64_t kernel, int64_t stride, int64_t padding,
-                                          int64_t dilation, bool ceil_mode)
+GPUNN__INTERNAL int64_t gpunn__windows_of(gpunn_model *model, int64_t size, int64_t kernel, int64_t stride,
+                                          int64_t padding, int64_t dilation, bool ceil_mode)
 {
     if (!gpunn__is_sized(size)) return gpunn__windows(size, kernel, stride, padding, dilation, ceil_mode);
     const int64_t span = dilation * (kernel - 1) + 1;
-    if (ceil_mode && span < stride + padding) return 0; /* whether the last window counts depends on the size */
-    gpunn__sum sum = gpunn__sum_plus_number(gpunn__sum_of(model, size), 2 * padding - span + (ceil_mode ? stride - 1 : 0));
+    /* whether the last window counts depends on the size */
+    if (ceil_mode && span < stride + padding) return 0;
+    gpunn__sum sum = gpunn__sum_plus_number(gpunn__sum_of(model, size),
+                                            2 * padding - span + (ceil_mode ? stride - 1 : 0));
     sum = gpunn__sum_plus_number(gpunn__sum_quotient(model, sum, stride), 1);
     return gpunn__dim_of_sum(model, &sum);
 }

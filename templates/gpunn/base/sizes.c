@@ -19,7 +19,9 @@ static int64_t gpunn__size_handle(int place)
 GPUNN__INTERNAL int gpunn__size_place(const gpunn_model *model, int64_t dim)
 {
     const int64_t from = gpunn__is_sized(dim) ? dim - GPUNN__FIRST_SIZE : 0;
-    return from % GPUNN__SIZE_STEP == 0 && from / GPUNN__SIZE_STEP < model->size_count ? (int)(from / GPUNN__SIZE_STEP) : 0;
+    return from % GPUNN__SIZE_STEP == 0 && from / GPUNN__SIZE_STEP < model->size_count
+               ? (int)(from / GPUNN__SIZE_STEP)
+               : 0;
 }
 
 /* ---- sums ---- */
@@ -157,12 +159,15 @@ static const char *gpunn__atom_text(const gpunn_model *model, int place)
 
 /* Sorts the atoms of a term by their texts, so that the text does not depend on the order in which the model
  * met them. Returns their number. */
-static int gpunn__atoms_by_text(const gpunn_model *model, const gpunn__size_term *term, int atoms[GPUNN__FACTORS])
+static int gpunn__atoms_by_text(const gpunn_model *model, const gpunn__size_term *term,
+                                int atoms[GPUNN__FACTORS])
 {
     int count = 0;
     for (; count < GPUNN__FACTORS && term->atom[count]; count++) {
         int at = count;
-        for (; at && strcmp(gpunn__atom_text(model, atoms[at - 1]), gpunn__atom_text(model, term->atom[count])) > 0; at--)
+        for (; at &&
+               strcmp(gpunn__atom_text(model, atoms[at - 1]), gpunn__atom_text(model, term->atom[count])) > 0;
+             at--)
             atoms[at] = atoms[at - 1];
         atoms[at] = term->atom[count];
     }
@@ -170,7 +175,8 @@ static int gpunn__atoms_by_text(const gpunn_model *model, const gpunn__size_term
 }
 
 /* Order of terms in a text: by the texts of their atoms, numbers last. */
-static bool gpunn__term_is_before(const gpunn_model *model, const gpunn__size_term *a, const gpunn__size_term *b)
+static bool gpunn__term_is_before(const gpunn_model *model, const gpunn__size_term *a,
+                                  const gpunn__size_term *b)
 {
     int       of_a[GPUNN__FACTORS], of_b[GPUNN__FACTORS], order = 0;
     const int count_a = gpunn__atoms_by_text(model, a, of_a), count_b = gpunn__atoms_by_text(model, b, of_b);
@@ -181,7 +187,8 @@ static bool gpunn__term_is_before(const gpunn_model *model, const gpunn__size_te
 }
 
 /* Appends a term after `sign`. */
-static void gpunn__term_put(const gpunn_model *model, const gpunn__size_term *term, const char *sign, char *text, size_t size)
+static void gpunn__term_put(const gpunn_model *model, const gpunn__size_term *term, const char *sign,
+                            char *text, size_t size)
 {
     int       atoms[GPUNN__FACTORS];
     const int count = gpunn__atoms_by_text(model, term, atoms);
@@ -196,7 +203,8 @@ static void gpunn__term_put(const gpunn_model *model, const gpunn__size_term *te
     if (factor != 1 || count == 0) gpunn__size_put(text, size, "%lld", (long long)factor);
     for (int i = 0; i < count; i++) {
         const bool bare = alone || atoms[i] == GPUNN__BATCH_ATOM || model->sizes[atoms[i]].name;
-        gpunn__size_put(text, size, bare ? "%s%s" : "%s(%s)", i || factor != 1 ? " * " : "", gpunn__atom_text(model, atoms[i]));
+        gpunn__size_put(text, size, bare ? "%s%s" : "%s(%s)", i || factor != 1 ? " * " : "",
+                        gpunn__atom_text(model, atoms[i]));
     }
     if (parts > 1) gpunn__size_put(text, size, " / %lld", (long long)parts);
 }
@@ -206,14 +214,20 @@ static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char
     const gpunn__size_term *terms[GPUNN__TERMS];
     for (int i = 0; i < sum->count; i++) {
         int at = i;
-        for (; at && gpunn__term_is_before(model, &sum->term[i], terms[at - 1]); at--) terms[at] = terms[at - 1];
+        for (; at && gpunn__term_is_before(model, &sum->term[i], terms[at - 1]); at--)
+            terms[at] = terms[at - 1];
         terms[at] = &sum->term[i];
     }
     for (int i = 0; i < sum->count; i++)
-        gpunn__term_put(model, terms[i], terms[i]->factor < 0 ? (i ? " - " : "-") : i ? " + " : "", text, size);
+        gpunn__term_put(model, terms[i],
+                        terms[i]->factor < 0 ? (i ? " - " : "-")
+                        : i                  ? " + "
+                                             : "",
+                        text, size);
 }
 
-GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_BUFFER])
+GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim,
+                                             char text[GPUNN__SIZE_BUFFER])
 {
     const int        place = gpunn__size_place(model, dim);
     const gpunn__sum one = gpunn__sum_atom(place, 1);
@@ -230,7 +244,8 @@ static char *gpunn__formula_of(gpunn_model *model, const gpunn__size *size)
     const bool bare = size->divisor == 0 || size->sum.count == 1;
     gpunn__size_put(text, sizeof text, "%s", bare ? "" : "(");
     gpunn__sum_put(model, &size->sum, text, sizeof text);
-    if (size->divisor) gpunn__size_put(text, sizeof text, "%s / %lld", bare ? "" : ")", (long long)size->divisor);
+    if (size->divisor)
+        gpunn__size_put(text, sizeof text, "%s / %lld", bare ? "" : ")", (long long)size->divisor);
     return strlen(text) + 1 < sizeof text ? gpunn__strdup(model->dev, text) : NULL;
 }
 
@@ -239,12 +254,12 @@ static char *gpunn__formula_of(gpunn_model *model, const gpunn__size *size)
 GPUNN__INTERNAL int gpunn__size_append(gpunn_model *model, const gpunn__size *size)
 {
     if (model->size_count == GPUNN__MOST_SIZES) {
-        (void)gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "the model has more than %d different sizes; use fewer",
-                          GPUNN__MOST_SIZES);
+        (void)gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                          "the model has more than %d different sizes; use fewer", GPUNN__MOST_SIZES);
         return 0;
     }
-    gpunn__size *sizes = (gpunn__size *)gpunn__grow(model->dev, model->sizes, model->size_count, &model->size_capacity,
-                                                    sizeof *sizes);
+    gpunn__size *sizes = (gpunn__size *)gpunn__grow(model->dev, model->sizes, model->size_count,
+                                                    &model->size_capacity, sizeof *sizes);
     if (sizes == NULL) return 0;
     model->sizes = sizes;
     while (model->size_count <= GPUNN__BATCH_ATOM) memset(&sizes[model->size_count++], 0, sizeof *sizes);
@@ -258,7 +273,9 @@ static int gpunn__size_intern(gpunn_model *model, const gpunn__sum *sum, int64_t
 {
     gpunn__size size;
     for (int i = GPUNN__BATCH_ATOM + 1; i < model->size_count; i++)
-        if (!model->sizes[i].name && model->sizes[i].divisor == divisor && gpunn__sums_equal(&model->sizes[i].sum, sum)) return i;
+        if (!model->sizes[i].name && model->sizes[i].divisor == divisor &&
+            gpunn__sums_equal(&model->sizes[i].sum, sum))
+            return i;
     memset(&size, 0, sizeof size);
     size.sum = *sum;
     size.divisor = divisor;
@@ -273,7 +290,8 @@ GPUNN__INTERNAL int64_t gpunn__dim_of_sum(gpunn_model *model, const gpunn__sum *
     const gpunn__size_term *term = sum->term;
     if (sum->count < 1) return 0;
     if (sum->count == 1 && term->atom[0] == 0) return term->factor > 0 ? term->factor : 0;
-    if (sum->count == 1 && term->atom[1] == 0 && term->atom[0] == GPUNN__BATCH_ATOM) return term->factor > 0 ? -term->factor : 0;
+    if (sum->count == 1 && term->atom[1] == 0 && term->atom[0] == GPUNN__BATCH_ATOM)
+        return term->factor > 0 ? -term->factor : 0;
     const bool alone = sum->count == 1 && term->atom[1] == 0 && term->factor == 1;
     const int  place = alone ? term->atom[0] : gpunn__size_intern(model, sum, 0);
     return place ? gpunn__size_handle(place) : 0;
@@ -302,13 +320,16 @@ GPUNN__INTERNAL gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum su
     if (rest.term[rest.count - 1].factor == 0) rest.count--; /* the number, which is last */
     k /= common;
     const gpunn__size_term *first = rest.term;
-    const bool              one = rest.count == 1 || (rest.count == 2 && rest.term[1].atom[0] == 0); /* and perhaps a number */
-    const gpunn__size      *inner = one && first->factor == 1 && first->atom[1] == 0 && first->atom[0] > GPUNN__BATCH_ATOM
-                                        ? &model->sizes[first->atom[0]]
-                                        : NULL;
-    const int64_t           divisor = inner ? gpunn__size_product(inner->divisor, k) : 0;
+    /* and perhaps a number */
+    const bool         one = rest.count == 1 || (rest.count == 2 && rest.term[1].atom[0] == 0);
+    const gpunn__size *inner = one && first->factor == 1 && first->atom[1] == 0 &&
+                                       first->atom[0] > GPUNN__BATCH_ATOM
+                                   ? &model->sizes[first->atom[0]]
+                                   : NULL;
+    const int64_t      divisor = inner ? gpunn__size_product(inner->divisor, k) : 0;
     if (divisor != 0) {
-        sum = gpunn__sum_plus_number(inner->sum, rest.count == 2 ? gpunn__size_product(rest.term[1].factor, inner->divisor) : 0);
+        sum = gpunn__sum_plus_number(
+            inner->sum, rest.count == 2 ? gpunn__size_product(rest.term[1].factor, inner->divisor) : 0);
         rest = gpunn__sum_quotient(model, sum, divisor);
     } else {
         const int place = gpunn__size_intern(model, &rest, k);
@@ -325,12 +346,14 @@ static int64_t gpunn__atom_value(const gpunn_model *model, int place, int64_t ba
 {
     if (place == GPUNN__BATCH_ATOM) return batch;
     const gpunn__size *size = &model->sizes[place];
-    if (size->divisor) return gpunn__floor_of(gpunn__sum_value(model, &size->sum, batch, found), size->divisor);
+    if (size->divisor)
+        return gpunn__floor_of(gpunn__sum_value(model, &size->sum, batch, found), size->divisor);
     return found ? size->found : size->value;
 }
 
 /* 0 if it is too large. */
-GPUNN__INTERNAL int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found)
+GPUNN__INTERNAL int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch,
+                                         bool found)
 {
     int64_t value = 0;
     for (int i = 0; i < sum->count; i++) {
@@ -429,7 +452,8 @@ static gpunn__sum gpunn__parse_product(gpunn__size_formula *f)
             sum = gpunn__sum_times(&sum, &other);
         } else if (gpunn__formula_takes(f, '/')) {
             const int64_t divisor = gpunn__parse_number(f);
-            if (divisor < 1 || divisor > GPUNN__MAX_COUNT) f->fault = "sizes are divided by numbers from 1 on";
+            if (divisor < 1 || divisor > GPUNN__MAX_COUNT)
+                f->fault = "sizes are divided by numbers from 1 on";
             if (!f->fault) sum = gpunn__sum_quotient(f->model, sum, divisor);
         } else
             break;

@@ -2,7 +2,7 @@
 #define GPUNN__BASE_SIZES_H
 #include "base/structs.h"
 
-/* ==== >>base/sizes ================================================================================================= *
+/* ==== >>base/sizes ======================================================================================= *
  * Dimensions that vary between runs. A dimension is one of three things: a number >= 1; -k, meaning k times
  * the batch; or a handle, the place of an entry in the model's table. An entry is a named size, a quotient,
  * or a sum of products of these and the batch. Sums have one canonical form and one entry, so dimensions are
@@ -40,7 +40,8 @@ GPUNN__INTERNAL void gpunn__size_put(char *text, size_t size, const char *format
 
 /* Text of a size in a shape. A named size is shown by its multiple: "H / 4". */
 enum { GPUNN__SIZE_BUFFER = GPUNN__SIZE_TEXT + 32 };
-GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_BUFFER]);
+GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim,
+                                             char text[GPUNN__SIZE_BUFFER]);
 
 /* Appends an entry to the table and returns its place; 0 on an error. */
 GPUNN__INTERNAL int gpunn__size_append(gpunn_model *model, const gpunn__size *size);
@@ -48,12 +49,14 @@ GPUNN__INTERNAL int gpunn__size_append(gpunn_model *model, const gpunn__size *si
 /* The dimension that equals a sum. 0: none, since the sum is less than 1 or too large, or on an error. */
 GPUNN__INTERNAL int64_t gpunn__dim_of_sum(gpunn_model *model, const gpunn__sum *sum);
 
-/* sum / k, rounded down. Multiples of k move out of the quotient, and a quotient of a quotient becomes one. */
+/* sum / k, rounded down. Multiples of k move out of the quotient, and a quotient of a quotient becomes
+ * one. */
 GPUNN__INTERNAL gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum sum, int64_t k);
 
 /* Value of a sum with that batch size; 0: too large or unknown. found: use the inputs as they are now;
  * otherwise the run whose values can be read. */
-GPUNN__INTERNAL int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found);
+GPUNN__INTERNAL int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch,
+                                         bool found);
 
 /* Value of a dimension with that batch size, in the run whose values can be read; below 1 if unknown. */
 GPUNN__INTERNAL int64_t gpunn__dim(const gpunn_model *model, int64_t dim, int64_t batch);

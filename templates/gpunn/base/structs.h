@@ -2,7 +2,7 @@
 #define GPUNN__BASE_STRUCTS_H
 #include "common/updates.h"
 
-/* ==== >>base/structs =============================================================================================== */
+/* ==== >>base/structs ==================================================================================== */
 /* The structs behind the public types: device, group, tensor, model and optimizer. */
 #define GPUNN__ALIGN 64 /* bytes; alignment of every block handed to a backend */
 #define GPUNN__ERROR_SIZE 768
@@ -13,17 +13,19 @@ typedef struct gpunn__error {
 } gpunn__error;
 
 struct gpunn_device {
-    gpunn_device_args       args;
-    const gpunn_backend    *backend;
-    void                   *context;
-    gpunn_backend_info      info;
-    gpunn__error            error;
-    size_t                  allocated, peak; /* bytes of backend memory */
-    gpunn_model            *models;          /* linked list */
-    bool                    closed;          /* closed by the program: freed with the last model */
-    const char             *place;           /* path:line:column of the text being read, put before messages; NULL: none */
-    double                 *timing;          /* [steps + 1]: receives the seconds of the next runs; NULL: no timing */
-    const gpunn_custom_op **customs;         /* registered */
+    gpunn_device_args    args;
+    const gpunn_backend *backend;
+    void                *context;
+    gpunn_backend_info   info;
+    gpunn__error         error;
+    size_t               allocated, peak; /* bytes of backend memory */
+    gpunn_model         *models;          /* linked list */
+    bool                 closed;          /* closed by the program: freed with the last model */
+    /* path:line:column of the text being read, put before messages; NULL: none */
+    const char *place;
+    /* [steps + 1]: receives the seconds of the next runs; NULL: no timing */
+    double                 *timing;
+    const gpunn_custom_op **customs; /* registered */
     int                     custom_count;
     int                     groups; /* open groups */
 };
@@ -35,27 +37,36 @@ typedef struct gpunn__rank_status {
     uint32_t what; /* hash of the call it is about to make */
 } gpunn__rank_status;
 struct gpunn_group {
-    gpunn_device       *dev;
-    gpunn_group_args    args;        /* the engine; its functions are NULL in a group of one */
-    int                 users;       /* number of optimizers and loaders */
-    bool                closed;      /* closed by the program: freed with the last user */
-    gpunn_status        broken;      /* status of a failed engine; GPUNN_OK: it works */
-    int                 process;     /* process id that opened it: a forked child is no rank */
-    bool                reported;    /* all ranks know of the last failure */
-    bool                copies;      /* some rank's device is no CPU: data is copied through host memory, which may fail */
-    bool                unlike;      /* the ranks' devices round differently: weights may drift apart */
-    int64_t             reductions;  /* number of all-reduces of statuses so far */
-    gpunn__rank_status *statuses;    /* [size] */
-    char               *piece;       /* GPUNN__GROUP_PIECE bytes of host memory for data of a device; NULL: not needed so far */
-    int64_t            *counts;      /* [size]: parts of a reduce_scatter */
-    uint16_t           *bf16;        /* with .bf16_gradients: GPUNN__GROUP_PIECE bytes to exchange; NULL: without */
-    void               *joined_bf16; /* the same in memory of a joined device: gpunn__joined_count() values */
-    bool                joined;      /* the device communicates with those of the other ranks itself */
-    gpunn_exchange     *exchanges;   /* of the next run, if it has joined */
-    int                 exchange_count, exchange_capacity;
+    gpunn_device    *dev;
+    gpunn_group_args args;     /* the engine; its functions are NULL in a group of one */
+    int              users;    /* number of optimizers and loaders */
+    bool             closed;   /* closed by the program: freed with the last user */
+    gpunn_status     broken;   /* status of a failed engine; GPUNN_OK: it works */
+    int              process;  /* process id that opened it: a forked child is no rank */
+    bool             reported; /* all ranks know of the last failure */
+    /* some rank's device is no CPU: data is copied through host memory, which may fail */
+    bool                copies;
+    bool                unlike;     /* the ranks' devices round differently: weights may drift apart */
+    int64_t             reductions; /* number of all-reduces of statuses so far */
+    gpunn__rank_status *statuses;   /* [size] */
+    /* GPUNN__GROUP_PIECE bytes of host memory for data of a device; NULL: not needed so far */
+    char    *piece;
+    int64_t *counts; /* [size]: parts of a reduce_scatter */
+    /* with .bf16_gradients: GPUNN__GROUP_PIECE bytes to exchange; NULL: without */
+    uint16_t       *bf16;
+    void           *joined_bf16; /* the same in memory of a joined device: gpunn__joined_count() values */
+    bool            joined;      /* the device communicates with those of the other ranks itself */
+    gpunn_exchange *exchanges;   /* of the next run, if it has joined */
+    int             exchange_count, exchange_capacity;
 };
 
-typedef enum gpunn__kind { GPUNN__INPUT = 1, GPUNN__PARAMETER, GPUNN__BUFFER, GPUNN__CONSTANT, GPUNN__VALUE } gpunn__kind;
+typedef enum gpunn__kind {
+    GPUNN__INPUT = 1,
+    GPUNN__PARAMETER,
+    GPUNN__BUFFER,
+    GPUNN__CONSTANT,
+    GPUNN__VALUE
+} gpunn__kind;
 
 typedef struct gpunn__user_memory { /* user-owned memory */
     void  *data;                    /* NULL: none */
@@ -75,16 +86,19 @@ struct gpunn_tensor {
     const struct gpunn__operation *operation; /* computes the op on the CPU */
     gpunn_attributes               attr;
     int                            input_count;
-    gpunn_tensor                 **inputs;   /* an absent optional operand is NULL */
-    char                          *layer;    /* layer name for messages; NULL: none */
-    const char                    *built_by; /* for messages: the builder whose last op this is; NULL: the op itself */
+    gpunn_tensor                 **inputs; /* an absent optional operand is NULL */
+    char                          *layer;  /* layer name for messages; NULL: none */
+    /* for messages: the builder whose last op this is; NULL: the op itself */
+    const char *built_by;
     /* next in its chain of the model's index, by gpunn__key; only a layer's first tensor is in the index */
-    gpunn_tensor      *next[2];
-    bool               keep, retain_grad;
-    bool               shared; /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
-    int                part;   /* checkpoint segment that recomputes it; 0: none */
-    gpunn__user_memory user_memory[2]; /* used instead of its own memory: [0] for the value, [1] for the gradient */
-    gpunn_dlpack      *managed;        /* owner of user_memory[0]; NULL: none */
+    gpunn_tensor *next[2];
+    bool          keep, retain_grad;
+    /* made by one derivative and reused by others; not set if it depends on the incoming gradient */
+    bool shared;
+    int  part; /* checkpoint segment that recomputes it; 0: none */
+    /* used instead of its own memory: [0] for the value, [1] for the gradient */
+    gpunn__user_memory user_memory[2];
+    gpunn_dlpack      *managed; /* owner of user_memory[0]; NULL: none */
     /* Inputs only: */
     void   *data; /* backend memory, or user-owned memory */
     size_t  capacity;
@@ -99,9 +113,10 @@ struct gpunn_tensor {
     bool       half_storage; /* has 16-bit storage only: gpunn__find_half_storage */
     bool       bound;        /* bound before it was laid out, so it stays F32 */
     float      lr_scale;
-    int64_t    offset;       /* in the model's weights, in floats; for parameters in the gradients too; -1: not laid out */
-    float     *constant;     /* host copy of a constant's values */
-    bool       grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
+    /* in the model's weights, in floats; for parameters in the gradients too; -1: not laid out */
+    int64_t offset;
+    float  *constant;     /* host copy of a constant's values */
+    bool    grad_reached; /* parameters: a backward pass has written the gradient since gpunn_zero_grad */
 };
 
 typedef struct gpunn__plan gpunn__plan; /* >>plan/plan */
@@ -156,11 +171,14 @@ struct gpunn_model {
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     bool             inference;
-    gpunn_optimizer *optimizers;    /* linked list */
-    int              children;      /* number of loaders and sessions */
-    bool             closed;        /* closed by the program: freed with the last optimizer, loader and session */
-    gpunn_session   *own, *session; /* own: the model's own states, once a session has been used; session: the one in use */
-    gpunn_optimizer *swapped;       /* optimizer whose averages are exchanged with the parameters; NULL: none */
+    gpunn_optimizer *optimizers; /* linked list */
+    int              children;   /* number of loaders and sessions */
+    /* closed by the program: freed with the last optimizer, loader and session */
+    bool closed;
+    /* own: the model's own states, once a session has been used; session: the one in use */
+    gpunn_session *own, *session;
+    /* optimizer whose averages are exchanged with the parameters; NULL: none */
+    gpunn_optimizer *swapped;
     gpunn_tensor   **tensors;
     int              tensor_count, tensor_capacity;
     int              tensor_limit; /* most tensors allowed */
@@ -170,38 +188,47 @@ struct gpunn_model {
     uint32_t         random_streams;
     /* Flat buffers: parameters (decayed ones first if laid out together), buffers and constants. Gradients
      * use the same offsets. */
-    float                  *weights, *gradients;
-    int64_t                 weight_count, gradient_count;       /* floats laid out; gradients cover [0, gradient_count) */
-    int64_t                 wide_count;                         /* floats up to the last tensor that has F32 storage */
-    int                     laid_out;                           /* number of tensors considered so far */
-    int64_t                 weight_capacity, gradient_capacity; /* floats allocated */
-    void                   *half; /* 16-bit copy of the weights, at the same offsets, for products of 16-bit plans; NULL: none */
-    int64_t                 half_capacity; /* elements allocated */
-    bool                    half_stale;    /* weights have changed since the copy was made */
-    gpunn__plan            *plans, *last;  /* cache of plans, most recent first; last: the plan whose values can be read */
-    int                     max_plans;     /* limit of their number */
-    size_t                  plan_bytes;    /* limit of their bytes; 0: none */
-    void                   *arena;
-    size_t                  arena_bytes;
-    uint64_t                generation;          /* changes when a pointer that plans contain moves */
-    uint64_t                user_memory_version; /* the same for user-owned memory */
-    uint64_t                written;             /* changes when inputs or states are written */
-    int                     user_weights;        /* number of parameters and buffers in user-owned memory */
-    int64_t                 batch;               /* of the last run or, before the first, of the last write; 0: neither */
-    gpunn_run_state         state;
-    bool                    doubtful;          /* some gradient may be infinite or NaN */
-    uint64_t                written_gradients; /* grows when gradients, or which of them count, may have changed */
-    gpunn__plan            *undo;              /* plan whose kept copies are restored if the call fails; NULL: none */
-    gpunn_ranks             ranks;             /* size 0: none; user: the gpunn_group */
-    uint64_t                salt;              /* this rank's part of state.seed */
-    uint64_t                scopes;            /* number of optimizers so far that train only some of its parameters */
-    int                     parts;             /* number of checkpoint segments */
-    const gpunn_kernel_set *kernels;           /* NULL: none */
-    bool                    kernels_exact;     /* the kernels' list of instances is for exactly this model */
+    float *weights, *gradients;
+    /* floats laid out; gradients cover [0, gradient_count) */
+    int64_t weight_count, gradient_count;
+    /* floats up to the last tensor that has F32 storage */
+    int64_t wide_count;
+    int     laid_out;                           /* number of tensors considered so far */
+    int64_t weight_capacity, gradient_capacity; /* floats allocated */
+    /* 16-bit copy of the weights, at the same offsets, for products of 16-bit plans; NULL: none */
+    void   *half;
+    int64_t half_capacity; /* elements allocated */
+    bool    half_stale;    /* weights have changed since the copy was made */
+    /* cache of plans, most recent first; last: the plan whose values can be read */
+    gpunn__plan *plans, *last;
+    int          max_plans;  /* limit of their number */
+    size_t       plan_bytes; /* limit of their bytes; 0: none */
+    void        *arena;
+    size_t       arena_bytes;
+    uint64_t     generation;          /* changes when a pointer that plans contain moves */
+    uint64_t     user_memory_version; /* the same for user-owned memory */
+    uint64_t     written;             /* changes when inputs or states are written */
+    int          user_weights;        /* number of parameters and buffers in user-owned memory */
+    /* of the last run or, before the first, of the last write; 0: neither */
+    int64_t         batch;
+    gpunn_run_state state;
+    bool            doubtful; /* some gradient may be infinite or NaN */
+    /* grows when gradients, or which of them count, may have changed */
+    uint64_t written_gradients;
+    /* plan whose kept copies are restored if the call fails; NULL: none */
+    gpunn__plan *undo;
+    gpunn_ranks  ranks; /* size 0: none; user: the gpunn_group */
+    uint64_t     salt;  /* this rank's part of state.seed */
+    /* number of optimizers so far that train only some of its parameters */
+    uint64_t                scopes;
+    int                     parts;         /* number of checkpoint segments */
+    const gpunn_kernel_set *kernels;       /* NULL: none */
+    bool                    kernels_exact; /* the kernels' list of instances is for exactly this model */
     gpunn__spec             spec;
 };
 
-enum { GPUNN__AVERAGE = 3, GPUNN__STATES }; /* the most that a parameter can have: rule.state, and its average */
+/* the most that a parameter can have: rule.state, and its average */
+enum { GPUNN__AVERAGE = 3, GPUNN__STATES };
 typedef struct gpunn__states {
     float  *data[GPUNN__STATES]; /* backend memory, `count` floats each, or NULL */
     int64_t begin, count;        /* range of all places that is stored here: all, or a rank's share */
@@ -233,13 +260,16 @@ typedef struct gpunn__param_group {
 } gpunn__param_group;
 
 struct gpunn_optimizer {
-    gpunn_model        *model;
-    gpunn_optimizer    *next;                /* in the model's list */
-    const char         *name;                /* "gpunn_adam", for messages */
-    gpunn_update        rule;                /* kind and settings; the rest is set for each range of parameters */
-    bool                uses[GPUNN__STATES]; /* states that this kind with these settings needs; average: gpunn_set_ema */
-    gpunn__chosen       chosen;
-    uint64_t            scope; /* identifies its plans among those of other optimizers; 0: it trains everything */
+    gpunn_model     *model;
+    gpunn_optimizer *next; /* in the model's list */
+    const char      *name; /* "gpunn_adam", for messages */
+    /* kind and settings; the rest is set for each range of parameters */
+    gpunn_update rule;
+    /* states that this kind with these settings needs; average: gpunn_set_ema */
+    bool          uses[GPUNN__STATES];
+    gpunn__chosen chosen;
+    /* identifies its plans among those of other optimizers; 0: it trains everything */
+    uint64_t            scope;
     gpunn__param_group *param_groups;
     int                 param_group_count;
     /* Derived from the settings by gpunn__optimizer_update_fields: */
@@ -257,26 +287,34 @@ struct gpunn_optimizer {
     int            parameter_count;
     gpunn_update  *updates; /* two per parameter: its own update, and that of its average */
     gpunn__states  states;
-    gpunn__states  share;             /* with sharded states, while a rank temporarily holds all of them: its share */
-    bool           shares, collected; /* shares: each rank has its share of the states; collected: `share` is set */
-    void          *captured;          /* the backend's capture of a run with updates only */
-    float         *loss_scale;        /* GPU memory: scale, steps since it changed, updates skipped; NULL: not used */
-    float          kept_scale[3];     /* the same values as last read; on a CPU only the last one is used */
-    bool           skips;             /* skip steps whose loss or gradients are not finite */
-    gpunn_count   *counts;            /* backend memory: step_count and steps; NULL: runs cannot be captured */
-    int64_t       *refused;           /* backend memory: refused updates to subtract from both; NULL: on a CPU */
-    int64_t        refused_count;     /* refused updates that have been subtracted from step_count so far */
-    uint64_t       checked;           /* the model's written_gradients when gpunn_run's doubt was set; 0: never */
-    int64_t        state_count;       /* floats of each state, over all ranks */
-    int64_t        step_count;
-    int            parts; /* calls of gpunn_train_step accumulated since the last update */
-    float          lr, clip_norm, clip_value, average_decay;
-    int64_t        averaged; /* updates of the averages so far; with a loss scale it includes those skipped since the first */
+    /* with sharded states, while a rank temporarily holds all of them: its share */
+    gpunn__states share;
+    /* shares: each rank has its share of the states; collected: `share` is set */
+    bool  shares, collected;
+    void *captured; /* the backend's capture of a run with updates only */
+    /* GPU memory: scale, steps since it changed, updates skipped; NULL: not used */
+    float *loss_scale;
+    float  kept_scale[3]; /* the same values as last read; on a CPU only the last one is used */
+    bool   skips;         /* skip steps whose loss or gradients are not finite */
+    /* backend memory: step_count and steps; NULL: runs cannot be captured */
+    gpunn_count *counts;
+    /* backend memory: refused updates to subtract from both; NULL: on a CPU */
+    int64_t *refused;
+    int64_t  refused_count; /* refused updates that have been subtracted from step_count so far */
+    /* the model's written_gradients when gpunn_run's doubt was set; 0: never */
+    uint64_t checked;
+    int64_t  state_count; /* floats of each state, over all ranks */
+    int64_t  step_count;
+    int      parts; /* calls of gpunn_train_step accumulated since the last update */
+    float    lr, clip_norm, clip_value, average_decay;
+    /* updates of the averages so far; with a loss scale it includes those skipped since the first */
+    int64_t averaged;
     /* The schedule with its defaults filled in, and its position: */
     gpunn_schedule_args schedule;
     int64_t             schedule_step;
-    double              plateau_scale, plateau_best; /* product of all reductions; best metric so far, initially +-infinity */
-    int                 plateau_bad, plateau_cooldown;
+    /* product of all reductions; best metric so far, initially +-infinity */
+    double plateau_scale, plateau_best;
+    int    plateau_bad, plateau_cooldown;
 
     gpunn__fit_record fit;
     gpunn_group      *group; /* ranks that train together; NULL: none */

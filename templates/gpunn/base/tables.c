@@ -7,7 +7,8 @@ GPUNN__INTERNAL const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
 #define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {NULL, NULL}, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0, NULL},
     GPUNN_UNARY_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, value, f, dx) {#name, 1, 1, {#attr, NULL}, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0, NULL},
+#define GPUNN__X(ENUM, name, attr, value, f, dx) \
+    {#name, 1, 1, {#attr, NULL}, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0, NULL},
     GPUNN_UNARY1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
@@ -17,10 +18,12 @@ GPUNN__INTERNAL const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
 #define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {NULL, NULL}, {0, 0}, {#da, #db, NULL}, 0, 0, 0, NULL},
     GPUNN_BINARY_OPS(GPUNN__X) GPUNN_LOSS_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {#attr, NULL}, {value, 0}, {#da, #db, NULL}, 0, 0, 0, NULL},
+#define GPUNN__X(ENUM, name, attr, value, f, da, db) \
+    {#name, 2, 1, {#attr, NULL}, {value, 0}, {#da, #db, NULL}, 0, 0, 0, NULL},
     GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {NULL, NULL}, {0, 0}, {#da, #db, #dc}, 0, 0, 0, NULL},
+#define GPUNN__X(ENUM, name, f, da, db, dc) \
+    {#name, 3, 0, {NULL, NULL}, {0, 0}, {#da, #db, #dc}, 0, 0, 0, NULL},
     GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 #undef K
@@ -77,7 +80,8 @@ static bool gpunn__op_mentions(const gpunn__op_info *info, char name)
     for (int i = 0; i < info->arity; ++i) {
         char before = ' ';
         for (const char *s = info->derivative[i]; *s; before = *s++)
-            if (*s == name && !isalnum((unsigned char)before) && before != '_' && !isalnum((unsigned char)s[1]) && s[1] != '_')
+            if (*s == name && !isalnum((unsigned char)before) && before != '_' &&
+                !isalnum((unsigned char)s[1]) && s[1] != '_')
                 return true;
     }
     return false;

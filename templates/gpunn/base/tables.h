@@ -2,14 +2,15 @@
 #define GPUNN__BASE_TABLES_H
 #include "base/structs.h"
 
-/* ==== >>base/tables ================================================================================================ *
+/* ==== >>base/tables ====================================================================================== *
  * Queries about ops, answered from the tables in >>ops. */
 typedef struct gpunn__op_info {
     const char *name;
     int         arity, attribute_count; /* elementwise ops; arity 0: another op */
     const char *attribute[2];
     float       attribute_default[2];
-    const char *derivative[3];               /* elementwise ops: text of each derivative, NULL beyond the operands */
+    /* elementwise ops: text of each derivative, NULL beyond the operands */
+    const char *derivative[3];
     int         reads, reads_out, gradients; /* other ops: the columns of GPUNN_OTHER_OPS */
     const char *operands;                    /* other ops: operand names, "(x, weight, bias)"; else NULL */
 } gpunn__op_info;

@@ -43,7 +43,8 @@ GPUNN__INTERNAL void gpunn__put_number(gpunn__text_buffer *text, float value)
     gpunn__put(text, "%s", quote);
 }
 
-GPUNN__INTERNAL void gpunn__put_dim(gpunn__text_buffer *text, const gpunn_model *model, int64_t dim, const char *quote)
+GPUNN__INTERNAL void gpunn__put_dim(gpunn__text_buffer *text, const gpunn_model *model, int64_t dim,
+                                    const char *quote)
 {
     char buffer[GPUNN__SIZE_BUFFER];
     if (dim >= 0)
@@ -75,7 +76,8 @@ GPUNN__INTERNAL int64_t gpunn__attribute_size(const gpunn_tensor *t, const gpunn
 {
     const int           operand = (int)(a->place / 16) - 1, axis = (int)(a->place % 16) - 8;
     const gpunn_tensor *x = NULL;
-    if (a->kind == GPUNN__A_ALONG) return t->dim[*(const int *)(const void *)((const char *)&t->attr + a->place)];
+    if (a->kind == GPUNN__A_ALONG)
+        return t->dim[*(const int *)(const void *)((const char *)&t->attr + a->place)];
     if (a->kind == GPUNN__A_SAME_RANK) return t->rank == t->inputs[0]->rank;
     x = operand < 0 ? t : t->inputs[operand];
     if (a->kind == GPUNN__A_EXISTS) return x || t->inputs[operand - 1] == NULL;
@@ -83,16 +85,19 @@ GPUNN__INTERNAL int64_t gpunn__attribute_size(const gpunn_tensor *t, const gpunn
 }
 
 /* Sizes of the result's axes, starting at the attribute's first one. */
-static const int *gpunn__attribute_sizes(const gpunn_tensor *t, const gpunn__attribute *a, int sizes[GPUNN_MAX_RANK])
+static const int *gpunn__attribute_sizes(const gpunn_tensor *t, const gpunn__attribute *a,
+                                         int sizes[GPUNN_MAX_RANK])
 {
     const int first = (int)(a->place % 16) - 8;
     for (int i = first; i < t->rank; i++) sizes[i - first] = (int)t->dim[i];
     return sizes;
 }
 
-GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_tensor *t, const gpunn__attribute *a, bool json)
+GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_tensor *t,
+                                          const gpunn__attribute *a, bool json)
 {
-    const char     *from = (const char *)&t->attr + a->place, *between = json ? ", " : ",", *quote = json ? "\"" : "";
+    const char *from = (const char *)&t->attr + a->place, *between = json ? ", " : ",",
+               *quote = json ? "\"" : "";
     const bool     *flag = (const bool *)from;
     const int      *ints = (const int *)(const void *)from;
     const int64_t  *wide = (const int64_t *)(const void *)from;
@@ -143,7 +148,9 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_
         for (int i = 0, found = 0; i < count; i++)
             if (*bits >> i & 1) gpunn__put(text, "%s%d", found++ ? between : "", i);
         break;
-    case GPUNN__A_CUSTOM: gpunn__put(text, "%s", (*(const gpunn_custom_op *const *)(const void *)from)->name); break;
+    case GPUNN__A_CUSTOM:
+        gpunn__put(text, "%s", (*(const gpunn_custom_op *const *)(const void *)from)->name);
+        break;
     case GPUNN__A_NUMBERS:
         for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) {
             gpunn__put(text, "%s", i ? between : "");
@@ -181,7 +188,10 @@ GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t s
 {
     static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
     gpunn__text_buffer       text = {out, size, 0};
-    gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : t->state ? "state" : kinds[t->kind]);
+    gpunn__put(&text, "%s",
+               t->kind == GPUNN__VALUE ? gpunn_op_name(t->op)
+               : t->state              ? "state"
+                                       : kinds[t->kind]);
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
         gpunn__put_float(&text, t->attr.value[i], 9);
@@ -195,8 +205,8 @@ GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t s
 }
 
 /* Writes the canonical text of the first `count` tensors, piece by piece. */
-static void gpunn__model_text(const gpunn_model *model, int count, void (*write)(void *user, const char *piece, size_t length),
-                              void *user)
+static void gpunn__model_text(const gpunn_model *model, int                                      count,
+                              void (*write)(void *user, const char *piece, size_t length), void *user)
 {
     char               line[GPUNN__TEXT_SIZE];
     gpunn__text_buffer text = {line, sizeof line, 0};
@@ -219,7 +229,7 @@ static void gpunn__model_text(const gpunn_model *model, int count, void (*write)
     }
 }
 
-/* ---- SHA-256 (FIPS 180-4) -------------------------------------------------------------------------------------------- */
+/* ---- SHA-256 (FIPS 180-4) ------------------------------------------------------------------------------ */
 
 typedef struct gpunn__sha256 {
     uint32_t      state[8];
@@ -238,17 +248,18 @@ static uint32_t gpunn__rotate_right(uint32_t x, int count)
 static void gpunn__sha256_block(gpunn__sha256 *sha)
 {
     static const uint32_t k[64] = {
-        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01,
-        0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc,
-        0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147,
-        0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-        0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08,
-        0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208,
-        0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+        0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+        0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+        0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+        0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+        0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+        0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
     uint32_t w[64], v[8];
     for (int i = 0; i < 16; i++)
-        w[i] = (uint32_t)sha->block[4 * i] << 24 | (uint32_t)sha->block[4 * i + 1] << 16 | (uint32_t)sha->block[4 * i + 2] << 8 |
-               sha->block[4 * i + 3];
+        w[i] = (uint32_t)sha->block[4 * i] << 24 | (uint32_t)sha->block[4 * i + 1] << 16 |
+               (uint32_t)sha->block[4 * i + 2] << 8 | sha->block[4 * i + 3];
     for (int i = 16; i < 64; i++) {
         uint32_t a = w[i - 15], b = w[i - 2];
         w[i] = w[i - 16] + w[i - 7] + (gpunn__rotate_right(a, 7) ^ gpunn__rotate_right(a, 18) ^ a >> 3) +
@@ -257,7 +268,8 @@ static void gpunn__sha256_block(gpunn__sha256 *sha)
     memcpy(v, sha->state, sizeof v);
     for (int i = 0; i < 64; i++) {
         uint32_t a = v[0], e = v[4];
-        uint32_t t1 = v[7] + (gpunn__rotate_right(e, 6) ^ gpunn__rotate_right(e, 11) ^ gpunn__rotate_right(e, 25)) +
+        uint32_t t1 = v[7] +
+                      (gpunn__rotate_right(e, 6) ^ gpunn__rotate_right(e, 11) ^ gpunn__rotate_right(e, 25)) +
                       ((e & v[5]) ^ (~e & v[6])) + k[i] + w[i];
         uint32_t t2 = (gpunn__rotate_right(a, 2) ^ gpunn__rotate_right(a, 13) ^ gpunn__rotate_right(a, 22)) +
                       ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));

@@ -3,7 +3,7 @@
 #include "base/sizes.h"
 #include "graph/arguments.h"
 
-/* ==== >>base/text ================================================================================================== *
+/* ==== >>base/text ======================================================================================== *
  * The canonical text of a model, which describes exactly what it computes. The generator produces the same
  * text. Its SHA-256 identifies the model a kernel file is for, and a node's line identifies the kernels that
  * fit it. */
@@ -26,7 +26,8 @@ GPUNN__INTERNAL void gpunn__put_float(gpunn__text_buffer *text, float value, int
 GPUNN__INTERNAL void gpunn__put_number(gpunn__text_buffer *text, float value);
 
 /* Appends a dimension: 8, N, 4N or, with named sizes, T + 1. quote is put around texts. */
-GPUNN__INTERNAL void gpunn__put_dim(gpunn__text_buffer *text, const gpunn_model *model, int64_t dim, const char *quote);
+GPUNN__INTERNAL void gpunn__put_dim(gpunn__text_buffer *text, const gpunn_model *model, int64_t dim,
+                                    const char *quote);
 
 /* Whether all values are equal. */
 GPUNN__INTERNAL bool gpunn__all_equal(const int *values, int count);
@@ -36,7 +37,8 @@ GPUNN__INTERNAL bool gpunn__all_equal(const int *values, int count);
 GPUNN__INTERNAL int64_t gpunn__attribute_size(const gpunn_tensor *t, const gpunn__attribute *a);
 
 /* Appends an attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
-GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_tensor *t, const gpunn__attribute *a, bool json);
+GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_tensor *t,
+                                          const gpunn__attribute *a, bool json);
 
 /* Writes dtype and shape of a tensor: "f32 [N,3]". */
 GPUNN__INTERNAL void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size);

@@ -2,7 +2,7 @@
 #define GPUNN__BASE_TIME_H
 #include "base/structs.h"
 
-/* ==== >>base/time ================================================================================================== */
+/* ==== >>base/time ======================================================================================= */
 /* The monotonic clock. */
 /* Seconds since an arbitrary start. */
 GPUNN__INTERNAL double gpunn__seconds(void);

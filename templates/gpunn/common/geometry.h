@@ -2,7 +2,7 @@
 #define GPUNN__COMMON_GEOMETRY_H
 #include "common/traits.h"
 
-/* ==== >>common/geometry ============================================================================================ */
+/* ==== >>common/geometry ================================================================================= */
 /* Geometry that the CPU and the GPU compute with the same code: sampling points of roi_align, hash grids, and
  * sizes of scratch memory. */
 /* ---- cubic interpolation ---- */
@@ -14,7 +14,7 @@ GPUNN__SHARED float gpunn__cubic(float distance)
     return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
 }
 
-/* ---- roi_align: the samples of a bin along one axis ------------------------------------------------------------------------ */
+/* ---- roi_align: the samples of a bin along one axis ---------------------------------------------------- */
 enum { GPUNN__ROI_SAMPLES = 1 << 20 };
 typedef struct gpunn__roi_shape {
     int     channels, size[2], bins[2]; /* size: height and width of x; bins: of the result */
@@ -53,9 +53,11 @@ GPUNN__SHARED int gpunn__roi_bound(float at, int most)
 }
 
 /* Bin `bin` along an axis of a box from low to high. */
-GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int axis, float low, float high, int bin)
+GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int axis, float low, float high,
+                                                 int bin)
 {
-    const float     first = low * s->scale - (s->aligned ? 0.5f : 0), length = high * s->scale - (s->aligned ? 0.5f : 0) - first;
+    const float first = low * s->scale - (s->aligned ? 0.5f : 0),
+                length = high * s->scale - (s->aligned ? 0.5f : 0) - first;
     gpunn__roi_line l;
     l.size = s->size[axis];
     l.bin = (s->aligned || length > 1 ? length : 1) / (float)s->bins[axis];
@@ -116,7 +118,7 @@ GPUNN__COMMON void *gpunn__arena_take(gpunn__arena *arena, size_t bytes)
     return at;
 }
 
-/* ---- hash grids: levels of cells; each corner of a cell has a row in one table -------------------------------------------- */
+/* ---- hash grids: levels of cells; each corner of a cell has a row in one table ------------------------- */
 enum { GPUNN__HASH_LEVELS = 32, GPUNN__HASH_AXES = 3, GPUNN__HASH_FEATURES = 8 };
 typedef struct gpunn__hash_level {
     float    scale;      /* factor from coordinates to cells */
@@ -131,7 +133,8 @@ typedef struct gpunn__hash_grid {
 } gpunn__hash_grid;
 
 /* The layout of tiny-cuda-nn's GridEncoding. False: a resolution does not fit 31 bits. */
-GPUNN__COMMON inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int axes, int features, gpunn__hash_grid *grid)
+GPUNN__COMMON inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int axes, int features,
+                                              gpunn__hash_grid *grid)
 {
     double cells = attr->base_resolution;
     memset(grid, 0, sizeof *grid);
@@ -141,8 +144,9 @@ GPUNN__COMMON inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int 
     for (int l = 0; l < grid->levels; l++, cells *= (double)attr->per_level_scale) {
         gpunn__hash_level *level = &grid->level[l];
         if (!(cells < 2147483000.0)) return false;
-        const uint32_t most = (uint32_t)1 << attr->log2_hashmap_size, resolution = (uint32_t)ceil(cells - 1) + 1;
-        double         corners = 1;
+        const uint32_t most = (uint32_t)1 << attr->log2_hashmap_size,
+                       resolution = (uint32_t)ceil(cells - 1) + 1;
+        double corners = 1;
         for (int i = 0; i < axes; i++) corners *= (double)resolution;
         const double rows = ceil(corners / 8) * 8;
         level->scale = (float)(cells - 1);
@@ -173,7 +177,8 @@ GPUNN__SHARED gpunn__hash_place gpunn__hash_find(int axes, const gpunn__hash_lev
 }
 
 /* Row of one of the cell's corners. Bit i of corner: the next cell along axis i. */
-GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level, const gpunn__hash_place *place, int corner)
+GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level,
+                                      const gpunn__hash_place *place, int corner)
 {
     uint32_t index = 0, stride = 1;
     for (int i = 0; i < axes; i++) {
@@ -197,8 +202,8 @@ GPUNN__SHARED float gpunn__hash_weight(int axes, const gpunn__hash_place *place,
 }
 
 /* Writes a point's features of one level to `out`. */
-GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level, const float *x, const float *table,
-                                        int features, float *out)
+GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level, const float *x,
+                                        const float *table, int features, float *out)
 {
     const gpunn__hash_place place = gpunn__hash_find(axes, level, x);
     float                   sum[GPUNN__HASH_FEATURES] = {0};
@@ -214,8 +219,8 @@ GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level
 
 /* Adds the gradient with respect to each coordinate: dx[i] += sum over the features of dy times their
  * derivative by coordinate i. */
-GPUNN__SHARED void gpunn__hash_dx(int axes, const gpunn__hash_level *level, const float *x, const float *table, int features,
-                                  const float *dy, float *dx)
+GPUNN__SHARED void gpunn__hash_dx(int axes, const gpunn__hash_level *level, const float *x,
+                                  const float *table, int features, const float *dy, float *dx)
 {
     const gpunn__hash_place place = gpunn__hash_find(axes, level, x);
     for (int corner = 0; corner < 1 << axes; corner++) {
@@ -223,7 +228,8 @@ GPUNN__SHARED void gpunn__hash_dx(int axes, const gpunn__hash_level *level, cons
         float        sum = 0;
         for (int f = 0; f < features; f++) sum += dy[f] * row[f];
         sum *= level->scale;
-        for (int i = 0; i < axes; i++) dx[i] += (corner >> i & 1 ? sum : -sum) * gpunn__hash_weight(axes, &place, corner, i);
+        for (int i = 0; i < axes; i++)
+            dx[i] += (corner >> i & 1 ? sum : -sum) * gpunn__hash_weight(axes, &place, corner, i);
     }
 }
 

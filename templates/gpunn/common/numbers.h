@@ -2,7 +2,7 @@
 #define GPUNN__COMMON_NUMBERS_H
 #include "common/geometry.h"
 
-/* ==== >>common/numbers ============================================================================================= */
+/* ==== >>common/numbers ================================================================================== */
 /* Integer arithmetic, float remainders, conversions and random numbers, identical on the CPU and the GPU. */
 /* Stores a number in element i of I64, I32, U8 or BOOL storage. */
 GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, int64_t value)
@@ -51,11 +51,12 @@ GPUNN__SHARED bool gpunn__integer_divides(int op)
     return op >= GPUNN_INTEGER_FLOOR_DIVIDE && op <= GPUNN_INTEGER_FMOD;
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ------------------------------------------------------------------------------------------- */
 /* Floor of the exact quotient: 9 for 1 and 0.1f, although 1 / 0.1f is 10 as a float. */
 GPUNN__SHARED float gpunn__floordiv(float p, float q)
 {
-    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float rest = fmodf(p, q),
+                whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
     const float low = floorf(whole);
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
@@ -78,7 +79,7 @@ GPUNN__SHARED int32_t gpunn__to_i32(float x)
     return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
 }
 
-/* ---- random numbers -------------------------------------------------------------------------------------------------- */
+/* ---- random numbers ------------------------------------------------------------------------------------ */
 /* Philox4x32-10 (Salmon et al. 2011), the generator of every random number here. */
 GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
 {
@@ -107,7 +108,8 @@ GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
  * then multiplied by 65536 / keep. */
 GPUNN__COMMON uint32_t gpunn__drop_keep(const gpunn_step *step)
 {
-    return step->training && !step->evaluates ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
+    return step->training && !step->evaluates ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5)
+                                              : 65536;
 }
 
 /* Factor of the elements that dropout keeps. */

@@ -2,7 +2,7 @@
 #define GPUNN__COMMON_PLACES_H
 #include "common/numbers.h"
 
-/* ==== >>common/places ============================================================================================== */
+/* ==== >>common/places =================================================================================== */
 /* Where elements are in memory: strides and walks over axes, padding, pool windows, and sizes of matmul and
  * attention. Shared by the CPU and the GPU. */
 /* Strides of a row-major value, in elements. */
@@ -40,8 +40,10 @@ typedef struct gpunn__walk {
     int64_t dim[GPUNN_MAX_RANK], stride[3][GPUNN_MAX_RANK]; /* stride 0: that value lacks the axis */
 } gpunn__walk;
 
-/* Adds an axis outside those present. It merges with the outermost one if it continues that in every value. */
-GPUNN__COMMON void gpunn__axes_add(gpunn__walk *all, int64_t dim, int64_t stride_a, int64_t stride_b, int64_t stride_c)
+/* Adds an axis outside those present. It merges with the outermost one if it continues that in every
+ * value. */
+GPUNN__COMMON void gpunn__axes_add(gpunn__walk *all, int64_t dim, int64_t stride_a, int64_t stride_b,
+                                   int64_t stride_c)
 {
     const int64_t stride[3] = {stride_a, stride_b, stride_c};
     const int     last = all->rank - 1;
@@ -67,8 +69,8 @@ GPUNN__COMMON int64_t gpunn__axes_count(const gpunn__walk *all)
 
 /* Collects the axes of shape except its last `inner`. A value may lack an axis or have size 1 there. Axes of
  * the last of three values go to *kept, the others to *summed; both may be the same walk. */
-GPUNN__COMMON void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_value *const *value, int values,
-                                  gpunn__walk *kept, gpunn__walk *summed)
+GPUNN__COMMON void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_value *const *value,
+                                  int values, gpunn__walk *kept, gpunn__walk *summed)
 {
     int64_t size[3] = {1, 1, 1};
     memset(kept, 0, sizeof *kept);
@@ -81,7 +83,8 @@ GPUNN__COMMON void gpunn__axes_of(const gpunn_value *shape, int inner, const gpu
             size[i] *= own;
         }
         if (back > inner)
-            gpunn__axes_add(stride[2] ? kept : summed, shape->dim[shape->rank - back], stride[0], stride[1], stride[2]);
+            gpunn__axes_add(stride[2] ? kept : summed, shape->dim[shape->rank - back], stride[0], stride[1],
+                            stride[2]);
     }
 }
 
@@ -100,9 +103,10 @@ GPUNN__COMMON gpunn__walk gpunn__axes_reduced(const gpunn_value *value, uint32_t
     return all;
 }
 
-/* Selects the axes from `first` on that are reduced, or those that are not. Returns their number of elements. */
-GPUNN__COMMON int64_t gpunn__axes_select(const gpunn__walk *all, int first, bool reduced, int *rank, int64_t *dim,
-                                         int64_t *stride)
+/* Selects the axes from `first` on that are reduced, or those that are not. Returns their number of
+ * elements. */
+GPUNN__COMMON int64_t gpunn__axes_select(const gpunn__walk *all, int first, bool reduced, int *rank,
+                                         int64_t *dim, int64_t *stride)
 {
     int64_t count = 1;
     *rank = 0;
@@ -123,7 +127,8 @@ typedef struct gpunn__integers {
     int64_t     count;        /* of results */
     gpunn__walk walk;         /* of the results in the operands */
     int         fold_rank;
-    int64_t     folded, fold_dim[GPUNN_MAX_RANK], fold_stride[GPUNN_MAX_RANK]; /* folded: elements per result; 0: no reduction */
+    /* folded: elements per result; 0: no reduction */
+    int64_t     folded, fold_dim[GPUNN_MAX_RANK], fold_stride[GPUNN_MAX_RANK];
     const void *in[3];
     void       *out;
     gpunn_dtype in_dtype[3], out_dtype;
@@ -139,9 +144,11 @@ GPUNN__SHARED bool gpunn__integers_at(const gpunn__integers *p, int64_t i)
         a = gpunn__integer_value(p->op, a, gpunn__integer(p->in[0], p->in_dtype[0], at), 0);
     }
     if (p->operands > 1)
-        b = gpunn__integer(p->in[1], p->in_dtype[1], gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[1]));
+        b = gpunn__integer(p->in[1], p->in_dtype[1],
+                           gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[1]));
     if (p->operands > 2)
-        c = gpunn__integer(p->in[2], p->in_dtype[2], gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[2]));
+        c = gpunn__integer(p->in[2], p->in_dtype[2],
+                           gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[2]));
     gpunn__put_integer(p->out, p->out_dtype, i, p->folded ? a : gpunn__integer_value(p->op, a, b, c));
     return b != 0 || !gpunn__integer_divides(p->op);
 }
@@ -220,10 +227,12 @@ GPUNN__SHARED uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
     return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
 }
 
-/* ---- sample --------------------------------------------------------------------------------------------------------------- *
- * A class has a key, which orders as its logit does, and a weight: its probability over the largest one, in units of 2^-32.
- * All sums of weights are integers, so that neither their order nor the device changes what is drawn. */
-enum { GPUNN__NUCLEUS_LEVELS = 4, GPUNN__NUCLEUS_DIGITS = 256 }; /* of a key: digits from the highest on; their values */
+/* ---- sample --------------------------------------------------------------------------------------------- *
+ * A class has a key, which orders as its logit does, and a weight: its probability over the largest one,
+ * in units of 2^-32. All sums of weights are integers, so that neither their order nor the device changes
+ * what is drawn. */
+/* of a key: digits from the highest on; their values */
+enum { GPUNN__NUCLEUS_LEVELS = 4, GPUNN__NUCLEUS_DIGITS = 256 };
 
 GPUNN__SHARED uint32_t gpunn__nucleus_key(float logit)
 {
@@ -243,15 +252,16 @@ GPUNN__SHARED float gpunn__nucleus_logit(uint32_t key)
     return logit;
 }
 
-/* 2^(32 - (logit of most - logit of key) * scale), rounded. The polynomial is 1 - 2^-f within 2^-28 for f from 0 to 1, both in
- * units of 2^-32: a fit in the least maximal error. */
+/* 2^(32 - (logit of most - logit of key) * scale), rounded. The polynomial is 1 - 2^-f within 2^-28 for f
+ * from 0 to 1, both in units of 2^-32: a fit in the least maximal error. */
 GPUNN__SHARED uint32_t gpunn__nucleus_weight(uint32_t key, uint32_t most, float scale)
 {
     const float power = (gpunn__nucleus_logit(most) - gpunn__nucleus_logit(key)) * scale;
     if (key == most) return UINT32_MAX;
     if (!gpunn__nucleus_is_finite(key) || !gpunn__nucleus_is_finite(most) || !(power < 33)) return 0;
-    const uint64_t fixed = (uint64_t)(power * 4294967296.0f), f = fixed & UINT32_MAX, whole = fixed >> 32 & 63;
-    uint64_t       fall = 468251;
+    const uint64_t fixed = (uint64_t)(power * 4294967296.0f), f = fixed & UINT32_MAX,
+                   whole = fixed >> 32 & 63;
+    uint64_t fall = 468251;
     fall = 5475002 - (fall * f >> 32);
     fall = 41142264 - (fall * f >> 32);
     fall = 238330987 - (fall * f >> 32);
@@ -275,8 +285,8 @@ GPUNN__SHARED uint64_t gpunn__nucleus_end(uint64_t sum, float top_p)
     return share > 0 ? share - 1 : 0;
 }
 
-/* Drawn is the class at which the sum of weights passes this; kept: that of the nucleus. The first class, where a logit is
- * infinite or no number. */
+/* Drawn is the class at which the sum of weights passes this; kept: that of the nucleus. The first class,
+ * where a logit is infinite or no number. */
 GPUNN__SHARED uint64_t gpunn__nucleus_draw(uint64_t kept, float draw, uint32_t most)
 {
     const uint64_t share = gpunn__nucleus_share(kept, draw);
@@ -295,7 +305,7 @@ GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, b
     return n == 1 ? 0 : (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
 }
 
-/* ---- windows of a pool -------------------------------------------------------------------------------------------------- */
+/* ---- windows of a pool --------------------------------------------------------------------------------- */
 typedef struct gpunn__pool_axis {
     gpunn__extent n, out, kernel, stride, padding; /* kernel 0: adaptive */
     gpunn__extent span;                            /* cells of the largest window */
@@ -317,7 +327,8 @@ GPUNN__COMMON gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i
 }
 
 /* The three axes of a pool; an image is a volume of depth 1. */
-GPUNN__COMMON void gpunn__pool_axes(const gpunn_step *step, gpunn__pool_axis *z, gpunn__pool_axis *y, gpunn__pool_axis *x)
+GPUNN__COMMON void gpunn__pool_axes(const gpunn_step *step, gpunn__pool_axis *z, gpunn__pool_axis *y,
+                                    gpunn__pool_axis *x)
 {
     const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
     const int64_t         *from = step->in[0].dim, *to = step->backward ? step->grad_out.dim : step->out.dim;
@@ -329,11 +340,13 @@ GPUNN__COMMON void gpunn__pool_axes(const gpunn_step *step, gpunn__pool_axis *z,
 
 /* The window of output i covers cells [*begin, *end). Returns its length including the padding that it
  * covers. */
-GPUNN__SHARED gpunn__extent gpunn__pool_window(const gpunn__pool_axis *a, gpunn__extent i, gpunn__extent *begin,
-                                               gpunn__extent *end)
+GPUNN__SHARED gpunn__extent gpunn__pool_window(const gpunn__pool_axis *a, gpunn__extent i,
+                                               gpunn__extent *begin, gpunn__extent *end)
 {
-    if (a->kernel == 0) { /* torch's i n / out and (i + 1) n / out rounded up, computed in parts that fit 32 bits */
-        const gpunn__unsigned n = (gpunn__unsigned)a->n, out = (gpunn__unsigned)a->out, at = (gpunn__unsigned)i;
+    /* torch's i n / out and (i + 1) n / out rounded up, computed in parts that fit 32 bits */
+    if (a->kernel == 0) {
+        const gpunn__unsigned n = (gpunn__unsigned)a->n, out = (gpunn__unsigned)a->out,
+                              at = (gpunn__unsigned)i;
         const gpunn__unsigned whole = n / out, rest = n - whole * out;
         *begin = (gpunn__extent)(at * whole + at * rest / out);
         *end = (gpunn__extent)((at + 1) * whole + ((at + 1) * rest + out - 1) / out);
@@ -347,7 +360,8 @@ GPUNN__SHARED gpunn__extent gpunn__pool_window(const gpunn__pool_axis *a, gpunn_
 }
 
 /* First position of window i, inside or in the padding. The window covers cells from `begin` on. */
-GPUNN__SHARED gpunn__extent gpunn__pool_corner(const gpunn__pool_axis *a, gpunn__extent i, gpunn__extent begin)
+GPUNN__SHARED gpunn__extent gpunn__pool_corner(const gpunn__pool_axis *a, gpunn__extent i,
+                                               gpunn__extent begin)
 {
     return a->kernel == 0 ? begin : i * a->stride - a->padding;
 }
@@ -361,11 +375,11 @@ GPUNN__SHARED void gpunn__pool_mark(void *marks, int bytes, int64_t i, gpunn__ex
         ((int32_t *)marks)[i] = (int32_t)cell;
 }
 
-/* ---- steps --------------------------------------------------------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------------------------------------- */
 /* Sizes of matmul's c = op(a) op(b); in backward c is the gradient of the result. If one b serves all
  * samples, the leading axes of a become rows. */
-GPUNN__COMMON void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, gpunn_value *b, gpunn_value *c, int64_t *m,
-                                       int64_t *n, int64_t *k)
+GPUNN__COMMON void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, gpunn_value *b, gpunn_value *c,
+                                       int64_t *m, int64_t *n, int64_t *k)
 {
     const bool ta = step->attr->transpose_a, tb = step->attr->transpose_b;
     *a = step->in[0];
@@ -386,8 +400,9 @@ GPUNN__COMMON void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, g
 
 /* A step of an activation: y = f(x) or, with a gradient, gradient *= f'(x) in place. The caller provides
  * zeroed none and accumulate. */
-GPUNN__COMMON gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient,
-                                                const gpunn_attributes *none, bool *accumulate)
+GPUNN__COMMON gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, const gpunn_value *y,
+                                                gpunn_value *gradient, const gpunn_attributes *none,
+                                                bool *accumulate)
 {
     gpunn_step step;
     memset(&step, 0, sizeof step);
@@ -470,12 +485,15 @@ typedef struct gpunn__heads {
 } gpunn__heads;
 
 /* Layout of a value. part 0, 1, 2: q, k, v or their gradients; 3: the result. */
-GPUNN__COMMON gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value, int part)
+GPUNN__COMMON gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value,
+                                                  int part)
 {
-    const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads, rows = part == 1 || part == 2 ? c->s : c->l;
+    const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads,
+                  rows = part == 1 || part == 2 ? c->s : c->l;
     const int64_t e = part < 2 ? c->e : c->ev, whole = (c->packed && part < 3 ? 3 : 1) * heads * e;
     gpunn__heads  h = {value->data, value->dtype, rows * whole, c->last ? e : rows * e, c->last ? whole : e};
-    if (c->packed && part < 3 && h.data) h.data = (char *)h.data + part * heads * e * (int64_t)gpunn_dtype_size(h.dtype);
+    if (c->packed && part < 3 && h.data)
+        h.data = (char *)h.data + part * heads * e * (int64_t)gpunn_dtype_size(h.dtype);
     return h;
 }
 
@@ -503,7 +521,8 @@ GPUNN__SHARED int64_t gpunn__length_of(const gpunn__lengths *lengths, int64_t sa
 }
 
 /* Number of keys that row i of l sees, for a sample with `length` keys. */
-GPUNN__SHARED int64_t gpunn__keys_seen(const gpunn__lengths *lengths, int64_t length, bool causal, int64_t i, int64_t l)
+GPUNN__SHARED int64_t gpunn__keys_seen(const gpunn__lengths *lengths, int64_t length, bool causal, int64_t i,
+                                       int64_t l)
 {
     const int64_t last = i + 1 + (lengths->data ? length - l : 0);
     return causal && last < length ? last : length;
@@ -520,7 +539,8 @@ GPUNN__COMMON void gpunn__attention_mask_steps(const gpunn_value *mask, int64_t 
 }
 
 /* Weight of a sample's loss in the result of ctc_loss. */
-GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t samples, gpunn_reduction reduction, bool zero_infinity)
+GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t samples, gpunn_reduction reduction,
+                                      bool zero_infinity)
 {
     if (zero_infinity && isinf(loss)) return 0;
     return reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)samples * (double)(length > 1 ? length : 1));

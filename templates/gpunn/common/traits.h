@@ -2,7 +2,7 @@
 #define GPUNN__COMMON_TRAITS_H
 #include "base/platform.h"
 
-/* ==== >>common/traits ============================================================================================== *
+/* ==== >>common/traits ==================================================================================== *
  * The parts in common/ are shared by the CPU backend and gpunn_cuda.cu. They are plain C; a GPU runs the
  * functions marked GPUNN__SHARED. This part has the traits of ops. */
 #include <math.h>
@@ -11,7 +11,8 @@
 #define GPUNN__PROCESS() 0 /* Windows has no fork */
 #else
 #include <unistd.h>
-/* Process id. The child of a fork has another one; it has none of its parent's threads and no CUDA context. */
+/* Process id. The child of a fork has another one; it has none of its parent's threads and no CUDA
+ * context. */
 #define GPUNN__PROCESS() ((int)getpid())
 #endif
 
@@ -49,7 +50,8 @@ enum {
 };
 /* >>traits end */
 
-/* The table is in the order of gpunn_op, whose last members are these ops; the elementwise ops come before. */
+/* The table is in the order of gpunn_op, whose last members are these ops; the elementwise ops come
+ * before. */
 GPUNN__COMMON bool gpunn__op_is(gpunn_op op, int traits)
 {
     static const short own[] = {

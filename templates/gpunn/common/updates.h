@@ -2,7 +2,7 @@
 #define GPUNN__COMMON_UPDATES_H
 #include "common/places.h"
 
-/* ==== >>common/updates ============================================================================================= */
+/* ==== >>common/updates ================================================================================== */
 /* Numbers of an optimizer's update that are the same for all its elements, computed in double on the CPU or
  * the GPU. */
 /* base to a whole exponent. A GPU has no instruction for pow, and a whole block waits for the thread that
@@ -59,7 +59,8 @@ GPUNN__COMMON double gpunn__as_written(float value)
 GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *setting, double step, float *once)
 {
     switch (kind) {
-#define GPUNN__X(ENUM, name, settings, states, numbers, ...) case GPUNN_UPDATE_##ENUM: { settings numbers } break;
+#define GPUNN__X(ENUM, name, settings, states, numbers, ...) \
+    case GPUNN_UPDATE_##ENUM: { settings numbers } break;
     GPUNN_UPDATES(GPUNN__X, GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
 #undef GPUNN__X
     default: break;
@@ -70,7 +71,7 @@ GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *sett
 GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *setting, double norms)
 {
     switch (kind) {
-#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust)                                    \
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust) \
     case GPUNN_UPDATE_##ENUM: { settings return trust; }
     GPUNN_TRUST_OPTIMIZERS(GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , )
 #undef GPUNN__TRUST

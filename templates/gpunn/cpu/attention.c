@@ -4,7 +4,7 @@
 #include "cpu/gemm.h"
 #include "cpu/softmax.h"
 
-/* ==== >>cpu/attention ============================================================================================== *
+/* ==== >>cpu/attention ==================================================================================== *
  * softmax(q k^T scale + mask) v, per sample and head. Blocks of queries stream past blocks of keys, so only
  * one block of weights exists at a time (flash attention). Each row keeps its running maximum score and the
  * sum of its weights relative to that maximum. When a later block has a larger maximum, the sum and the row
@@ -21,19 +21,21 @@
 #define GPUNN__ATTENTION_KEYS 256
 
 typedef struct gpunn__attention {
-    int64_t                    n, heads, kv_heads, l, s, e, ev;
-    gpunn__heads               q, k, v, y, dy, dq, dk, dv;
-    const void                *mask; /* NULL: none */
-    bool                       choice, causal;
-    gpunn__lengths             lengths;
-    int64_t                    mask_step[4]; /* strides along samples, heads, queries, keys */
-    float                      scale;
-    gpunn__drop                drop;          /* keep 65536: no dropout */
-    float                     *top, *inverse; /* [n, heads, l]: maximum score, 1 / sum (0 without keys); NULL: not needed */
-    bool                       add[3];
-    float                     *workspace;
-    int64_t                    each;   /* floats of workspace per thread ... */
-    int64_t                    packed; /* ... of which this many, behind the scores, are scratch for products */
+    int64_t        n, heads, kv_heads, l, s, e, ev;
+    gpunn__heads   q, k, v, y, dy, dq, dk, dv;
+    const void    *mask; /* NULL: none */
+    bool           choice, causal;
+    gpunn__lengths lengths;
+    int64_t        mask_step[4]; /* strides along samples, heads, queries, keys */
+    float          scale;
+    gpunn__drop    drop; /* keep 65536: no dropout */
+    /* [n, heads, l]: maximum score, 1 / sum (0 without keys); NULL: not needed */
+    float  *top, *inverse;
+    bool    add[3];
+    float  *workspace;
+    int64_t each; /* floats of workspace per thread ... */
+    /* ... of which this many, behind the scores, are scratch for products */
+    int64_t                    packed;
     const gpunn__gemm_kernels *kernels;
 } gpunn__attention;
 
@@ -64,8 +66,9 @@ static void gpunn__attention_product(const gpunn__attention *a, gpunn__gemm *g, 
 }
 
 /* c[rows, keys] = q k^T or dy v^T. left and right point to the first row of each. */
-static void gpunn__attention_pairs(const gpunn__attention *a, const float *left, int64_t left_row, const float *right,
-                                   int64_t right_row, int64_t rows, int64_t keys, int64_t e, float *c, float *packed)
+static void gpunn__attention_pairs(const gpunn__attention *a, const float *left, int64_t left_row,
+                                   const float *right, int64_t right_row, int64_t rows, int64_t keys,
+                                   int64_t e, float *c, float *packed)
 {
     gpunn__gemm g = gpunn__gemm_make(rows, keys, e, left, false, right, true, c, false);
     g.a_row = left_row;
@@ -79,8 +82,8 @@ static int64_t gpunn__attention_seen(const gpunn__attention *a, int64_t sample, 
 }
 
 /* Scales and masks one row of scores: keys j .. j + n - 1 of query i. */
-static void gpunn__attention_mask(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i, int64_t j, int64_t n,
-                                  float *GPUNN__RESTRICT x)
+static void gpunn__attention_mask(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i,
+                                  int64_t j, int64_t n, float *GPUNN__RESTRICT x)
 {
     const float    scale = a->scale;
     const int64_t *step = a->mask_step, at = sample * step[0] + head * step[1] + i * step[2] + j * step[3];
@@ -110,10 +113,11 @@ static int64_t gpunn__attention_reach(const gpunn__attention *a, int64_t sample,
     return seen < 1 ? 1 : gpunn__least(a->s, seen);
 }
 
-static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows,
-                                           float *scratch)
+static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sample, int64_t head,
+                                           int64_t i0, int64_t rows, float *scratch)
 {
-    const int64_t kv_head = head / (a->heads / a->kv_heads), reach = gpunn__attention_reach(a, sample, i0 + rows);
+    const int64_t kv_head = head / (a->heads / a->kv_heads),
+                  reach = gpunn__attention_reach(a, sample, i0 + rows);
     float *const scores = scratch, *const packed = scratch + GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
     float *const y = gpunn__attention_at(&a->y, sample, head, i0);
     float        top[GPUNN__ATTENTION_ROWS], sum[GPUNN__ATTENTION_ROWS];
@@ -121,16 +125,19 @@ static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sa
         const int64_t keys = gpunn__least(reach - j, GPUNN__ATTENTION_KEYS);
         const bool    last = j + keys == reach;
         gpunn__attention_pairs(a, gpunn__attention_at(&a->q, sample, head, i0), a->q.rows,
-                               gpunn__attention_at(&a->k, sample, kv_head, j), a->k.rows, rows, keys, a->e, scores, packed);
+                               gpunn__attention_at(&a->k, sample, kv_head, j), a->k.rows, rows, keys, a->e,
+                               scores, packed);
         for (int64_t i = 0; i < rows; i++) {
             float *GPUNN__RESTRICT x = scores + i * keys;
             gpunn__attention_mask(a, sample, head, i0 + i, j, keys, x);
-            const float block = (float)gpunn__reduce_line(GPUNN__TOP, x, keys, 0), before = j ? top[i] : -INFINITY;
+            const float block = (float)gpunn__reduce_line(GPUNN__TOP, x, keys, 0),
+                        before = j ? top[i] : -INFINITY;
             const float highest = block > before ? block : before, shift = highest > -INFINITY ? highest : 0;
             for (int64_t k = 0; k < keys; k++) x[k] = gpunn__exp_down(x[k] - shift);
             const float total = (float)gpunn__sum_line(x, keys);
             if (a->drop.keep < 65536)
-                gpunn__attention_drop(&a->drop, ((sample * a->heads + head) * a->l + i0 + i) * a->s + j, keys, x, NULL);
+                gpunn__attention_drop(&a->drop, ((sample * a->heads + head) * a->l + i0 + i) * a->s + j, keys,
+                                      x, NULL);
             top[i] = highest;
             if (j == 0)
                 sum[i] = total;
@@ -147,8 +154,8 @@ static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sa
             a->top[(sample * a->heads + head) * a->l + i0 + i] = shift;
             a->inverse[(sample * a->heads + head) * a->l + i0 + i] = sum[i];
         }
-        gpunn__gemm g = gpunn__gemm_make(rows, a->ev, keys, scores, false, gpunn__attention_at(&a->v, sample, kv_head, j), false,
-                                         y, j > 0);
+        gpunn__gemm g = gpunn__gemm_make(rows, a->ev, keys, scores, false,
+                                         gpunn__attention_at(&a->v, sample, kv_head, j), false, y, j > 0);
         g.b_row = a->v.rows;
         g.c_row = a->y.rows;
         g.scale_row = last ? sum : NULL;
@@ -164,22 +171,26 @@ GPUNN__VECTORIZED(gpunn__attention_forward, (void *arg, int thread, int threads)
     gpunn__cpu_part(a->n * a->heads * blocks, 1, threads, thread, &begin, &end);
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t head = unit / blocks, i = unit % blocks * GPUNN__ATTENTION_ROWS;
-        gpunn__attention_forward_block(a, head / a->heads, head % a->heads, i, gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS),
+        gpunn__attention_forward_block(a, head / a->heads, head % a->heads, i,
+                                       gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS),
                                        a->workspace + thread * a->each);
     }
 }
 
 /* Recomputes p and dp of rows from i0 and keys from j. sum: adds the sum of p dp of each row to dot. apply:
  * stores ds to d_scores and the weights for dv, with dropout applied, to weights. */
-static void gpunn__attention_ds(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
-                                int64_t keys, float *dot, bool sum, bool apply, float *weights, float *d_scores, float *packed)
+static void gpunn__attention_ds(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0,
+                                int64_t rows, int64_t j, int64_t keys, float *dot, bool sum, bool apply,
+                                float *weights, float *d_scores, float *packed)
 {
     const int64_t kv_head = head / (a->heads / a->kv_heads), row0 = (sample * a->heads + head) * a->l + i0;
     const float   scale = a->scale;
     gpunn__attention_pairs(a, gpunn__attention_at(&a->q, sample, head, i0), a->q.rows,
-                           gpunn__attention_at(&a->k, sample, kv_head, j), a->k.rows, rows, keys, a->e, weights, packed);
+                           gpunn__attention_at(&a->k, sample, kv_head, j), a->k.rows, rows, keys, a->e,
+                           weights, packed);
     gpunn__attention_pairs(a, gpunn__attention_at(&a->dy, sample, head, i0), a->dy.rows,
-                           gpunn__attention_at(&a->v, sample, kv_head, j), a->v.rows, rows, keys, a->ev, d_scores, packed);
+                           gpunn__attention_at(&a->v, sample, kv_head, j), a->v.rows, rows, keys, a->ev,
+                           d_scores, packed);
     for (int64_t i = 0; i < rows; i++) {
         float *GPUNN__RESTRICT p = weights + i * keys, *GPUNN__RESTRICT ds = d_scores + i * keys;
         float       kept[GPUNN__ATTENTION_KEYS], part;
@@ -202,31 +213,37 @@ static void gpunn__attention_ds(const gpunn__attention *a, int64_t sample, int64
 
 /* gradient += left^T right if transposed, else left right. The caller clears gradients that are to be
  * overwritten. */
-static void gpunn__attention_gradient(const gpunn__attention *a, const gpunn__heads *gradient, int64_t sample, int64_t head,
-                                      int64_t row, int64_t m, int64_t n, int64_t k, const float *left, bool transposed,
-                                      const gpunn__heads *right, int64_t right_head, int64_t right_row, float *packed)
+static void gpunn__attention_gradient(const gpunn__attention *a, const gpunn__heads *gradient, int64_t sample,
+                                      int64_t head, int64_t row, int64_t m, int64_t n, int64_t k,
+                                      const float *left, bool transposed, const gpunn__heads *right,
+                                      int64_t right_head, int64_t right_row, float *packed)
 {
     if (gradient->data == NULL) return;
-    gpunn__gemm g = gpunn__gemm_make(m, n, k, left, transposed, gpunn__attention_at(right, sample, right_head, right_row), false,
+    gpunn__gemm g = gpunn__gemm_make(m, n, k, left, transposed,
+                                     gpunn__attention_at(right, sample, right_head, right_row), false,
                                      gpunn__attention_at(gradient, sample, head, row), true);
     g.b_row = right->rows;
     g.c_row = gradient->rows;
     gpunn__attention_product(a, &g, packed);
 }
 
-static void gpunn__attention_clear(const gpunn__heads *h, int64_t sample, int64_t head, int64_t rows, int64_t e)
+static void gpunn__attention_clear(const gpunn__heads *h, int64_t sample, int64_t head, int64_t rows,
+                                   int64_t e)
 {
-    for (int64_t i = 0; h->data && i < rows; i++) memset(gpunn__attention_at(h, sample, head, i), 0, (size_t)e * sizeof(float));
+    for (int64_t i = 0; h->data && i < rows; i++)
+        memset(gpunn__attention_at(h, sample, head, i), 0, (size_t)e * sizeof(float));
 }
 
 /* Backward of one head of k and v, with the heads of q that share it. The gradients of q, k and v may be
  * parts of one tensor. Gradients to be overwritten are cleared before anything is added; gradients to be
  * accumulated are not cleared. */
-static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sample, int64_t kv_head, float *scratch)
+static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sample, int64_t kv_head,
+                                           float *scratch)
 {
     const int64_t group = a->heads / a->kv_heads, block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
     float *const weights = scratch, *const d_scores = weights + block, *const packed = d_scores + block;
-    for (int64_t h = 0; h < group && !a->add[0]; h++) gpunn__attention_clear(&a->dq, sample, kv_head * group + h, a->l, a->e);
+    for (int64_t h = 0; h < group && !a->add[0]; h++)
+        gpunn__attention_clear(&a->dq, sample, kv_head * group + h, a->l, a->e);
     if (!a->add[1]) gpunn__attention_clear(&a->dk, sample, kv_head, a->s, a->e);
     if (!a->add[2]) gpunn__attention_clear(&a->dv, sample, kv_head, a->s, a->ev);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
@@ -243,17 +260,19 @@ static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sa
                 a->kernels->dots(1, 1, a->ev, y, 0, dy, 0, &dot[r], 0, false);
             }
             for (int64_t j = 0; j < reach && !one && sharp; j += GPUNN__ATTENTION_KEYS)
-                gpunn__attention_ds(a, sample, head, i, rows, j, gpunn__least(reach - j, GPUNN__ATTENTION_KEYS), dot, true, false,
-                                    weights, d_scores, packed);
+                gpunn__attention_ds(a, sample, head, i, rows, j,
+                                    gpunn__least(reach - j, GPUNN__ATTENTION_KEYS), dot, true, false, weights,
+                                    d_scores, packed);
             for (int64_t j = 0; j < reach; j += GPUNN__ATTENTION_KEYS) {
                 const int64_t keys = gpunn__least(reach - j, GPUNN__ATTENTION_KEYS);
-                gpunn__attention_ds(a, sample, head, i, rows, j, keys, dot, one, true, weights, d_scores, packed);
-                gpunn__attention_gradient(a, &a->dv, sample, kv_head, j, keys, a->ev, rows, weights, true, &a->dy, head, i,
-                                          packed);
-                gpunn__attention_gradient(a, &a->dq, sample, head, i, rows, a->e, keys, d_scores, false, &a->k, kv_head, j,
-                                          packed);
-                gpunn__attention_gradient(a, &a->dk, sample, kv_head, j, keys, a->e, rows, d_scores, true, &a->q, head, i,
-                                          packed);
+                gpunn__attention_ds(a, sample, head, i, rows, j, keys, dot, one, true, weights, d_scores,
+                                    packed);
+                gpunn__attention_gradient(a, &a->dv, sample, kv_head, j, keys, a->ev, rows, weights, true,
+                                          &a->dy, head, i, packed);
+                gpunn__attention_gradient(a, &a->dq, sample, head, i, rows, a->e, keys, d_scores, false,
+                                          &a->k, kv_head, j, packed);
+                gpunn__attention_gradient(a, &a->dk, sample, kv_head, j, keys, a->e, rows, d_scores, true,
+                                          &a->q, head, i, packed);
             }
         }
 }
@@ -264,10 +283,12 @@ GPUNN__VECTORIZED(gpunn__attention_backward, (void *arg, int thread, int threads
     int64_t                 begin, end;
     gpunn__cpu_part(a->n * a->kv_heads, 1, threads, thread, &begin, &end);
     for (int64_t unit = begin; unit < end; unit++)
-        gpunn__attention_backward_head(a, unit / a->kv_heads, unit % a->kv_heads, a->workspace + thread * a->each);
+        gpunn__attention_backward_head(a, unit / a->kv_heads, unit % a->kv_heads,
+                                       a->workspace + thread * a->each);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpunn_step *step,
+                                                                      gpunn__action action)
 {
     const gpunn_value           *in = step->in, *mask = &in[3];
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
@@ -277,16 +298,19 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu
     a.n = c.n, a.heads = c.heads, a.kv_heads = c.kv_heads;
     a.l = c.l, a.s = c.s, a.e = c.e, a.ev = c.ev;
     a.kernels = gpunn__gemm_choose();
-    gpunn__gemm widest = gpunn__gemm_make(1, a.e > a.ev ? a.e : a.ev, GPUNN__ATTENTION_KEYS, NULL, false, NULL, false, NULL,
-                                          false);
+    gpunn__gemm widest = gpunn__gemm_make(1, a.e > a.ev ? a.e : a.ev, GPUNN__ATTENTION_KEYS, NULL, false,
+                                          NULL, false, NULL, false);
     if (widest.n < GPUNN__ATTENTION_KEYS) widest.n = GPUNN__ATTENTION_KEYS;
     widest.k = widest.n;
     a.packed = gpunn__gemm_scratch(&widest);
-    a.each = gpunn__round_up((step->backward ? 2 : 1) * GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS + a.packed, GPUNN__ALIGN);
-    const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may overflow an integer */
+    a.each = gpunn__round_up(
+        (step->backward ? 2 : 1) * GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS + a.packed, GPUNN__ALIGN);
+    /* may overflow an integer */
+    const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8;
     const int    threads = gpunn__cpu_threads_for(cpu, work);
     if (action == GPUNN__PREPARE) {
-        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)(a.n * a.heads * a.l) * sizeof(float);
+        if (step->training && !step->backward)
+            step->saved_bytes = 2 * (size_t)(a.n * a.heads * a.l) * sizeof(float);
         step->workspace_bytes = (size_t)(threads * a.each) * sizeof(float);
         return GPUNN_OK;
     }
@@ -308,7 +332,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu
     for (int64_t n = 0; n < a.n; n++) {
         const int64_t length = gpunn__length_of(&a.lengths, n, a.s);
         if (length < 0 || length > a.s)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "length %lld of sample %lld is outside 0 .. %lld; check the lengths",
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "length %lld of sample %lld is outside 0 .. %lld; check the lengths",
                                    (long long)length, (long long)n, (long long)a.s);
     }
     a.scale = step->attr->scale;

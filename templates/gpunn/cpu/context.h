@@ -3,7 +3,7 @@
 #include "base/forward_declarations.h"
 #include "cpu/threads.h"
 
-/* ==== >>cpu/context ================================================================================================ *
+/* ==== >>cpu/context ====================================================================================== *
  * What the sections of the CPU backend share. Each op of GPUNN_OTHER_OPS is one function
  * gpunn__cpu_<name>(cpu, step, action), which holds both its forward and its backward. Elementwise ops are
  * generated from their tables (>>cpu/elementwise). */
@@ -29,7 +29,8 @@ GPUNN__INTERNAL void gpunn__cpu_end(gpunn__cpu_before before);
 
 /* Records an error and returns its status. The text is one sentence, to which the core adds the op, the layer
  * and the shapes. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
+    GPUNN__PRINTF(3, 4);
 
 /* Number of threads worth using for `work` units. A unit is about one float read, computed and written; a
  * flop of a matrix product counts 1/16. Each thread adds overhead to the others, so the work needed per
@@ -51,7 +52,8 @@ GPUNN__INLINE int64_t gpunn__least(int64_t a, int64_t b)
 }
 
 /* Thread `index` of `threads` takes items *begin .. *end of n. The boundaries are multiples of grain. */
-GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int index, int64_t *begin, int64_t *end)
+GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int index, int64_t *begin,
+                                   int64_t *end)
 {
     int64_t blocks = (n + grain - 1) / grain;
     *begin = blocks * index / threads * grain;

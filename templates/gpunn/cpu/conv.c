@@ -1,17 +1,22 @@
 #include "cpu/vectors.h"
 #include "cpu/gemm.h"
 
-/* ==== >>cpu/conv =================================================================================================== *
+/* ==== >>cpu/conv ========================================================================================= *
  * Convolutions in three ways; gpunn__conv_choose_way selects one by shape. Lowered: any convolution, as a
  * product of windows and weights. Winograd: 3 x 3 with stride 1, in a quarter of the multiplications. Direct:
  * few channels or many groups. The first two convert images to pixel-major layout, [pixel][channel]. So
  * vectors run over channels for any window, and the left operand of every product is read in place. */
 typedef enum gpunn__conv_use { GPUNN__CONV_FORWARD, GPUNN__CONV_DX, GPUNN__CONV_DW } gpunn__conv_use;
-typedef enum gpunn__conv_way { GPUNN__CONV_LOWERED, GPUNN__CONV_WINOGRAD, GPUNN__CONV_DIRECT } gpunn__conv_way;
+typedef enum gpunn__conv_way {
+    GPUNN__CONV_LOWERED,
+    GPUNN__CONV_WINOGRAD,
+    GPUNN__CONV_DIRECT
+} gpunn__conv_way;
 
 typedef struct gpunn__conv {
-    int          threads;
-    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;  /* cg, og: input and output channels per group */
+    int threads;
+    /* cg, og: input and output channels per group */
+    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;
     int64_t      kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw; /* kernel, stride, padding, dilation */
     int64_t      taps, k;                                        /* k: cells of a window, taps * cg */
     int64_t      pixels;                                         /* output pixels of the batch */
@@ -55,7 +60,8 @@ typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
 #endif
 
 /* Converts planes to dst[pixel][channel]. The 4 x 4 squares are transposed in registers. */
-static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst, int64_t stride)
+static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst,
+                             int64_t stride)
 {
     int64_t c = 0;
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -79,13 +85,15 @@ static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, 
 
 /* Converts src[pixel][channel] to planes: dst = relu(src * scale + shift + residual), or dst += src. */
 typedef struct gpunn__planes {
-    float       *dst;
-    int64_t      plane;
-    const float *scale, *shift, *residual; /* per channel, per channel, same layout as dst; each may be NULL */
+    float  *dst;
+    int64_t plane;
+    /* per channel, per channel, same layout as dst; each may be NULL */
+    const float *scale, *shift, *residual;
     bool         relu, add;
 } gpunn__planes;
 
-static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels, const gpunn__planes *to)
+static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
+                               const gpunn__planes *to)
 {
     int64_t c = 0;
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -97,7 +105,8 @@ static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channel
         for (; p + 4 <= pixels; p += 4) {
             gpunn__quad q[4];
             GPUNN__UNROLL
-            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(src + (p + i) * stride + c) * scale + shift;
+            for (int i = 0; i < 4; i++)
+                q[i] = *(const gpunn__quad_memory *)(src + (p + i) * stride + c) * scale + shift;
             gpunn__transpose4(q);
             GPUNN__UNROLL
             for (int i = 0; i < 4; i++) {
@@ -150,22 +159,24 @@ GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int6
 }
 
 /* Converts the planes of n images, `cells` each, to pixel-major layout. */
-static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index,
-                                  int threads)
+static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst,
+                                  int index, int threads)
 {
     int64_t p, end;
     gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
     while (p < end) {
         int64_t image = p / cells, at = p % cells, count = cells - at < end - p ? cells - at : end - p;
         if (count > 64) count = 64;
-        gpunn__to_pixels(src + image * channels * cells + at, cells, channels, count, dst + p * channels, channels);
+        gpunn__to_pixels(src + image * channels * cells + at, cells, channels, count, dst + p * channels,
+                         channels);
         p += count;
     }
 }
 
 /* Offset of row p, column j (a multiple of the lanes) in a packed right operand [k][n]. *width: distance to
  * the next row. */
-GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j, int64_t *width)
+GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j,
+                                       int64_t *width)
 {
     int64_t padded = gpunn__to_multiple(n, lanes), panel = j / (3 * lanes) * 3 * lanes;
     int64_t most = gpunn__gemm_choose()->depth, block = p / most * most;
@@ -174,7 +185,7 @@ GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int6
     return block * padded + depth * panel + (p - block) * *width + j - panel;
 }
 
-/* ---- lowered (im2col): windows laid out as rows of a matrix; any kernel, stride, dilation and groups ------------------ */
+/* ---- lowered (im2col): windows laid out as rows of a matrix; any kernel, stride, dilation and groups --- */
 
 typedef struct gpunn__lowered {
     const gpunn__conv *v;
@@ -192,8 +203,8 @@ typedef struct gpunn__lowered {
     int64_t            panel;         /* floats per thread */
 } gpunn__lowered;
 
-static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight, bool cached,
-                                          float *cache, gpunn__space *space)
+static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx,
+                                          bool want_dweight, bool cached, float *cache, gpunn__space *space)
 {
     gpunn__lowered l;
     memset(&l, 0, sizeof l);
@@ -241,8 +252,8 @@ GPUNN__INLINE void gpunn__lowered_next(const gpunn__conv *v, gpunn__lowered_pixe
 }
 
 /* Index of the input pixel under a tap; -1: padding. */
-GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lowered_pixel *at, int64_t kz, int64_t ky,
-                                           int64_t kx)
+GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lowered_pixel *at, int64_t kz,
+                                           int64_t ky, int64_t kx)
 {
     int64_t z = at->z * v->sd - v->pd + kz * v->dd, y = at->y * v->sh - v->ph + ky * v->dh,
             x = at->x * v->sw - v->pw + kx * v->dw;
@@ -251,7 +262,8 @@ GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lo
 }
 
 /* Copies the windows of output pixels [p, p + rows) of group g to columns[row][tap][channel]. */
-static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, float *columns)
+static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows,
+                                   float *columns)
 {
     const gpunn__conv   *v = l->v;
     const float         *images = l->xt + g * v->cg;
@@ -269,8 +281,8 @@ static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p
 }
 
 /* The adjoint: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
-static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1,
-                               const float *columns)
+static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0,
+                               int64_t c1, const float *columns)
 {
     const gpunn__conv   *v = l->v;
     float               *images = l->dxt + g * v->cg;
@@ -307,11 +319,13 @@ static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
             const int64_t count = v->k - p < 64 ? v->k - p : 64;
             int64_t       row[64];
             for (int64_t x = 0; x < count; x++)
-                row[x] = gpunn__packed_at(v->k, v->og, lanes, (p + x) % v->taps * v->cg + (p + x) / v->taps, j, &width);
+                row[x] = gpunn__packed_at(v->k, v->og, lanes, (p + x) % v->taps * v->cg + (p + x) / v->taps,
+                                          j, &width);
             for (int64_t i = 0; i < columns; i += 4) {
                 float square[64][4];
                 if (columns - i < 4) memset(square, 0, sizeof square);
-                gpunn__to_pixels(from + i * v->k + p, v->k, columns - i < 4 ? columns - i : 4, count, square[0], 4);
+                gpunn__to_pixels(from + i * v->k + p, v->k, columns - i < 4 ? columns - i : 4, count,
+                                 square[0], 4);
                 for (int64_t x = 0; x < count; x++) memcpy(to + row[x] + i, square[x], sizeof square[x]);
             }
         }
@@ -324,7 +338,8 @@ static void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threa
     const gpunn__conv *v = l->v;
     int64_t            o, end;
     gpunn__cpu_part(v->oc, 1, threads, index, &o, &end);
-    for (; o < end; o++) gpunn__to_pixels(v->weight + o * v->k, v->taps, v->cg, v->taps, l->wt + o * v->k, v->cg);
+    for (; o < end; o++)
+        gpunn__to_pixels(v->weight + o * v->k, v->taps, v->cg, v->taps, l->wt + o * v->k, v->cg);
 }
 
 GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (arg, index, threads))
@@ -412,7 +427,8 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
     if (l->want_dx) {
         gpunn__cpu_part(v->n, 1, threads, index, &begin, &end);
         for (; begin < end; begin++) {
-            gpunn__planes to = gpunn__planes_from(gpunn__conv_planes(v, v->dx, cells, v->add_dx), 0, begin * v->c * cells);
+            gpunn__planes to = gpunn__planes_from(gpunn__conv_planes(v, v->dx, cells, v->add_dx), 0,
+                                                  begin * v->c * cells);
             gpunn__from_pixels(l->dxt + begin * v->c * cells, v->c, v->c, cells, &to);
         }
     }
@@ -427,10 +443,10 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
     }
 }
 
-/* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 --------------------- *
- * y = A' [(G w G') (B' x B)] A. The elementwise products, summed over channels, are 36 matrix products. The
- * adjoint gives dw = G' [(B' x B) (A dy A')] G. Every transform is one map of a column, applied first to
- * columns, then to rows. */
+/* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 -------- *
+ * y = A' [(G w G') (B' x B)] A. The elementwise products, summed over channels, are
+ * 36 matrix products. The adjoint gives dw = G' [(B' x B) (A dy A')] G. Every transform is one map of a
+ * column, applied first to columns, then to rows. */
 
 enum gpunn__winograd_map {
     GPUNN__WINOGRAD_INPUT,
@@ -450,9 +466,10 @@ typedef struct gpunn__winograd_job {
     int64_t      count, channels;
 } gpunn__winograd_job;
 
-/* ---- direct: few channels ------------------------------------------------------------------------------------------- *
- * Vectors run over the pixels of a padded copy of the image, across row ends, so each tap is one shifted
- * load. Results that fall into the padding between rows are dropped. */
+/* ---- direct: few channels ------------------------------------------------------------------------------- *
+ * Vectors run
+ * over the pixels of a padded copy of the image, across row ends, so each tap is one shifted load. Results
+ * that fall into the padding between rows are dropped. */
 
 typedef struct gpunn__direct_job {
     const float   *x, *y; /* padded copies; y is a copy of dy with zeros in the gaps */
@@ -469,181 +486,196 @@ typedef struct gpunn__conv_kernels {
     void (*winograd)(const gpunn__winograd_job *w, int map); /* NULL: not available */
     void (*direct)(const gpunn__direct_job *d, int rows);
     void (*gradient)(const gpunn__direct_job *d, int rows);
-    void (*finish)(const float *x, float *y, const float *residual, int64_t n, float scale, float shift, bool add, bool relu);
+    void (*finish)(const float *x, float *y, const float *residual, int64_t n, float scale, float shift,
+                   bool add, bool relu);
 } gpunn__conv_kernels;
 
-#define GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                                           \
-    TARGET GPUNN__INLINE void gpunn__##isa##_winograd1(const int map, const gpunn__##isa *a, gpunn__##isa *b)                 \
-    {                                                                                                                         \
-        if (map == GPUNN__WINOGRAD_INPUT) {                                                                                   \
-            gpunn__##isa p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2;                    \
-            b[0] = a[0] * 4 - a[2] * 5 + a[4];                                                                                \
-            b[1] = p + q;                                                                                                     \
-            b[2] = p - q;                                                                                                     \
-            b[3] = r + s;                                                                                                     \
-            b[4] = r - s;                                                                                                     \
-            b[5] = a[1] * 4 - a[3] * 5 + a[5];                                                                                \
-        } else if (map == GPUNN__WINOGRAD_OUTPUT) {                                                                           \
-            gpunn__##isa p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];                                  \
-            b[0] = a[0] + p + r;                                                                                              \
-            b[1] = q + s * 2;                                                                                                 \
-            b[2] = p + r * 4;                                                                                                 \
-            b[3] = q + s * 8 + a[5];                                                                                          \
-        } else if (map == GPUNN__WINOGRAD_WEIGHT) {                                                                           \
-            gpunn__##isa p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);                                             \
-            gpunn__##isa r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);                                  \
-            b[0] = a[0] * 0.25f;                                                                                              \
-            b[1] = p + q;                                                                                                     \
-            b[2] = p - q;                                                                                                     \
-            b[3] = r + s;                                                                                                     \
-            b[4] = r - s;                                                                                                     \
-            b[5] = a[2];                                                                                                      \
-        } else if (map == GPUNN__WINOGRAD_DOUTPUT) {                                                                          \
-            gpunn__##isa p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;                      \
-            b[0] = a[0];                                                                                                      \
-            b[1] = p + q;                                                                                                     \
-            b[2] = p - q;                                                                                                     \
-            b[3] = r + s;                                                                                                     \
-            b[4] = r - s;                                                                                                     \
-            b[5] = a[3];                                                                                                      \
-        } else {                                                                                                              \
-            gpunn__##isa p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4];                    \
-            b[0] = a[0] * 0.25f + p + r * (1.0f / 24);                                                                        \
-            b[1] = q + (a[3] - a[4]) * (1.0f / 12);                                                                           \
-            b[2] = p + r * (1.0f / 6) + a[5];                                                                                 \
-        }                                                                                                                     \
-    }                                                                                                                         \
-    TARGET GPUNN__INLINE void gpunn__##isa##_winograd2(const gpunn__winograd_job *w, const int map, const int n, const int m) \
-    {                                                                                                                         \
-        for (int64_t t = 0; t < w->count; t++)                                                                                \
-            for (int64_t c = 0; c < w->channels; c += LANES) {                                                                \
-                const int    lanes = w->channels - c < LANES ? (int)(w->channels - c) : LANES;                                \
-                const float *src = w->src + t * w->src_step + c;                                                              \
-                float       *dst = w->dst + t * w->dst_step + c;                                                              \
-                gpunn__##isa a[6], b[6], half[6][6];                                                                          \
-                GPUNN__UNROLL                                                                                                 \
-                for (int j = 0; j < n; j++) {                                                                                 \
-                    GPUNN__UNROLL                                                                                             \
-                    for (int i = 0; i < n; i++) a[i] = gpunn__##isa##_load(src + i * w->si + j * w->sj, lanes);               \
-                    gpunn__##isa##_winograd1(map, a, b);                                                                      \
-                    GPUNN__UNROLL                                                                                             \
-                    for (int i = 0; i < m; i++) half[i][j] = b[i];                                                            \
-                }                                                                                                             \
-                GPUNN__UNROLL                                                                                                 \
-                for (int i = 0; i < m; i++) {                                                                                 \
-                    gpunn__##isa##_winograd1(map, half[i], b);                                                                \
-                    GPUNN__UNROLL                                                                                             \
-                    for (int j = 0; j < m; j++) gpunn__##isa##_store(dst + i * w->di + j * w->dj, lanes, b[j]);               \
-                }                                                                                                             \
-            }                                                                                                                 \
-    }                                                                                                                         \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_winograd(const gpunn__winograd_job *w, int map)                                \
-    {                                                                                                                         \
-        if (map == GPUNN__WINOGRAD_INPUT)                                                                                     \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_INPUT, 6, 6);                                                         \
-        else if (map == GPUNN__WINOGRAD_OUTPUT)                                                                               \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);                                                        \
-        else if (map == GPUNN__WINOGRAD_WEIGHT)                                                                               \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);                                                        \
-        else if (map == GPUNN__WINOGRAD_DOUTPUT)                                                                              \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);                                                       \
-        else                                                                                                                  \
-            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                                       \
+#define GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                        \
+    TARGET GPUNN__INLINE void gpunn__##isa##_winograd1(const int map, const gpunn__##isa *a,               \
+                                                       gpunn__##isa *b)                                    \
+    {                                                                                                      \
+        if (map == GPUNN__WINOGRAD_INPUT) {                                                                \
+            gpunn__##isa p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2; \
+            b[0] = a[0] * 4 - a[2] * 5 + a[4];                                                             \
+            b[1] = p + q;                                                                                  \
+            b[2] = p - q;                                                                                  \
+            b[3] = r + s;                                                                                  \
+            b[4] = r - s;                                                                                  \
+            b[5] = a[1] * 4 - a[3] * 5 + a[5];                                                             \
+        } else if (map == GPUNN__WINOGRAD_OUTPUT) {                                                        \
+            gpunn__##isa p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];               \
+            b[0] = a[0] + p + r;                                                                           \
+            b[1] = q + s * 2;                                                                              \
+            b[2] = p + r * 4;                                                                              \
+            b[3] = q + s * 8 + a[5];                                                                       \
+        } else if (map == GPUNN__WINOGRAD_WEIGHT) {                                                        \
+            gpunn__##isa p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);                          \
+            gpunn__##isa r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);               \
+            b[0] = a[0] * 0.25f;                                                                           \
+            b[1] = p + q;                                                                                  \
+            b[2] = p - q;                                                                                  \
+            b[3] = r + s;                                                                                  \
+            b[4] = r - s;                                                                                  \
+            b[5] = a[2];                                                                                   \
+        } else if (map == GPUNN__WINOGRAD_DOUTPUT) {                                                       \
+            gpunn__##isa p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;   \
+            b[0] = a[0];                                                                                   \
+            b[1] = p + q;                                                                                  \
+            b[2] = p - q;                                                                                  \
+            b[3] = r + s;                                                                                  \
+            b[4] = r - s;                                                                                  \
+            b[5] = a[3];                                                                                   \
+        } else {                                                                                           \
+            gpunn__##isa p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4]; \
+            b[0] = a[0] * 0.25f + p + r * (1.0f / 24);                                                     \
+            b[1] = q + (a[3] - a[4]) * (1.0f / 12);                                                        \
+            b[2] = p + r * (1.0f / 6) + a[5];                                                              \
+        }                                                                                                  \
+    }                                                                                                      \
+    TARGET GPUNN__INLINE void gpunn__##isa##_winograd2(const gpunn__winograd_job *w, const int map,        \
+                                                       const int n, const int m)                           \
+    {                                                                                                      \
+        for (int64_t t = 0; t < w->count; t++)                                                             \
+            for (int64_t c = 0; c < w->channels; c += LANES) {                                             \
+                const int    lanes = w->channels - c < LANES ? (int)(w->channels - c) : LANES;             \
+                const float *src = w->src + t * w->src_step + c;                                           \
+                float       *dst = w->dst + t * w->dst_step + c;                                           \
+                gpunn__##isa a[6], b[6], half[6][6];                                                       \
+                GPUNN__UNROLL                                                                              \
+                for (int j = 0; j < n; j++) {                                                              \
+                    GPUNN__UNROLL                                                                          \
+                    for (int i = 0; i < n; i++)                                                            \
+                        a[i] = gpunn__##isa##_load(src + i * w->si + j * w->sj, lanes);                    \
+                    gpunn__##isa##_winograd1(map, a, b);                                                   \
+                    GPUNN__UNROLL                                                                          \
+                    for (int i = 0; i < m; i++) half[i][j] = b[i];                                         \
+                }                                                                                          \
+                GPUNN__UNROLL                                                                              \
+                for (int i = 0; i < m; i++) {                                                              \
+                    gpunn__##isa##_winograd1(map, half[i], b);                                             \
+                    GPUNN__UNROLL                                                                          \
+                    for (int j = 0; j < m; j++)                                                            \
+                        gpunn__##isa##_store(dst + i * w->di + j * w->dj, lanes, b[j]);                    \
+                }                                                                                          \
+            }                                                                                              \
+    }                                                                                                      \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_winograd(const gpunn__winograd_job *w, int map)             \
+    {                                                                                                      \
+        if (map == GPUNN__WINOGRAD_INPUT)                                                                  \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_INPUT, 6, 6);                                      \
+        else if (map == GPUNN__WINOGRAD_OUTPUT)                                                            \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);                                     \
+        else if (map == GPUNN__WINOGRAD_WEIGHT)                                                            \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);                                     \
+        else if (map == GPUNN__WINOGRAD_DOUTPUT)                                                           \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);                                    \
+        else                                                                                               \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                    \
     }
 
 /* direct: out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], for R rows in tiles of V
  * vectors. gradient: out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], for R rows by
  * 4 taps. */
-#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                                                     \
-    TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R, const int V)                 \
-    {                                                                                                                          \
-        for (int64_t q = 0; q < d->count; q += V * LANES) {                                                                    \
-            gpunn__##isa sum[8][8], x[8];                                                                                      \
-            GPUNN__UNROLL                                                                                                      \
-            for (int i = 0; i < R; i++) {                                                                                      \
-                GPUNN__UNROLL                                                                                                  \
-                for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_set(0);                                                 \
-            }                                                                                                                  \
-            const float *w = d->w;                                                                                             \
-            for (int64_t p = 0; p < d->taps; p++, w += R) {                                                                    \
-                const float *from = d->x + q + d->offset[p];                                                                   \
-                GPUNN__UNROLL                                                                                                  \
-                for (int v = 0; v < V; v++) x[v] = *(const gpunn__##isa##_memory *)(from + v * LANES);                         \
-                GPUNN__UNROLL                                                                                                  \
-                for (int i = 0; i < R; i++) {                                                                                  \
-                    gpunn__##isa a = gpunn__##isa##_set(w[i]);                                                                 \
-                    GPUNN__UNROLL                                                                                              \
-                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(a, x[v], sum[i][v]);                            \
-                }                                                                                                              \
-            }                                                                                                                  \
-            GPUNN__UNROLL                                                                                                      \
-            for (int i = 0; i < R; i++) {                                                                                      \
-                GPUNN__UNROLL                                                                                                  \
-                for (int v = 0; v < V; v++) *(gpunn__##isa##_memory *)(d->out + i * d->out_row + q + v * LANES) = sum[i][v];   \
-            }                                                                                                                  \
-        }                                                                                                                      \
-    }                                                                                                                          \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct(const gpunn__direct_job *d, int rows)                                    \
-    {                                                                                                                          \
-        if (rows == 1)                                                                                                         \
-            gpunn__##isa##_direct_tile(d, 1, V1);                                                                              \
-        else if (rows == 6)                                                                                                    \
-            gpunn__##isa##_direct_tile(d, 6, V6);                                                                              \
-        else                                                                                                                   \
-            gpunn__##isa##_direct_tile(d, 8, V8);                                                                              \
-    }                                                                                                                          \
-    TARGET GPUNN__INLINE void gpunn__##isa##_direct_dots(const gpunn__direct_job *d, int64_t row, int64_t p, const int R)      \
-    {                                                                                                                          \
-        gpunn__##isa sum[6][4], x[4], y;                                                                                       \
-        GPUNN__UNROLL                                                                                                          \
-        for (int i = 0; i < R; i++) {                                                                                          \
-            GPUNN__UNROLL                                                                                                      \
-            for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_set(0);                                                     \
-        }                                                                                                                      \
-        const int64_t *o = d->offset + p;                                                                                      \
-        for (int64_t image = 0; image < d->images; image++) {                                                                  \
-            const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;                     \
-            for (int64_t q = 0; q < d->count; q += LANES) {                                                                    \
-                GPUNN__UNROLL                                                                                                  \
-                for (int j = 0; j < 4; j++) x[j] = *(const gpunn__##isa##_memory *)(x0 + q + o[j]);                            \
-                GPUNN__UNROLL                                                                                                  \
-                for (int i = 0; i < R; i++) {                                                                                  \
-                    y = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                                               \
-                    GPUNN__HOLD(y);                                                                                            \
-                    GPUNN__UNROLL                                                                                              \
-                    for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_fma(y, x[j], sum[i][j]);                            \
-                }                                                                                                              \
-            }                                                                                                                  \
-        }                                                                                                                      \
-        GPUNN__UNROLL                                                                                                          \
-        for (int i = 0; i < R; i++) {                                                                                          \
-            gpunn__##isa##_sum4(sum[i], d->out + (row + i) * d->out_row + p);                                                  \
-        }                                                                                                                      \
-    }                                                                                                                          \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct_gradient(const gpunn__direct_job *d, int rows)                           \
-    {                                                                                                                          \
-        for (int64_t p = 0; p < d->taps; p += 4) {                                                                             \
-            if (rows == 1)                                                                                                     \
-                gpunn__##isa##_direct_dots(d, 0, p, 1);                                                                        \
-            else                                                                                                               \
-                for (int64_t row = 0; row < 6; row += D) gpunn__##isa##_direct_dots(d, row, p, D);                             \
-        }                                                                                                                      \
-    }                                                                                                                          \
-    /* y = relu(x * scale + shift + residual), or y += x. */                                                                   \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_finish(const float *x, float *y, const float *residual, int64_t n, float scale, \
-                                                      float shift, bool add, bool relu)                                        \
-    {                                                                                                                          \
-        for (int64_t i = 0; i < n; i += LANES) {                                                                               \
-            const int    lanes = n - i < LANES ? (int)(n - i) : LANES;                                                         \
-            gpunn__##isa v = gpunn__##isa##_load(x + i, lanes) * scale + shift;                                                \
-            if (add) v += gpunn__##isa##_load(y + i, lanes);                                                                   \
-            if (residual) v += gpunn__##isa##_load(residual + i, lanes);                                                       \
-            if (relu) v = gpunn__##isa##_relu(v);                                                                              \
-            gpunn__##isa##_store(y + i, lanes, v);                                                                             \
-        }                                                                                                                      \
-    }                                                                                                                          \
-    static const gpunn__conv_kernels gpunn__##isa##_conv = {                                                                   \
-        LANES, V1, V6, V8, WINOGRAD, gpunn__##isa##_direct, gpunn__##isa##_direct_gradient, gpunn__##isa##_finish};
+#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                                   \
+    TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R,            \
+                                                         const int V)                                        \
+    {                                                                                                        \
+        for (int64_t q = 0; q < d->count; q += V * LANES) {                                                  \
+            gpunn__##isa sum[8][8], x[8];                                                                    \
+            GPUNN__UNROLL                                                                                    \
+            for (int i = 0; i < R; i++) {                                                                    \
+                GPUNN__UNROLL                                                                                \
+                for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_set(0);                               \
+            }                                                                                                \
+            const float *w = d->w;                                                                           \
+            for (int64_t p = 0; p < d->taps; p++, w += R) {                                                  \
+                const float *from = d->x + q + d->offset[p];                                                 \
+                GPUNN__UNROLL                                                                                \
+                for (int v = 0; v < V; v++) x[v] = *(const gpunn__##isa##_memory *)(from + v * LANES);       \
+                GPUNN__UNROLL                                                                                \
+                for (int i = 0; i < R; i++) {                                                                \
+                    gpunn__##isa a = gpunn__##isa##_set(w[i]);                                               \
+                    GPUNN__UNROLL                                                                            \
+                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(a, x[v], sum[i][v]);          \
+                }                                                                                            \
+            }                                                                                                \
+            GPUNN__UNROLL                                                                                    \
+            for (int i = 0; i < R; i++) {                                                                    \
+                GPUNN__UNROLL                                                                                \
+                for (int v = 0; v < V; v++)                                                                  \
+                    *(gpunn__##isa##_memory *)(d->out + i * d->out_row + q + v * LANES) = sum[i][v];         \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct(const gpunn__direct_job *d, int rows)                  \
+    {                                                                                                        \
+        if (rows == 1)                                                                                       \
+            gpunn__##isa##_direct_tile(d, 1, V1);                                                            \
+        else if (rows == 6)                                                                                  \
+            gpunn__##isa##_direct_tile(d, 6, V6);                                                            \
+        else                                                                                                 \
+            gpunn__##isa##_direct_tile(d, 8, V8);                                                            \
+    }                                                                                                        \
+    TARGET GPUNN__INLINE void gpunn__##isa##_direct_dots(const gpunn__direct_job *d, int64_t row, int64_t p, \
+                                                         const int R)                                        \
+    {                                                                                                        \
+        gpunn__##isa sum[6][4], x[4], y;                                                                     \
+        GPUNN__UNROLL                                                                                        \
+        for (int i = 0; i < R; i++) {                                                                        \
+            GPUNN__UNROLL                                                                                    \
+            for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_set(0);                                   \
+        }                                                                                                    \
+        const int64_t *o = d->offset + p;                                                                    \
+        for (int64_t image = 0; image < d->images; image++) {                                                \
+            const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;   \
+            for (int64_t q = 0; q < d->count; q += LANES) {                                                  \
+                GPUNN__UNROLL                                                                                \
+                for (int j = 0; j < 4; j++) x[j] = *(const gpunn__##isa##_memory *)(x0 + q + o[j]);          \
+                GPUNN__UNROLL                                                                                \
+                for (int i = 0; i < R; i++) {                                                                \
+                    y = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                             \
+                    GPUNN__HOLD(y);                                                                          \
+                    GPUNN__UNROLL                                                                            \
+                    for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_fma(y, x[j], sum[i][j]);          \
+                }                                                                                            \
+            }                                                                                                \
+        }                                                                                                    \
+        GPUNN__UNROLL                                                                                        \
+        for (int i = 0; i < R; i++) {                                                                        \
+            gpunn__##isa##_sum4(sum[i], d->out + (row + i) * d->out_row + p);                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct_gradient(const gpunn__direct_job *d, int rows)         \
+    {                                                                                                        \
+        for (int64_t p = 0; p < d->taps; p += 4) {                                                           \
+            if (rows == 1)                                                                                   \
+                gpunn__##isa##_direct_dots(d, 0, p, 1);                                                      \
+            else                                                                                             \
+                for (int64_t row = 0; row < 6; row += D) gpunn__##isa##_direct_dots(d, row, p, D);           \
+        }                                                                                                    \
+    }                                                                                                        \
+    /* y = relu(x * scale + shift + residual), or y += x. */                                                 \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_finish(const float *x, float *y, const float *residual,       \
+                                                      int64_t n, float scale, float shift, bool add,         \
+                                                      bool relu)                                             \
+    {                                                                                                        \
+        for (int64_t i = 0; i < n; i += LANES) {                                                             \
+            const int    lanes = n - i < LANES ? (int)(n - i) : LANES;                                       \
+            gpunn__##isa v = gpunn__##isa##_load(x + i, lanes) * scale + shift;                              \
+            if (add) v += gpunn__##isa##_load(y + i, lanes);                                                 \
+            if (residual) v += gpunn__##isa##_load(residual + i, lanes);                                     \
+            if (relu) v = gpunn__##isa##_relu(v);                                                            \
+            gpunn__##isa##_store(y + i, lanes, v);                                                           \
+        }                                                                                                    \
+    }                                                                                                        \
+    static const gpunn__conv_kernels gpunn__##isa##_conv = {LANES,                                           \
+                                                            V1,                                              \
+                                                            V6,                                              \
+                                                            V8,                                              \
+                                                            WINOGRAD,                                        \
+                                                            gpunn__##isa##_direct,                           \
+                                                            gpunn__##isa##_direct_gradient,                  \
+                                                            gpunn__##isa##_finish};
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
 /* sum4: out[j] += the sum of a[j]. relu: propagates NaN. */
@@ -672,7 +704,8 @@ GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 1, 2, gpunn__v8_winograd)
 #if defined(GPUNN__BASELINE) && defined(__aarch64__)
 GPUNN__WINOGRAD_KERNELS(v4, GPUNN__BASELINE, 4)
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6, gpunn__v4_winograd)
-#elif defined(GPUNN__BASELINE) /* no Winograd: its tile does not fit 16 registers of 4 lanes, and the code would be long */
+#elif defined(GPUNN__BASELINE)
+/* no Winograd: its tile does not fit 16 registers of 4 lanes, and the code would be long */
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
 #endif
 #else
@@ -716,7 +749,8 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 #if !defined(__GNUC__) || defined(GPUNN_NO_SIMD)
     return &gpunn__v1_conv;
 #elif defined(GPUNN__LEVELS)
-    static const gpunn__conv_kernels *const level[] = {NULL, &gpunn__v4_conv, &gpunn__v8_conv, &gpunn__v16_conv};
+    static const gpunn__conv_kernels *const level[] = {NULL, &gpunn__v4_conv, &gpunn__v8_conv,
+                                                       &gpunn__v16_conv};
     return level[gpunn__level()];
 #elif defined(GPUNN__AVX512)
     return &gpunn__v16_conv;
@@ -742,15 +776,19 @@ typedef struct gpunn__winograd {
     bool                       ready;        /* u already holds the weights */
     int64_t                    across, down; /* tiles per row, rows of tiles per image */
     int64_t                    group;        /* rows of tiles multiplied together */
-    bool                       shared;       /* all threads share one group at a time; otherwise each thread has its own */
-    float                     *u;            /* [36] packed right operands */
-    float                     *v;            /* [36][tile][depth], followed by the products, or A dy A', [36][tile][co] */
-    float                     *du, *panels;  /* for the gradient of the weight: [36][depth][co]; right operands, per thread */
-    const float               *dy;           /* [n][co][od][oh][ow] */
-    float                     *dweight;      /* [co][ci][kd][tap] */
-    bool                       add;
-    float                     *pixels;                  /* per thread: 6 rows of a strip of channels, pixel-major */
-    int64_t                    u_plane, v_group, strip; /* floats of one u, of a group's v, of pixels */
+    /* all threads share one group at a time; otherwise each thread has its own */
+    bool   shared;
+    float *u; /* [36] packed right operands */
+    /* [36][tile][depth], followed by the products, or A dy A', [36][tile][co] */
+    float *v;
+    /* for the gradient of the weight: [36][depth][co]; right operands, per thread */
+    float       *du, *panels;
+    const float *dy;      /* [n][co][od][oh][ow] */
+    float       *dweight; /* [co][ci][kd][tap] */
+    bool         add;
+    /* per thread: 6 rows of a strip of channels, pixel-major */
+    float  *pixels;
+    int64_t u_plane, v_group, strip; /* floats of one u, of a group's v, of pixels */
 } gpunn__winograd;
 
 #define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels transformed together */
@@ -763,8 +801,8 @@ static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int thr
     int64_t       unit, end;
     gpunn__cpu_part(w->kd * chunks * blocks, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t      p = unit % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16, z = unit / chunks % w->kd;
-        int64_t      j = unit / chunks / w->kd * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
+        int64_t p = unit % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16, z = unit / chunks % w->kd;
+        int64_t j = unit / chunks / w->kd * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
         const float *from = w->weight + j * w->w_co + p * w->w_ci + 9 * (w->turned ? w->kd - 1 - z : z);
         memset(taps, 0, sizeof taps);
         gpunn__winograd_job job;
@@ -792,10 +830,11 @@ typedef struct gpunn__winograd_side {
 } gpunn__winograd_side;
 
 /* Transforms rows of tiles [t, t_end) into dst [36][tile][kd][channels]. */
-static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winograd_side *s, int64_t t, int64_t t_end, float *dst,
-                                   int index, int threads, float *pixels)
+static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winograd_side *s, int64_t t,
+                                   int64_t t_end, float *dst, int index, int threads, float *pixels)
 {
-    const int64_t strips = (s->channels + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4 + s->size - 4;
+    const int64_t strips = (s->channels + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP,
+                  row = w->across * 4 + s->size - 4;
     const int64_t depth = s->kd * s->channels, plane = (t_end - t) * w->across * depth, cells = s->h * s->w;
     int64_t       unit, end, first = t;
     gpunn__cpu_part((t_end - t) * s->kd * strips, 1, threads, index, &unit, &end);
@@ -803,8 +842,10 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
         int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, kz = unit / strips % s->kd,
                 count = s->channels - c < GPUNN__WINOGRAD_STRIP ? s->channels - c : GPUNN__WINOGRAD_STRIP;
         t = first + unit / strips / s->kd;
-        int64_t      y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
-        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w; /* cells of a row; zeros before and after */
+        int64_t y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od,
+                z = t / w->down % w->od - s->pd + kz;
+        /* cells of a row; zeros before and after */
+        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w;
         const float *from = s->src + ((image * s->channels + c) * s->d + z) * cells;
         for (int64_t i = 0; i < s->size; i++) {
             float  *to = pixels + i * row * count;
@@ -833,8 +874,8 @@ GPUNN__INLINE gpunn__winograd_side gpunn__winograd_input(const gpunn__winograd *
 }
 
 /* Stores y = A' m A for rows of tiles [t, t_end). m is [36][tile][co]. */
-static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane, int index,
-                                    int threads, float *pixels)
+static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m,
+                                    int64_t plane, int index, int threads, float *pixels)
 {
     const int64_t strips = (w->co + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4;
     int64_t       unit, end, first = t;
@@ -844,7 +885,8 @@ static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t
                 count = w->co - c < GPUNN__WINOGRAD_STRIP ? w->co - c : GPUNN__WINOGRAD_STRIP;
         t = first + unit / strips;
         gpunn__winograd_job job;
-        job.src = m + (t - first) * w->across * w->co + c, job.si = 6 * plane, job.sj = plane, job.src_step = w->co;
+        job.src = m + (t - first) * w->across * w->co + c, job.si = 6 * plane, job.sj = plane,
+        job.src_step = w->co;
         job.dst = pixels, job.di = row * count, job.dj = count, job.dst_step = 4 * count;
         job.count = w->across, job.channels = count;
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_OUTPUT);
@@ -869,21 +911,23 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     const int64_t rows = w->n * w->od * w->down, groups = (rows + w->group - 1) / w->group;
     const bool    wait = w->shared && threads > 1;
     float        *pixels = w->pixels + index * w->strip;
-    float        *v = w->v + (w->shared ? 0 : index * w->v_group), *m = v + 36 * w->group * w->across * w->depth;
+    float *v = w->v + (w->shared ? 0 : index * w->v_group), *m = v + 36 * w->group * w->across * w->depth;
 
     const gpunn__winograd_side input = gpunn__winograd_input(w);
     int64_t                    group = 0, end = groups, from, to;
     if (!w->shared) gpunn__cpu_part(groups, 1, threads, index, &group, &end);
     if (!w->shared) index = 0, threads = 1;
     for (; group < end; group++) {
-        int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
+        int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows,
+                tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, v, index, threads, pixels);
         if (wait) (void)gpunn__thread_barrier();
         gpunn__gemm g = gpunn__conv_gemm(rows * w->across, w->co, w->depth);
         g.a_row = w->depth, g.a_col = 1, g.c_row = w->co;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
         for (; from < to; from++) {
-            g.a = v + from * tiles * w->depth, g.packed_b = w->u + from * w->u_plane, g.c = m + from * tiles * w->co;
+            g.a = v + from * tiles * w->depth, g.packed_b = w->u + from * w->u_plane,
+            g.c = m + from * tiles * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, tiles, 0, w->co, NULL);
         }
         if (wait) (void)gpunn__thread_barrier();
@@ -897,11 +941,12 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
 {
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     const int64_t          rows = w->n * w->od * w->down, lanes = w->kernels->lanes;
-    float                 *pixels = w->pixels + index * w->strip, *panel = w->panels + index * 3 * lanes * w->kernels->depth;
-    float                 *m = w->v + 36 * w->group * w->across * w->depth;
-    int64_t                from, to;
+    float  *pixels = w->pixels + index * w->strip, *panel = w->panels + index * 3 * lanes * w->kernels->depth;
+    float  *m = w->v + 36 * w->group * w->across * w->depth;
+    int64_t from, to;
 
-    const gpunn__winograd_side input = gpunn__winograd_input(w), doutput = {w->dy, w->co, w->od, w->oh, w->ow, 1, 0, 0, 0, 4};
+    const gpunn__winograd_side input = gpunn__winograd_input(w),
+                               doutput = {w->dy, w->co, w->od, w->oh, w->ow, 1, 0, 0, 0, 4};
     for (int64_t t = 0; t < rows; t += w->group) {
         int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, w->v, index, threads, pixels);
@@ -911,7 +956,8 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
         g.a_row = 1, g.a_col = w->depth, g.b_row = w->co, g.b_col = 1, g.c_row = w->co, g.accumulate = t > 0;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
         for (; from < to; from++) {
-            g.a = w->v + from * tiles * w->depth, g.b = m + from * tiles * w->co, g.c = w->du + from * w->depth * w->co;
+            g.a = w->v + from * tiles * w->depth, g.b = m + from * tiles * w->co,
+            g.c = w->du + from * w->depth * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, w->depth, 0, w->co, panel);
         }
         if (threads > 1) (void)gpunn__thread_barrier();
@@ -924,14 +970,16 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
         int64_t j = from / chunks / w->kd * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
 
         gpunn__winograd_job job;
-        job.src = w->du + (z * w->ci + p) * w->co + j, job.si = 6 * w->depth * w->co, job.sj = w->depth * w->co;
+        job.src = w->du + (z * w->ci + p) * w->co + j, job.si = 6 * w->depth * w->co,
+        job.sj = w->depth * w->co;
         job.src_step = w->co;
         job.dst = taps, job.di = 3 * lanes, job.dj = lanes, job.dst_step = 9 * lanes;
         job.count = count, job.channels = columns;
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_DWEIGHT);
         gpunn__planes planes;
         memset(&planes, 0, sizeof planes);
-        planes.dst = w->dweight + ((j * w->ci + p) * w->kd + z) * 9, planes.plane = w->depth * 9, planes.add = w->add;
+        planes.dst = w->dweight + ((j * w->ci + p) * w->kd + z) * 9, planes.plane = w->depth * 9,
+        planes.add = w->add;
         const int64_t run = w->kd == 1 ? count : 1; /* channels with adjacent taps */
         for (int64_t i = 0; i < count; i += run, planes.dst += w->kd * 9)
             gpunn__from_pixels(taps + i * 9 * lanes, lanes, columns, run * 9, &planes);
@@ -939,20 +987,22 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
 }
 
 /* With cached, u is stored in the cache, otherwise in the workspace. */
-static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, bool cached, float *cache,
-                                            gpunn__space *space)
+static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, bool cached,
+                                            float *cache, gpunn__space *space)
 {
     gpunn__winograd w;
     memset(&w, 0, sizeof w);
     w.kernels = gpunn__gemm_choose();
     w.n = v->n;
     if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights rotated by 180 degrees */
-        w.ci = v->oc, w.d = v->od, w.h = v->oh, w.w = v->ow, w.co = v->c, w.od = v->d, w.oh = v->h, w.ow = v->w;
+        w.ci = v->oc, w.d = v->od, w.h = v->oh, w.w = v->ow, w.co = v->c, w.od = v->d, w.oh = v->h,
+        w.ow = v->w;
         w.pd = v->kd - 1 - v->pd, w.ph = 2 - v->ph, w.pw = 2 - v->pw;
         w.src = v->dy, w.weight = v->weight, w.w_co = v->taps, w.w_ci = v->k, w.turned = true;
         w.to = gpunn__conv_planes(v, v->dx, w.od * w.oh * w.ow, v->add_dx);
     } else {
-        w.ci = v->c, w.d = v->d, w.h = v->h, w.w = v->w, w.co = v->oc, w.od = v->od, w.oh = v->oh, w.ow = v->ow;
+        w.ci = v->c, w.d = v->d, w.h = v->h, w.w = v->w, w.co = v->oc, w.od = v->od, w.oh = v->oh,
+        w.ow = v->ow;
         w.pd = v->pd, w.ph = v->ph, w.pw = v->pw;
         w.src = v->x, w.weight = v->weight, w.w_co = v->k, w.w_ci = v->taps;
         w.to = gpunn__conv_planes(v, v->y, w.od * w.oh * w.ow, v->add_y);
@@ -961,7 +1011,8 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
     w.kd = v->kd, w.depth = w.kd * w.ci;
     w.across = (w.ow + 3) / 4, w.down = (w.oh + 3) / 4;
     const int64_t rows = w.n * w.od * w.down, cells = 36 * (w.depth + w.co);
-    int64_t       tiles = (use == GPUNN__CONV_DW ? 1048576 : 262144) / cells, least = use == GPUNN__CONV_DW ? 64 : 32;
+    int64_t       tiles = (use == GPUNN__CONV_DW ? 1048576 : 262144) / cells,
+            least = use == GPUNN__CONV_DW ? 64 : 32;
     if (tiles < least) tiles = least;
     w.group = (tiles + w.across - 1) / w.across;
     w.shared = use == GPUNN__CONV_DW || (v->threads > 1 && rows * w.across < v->threads * least);
@@ -992,32 +1043,38 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
 typedef struct gpunn__direct {
     const gpunn__conv_kernels *kernels;
     int64_t                    n, groups, ci, co, d, h, w, od, oh, ow, up_d, up_h, up_w;
-    int64_t                    front, top, left;                         /* padding before; negative: cells cut off */
-    int64_t                    kd, kh, kw, sd, sh, sw, dd, dh, dw, taps; /* taps: ci * kd * kh * kw */
-    const float               *src, *dy;
-    gpunn__planes              to;
-    const float               *weight;
-    bool                       turned;
-    float                     *dweight;
-    bool                       add;
-    int                        rows;         /* output channels computed together: 1, 6 or 8 */
-    int64_t                    lines, bands; /* rows of the result per band; bands per plane */
-    int64_t                    blocks;       /* per group, of `rows` channels each */
-    int64_t  qh, qw, plane, pixels; /* plane: a channel's copy, all phases of qh x qw; pixels: computed, in whole tiles */
-    int64_t *offset;                /* [taps + 3] */
-    float   *packed, *copies, *out; /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
-    int64_t  copy;                  /* floats per thread */
-    int64_t  batch, parts;          /* dweight: planes copied together; partial sums that are added at the end */
-    float   *sums;                  /* [part][group * blocks][row][taps rounded up to a multiple of 4] */
+    /* padding before; negative: cells cut off */
+    int64_t       front, top, left;
+    int64_t       kd, kh, kw, sd, sh, sw, dd, dh, dw, taps; /* taps: ci * kd * kh * kw */
+    const float  *src, *dy;
+    gpunn__planes to;
+    const float  *weight;
+    bool          turned;
+    float        *dweight;
+    bool          add;
+    int           rows;         /* output channels computed together: 1, 6 or 8 */
+    int64_t       lines, bands; /* rows of the result per band; bands per plane */
+    int64_t       blocks;       /* per group, of `rows` channels each */
+    /* plane: a channel's copy, all phases of qh x qw; pixels: computed, in whole tiles */
+    int64_t  qh, qw, plane, pixels;
+    int64_t *offset; /* [taps + 3] */
+    /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
+    float  *packed, *copies, *out;
+    int64_t copy; /* floats per thread */
+    /* dweight: planes copied together; partial sums that are added at the end */
+    int64_t batch, parts;
+    float  *sums; /* [part][group * blocks][row][taps rounded up to a multiple of 4] */
 } gpunn__direct;
 
 /* Splits n floats: src[0], src[2], .. to even and src[1], src[3], .. to odd. */
-GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__RESTRICT even, float *GPUNN__RESTRICT odd)
+GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__RESTRICT even,
+                                     float *GPUNN__RESTRICT odd)
 {
     int64_t i = 0;
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
     for (; 2 * i + 8 <= n; i += 4) {
-        const gpunn__quad a = *(const gpunn__quad_memory *)(src + 2 * i), b = *(const gpunn__quad_memory *)(src + 2 * i + 4);
+        const gpunn__quad a = *(const gpunn__quad_memory *)(src + 2 * i),
+                          b = *(const gpunn__quad_memory *)(src + 2 * i + 4);
         *(gpunn__quad_memory *)(even + i) = GPUNN__SHUFFLE(a, b, 0, 2, 4, 6);
         *(gpunn__quad_memory *)(odd + i) = GPUNN__SHUFFLE(a, b, 1, 3, 5, 7);
     }
@@ -1052,12 +1109,14 @@ static void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at
             float       *row = to + part * d->sw * phase + line * d->qw;
             for (part += d->up_h; part >= d->sh; part -= d->sh) line++;
             if (d->sw == 1 && d->up_w == 1) {
-                if (count > skip) memcpy(row + skip + d->left, src + skip, (size_t)(count - skip) * sizeof *row);
+                if (count > skip)
+                    memcpy(row + skip + d->left, src + skip, (size_t)(count - skip) * sizeof *row);
             } else if (d->sw == 1) {
                 for (int64_t x = skip; x < count; x++) row[x * d->up_w + d->left] = src[x];
             } else if (d->sw == 2) { /* up is 1 */
                 const int64_t x = skip + d->left;
-                gpunn__part_pairs(src + skip, count - skip, row + x % 2 * phase + x / 2, row + (x + 1) % 2 * phase + (x + 1) / 2);
+                gpunn__part_pairs(src + skip, count - skip, row + x % 2 * phase + x / 2,
+                                  row + (x + 1) % 2 * phase + (x + 1) / 2);
             } else {
                 for (int64_t x = skip, end = skip + d->sw < count ? skip + d->sw : count; x < end; x++) {
                     float *cell = row + (x + d->left) % d->sw * phase + (x + d->left) / d->sw;
@@ -1081,7 +1140,8 @@ static void gpunn__direct_offsets(const gpunn__direct *d)
         for (int64_t ky = 0; ky < d->kh; ky++)
             for (int64_t kx = 0; kx < d->kw; kx++) {
                 int64_t y = ky * d->dh, x = kx * d->dw;
-                *offset++ = c * d->plane + ((y % d->sh * d->sw + x % d->sw) * d->qh + y / d->sh) * d->qw + x / d->sw;
+                *offset++ = c * d->plane + ((y % d->sh * d->sw + x % d->sw) * d->qh + y / d->sh) * d->qw +
+                            x / d->sw;
             }
     for (int i = 0; i < 3; i++, offset++) *offset = offset[-1];
 }
@@ -1093,8 +1153,9 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
     int64_t              unit, end;
     gpunn__cpu_part(d->groups * d->blocks, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t group = unit / d->blocks, o = unit % d->blocks * d->rows, count = d->co - o < d->rows ? d->co - o : d->rows;
-        float  *to = d->packed + unit * packed;
+        int64_t group = unit / d->blocks, o = unit % d->blocks * d->rows,
+                count = d->co - o < d->rows ? d->co - o : d->rows;
+        float *to = d->packed + unit * packed;
         if (count < d->rows) memset(to, 0, (size_t)packed * sizeof *to);
         if (!d->turned) {
             gpunn__to_pixels(d->weight + (group * d->co + o) * d->taps, d->taps, count, d->taps, to, d->rows);
@@ -1103,7 +1164,8 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
         for (int64_t i = 0; i < d->ci; i++) /* weight[group * ci + i][o + j][cells - 1 - t] */
             for (int64_t t = 0; t < cells; t++)
                 for (int64_t j = 0; j < count; j++)
-                    to[(i * cells + t) * d->rows + j] = d->weight[((group * d->ci + i) * d->co + o + j + 1) * cells - 1 - t];
+                    to[(i * cells + t) * d->rows + j] =
+                        d->weight[((group * d->ci + i) * d->co + o + j + 1) * cells - 1 - t];
     }
     gpunn__direct_job job;
     memset(&job, 0, sizeof job);
@@ -1115,7 +1177,8 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
     int64_t now = -1;
     gpunn__cpu_part(d->n * d->od * d->bands * d->groups * d->blocks, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t part = unit / d->blocks, group = part % d->groups, o = unit % d->blocks * d->rows; /* part: band and group */
+        /* part: band and group */
+        int64_t part = unit / d->blocks, group = part % d->groups, o = unit % d->blocks * d->rows;
         int64_t plane = part / d->groups / d->bands, first = part / d->groups % d->bands * d->lines;
         int64_t lines = d->oh - first < d->lines ? d->oh - first : d->lines;
         if (part != now) gpunn__direct_copy(d, group, plane, first, copy);
@@ -1123,12 +1186,16 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
         job.w = d->packed + (group * d->blocks + unit % d->blocks) * packed;
         d->kernels->direct(&job, d->rows);
         for (int64_t i = 0; i < d->rows && o + i < d->co; i++) {
-            const int64_t channel = group * d->co + o + i, at = gpunn__direct_plane(d, channel, plane) + first * d->ow;
-            const float   scale = d->to.scale ? d->to.scale[channel] : 1, shift = d->to.shift ? d->to.shift[channel] : 0;
-            const float  *from = job.out + i * d->pixels, *residual = d->to.residual ? d->to.residual + at : NULL;
-            float        *y = d->to.dst + at;
+            const int64_t channel = group * d->co + o + i,
+                          at = gpunn__direct_plane(d, channel, plane) + first * d->ow;
+            const float scale = d->to.scale ? d->to.scale[channel] : 1,
+                        shift = d->to.shift ? d->to.shift[channel] : 0;
+            const float *from = job.out + i * d->pixels,
+                        *residual = d->to.residual ? d->to.residual + at : NULL;
+            float *y = d->to.dst + at;
             for (int64_t r = 0; r < lines; r++, from += d->qw, y += d->ow)
-                d->kernels->finish(from, y, residual ? residual + r * d->ow : NULL, d->ow, scale, shift, d->to.add, d->to.relu);
+                d->kernels->finish(from, y, residual ? residual + r * d->ow : NULL, d->ow, scale, shift,
+                                   d->to.add, d->to.relu);
         }
     }
 }
@@ -1138,8 +1205,8 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
 GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
-    const int64_t x_image = d->ci * d->kd * d->plane, y_image = d->rows * d->pixels, width = gpunn__to_multiple(d->taps, 4),
-                  tile = d->rows * width;
+    const int64_t        x_image = d->ci * d->kd * d->plane, y_image = d->rows * d->pixels,
+                  width = gpunn__to_multiple(d->taps, 4), tile = d->rows * width;
     float            *x = d->copies + index * d->copy, *y = x + d->copy - d->batch * y_image;
     int64_t           unit, end;
     gpunn__direct_job job;
@@ -1147,17 +1214,19 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
     memset(x, 0, (size_t)d->copy * sizeof *x);
     job.x = x, job.y = y, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
     job.out_row = width, job.y_row = d->pixels, job.x_image = x_image, job.y_image = y_image;
-    const int64_t splits = d->parts * d->groups < 2 * threads ? d->blocks : 1, blocks = d->blocks / splits; /* per unit */
+    /* per unit */
+    const int64_t splits = d->parts * d->groups < 2 * threads ? d->blocks : 1, blocks = d->blocks / splits;
     gpunn__cpu_part(d->parts * d->groups * splits, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t part = unit / (d->groups * splits), group = unit / splits % d->groups, first = unit % splits * blocks, plane,
-                last;
+        int64_t part = unit / (d->groups * splits), group = unit / splits % d->groups,
+                first = unit % splits * blocks, plane, last;
         float *sums = d->sums + ((part * d->groups + group) * d->blocks + first) * tile;
         memset(sums, 0, (size_t)(blocks * tile) * sizeof *sums);
         gpunn__cpu_part(d->n * d->od, d->batch, (int)d->parts, (int)part, &plane, &last);
         for (; plane < last; plane += job.images) {
             job.images = last - plane < d->batch ? last - plane : d->batch;
-            for (int64_t i = 0; i < job.images; i++) gpunn__direct_copy(d, group, plane + i, 0, x + i * x_image);
+            for (int64_t i = 0; i < job.images; i++)
+                gpunn__direct_copy(d, group, plane + i, 0, x + i * x_image);
             for (int64_t block = 0; block < blocks; block++) {
                 int64_t o = (first + block) * d->rows, count = d->co - o < d->rows ? d->co - o : d->rows;
                 for (int64_t i = 0; i < job.images; i++) {
@@ -1204,25 +1273,30 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
     d.n = v->n, d.groups = v->groups, d.weight = v->weight;
     d.kd = v->kd, d.kh = v->kh, d.kw = v->kw, d.dd = v->dd, d.dh = v->dh, d.dw = v->dw;
     if (use == GPUNN__CONV_DX) {
-        d.ci = v->og, d.co = v->cg, d.d = v->od, d.h = v->oh, d.w = v->ow, d.od = v->d, d.oh = v->h, d.ow = v->w;
+        d.ci = v->og, d.co = v->cg, d.d = v->od, d.h = v->oh, d.w = v->ow, d.od = v->d, d.oh = v->h,
+        d.ow = v->w;
         d.up_d = v->sd, d.up_h = v->sh, d.up_w = v->sw, d.sd = d.sh = d.sw = 1;
-        d.front = v->dd * (v->kd - 1) - v->pd, d.top = v->dh * (v->kh - 1) - v->ph, d.left = v->dw * (v->kw - 1) - v->pw;
+        d.front = v->dd * (v->kd - 1) - v->pd, d.top = v->dh * (v->kh - 1) - v->ph,
+        d.left = v->dw * (v->kw - 1) - v->pw;
         d.src = v->dy, d.turned = true;
         d.to = gpunn__conv_planes(v, v->dx, d.oh * d.ow, v->add_dx);
     } else {
-        d.ci = v->cg, d.co = v->og, d.d = v->d, d.h = v->h, d.w = v->w, d.od = v->od, d.oh = v->oh, d.ow = v->ow;
+        d.ci = v->cg, d.co = v->og, d.d = v->d, d.h = v->h, d.w = v->w, d.od = v->od, d.oh = v->oh,
+        d.ow = v->ow;
         d.up_d = d.up_h = d.up_w = 1, d.sd = v->sd, d.sh = v->sh, d.sw = v->sw;
         d.front = v->pd, d.top = v->ph, d.left = v->pw, d.src = v->x;
         d.to = gpunn__conv_planes(v, v->y, d.oh * d.ow, v->add_y);
         d.dy = v->dy, d.dweight = v->dweight, d.add = v->add_dweight;
     }
     d.taps = d.ci * d.kd * d.kh * d.kw;
-    d.rows = d.co <= 2 ? 1 : use == GPUNN__CONV_DW || gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, 8) ? 6 : 8;
+    d.rows = d.co <= 2                                                                            ? 1
+             : use == GPUNN__CONV_DW || gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, 8) ? 6
+                                                                                                  : 8;
     d.blocks = (d.co + d.rows - 1) / d.rows;
     const int64_t halo = d.dh * (d.kh - 1) / d.sh;
     d.qw = d.ow + d.dw * (d.kw - 1) / d.sw;
-    d.lines = (int64_t)gpunn__direct_lines((double)(d.ci * d.kd), (double)d.oh, (double)d.qw, (double)(d.sh * d.sw),
-                                           (double)halo);
+    d.lines = (int64_t)gpunn__direct_lines((double)(d.ci * d.kd), (double)d.oh, (double)d.qw,
+                                           (double)(d.sh * d.sw), (double)halo);
     d.bands = (d.oh + d.lines - 1) / d.lines;
     if (d.bands > 1) { /* a multiple of the threads */
         d.bands = gpunn__to_multiple(d.bands, v->threads);
@@ -1231,8 +1305,11 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
     }
     d.qh = d.lines + halo, d.plane = d.sh * d.sw * d.qh * d.qw;
     const gpunn__conv_kernels *kernels = d.kernels;
-    const int64_t vectors = use == GPUNN__CONV_DW ? 1 : d.rows == 1 ? kernels->v1 : d.rows == 6 ? kernels->v6 : kernels->v8;
-    const int64_t grain = kernels->lanes * vectors;
+    const int64_t              vectors = use == GPUNN__CONV_DW ? 1
+                                         : d.rows == 1         ? kernels->v1
+                                         : d.rows == 6         ? kernels->v6
+                                                               : kernels->v8;
+    const int64_t              grain = kernels->lanes * vectors;
     d.pixels = gpunn__to_multiple((d.lines - 1) * d.qw + d.ow, grain);
     d.offset = (int64_t *)(void *)gpunn__take(space, 2 * (d.taps + 3));
     d.copy = d.ci * d.kd * d.plane + grain;
@@ -1255,7 +1332,7 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
     return d;
 }
 
-/* ---- the op ----------------------------------------------------------------------------------------------------------- */
+/* ---- the op -------------------------------------------------------------------------------------------- */
 
 /* The gradient of a bias: dy [n][channels][cells] summed per channel. */
 typedef struct gpunn__conv_bias {
@@ -1351,15 +1428,19 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
     const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og;
     const int64_t od = dx ? v->d : v->od, oh = dx ? v->h : v->oh, ow = dx ? v->w : v->ow;
     const int64_t lanes = gpunn__gemm_choose()->lanes;
-    const double  planes = (double)v->n * (double)od, tiles = planes * (double)((oh + 3) / 4) * (double)((ow + 3) / 4);
-    const bool    dense = (v->sd | v->sh | v->sw | v->dd | v->dh | v->dw | v->groups) == 1;
-    if (dense && v->kh == 3 && v->kw == 3 && v->ph <= 2 && v->pw <= 2 && ci >= 16 && co >= 16 && (v->kd == 1 || ci % 16 == 0) &&
-        tiles >= 8 && tiles * 16 * 5 <= planes * (double)oh * (double)ow * 8 && gpunn__conv_choose()->winograd)
+    const double  planes = (double)v->n * (double)od,
+                 tiles = planes * (double)((oh + 3) / 4) * (double)((ow + 3) / 4);
+    const bool dense = (v->sd | v->sh | v->sw | v->dd | v->dh | v->dw | v->groups) == 1;
+    if (dense && v->kh == 3 && v->kw == 3 && v->ph <= 2 && v->pw <= 2 && ci >= 16 && co >= 16 &&
+        (v->kd == 1 || ci % 16 == 0) && tiles >= 8 &&
+        tiles * 16 * 5 <= planes * (double)oh * (double)ow * 8 && gpunn__conv_choose()->winograd)
         return GPUNN__CONV_WINOGRAD;
-    int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw), rows = co <= 2 ? 1 : gpunn__to_multiple(co, 6);
-    double  taps = (double)v->taps * (double)ci;
+    int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw),
+            rows = co <= 2 ? 1 : gpunn__to_multiple(co, 6);
+    double taps = (double)v->taps * (double)ci;
     if (use != GPUNN__CONV_DW && gpunn__to_multiple(co, 8) < rows) rows = gpunn__to_multiple(co, 8);
-    double grain = (double)(rows == 1 ? 4 * lanes : 3 * lanes), rolled = (double)(oh - 1) * (double)pitch + (double)ow;
+    double grain = (double)(rows == 1 ? 4 * lanes : 3 * lanes),
+           rolled = (double)(oh - 1) * (double)pitch + (double)ow;
     double direct = (double)od * ceil(rolled / grain) * grain * taps * (double)rows;
     double lowered = (double)v->od * (double)v->oh * (double)v->ow * (double)v->taps *
                      ((double)v->cg * (double)gpunn__to_multiple(v->og, lanes) + 8 * (double)v->cg + 192);
@@ -1367,7 +1448,8 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
                                        dx ? 1 : (double)v->sh * (double)v->sw,
                                        floor((double)v->dh * (double)(v->kh - 1) / (dx ? 1 : (double)v->sh)));
     bool   whole = lines >= (double)oh, banded = use != GPUNN__CONV_DW && lines >= 4;
-    return (whole && direct < lowered) || (banded && 1.5 * direct < lowered) ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
+    return (whole && direct < lowered) || (banded && 1.5 * direct < lowered) ? GPUNN__CONV_DIRECT
+                                                                             : GPUNN__CONV_LOWERED;
 }
 
 /* A step needs y or dx as its result, or one or two of y, dx and dweight as its gradients. They are computed
@@ -1392,10 +1474,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
             gpunn__winograd w = gpunn__winograd_plan(&v, use, cached, cache, &space);
             w.ready = ready;
             if (!run && cached) step->cache_bytes = 36 * (size_t)w.u_plane * sizeof(float);
-            if (run) gpunn_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__winograd_dweight : gpunn__winograd_run, &w);
+            if (run)
+                gpunn_parallel(v.threads,
+                               use == GPUNN__CONV_DW ? gpunn__winograd_dweight : gpunn__winograd_run, &w);
         } else if (way == GPUNN__CONV_DIRECT) {
             gpunn__direct d = gpunn__direct_plan(&v, use, &space);
-            if (run) gpunn_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__direct_dweight : gpunn__direct_run, &d);
+            if (run)
+                gpunn_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__direct_dweight : gpunn__direct_run,
+                               &d);
         } else {
             gpunn__lowered l = gpunn__lowered_plan(&v, false, false, false, cached, cache, &space);
             l.ready = ready;
@@ -1405,7 +1491,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
         most = most > space.bytes ? most : space.bytes, space.bytes = kept;
     }
     if (wanted[GPUNN__CONV_DX] || wanted[GPUNN__CONV_DW]) {
-        gpunn__lowered l = gpunn__lowered_plan(&v, true, wanted[GPUNN__CONV_DX], wanted[GPUNN__CONV_DW], false, NULL, &space);
+        gpunn__lowered l = gpunn__lowered_plan(&v, true, wanted[GPUNN__CONV_DX], wanted[GPUNN__CONV_DW],
+                                               false, NULL, &space);
         if (run) gpunn_parallel(v.threads, gpunn__lowered_backward, &l);
         most = most > space.bytes ? most : space.bytes;
     }

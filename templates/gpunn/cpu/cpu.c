@@ -5,7 +5,7 @@
 #include "cpu/gemm.h"
 #include "cpu/optimizers.h"
 
-/* ==== >>cpu/cpu ==================================================================================================== */
+/* ==== >>cpu/cpu ========================================================================================= */
 /* The CPU backend: the device, its memory, and the functions that the core calls through gpunn_backend. */
 
 static int gpunn__cpu_device_count(void)
@@ -65,8 +65,8 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
     gpunn__cpu_model(model, sizeof model);
     info->type = GPUNN_DEVICE_CPU;
     info->threads = cpu->threads;
-    (void)snprintf(info->name, sizeof info->name, "%s, %d thread%s, %s", model, cpu->threads, cpu->threads == 1 ? "" : "s",
-                   gpunn__gemm_name());
+    (void)snprintf(info->name, sizeof info->name, "%s, %d thread%s, %s", model, cpu->threads,
+                   cpu->threads == 1 ? "" : "s", gpunn__gemm_name());
 }
 
 /* Large blocks start at different offsets within a page and take one extra page for that. A load waits for an
@@ -100,7 +100,8 @@ static void gpunn__cpu_free(void *context, void *ptr, size_t bytes)
     gpunn__cpu *cpu = (gpunn__cpu *)context;
     size_t      shift;
     memcpy(&shift, (char *)ptr - sizeof shift, sizeof shift);
-    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + 2 * GPUNN__ALIGN + gpunn__cpu_padding(bytes), 0);
+    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift,
+                          bytes + 2 * GPUNN__ALIGN + gpunn__cpu_padding(bytes), 0);
 }
 
 static GPUNN__STATUS gpunn__cpu_copy(void *context, void *to, const void *from, size_t bytes)
@@ -130,7 +131,8 @@ static void gpunn__cpu_trim(void *context)
 
 /* The value that a node of the step's group reads: an operand from outside the group, perhaps with another
  * shape. */
-static const gpunn_value *gpunn__fused_reads(const gpunn_step *step, const gpunn_kernel_node *node, int operand)
+static const gpunn_value *gpunn__fused_reads(const gpunn_step *step, const gpunn_kernel_node *node,
+                                             int operand)
 {
     const gpunn_kernel         *kernel = step->group.kernel;
     const gpunn_kernel_program *program = &kernel->program[step->group.direction];
@@ -153,9 +155,11 @@ static GPUNN__STATUS gpunn__fused_fail(gpunn__cpu *cpu, const gpunn_step *step)
         p.index = gpunn__fused_reads(step, node, 0);
         p.n = gpunn__fused_reads(step, node, 1)->dim[0];
         for (int64_t at = 0; at < p.index->count; at++)
-            if (gpunn__picked(&p, at) < 0 || gpunn__picked(&p, at) >= p.n) return gpunn__pick_fail(cpu, &p, at);
+            if (gpunn__picked(&p, at) < 0 || gpunn__picked(&p, at) >= p.n)
+                return gpunn__pick_fail(cpu, &p, at);
     }
-    return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "a label is no class and is not ignore_index; check the labels");
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                           "a label is no class and is not ignore_index; check the labels");
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -169,10 +173,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = program->cpu_workspace(step->group.batch, cpu->threads);
         step->cache_bytes = program->cpu_cache;
-        return step->workspace_bytes == SIZE_MAX ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
-                                                 : GPUNN_OK;
+        return step->workspace_bytes == SIZE_MAX
+                   ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
+                   : GPUNN_OK;
     }
-    for (int i = 0; i < step->input_count; i++) data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
+    for (int i = 0; i < step->input_count; i++)
+        data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
     call.data = data;
     call.accumulate = (const unsigned char *)(const void *)step->accumulate;
     call.batch = step->group.batch;
@@ -217,7 +223,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *ste
         return GPUNN_OK;
     }
     int code = (step->backward ? op->backward : op->forward)(&call);
-    if (code != 0) return gpunn__cpu_fail(cpu, GPUNN_ERR_DEVICE, "the function of op '%s' failed with %d", op->name, code);
+    if (code != 0)
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_DEVICE, "the function of op '%s' failed with %d", op->name,
+                               code);
     for (int i = 0; i < step->input_count && step->backward; i++) {
         const float *from = (const float *)grad_in[i].data;
         float       *to = (float *)step->grad_in[i].data;
@@ -234,7 +242,8 @@ static GPUNN__STATUS gpunn__cpu_prepare(void *context, gpunn_step *step)
 static GPUNN__STATUS gpunn__cpu_run(void *context, gpunn_step *step)
 {
     gpunn__cpu_before before = gpunn__cpu_begin(context);
-    gpunn_status status = step->operation->cpu((gpunn__cpu *)context, step, step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    gpunn_status      status = step->operation->cpu((gpunn__cpu *)context, step,
+                                               step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
     gpunn__cpu_end(before);
     return status;
 }
@@ -255,8 +264,8 @@ static GPUNN__STATUS gpunn__cpu_time(void *context, gpunn_run *run, double *seco
 }
 
 /* The CPU backend has no 16-bit storage, so this is a copy. */
-static GPUNN__STATUS gpunn__cpu_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                        int64_t count)
+static GPUNN__STATUS gpunn__cpu_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from,
+                                        gpunn_dtype from_dtype, int64_t count)
 {
     (void)context, (void)to_dtype, (void)from_dtype;
     memcpy(to, from, (size_t)count * sizeof(float));

@@ -10,7 +10,8 @@
 typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float *attr, float *to);
 
 /* gcc vectorizes little below -O3. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3")
@@ -83,10 +84,12 @@ GPUNN_UNARY2_OPS(GPUNN__X)
 GPUNN_BINARY_OPS(GPUNN__X)
 GPUNN_LOSS_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__LOOPS2(name, GPUNN__CONSTANT(attr1, 0), f, da, db)
+#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) \
+    GPUNN__LOOPS2(name, GPUNN__CONSTANT(attr1, 0), f, da, db)
 GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__LOOPS2(name, , f, da, db) GPUNN__LOOP(gpunn__loop_##name##_dc, , dc)
+#define GPUNN__X(ENUM, name, f, da, db, dc) \
+    GPUNN__LOOPS2(name, , f, da, db) GPUNN__LOOP(gpunn__loop_##name##_dc, , dc)
 GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 
@@ -144,12 +147,14 @@ typedef struct gpunn__map_job {
     const gpunn__loops *loops;
     int                 operands;
     bool                broadcast[3]; /* operand i is broadcast */
-    bool                sums[3];      /* the gradient of operand i is needed, and is a sum because of the broadcast */
-    gpunn__walk         axes;         /* of the result, with each operand's strides */
-    int64_t             period[3];    /* operand i, expanded to the result's shape, repeats after this many elements */
-    int64_t             chunk;
-    int                 parts;      /* of the result, each computed by one thread */
-    double             *partial[3]; /* [parts][operand's count] */
+    /* the gradient of operand i is needed, and is a sum because of the broadcast */
+    bool        sums[3];
+    gpunn__walk axes; /* of the result, with each operand's strides */
+    /* operand i, expanded to the result's shape, repeats after this many elements */
+    int64_t period[3];
+    int64_t chunk;
+    int     parts;      /* of the result, each computed by one thread */
+    double *partial[3]; /* [parts][operand's count] */
 } gpunn__map_job;
 
 /* Position in the result and in one operand, for a walk along the runs of dim[0]. */
@@ -176,7 +181,8 @@ GPUNN__INLINE int64_t gpunn__map_run(const gpunn__map_job *job, const gpunn__map
     return left < n ? left : n;
 }
 
-GPUNN__INLINE void gpunn__map_advance(const gpunn__map_job *job, int operand, gpunn__map_walk *walk, int64_t run)
+GPUNN__INLINE void gpunn__map_advance(const gpunn__map_job *job, int operand, gpunn__map_walk *walk,
+                                      int64_t run)
 {
     const int64_t *stride = job->axes.stride[operand];
     walk->index[0] += run;
@@ -190,7 +196,8 @@ GPUNN__INLINE void gpunn__map_advance(const gpunn__map_job *job, int operand, gp
 
 /* The broadcast operand's values for result[at .. at + n): in place where contiguous, else copied into
  * scratch. */
-static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, int64_t at, int64_t n, float *scratch)
+static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, int64_t at, int64_t n,
+                                      float *scratch)
 {
     const float    *data = (const float *)job->step->in[operand].data;
     gpunn__map_walk walk = gpunn__map_start(job, operand, at);
@@ -226,7 +233,8 @@ static double gpunn__map_sum(const float *values, int64_t n)
 }
 
 /* The adjoint of expanding: sum += values, which belong to result[at .. at + n). */
-static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, int64_t n, const float *values, double *sum)
+static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, int64_t n,
+                            const float *values, double *sum)
 {
     gpunn__map_walk walk = gpunn__map_start(job, operand, at);
     for (int64_t done = 0, run; done < n; done += run) {
@@ -242,7 +250,8 @@ static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, 
 
 /* Runs the loop on n elements. A last part shorter than a line is copied to a buffer, padded with its first
  * element. */
-static void gpunn__map_loop(gpunn__loop loop, int64_t n, const float *const *from, const float *attr, float *to)
+static void gpunn__map_loop(gpunn__loop loop, int64_t n, const float *const *from, const float *attr,
+                            float *to)
 {
     const int64_t whole = n - n % GPUNN__LANES, rest = n - whole;
     if (whole) loop(whole / GPUNN__LANES, from, attr, to);
@@ -251,7 +260,8 @@ static void gpunn__map_loop(gpunn__loop loop, int64_t n, const float *const *fro
     const float *of[5];
     for (int i = 0; i < 5; i++) {
         of[i] = copy[i];
-        for (int64_t j = 0; from[i] && j < GPUNN__LANES; j++) copy[i][j] = from[i][whole + (j < rest ? j : 0)];
+        for (int64_t j = 0; from[i] && j < GPUNN__LANES; j++)
+            copy[i][j] = from[i][whole + (j < rest ? j : 0)];
     }
     loop(1, of, attr, result);
     memcpy(to + whole, result, (size_t)rest * sizeof *to);
@@ -316,7 +326,8 @@ static void gpunn__map_merge(gpunn__map_job *job)
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, const gpunn__loops *loops)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                             const gpunn__loops *loops)
 {
     gpunn__map_job job;
     int64_t        count = step->out.count, partials = 0;
@@ -331,7 +342,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
         buffered |= job.broadcast[i] || (step->backward && step->accumulate[i]);
         if (job.sums[i]) partials += step->in[i].count;
     }
-    if (partials) { /* partial sums are split by shape alone, so the number of threads does not change the result */
+    /* partial sums are split by shape alone, so the number of threads does not change the result */
+    if (partials) {
         int64_t parts = count / GPUNN__MAP_PART, most = GPUNN__MAP_PARTIALS / partials;
         if (parts > most) parts = most;
         job.parts = parts > 64 ? 64 : parts > 1 ? (int)parts : 1;
@@ -347,7 +359,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
         gpunn__map_merge(&job);
         int64_t longest = 1; /* longest period that fits: chunks of a multiple of it are expanded only once */
         for (int i = 0; i < job.operands; ++i)
-            if (job.broadcast[i] && job.period[i] > longest && job.period[i] <= job.chunk) longest = job.period[i];
+            if (job.broadcast[i] && job.period[i] > longest && job.period[i] <= job.chunk)
+                longest = job.period[i];
         job.chunk -= job.chunk % longest;
     }
     if (partials) {
@@ -391,7 +404,8 @@ GPUNN_BINARY_OPS(GPUNN__X)
 GPUNN_LOSS_OPS(GPUNN__X)
 GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, ...) GPUNN__MAP(name, gpunn__loop_##name##_da, gpunn__loop_##name##_db, gpunn__loop_##name##_dc)
+#define GPUNN__X(ENUM, name, ...) \
+    GPUNN__MAP(name, gpunn__loop_##name##_da, gpunn__loop_##name##_db, gpunn__loop_##name##_dc)
 GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 #undef GPUNN__MAP
@@ -401,7 +415,7 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__OPTIMIZED
 #endif
 
-/* ---- cast: as in C; BOOL is x != 0 ---------------------------------------------------------------------------------------- */
+/* ---- cast: as in C; BOOL is x != 0 --------------------------------------------------------------------- */
 
 typedef struct gpunn__cast_job {
     const gpunn_value *in, *out;
@@ -443,8 +457,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step,
         gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
         if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "the CPU cannot cast %s to %s; it knows f32, i64, i32, u8 and bool", gpunn_dtype_name(from),
-                                   gpunn_dtype_name(to));
+                                   "the CPU cannot cast %s to %s; it knows f32, i64, i32, u8 and bool",
+                                   gpunn_dtype_name(from), gpunn_dtype_name(to));
         return GPUNN_OK;
     }
     gpunn__cast_job job;
@@ -454,7 +468,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step,
     return GPUNN_OK;
 }
 
-/* ---- integers ------------------------------------------------------------------------------------------------------------- */
+/* ---- integers ------------------------------------------------------------------------------------------ */
 
 typedef struct gpunn__integers_job {
     gpunn__integers ops;
@@ -464,7 +478,8 @@ typedef struct gpunn__integers_job {
 enum { GPUNN__INTEGERS_BLOCK = 512 };
 
 /* Elements place, place + stride, ... of an operand, or the number in its place. */
-static void gpunn__integers_take(const gpunn__integers *p, int k, int64_t place, int64_t stride, int64_t count, int64_t *values)
+static void gpunn__integers_take(const gpunn__integers *p, int k, int64_t place, int64_t stride,
+                                 int64_t count, int64_t *values)
 {
 #define GPUNN__TAKE(TYPE) \
     for (int64_t i = 0; i < count; i++) values[i] = ((const TYPE *)p->in[k])[place + i * stride]
@@ -504,12 +519,13 @@ static bool gpunn__integers_values(int op, int64_t *x, const int64_t *y, const i
 static int64_t gpunn__integers_row(const gpunn__integers *p, int64_t i, int64_t end, bool *sound)
 {
     const gpunn__walk *walk = &p->walk;
-    int64_t            values[3][GPUNN__INTEGERS_BLOCK], count = end - i, left = walk->rank ? walk->dim[0] - i % walk->dim[0] : 1;
+    int64_t            values[3][GPUNN__INTEGERS_BLOCK], count = end - i,
+                                              left = walk->rank ? walk->dim[0] - i % walk->dim[0] : 1;
     if (count > left) count = left;
     if (count > GPUNN__INTEGERS_BLOCK) count = GPUNN__INTEGERS_BLOCK;
     for (int k = 0; k < 3; k++)
-        gpunn__integers_take(p, k, gpunn__offset(i, walk->rank, walk->dim, walk->stride[k]), walk->stride[k][0], count,
-                             values[k]);
+        gpunn__integers_take(p, k, gpunn__offset(i, walk->rank, walk->dim, walk->stride[k]),
+                             walk->stride[k][0], count, values[k]);
     *sound = gpunn__integers_values(p->op, values[0], values[1], values[2], count) && *sound;
     if (p->out_dtype == GPUNN_I64)
         memcpy((int64_t *)p->out + i, values[0], (size_t)count * sizeof **values);
@@ -539,7 +555,8 @@ static GPUNN__STATUS gpunn__cpu_integers(gpunn__cpu *cpu, const gpunn_step *step
     gpunn_parallel(threads, gpunn__integers_task, &job);
     for (int i = 0; i < threads; i++)
         if (job.fault[i])
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s divides by 0; check the divisors, or take their maximum with 1",
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "%s divides by 0; check the divisors, or take their maximum with 1",
                                    gpunn__integer_names[job.ops.op]);
     return GPUNN_OK;
 }
@@ -549,7 +566,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_integer(gpunn__cpu *cpu, gpunn_step *st
     return action == GPUNN__FORWARD ? gpunn__cpu_integers(cpu, step) : GPUNN_OK;
 }
 
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ------------------------------------------------------------------------------------------- */
 
 GPUNN__VECTORIZED(gpunn__drop_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
@@ -600,7 +617,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *st
     return GPUNN_OK;
 }
 
-/* ---- random numbers ------------------------------------------------------------------------------------------------------- */
+/* ---- random numbers ------------------------------------------------------------------------------------ */
 
 enum { GPUNN__RAND_BLOCK = 4 * GPUNN__DROP_PACKS };
 
@@ -612,7 +629,8 @@ GPUNN__NOINLINE void gpunn__uniform_block(uint32_t words[GPUNN__RAND_BLOCK], flo
 GPUNN__NOINLINE void gpunn__normal_block(uint32_t words[GPUNN__RAND_BLOCK], float y[GPUNN__RAND_BLOCK])
 {
     float radius[GPUNN__RAND_BLOCK / 2];
-    for (int j = 0; j < GPUNN__RAND_BLOCK / 2; j++) radius[j] = gpunn__sqrt(-2 * gpunn__log(gpunn__unit(words[2 * j])));
+    for (int j = 0; j < GPUNN__RAND_BLOCK / 2; j++)
+        radius[j] = gpunn__sqrt(-2 * gpunn__log(gpunn__unit(words[2 * j])));
     for (int j = 0; j < GPUNN__RAND_BLOCK / 2; j++) {
         const float angle = gpunn__angle(words[2 * j + 1]);
         y[2 * j] = radius[j] * cosf(angle);
@@ -642,7 +660,8 @@ static void gpunn__random_task(void *arg, int thread, int threads)
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_rand_like(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action != GPUNN__FORWARD) return GPUNN_OK;
-    gpunn__random r = {gpunn__drop_of(step), step->op == GPUNN_OP_RAND_LIKE ? gpunn__uniform_block : gpunn__normal_block};
+    gpunn__random r = {gpunn__drop_of(step),
+                       step->op == GPUNN_OP_RAND_LIKE ? gpunn__uniform_block : gpunn__normal_block};
     r.draws.step = step->state->draw;
     r.draws.count = step->out.count;
     r.draws.y = (float *)step->out.data;

@@ -2,11 +2,12 @@
 #define GPUNN__CPU_ELEMENTWISE_H
 #include "base/math.h"
 
-/* ==== >>cpu/elementwise ============================================================================================ *
+/* ==== >>cpu/elementwise ================================================================================== *
  * Elementwise ops on the CPU. Each loop is generated from the tables of ops and works on contiguous memory
  * only. One driver feeds the loops chunks of the result. In each chunk, within the first-level cache, it
  * expands broadcast operands and sums the gradients of broadcast operands. */
-enum { GPUNN__LANES = 16 }; /* elements per iteration of a loop: one cache line, a whole number of vectors at every level */
+/* elements per iteration of a loop: one cache line, a whole number of vectors at every level */
+enum { GPUNN__LANES = 16 };
 
 enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
 
@@ -24,7 +25,8 @@ typedef struct gpunn__drop {
 
 /* Random words of 16 Philox packs, from pack number `pack`, a multiple of 16. The packs run side by side, so
  * the compiler vectorizes the loops, provided that the function is not inlined. */
-GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack, uint32_t words[GPUNN__DROP_PACKS][4])
+GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack,
+                                       uint32_t words[GPUNN__DROP_PACKS][4])
 {
     uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
     uint32_t high0[GPUNN__DROP_PACKS], high2[GPUNN__DROP_PACKS];
@@ -36,8 +38,10 @@ GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack, uint
     }
     uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
     for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
-        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high2[j] = (uint32_t)((uint64_t)0xCD9E8D57u * c2[j] >> 32);
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++)
+            high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++)
+            high2[j] = (uint32_t)((uint64_t)0xCD9E8D57u * c2[j] >> 32);
         for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
             uint32_t low0 = 0xD2511F53u * c0[j], low2 = 0xCD9E8D57u * c2[j];
             c0[j] = high2[j] ^ c1[j] ^ k0;

@@ -5,215 +5,231 @@
 #ifdef GPUNN__VECTORS
 /* One tile of R rows and V vectors, with its R * V sums in registers. A's rows are addressed from every third
  * row, since x86 can scale an index no further. The last vector has `tail` lanes that exist in C. */
-#define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                                    \
-    TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                  \
-    {                                                                                                                           \
-        const int    tail = (int)t->columns - (V - 1) * LANES;                                                                  \
-        gpunn__##isa sum[8][3], b[3];                                                                                           \
-        for (int v = 0; v < V; v++) b[v] = gpunn__##isa##_set(0);                                                               \
-        if (t->shift_col) {                                                                                                     \
-            GPUNN__UNROLL                                                                                                       \
-            for (int v = 0; v < V - 1; v++) b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);                  \
-            b[V - 1] = gpunn__##isa##_load(t->shift_col + (V - 1) * LANES, tail);                                               \
-        }                                                                                                                       \
-        GPUNN__UNROLL                                                                                                           \
-        for (int i = 0; i < R; i++) {                                                                                           \
-            GPUNN__UNROLL                                                                                                       \
-            for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                                       \
-        }                                                                                                                       \
-        if (t->shift_row) {                                                                                                     \
-            GPUNN__UNROLL                                                                                                       \
-            for (int i = 0; i < R; i++) {                                                                                       \
-                GPUNN__UNROLL                                                                                                   \
-                for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);                              \
-            }                                                                                                                   \
-        }                                                                                                                       \
-        float *c = t->c + i0 * t->c_row;                                                                                        \
-        if (t->k >= 64) {                                                                                                       \
-            GPUNN__UNROLL                                                                                                       \
-            for (int i = 0; i < R; i++) {                                                                                       \
-                GPUNN__UNROLL                                                                                                   \
-                for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * LANES, 1);                                \
-            }                                                                                                                   \
-        }                                                                                                                       \
-        const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                                     \
-        const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row, t->a + (i0 + (R > 6 ? 6 : 0)) * a_row}; \
-        const float  *bp = t->b;                                                                                                \
-        const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */                     \
-        const int64_t line = t->ahead ? 16 : 0;                                                                                 \
-        for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {                                                                  \
-            __builtin_prefetch(ahead, 0, 2);                                                                                    \
-            GPUNN__UNROLL                                                                                                       \
-            for (int u = 0; u < 2; u++) {                                                                                       \
-                if (u == 1 && p == 1) break;                                                                                    \
-                GPUNN__UNROLL                                                                                                   \
-                for (int v = 0; v < V; v++) {                                                                                   \
-                    b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                                                    \
-                    GPUNN__HOLD(b[v]);                                                                                          \
-                }                                                                                                               \
-                GPUNN__UNROLL                                                                                                   \
-                for (int i = 0; i < R; i++) {                                                                                   \
-                    gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                               \
-                    GPUNN__UNROLL                                                                                               \
-                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                             \
-                }                                                                                                               \
-                GPUNN__UNROLL                                                                                                   \
-                for (int i = 0; i < 3; i++) a[i] += a_col;                                                                      \
-                bp += b_row;                                                                                                    \
-            }                                                                                                                   \
-        }                                                                                                                       \
-        GPUNN__UNROLL                                                                                                           \
-        for (int i = 0; i < R; i++, c += t->c_row) {                                                                            \
-            if (t->add) {                                                                                                       \
-                GPUNN__UNROLL                                                                                                   \
-                for (int v = 0; v < V - 1; v++) sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);                   \
-                sum[i][V - 1] += gpunn__##isa##_load(c + (V - 1) * LANES, tail);                                                \
-            }                                                                                                                   \
-            if (t->relu) {                                                                                                      \
-                GPUNN__UNROLL                                                                                                   \
-                for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */                                                  \
-                    sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] & ~(gpunn__##isa##_bits)(sum[i][v] <= 0));        \
-            }                                                                                                                   \
-            GPUNN__UNROLL                                                                                                       \
-            for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];                              \
-            gpunn__##isa##_store(c + (V - 1) * LANES, tail, sum[i][V - 1]);                                                     \
-        }                                                                                                                       \
-    }                                                                                                                           \
-    TARGET GPUNN__INLINE void gpunn__##isa##_rows(const gpunn__panel *t, const int R, const int V)                              \
-    {                                                                                                                           \
-        int64_t i = 0;                                                                                                          \
-        for (; i + R <= t->rows; i += R) gpunn__##isa##_tile(t, i, R, V);                                                       \
-        if (R > 4 && i + 4 <= t->rows) {                                                                                        \
-            gpunn__##isa##_tile(t, i, 4, V);                                                                                    \
-            i += 4;                                                                                                             \
-        }                                                                                                                       \
-        if (i + 2 <= t->rows) {                                                                                                 \
-            gpunn__##isa##_tile(t, i, 2, V);                                                                                    \
-            i += 2;                                                                                                             \
-        }                                                                                                                       \
-        if (i < t->rows) gpunn__##isa##_tile(t, i, 1, V);                                                                       \
-    }                                                                                                                           \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_panel(const gpunn__panel *t)                                                     \
-    {                                                                                                                           \
-        if (t->columns > 2 * LANES)                                                                                             \
-            gpunn__##isa##_rows(t, R3, 3);                                                                                      \
-        else if (t->columns > LANES)                                                                                            \
-            gpunn__##isa##_rows(t, R2, 2);                                                                                      \
-        else                                                                                                                    \
-            gpunn__##isa##_rows(t, R1, 1);                                                                                      \
-    }                                                                                                                           \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int M, const int N, const float *a,              \
-                                                      int64_t a_row, const float *b, int64_t b_row, const int count)            \
-    {                                                                                                                           \
-        gpunn__##isa x[4], y;                                                                                                   \
-        GPUNN__UNROLL                                                                                                           \
-        for (int i = 0; i < M; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                                           \
-        GPUNN__UNROLL                                                                                                           \
-        for (int j = 0; j < N; j++) {                                                                                           \
-            y = gpunn__##isa##_load(b + j * b_row, count);                                                                      \
-            GPUNN__UNROLL                                                                                                       \
-            for (int i = 0; i < M; i++) sum[i * N + j] = gpunn__##isa##_fma(x[i], y, sum[i * N + j]);                           \
-        }                                                                                                                       \
-    }                                                                                                                           \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int M, const int N, int64_t k, const float *a, int64_t a_row,            \
-                                                 const float *b, int64_t b_row, float *c, int64_t c_row, bool add)              \
-    {                                                                                                                           \
-        gpunn__##isa sum[16];                                                                                                   \
-        GPUNN__UNROLL                                                                                                           \
-        for (int e = 0; e < M * N; e++) sum[e] = gpunn__##isa##_set(0);                                                         \
-        for (; k >= LANES; k -= LANES, a += LANES, b += LANES) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, LANES);   \
-        if (k > 0) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, (int)k);                                              \
-        GPUNN__UNROLL                                                                                                           \
-        for (int e = 0; e < M * N; e += 4) {                                                                                    \
-            gpunn__quad q[4];                                                                                                   \
-            GPUNN__UNROLL                                                                                                       \
-            for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < M * N ? e + i : e]);                             \
-            gpunn__transpose4(q);                                                                                               \
-            q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                                               \
-            GPUNN__UNROLL                                                                                                       \
-            for (int i = 0; i < 4; i++) {                                                                                       \
-                if (e + i >= M * N) break;                                                                                      \
-                float *d = c + (e + i) / N * c_row + (e + i) % N;                                                               \
-                *d = add ? *d + q[0][i] : q[0][i];                                                                              \
-            }                                                                                                                   \
-        }                                                                                                                       \
-    }                                                                                                                           \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,             \
-                                                    const float *b, int64_t b_row, float *c, int64_t c_row, bool add)           \
-    {                                                                                                                           \
-        int64_t j = 0;                                                                                                          \
-        for (; j + 4 <= n; j += 4) {                                                                                            \
-            int64_t i = 0;                                                                                                      \
-            for (; i + 4 <= m; i += 4)                                                                                          \
-                gpunn__##isa##_dot(4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
-            for (; i < m; i++)                                                                                                  \
-                gpunn__##isa##_dot(1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
-        }                                                                                                                       \
-        for (; j < n; j++) {                                                                                                    \
-            int64_t i = 0;                                                                                                      \
-            for (; i + 4 <= m; i += 4)                                                                                          \
-                gpunn__##isa##_dot(4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
-            for (; i < m; i++)                                                                                                  \
-                gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
-        }                                                                                                                       \
+#define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                \
+    TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R,           \
+                                                  const int V)                                              \
+    {                                                                                                       \
+        const int    tail = (int)t->columns - (V - 1) * LANES;                                              \
+        gpunn__##isa sum[8][3], b[3];                                                                       \
+        for (int v = 0; v < V; v++) b[v] = gpunn__##isa##_set(0);                                           \
+        if (t->shift_col) {                                                                                 \
+            GPUNN__UNROLL                                                                                   \
+            for (int v = 0; v < V - 1; v++)                                                                 \
+                b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);                          \
+            b[V - 1] = gpunn__##isa##_load(t->shift_col + (V - 1) * LANES, tail);                           \
+        }                                                                                                   \
+        GPUNN__UNROLL                                                                                       \
+        for (int i = 0; i < R; i++) {                                                                       \
+            GPUNN__UNROLL                                                                                   \
+            for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                   \
+        }                                                                                                   \
+        if (t->shift_row) {                                                                                 \
+            GPUNN__UNROLL                                                                                   \
+            for (int i = 0; i < R; i++) {                                                                   \
+                GPUNN__UNROLL                                                                               \
+                for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);          \
+            }                                                                                               \
+        }                                                                                                   \
+        float *c = t->c + i0 * t->c_row;                                                                    \
+        if (t->k >= 64) {                                                                                   \
+            GPUNN__UNROLL                                                                                   \
+            for (int i = 0; i < R; i++) {                                                                   \
+                GPUNN__UNROLL                                                                               \
+                for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * LANES, 1);            \
+            }                                                                                               \
+        }                                                                                                   \
+        const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                 \
+        const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row,                     \
+                              t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};                                       \
+        const float  *bp = t->b;                                                                            \
+        const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */ \
+        const int64_t line = t->ahead ? 16 : 0;                                                             \
+        for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {                                              \
+            __builtin_prefetch(ahead, 0, 2);                                                                \
+            GPUNN__UNROLL                                                                                   \
+            for (int u = 0; u < 2; u++) {                                                                   \
+                if (u == 1 && p == 1) break;                                                                \
+                GPUNN__UNROLL                                                                               \
+                for (int v = 0; v < V; v++) {                                                               \
+                    b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                                \
+                    GPUNN__HOLD(b[v]);                                                                      \
+                }                                                                                           \
+                GPUNN__UNROLL                                                                               \
+                for (int i = 0; i < R; i++) {                                                               \
+                    gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                           \
+                    GPUNN__UNROLL                                                                           \
+                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);         \
+                }                                                                                           \
+                GPUNN__UNROLL                                                                               \
+                for (int i = 0; i < 3; i++) a[i] += a_col;                                                  \
+                bp += b_row;                                                                                \
+            }                                                                                               \
+        }                                                                                                   \
+        GPUNN__UNROLL                                                                                       \
+        for (int i = 0; i < R; i++, c += t->c_row) {                                                        \
+            if (t->add) {                                                                                   \
+                GPUNN__UNROLL                                                                               \
+                for (int v = 0; v < V - 1; v++)                                                             \
+                    sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);                           \
+                sum[i][V - 1] += gpunn__##isa##_load(c + (V - 1) * LANES, tail);                            \
+            }                                                                                               \
+            if (t->relu) {                                                                                  \
+                GPUNN__UNROLL                                                                               \
+                for (int v = 0; v < V; v++) /* 0 where x <= 0, so NaN stays */                              \
+                    sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] &                             \
+                                               ~(gpunn__##isa##_bits)(sum[i][v] <= 0));                     \
+            }                                                                                               \
+            GPUNN__UNROLL                                                                                   \
+            for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];          \
+            gpunn__##isa##_store(c + (V - 1) * LANES, tail, sum[i][V - 1]);                                 \
+        }                                                                                                   \
+    }                                                                                                       \
+    TARGET GPUNN__INLINE void gpunn__##isa##_rows(const gpunn__panel *t, const int R, const int V)          \
+    {                                                                                                       \
+        int64_t i = 0;                                                                                      \
+        for (; i + R <= t->rows; i += R) gpunn__##isa##_tile(t, i, R, V);                                   \
+        if (R > 4 && i + 4 <= t->rows) {                                                                    \
+            gpunn__##isa##_tile(t, i, 4, V);                                                                \
+            i += 4;                                                                                         \
+        }                                                                                                   \
+        if (i + 2 <= t->rows) {                                                                             \
+            gpunn__##isa##_tile(t, i, 2, V);                                                                \
+            i += 2;                                                                                         \
+        }                                                                                                   \
+        if (i < t->rows) gpunn__##isa##_tile(t, i, 1, V);                                                   \
+    }                                                                                                       \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_panel(const gpunn__panel *t)                                 \
+    {                                                                                                       \
+        if (t->columns > 2 * LANES)                                                                         \
+            gpunn__##isa##_rows(t, R3, 3);                                                                  \
+        else if (t->columns > LANES)                                                                        \
+            gpunn__##isa##_rows(t, R2, 2);                                                                  \
+        else                                                                                                \
+            gpunn__##isa##_rows(t, R1, 1);                                                                  \
+    }                                                                                                       \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int M, const int N,          \
+                                                      const float *a, int64_t a_row, const float *b,        \
+                                                      int64_t b_row, const int count)                       \
+    {                                                                                                       \
+        gpunn__##isa x[4], y;                                                                               \
+        GPUNN__UNROLL                                                                                       \
+        for (int i = 0; i < M; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                       \
+        GPUNN__UNROLL                                                                                       \
+        for (int j = 0; j < N; j++) {                                                                       \
+            y = gpunn__##isa##_load(b + j * b_row, count);                                                  \
+            GPUNN__UNROLL                                                                                   \
+            for (int i = 0; i < M; i++) sum[i * N + j] = gpunn__##isa##_fma(x[i], y, sum[i * N + j]);       \
+        }                                                                                                   \
+    }                                                                                                       \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int M, const int N, int64_t k, const float *a,       \
+                                                 int64_t a_row, const float *b, int64_t b_row, float *c,    \
+                                                 int64_t c_row, bool add)                                   \
+    {                                                                                                       \
+        gpunn__##isa sum[16];                                                                               \
+        GPUNN__UNROLL                                                                                       \
+        for (int e = 0; e < M * N; e++) sum[e] = gpunn__##isa##_set(0);                                     \
+        for (; k >= LANES; k -= LANES, a += LANES, b += LANES)                                              \
+            gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, LANES);                                  \
+        if (k > 0) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, (int)k);                          \
+        GPUNN__UNROLL                                                                                       \
+        for (int e = 0; e < M * N; e += 4) {                                                                \
+            gpunn__quad q[4];                                                                               \
+            GPUNN__UNROLL                                                                                   \
+            for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < M * N ? e + i : e]);         \
+            gpunn__transpose4(q);                                                                           \
+            q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                           \
+            GPUNN__UNROLL                                                                                   \
+            for (int i = 0; i < 4; i++) {                                                                   \
+                if (e + i >= M * N) break;                                                                  \
+                float *d = c + (e + i) / N * c_row + (e + i) % N;                                           \
+                *d = add ? *d + q[0][i] : q[0][i];                                                          \
+            }                                                                                               \
+        }                                                                                                   \
+    }                                                                                                       \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a,        \
+                                                    int64_t a_row, const float *b, int64_t b_row, float *c, \
+                                                    int64_t c_row, bool add)                                \
+    {                                                                                                       \
+        int64_t j = 0;                                                                                      \
+        for (; j + 4 <= n; j += 4) {                                                                        \
+            int64_t i = 0;                                                                                  \
+            for (; i + 4 <= m; i += 4)                                                                      \
+                gpunn__##isa##_dot(4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j,  \
+                                   c_row, add);                                                             \
+            for (; i < m; i++)                                                                              \
+                gpunn__##isa##_dot(1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j,  \
+                                   c_row, add);                                                             \
+        }                                                                                                   \
+        for (; j < n; j++) {                                                                                \
+            int64_t i = 0;                                                                                  \
+            for (; i + 4 <= m; i += 4)                                                                      \
+                gpunn__##isa##_dot(4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j,  \
+                                   c_row, add);                                                             \
+            for (; i < m; i++)                                                                              \
+                gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j,  \
+                                   c_row, add);                                                             \
+        }                                                                                                   \
     }
 
 /* Packing and widening of the operands. */
-#define GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                                                    \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, \
-                                                    float *packed)                                                               \
-    {                                                                                                                            \
-        for (; rows > 0; rows--, b += b_row, packed += width) {                                                                  \
-            int64_t j = 0;                                                                                                       \
-            for (; j + LANES <= columns; j += LANES)                                                                             \
-                *(gpunn__##isa##_memory *)(packed + j) = *(const gpunn__##isa##_memory *)(b + j);                                \
-            for (; j < width; j += LANES)                                                                                        \
-                *(gpunn__##isa##_memory *)(packed + j) = gpunn__##isa##_load(b + j, j < columns ? (int)(columns - j) : 0);       \
-        }                                                                                                                        \
-    }                                                                                                                            \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy_transposed(const float *b, int64_t b_col, int64_t rows, int64_t columns,     \
-                                                               int64_t width, float *packed)                                     \
-    {                                                                                                                            \
-        int64_t j = 0;                                                                                                           \
-        for (; j + LANES <= columns; j += LANES) { /* four k, LANES columns */                                                   \
-            int64_t x = 0;                                                                                                       \
-            for (; x + 4 <= rows; x += 4) {                                                                                      \
-                gpunn__##isa v[4];                                                                                               \
-                GPUNN__UNROLL                                                                                                    \
-                for (int i = 0; i < 4; i++) v[i] = gpunn__##isa##_gather(b + (j + i) * b_col + x, 4 * b_col);                    \
-                gpunn__##isa##_transpose(v);                                                                                     \
-                GPUNN__UNROLL                                                                                                    \
-                for (int i = 0; i < 4; i++) *(gpunn__##isa##_memory *)(packed + (x + i) * width + j) = v[i];                     \
-            }                                                                                                                    \
-            for (; x < rows; x++)                                                                                                \
-                for (int i = 0; i < LANES; i++) packed[x * width + j + i] = b[(j + i) * b_col + x];                              \
-        }                                                                                                                        \
-        for (packed += j; j < width; j += 4, packed += 4) { /* squares of 4 x 4 */                                               \
-            const int    count = columns - j < 4 ? (int)(columns - j) : 4;                                                       \
-            const float *from[4];                                                                                                \
-            GPUNN__UNROLL                                                                                                        \
-            for (int i = 0; i < 4; i++) from[i] = b + (i < count ? j + i : 0) * b_col;                                           \
-            gpunn__quad q[4];                                                                                                    \
-            int64_t     x = 0;                                                                                                   \
-            for (; count > 0 && x + 4 <= rows; x += 4) {                                                                         \
-                GPUNN__UNROLL                                                                                                    \
-                for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from[i] + x);                                   \
-                gpunn__transpose4(q);                                                                                            \
-                GPUNN__UNROLL                                                                                                    \
-                for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(packed + (x + i) * width) = q[i];                            \
-            }                                                                                                                    \
-            for (; x < rows; x++) {                                                                                              \
-                GPUNN__UNROLL                                                                                                    \
-                for (int i = 0; i < 4; i++) packed[x * width + i] = i < count ? from[i][x] : 0;                                  \
-            }                                                                                                                    \
-        }                                                                                                                        \
-    }                                                                                                                            \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)              \
-    {                                                                                                                            \
-        const int64_t whole = dtype == GPUNN_F16 ? count / LANES * LANES : 0;                                                    \
-        for (int64_t i = 0; i < whole; i += LANES)                                                                               \
-            *(gpunn__##isa##_memory *)(to + i) = gpunn__##isa##_half((const char *)from + 2 * i);                                \
-        gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);                                   \
+#define GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                                \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows,             \
+                                                    int64_t columns, int64_t width, float *packed)           \
+    {                                                                                                        \
+        for (; rows > 0; rows--, b += b_row, packed += width) {                                              \
+            int64_t j = 0;                                                                                   \
+            for (; j + LANES <= columns; j += LANES)                                                         \
+                *(gpunn__##isa##_memory *)(packed + j) = *(const gpunn__##isa##_memory *)(b + j);            \
+            for (; j < width; j += LANES)                                                                    \
+                *(gpunn__##isa##_memory *)(packed + j) = gpunn__##isa##_load(                                \
+                    b + j, j < columns ? (int)(columns - j) : 0);                                            \
+        }                                                                                                    \
+    }                                                                                                        \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy_transposed(                                              \
+        const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed)          \
+    {                                                                                                        \
+        int64_t j = 0;                                                                                       \
+        for (; j + LANES <= columns; j += LANES) { /* four k, LANES columns */                               \
+            int64_t x = 0;                                                                                   \
+            for (; x + 4 <= rows; x += 4) {                                                                  \
+                gpunn__##isa v[4];                                                                           \
+                GPUNN__UNROLL                                                                                \
+                for (int i = 0; i < 4; i++)                                                                  \
+                    v[i] = gpunn__##isa##_gather(b + (j + i) * b_col + x, 4 * b_col);                        \
+                gpunn__##isa##_transpose(v);                                                                 \
+                GPUNN__UNROLL                                                                                \
+                for (int i = 0; i < 4; i++) *(gpunn__##isa##_memory *)(packed + (x + i) * width + j) = v[i]; \
+            }                                                                                                \
+            for (; x < rows; x++)                                                                            \
+                for (int i = 0; i < LANES; i++) packed[x * width + j + i] = b[(j + i) * b_col + x];          \
+        }                                                                                                    \
+        for (packed += j; j < width; j += 4, packed += 4) { /* squares of 4 x 4 */                           \
+            const int    count = columns - j < 4 ? (int)(columns - j) : 4;                                   \
+            const float *from[4];                                                                            \
+            GPUNN__UNROLL                                                                                    \
+            for (int i = 0; i < 4; i++) from[i] = b + (i < count ? j + i : 0) * b_col;                       \
+            gpunn__quad q[4];                                                                                \
+            int64_t     x = 0;                                                                               \
+            for (; count > 0 && x + 4 <= rows; x += 4) {                                                     \
+                GPUNN__UNROLL                                                                                \
+                for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from[i] + x);               \
+                gpunn__transpose4(q);                                                                        \
+                GPUNN__UNROLL                                                                                \
+                for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(packed + (x + i) * width) = q[i];        \
+            }                                                                                                \
+            for (; x < rows; x++) {                                                                          \
+                GPUNN__UNROLL                                                                                \
+                for (int i = 0; i < 4; i++) packed[x * width + i] = i < count ? from[i][x] : 0;              \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_widen(gpunn_dtype dtype, const void *from, int64_t count,     \
+                                                     float *to)                                              \
+    {                                                                                                        \
+        const int64_t whole = dtype == GPUNN_F16 ? count / LANES * LANES : 0;                                \
+        for (int64_t i = 0; i < whole; i += LANES)                                                           \
+            *(gpunn__##isa##_memory *)(to + i) = gpunn__##isa##_half((const char *)from + 2 * i);            \
+        gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);               \
     }
 
 #define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1, DEPTH, NEAR, ROWS)           \
@@ -255,9 +271,11 @@ GPUNN__VECTOR_FOLD(b16, GPUNN__AVX512_BF16, 16)
 GPUNN__GEMM_PRODUCTS(b16, GPUNN__AVX512_BF16, 16, 8, 8, 8)
 GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16_bits gpunn__b16_of(const float *p)
 {
-    return (gpunn__b16_bits)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)_mm512_cvtneps_pbh((__m512)gpunn__v16_load(p, 16)));
+    return (gpunn__b16_bits)_mm512_maskz_cvtepu16_epi32(
+        0xffff, (__m256i)_mm512_cvtneps_pbh((__m512)gpunn__v16_load(p, 16)));
 }
-GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_pair(const float *rows, int64_t count, int64_t width, float *words)
+GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_pair(const float *rows, int64_t count, int64_t width,
+                                                        float *words)
 {
     for (int64_t x = 0; x < count; x += 2, rows += 2 * width, words += width)
         for (int64_t y = 0; y < width; y += 16) {
@@ -269,8 +287,11 @@ GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_pair(const float *rows, int64
 GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_line(const float *from, int64_t count, float *words)
 {
     for (; count > 0; count -= 32, from += 32, words += 16) {
-        const int      low = count < 16 ? (int)count : 16, high = count < 16 ? 0 : count < 32 ? (int)count - 16 : 16;
-        const __m512bh word = _mm512_cvtne2ps_pbh((__m512)gpunn__v16_load(from + 16, high), (__m512)gpunn__v16_load(from, low));
+        const int      low = count < 16 ? (int)count : 16, high = count < 16   ? 0
+                                                                  : count < 32 ? (int)count - 16
+                                                                               : 16;
+        const __m512bh word = _mm512_cvtne2ps_pbh((__m512)gpunn__v16_load(from + 16, high),
+                                                  (__m512)gpunn__v16_load(from, low));
         gpunn__v16_store(words, (low + high + 1) / 2, (gpunn__v16)word);
     }
 }
@@ -278,11 +299,12 @@ GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_line(const float *from, int64
 #ifdef GPUNN__AMX
 /* R tiles of A, one below the other, times V tiles of B, side by side. A tile of A is 16 rows of 16 words; a
  * tile of B is 16 rows of words by 16 columns. The sums go to sums [R * 16][48]. */
-GPUNN__AMX GPUNN__INLINE void gpunn__amx_tiles(const gpunn__panel *t, const float *a, int R, int V, const float *ahead, int lines,
-                                               float *sums)
+GPUNN__AMX GPUNN__INLINE void gpunn__amx_tiles(const gpunn__panel *t, const float *a, int R, int V,
+                                               const float *ahead, int lines, float *sums)
 {
-    const int64_t a_bytes = t->a_row * (int64_t)sizeof *a, b_bytes = t->b_row * (int64_t)sizeof *a, bytes = 48 * sizeof *sums;
-    const float  *below = a + 16 * t->a_row, *b = t->b;
+    const int64_t a_bytes = t->a_row * (int64_t)sizeof *a, b_bytes = t->b_row * (int64_t)sizeof *a,
+                  bytes = 48 * sizeof *sums;
+    const float *below = a + 16 * t->a_row, *b = t->b;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -327,7 +349,8 @@ GPUNN__AMX GPUNN__INLINE void gpunn__amx_tiles(const gpunn__panel *t, const floa
 }
 
 /* Adds initial values and previous contents to the sums, applies relu and stores them to C, from row i on. */
-GPUNN__AMX GPUNN__INLINE void gpunn__amx_finish(const gpunn__panel *t, int64_t i, int64_t rows, const float *sums)
+GPUNN__AMX GPUNN__INLINE void gpunn__amx_finish(const gpunn__panel *t, int64_t i, int64_t rows,
+                                                const float *sums)
 {
     for (int64_t x = 0; x < rows; x++, sums += 48)
         for (int64_t j = 0; j < t->columns; j += 16) {
@@ -356,7 +379,8 @@ GPUNN__AMX GPUNN__NOINLINE void gpunn__amx_panel(const gpunn__panel *t)
               lines = t->ahead ? (48 + passes - 1) / passes : 0; /* of the 48 lines in one step of a panel */
     const float *ahead = t->ahead ? t->ahead : t->b;
     for (int64_t i = 0; i < t->rows; i += 32, ahead += lines * t->k) {
-        gpunn__amx_tiles(t, t->a + i * t->a_row, t->rows - i > 16 ? 2 : 1, (int)((t->columns + 15) / 16), ahead, lines, sums);
+        gpunn__amx_tiles(t, t->a + i * t->a_row, t->rows - i > 16 ? 2 : 1, (int)((t->columns + 15) / 16),
+                         ahead, lines, sums);
         gpunn__amx_finish(t, i, t->rows - i < 32 ? t->rows - i : 32, sums);
     }
     _tile_release();
@@ -380,7 +404,8 @@ GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8, 256, 2048, 32)
 GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
 #if defined(GPUNN__LEVELS)
-    static const gpunn__gemm_kernels *const level[] = {NULL, &gpunn__v4_kernels, &gpunn__v8_kernels, &gpunn__v16_kernels};
+    static const gpunn__gemm_kernels *const level[] = {NULL, &gpunn__v4_kernels, &gpunn__v8_kernels,
+                                                       &gpunn__v16_kernels};
     return level[gpunn__level()];
 #elif defined(GPUNN__AVX512)
     return &gpunn__v16_kernels;
@@ -404,7 +429,8 @@ static void gpunn__plain_panel(const gpunn__panel *t)
     for (int64_t i = 0; i < t->rows; i++) {
         float        sum[3 * GPUNN__PLAIN_LANES];
         const float *a = t->a + i * t->a_row, *b = t->b, start = t->shift_row ? t->shift_row[i] : 0;
-        for (int64_t j = 0; j < width; j++) sum[j] = t->shift_col && j < t->columns ? start + t->shift_col[j] : start;
+        for (int64_t j = 0; j < width; j++)
+            sum[j] = t->shift_col && j < t->columns ? start + t->shift_col[j] : start;
         for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
             for (int64_t j = 0; j < width; j++) sum[j] += *a * b[j];
         float *c = t->c + i * t->c_row;
@@ -414,27 +440,30 @@ static void gpunn__plain_panel(const gpunn__panel *t)
         }
     }
 }
-static void gpunn__plain_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed)
+static void gpunn__plain_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width,
+                              float *packed)
 {
     for (; rows > 0; rows--, b += b_row, packed += width) {
         memcpy(packed, b, (size_t)columns * sizeof *b);
         for (int64_t j = columns; j < width; j++) packed[j] = 0;
     }
 }
-static void gpunn__plain_relayout(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed)
+static void gpunn__plain_relayout(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width,
+                                  float *packed)
 {
     for (int64_t j = 0; j < width; j++)
         for (int64_t x = 0; x < rows; x++) packed[x * width + j] = j < columns ? b[x + j * b_col] : 0;
 }
-static void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
-                              float *c, int64_t c_row, bool add)
+static void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
+                              int64_t b_row, float *c, int64_t c_row, bool add)
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             float   sum[GPUNN__PLAIN_LANES] = {0};
             int64_t p = 0;
             for (; p + GPUNN__PLAIN_LANES <= k; p += GPUNN__PLAIN_LANES)
-                for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++) sum[l] += a[i * a_row + p + l] * b[j * b_row + p + l];
+                for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++)
+                    sum[l] += a[i * a_row + p + l] * b[j * b_row + p + l];
             for (; p < k; p++) sum[0] += a[i * a_row + p] * b[j * b_row + p];
             for (int64_t l = 1; l < GPUNN__PLAIN_LANES; l++) sum[0] += sum[l];
             c[i * c_row + j] = add ? c[i * c_row + j] + sum[0] : sum[0];
@@ -446,9 +475,16 @@ static void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t coun
 }
 GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
-    static const gpunn__gemm_kernels plain = {
-        "plain C",         GPUNN__PLAIN_LANES, 256, 2048, 32, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_relayout,
-        gpunn__plain_dots, gpunn__plain_widen};
+    static const gpunn__gemm_kernels plain = {"plain C",
+                                              GPUNN__PLAIN_LANES,
+                                              256,
+                                              2048,
+                                              32,
+                                              gpunn__plain_panel,
+                                              gpunn__plain_copy,
+                                              gpunn__plain_relayout,
+                                              gpunn__plain_dots,
+                                              gpunn__plain_widen};
     return &plain;
 }
 /* Unknown in plain C. */
@@ -461,11 +497,13 @@ GPUNN__INTERNAL int gpunn__widest_vector(void)
 GPUNN__INTERNAL const gpunn__word_kernels *gpunn__words(void)
 {
 #ifdef GPUNN__AMX
-    static const gpunn__word_kernels tiles = {16, 256, gpunn__amx_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
+    static const gpunn__word_kernels tiles = {
+        16, 256, gpunn__amx_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
     if (gpunn__has_bf16() == GPUNN__BF16_TILES) return &tiles;
 #endif
 #ifdef GPUNN__AVX512
-    static const gpunn__word_kernels vectors = {1, 64, gpunn__b16_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
+    static const gpunn__word_kernels vectors = {
+        1, 64, gpunn__b16_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
     return &vectors;
 #else
     return NULL;
@@ -491,8 +529,8 @@ GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int6
  * the vectors and reads A in place. */
 GPUNN__INLINE bool gpunn__gemm_has_few_columns(const gpunn__gemm *g)
 {
-    return g->b && !g->b_dtype && !g->bf16 && g->a_row == 1 && g->n <= 4 && g->m >= 16 && !g->scale_row && !g->shift_row &&
-           !g->scale_col && !g->shift_col && !g->residual && !g->relu;
+    return g->b && !g->b_dtype && !g->bf16 && g->a_row == 1 && g->n <= 4 && g->m >= 16 && !g->scale_row &&
+           !g->shift_row && !g->scale_col && !g->shift_col && !g->residual && !g->relu;
 }
 
 /* The transposed product, into c [n, m]. */
@@ -518,15 +556,16 @@ GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 }
 
 /* Packs columns of a panel of B in 16-bit storage, widening some rows at a time. */
-static void gpunn__gemm_pack_half(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
-                                  int64_t jc, float *packed)
+static void gpunn__gemm_pack_half(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p,
+                                  int64_t pc, int64_t j, int64_t jc, float *packed)
 {
     enum { ROWS = 64, COLUMNS = 48 };
     float         wide[COLUMNS * ROWS];
     const int64_t width = gpunn__round_up(jc, kernels->lanes);
     for (int64_t x = 0; x < pc; x += ROWS) {
         const int64_t rows = pc - x < ROWS ? pc - x : (int64_t)ROWS;
-        for (int64_t y = 0; y < jc; y++) kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
+        for (int64_t y = 0; y < jc; y++)
+            kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
         kernels->copy_transposed(wide, ROWS, rows, jc, width, packed + x * width);
     }
 }
@@ -537,27 +576,29 @@ GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
 }
-static void gpunn__gemm_half_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
-                                  int64_t j1, float *wide)
+static void gpunn__gemm_half_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
+                                  int64_t i1, int64_t j0, int64_t j1, float *wide)
 {
     const int64_t words = g->k / 2;
     if (gpunn__gemm_b_is_words(g) && i1 - i0 <= 2 * GPUNN__WIDENED) {
-        for (int64_t i = i0; i < i1; i++) gpunn__words()->line(g->a + i * g->a_row, g->k, wide + (i - i0) * words);
-        gpunn__words()->dots(i1 - i0, j1 - j0, words, wide, words, (const float *)gpunn__gemm_b_at(g, 0, j0), g->b_col / 2,
-                             g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+        for (int64_t i = i0; i < i1; i++)
+            gpunn__words()->line(g->a + i * g->a_row, g->k, wide + (i - i0) * words);
+        gpunn__words()->dots(i1 - i0, j1 - j0, words, wide, words, (const float *)gpunn__gemm_b_at(g, 0, j0),
+                             g->b_col / 2, g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
         return;
     }
     for (int64_t j = j0; j < j1; j += GPUNN__WIDENED) {
         const int64_t columns = j1 - j < GPUNN__WIDENED ? j1 - j : (int64_t)GPUNN__WIDENED;
-        for (int64_t y = 0; y < columns; y++) kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), g->k, wide + y * g->k);
-        kernels->dots(i1 - i0, columns, g->k, g->a + i0 * g->a_row, g->a_row, wide, g->k, g->c + i0 * g->c_row + j, g->c_row,
-                      g->accumulate);
+        for (int64_t y = 0; y < columns; y++)
+            kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), g->k, wide + y * g->k);
+        kernels->dots(i1 - i0, columns, g->k, g->a + i0 * g->a_row, g->a_row, wide, g->k,
+                      g->c + i0 * g->c_row + j, g->c_row, g->accumulate);
     }
 }
 
 /* Packs a panel of B as floats. scale: one factor per column; NULL: 1. */
-static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
-                                    int64_t jc, const float *scale, float *packed)
+static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p,
+                                    int64_t pc, int64_t j, int64_t jc, const float *scale, float *packed)
 {
     const int64_t width = gpunn__round_up(jc, kernels->lanes);
     const float  *b = g->pack_b ? NULL : (const float *)gpunn__gemm_b_at(g, p, j);
@@ -571,21 +612,24 @@ static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kern
         kernels->copy_transposed(b, g->b_col, pc, jc, width, packed);
     else
         for (int64_t x = 0; x < pc; x++)
-            for (int64_t y = 0; y < width; y++) packed[x * width + y] = y < jc ? b[x * g->b_row + y * g->b_col] : 0;
+            for (int64_t y = 0; y < width; y++)
+                packed[x * width + y] = y < jc ? b[x * g->b_row + y * g->b_col] : 0;
     for (int64_t x = 0; scale && x < pc; x++)
         for (int64_t y = 0; y < jc; y++) packed[x * width + y] *= scale[y];
 }
 
 /* Packs a panel of B, and copies a chunk of A, as words; some rows of floats at a time. */
 enum { GPUNN__PAIRED = 64, GPUNN__PAIRS = GPUNN__PAIRED / 2, GPUNN__WIDEST = 64 };
-GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
-                                            int64_t j, int64_t jc, const float *scale, float *packed)
+GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels,
+                                            int64_t p, int64_t pc, int64_t j, int64_t jc, const float *scale,
+                                            float *packed)
 {
     float         wide[GPUNN__PAIRED * GPUNN__WIDEST];
     const int64_t width = gpunn__round_up(jc, kernels->lanes), words = (pc + 1) / 2;
     memset(packed + words * width, 0, (size_t)((gpunn__gemm_steps(g, pc) - words) * width) * sizeof *packed);
     if (gpunn__gemm_b_is_words(g) && !scale) {
-        kernels->copy_transposed((const float *)gpunn__gemm_b_at(g, p, j), g->b_col / 2, pc / 2, jc, width, packed);
+        kernels->copy_transposed((const float *)gpunn__gemm_b_at(g, p, j), g->b_col / 2, pc / 2, jc, width,
+                                 packed);
         return;
     }
     for (int64_t x = 0; x < pc; x += GPUNN__PAIRED) {
@@ -597,8 +641,8 @@ GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__g
 
 /* Converts at most GPUNN__WIDEST columns of the chunk's A^T to words: [pair][row], or [row][pair] for
  * tiles. */
-static void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
-                                     int64_t rows, const gpunn__panel *t, float *to)
+static void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a,
+                                     int64_t k, int64_t rows, const gpunn__panel *t, float *to)
 {
     float wide[GPUNN__PAIRED * GPUNN__WIDEST], words[GPUNN__PAIRS * GPUNN__WIDEST];
     for (int64_t x = 0; x < k; x += GPUNN__PAIRED) {
@@ -611,11 +655,12 @@ static void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_ker
         gpunn__words()->pair(wide, count, GPUNN__WIDEST, words);
         kernels->copy_transposed(words, GPUNN__WIDEST, rows, (count + 1) / 2, GPUNN__PAIRS, wide);
         const int64_t pairs = t->k - x / 2 < GPUNN__PAIRS ? t->k - x / 2 : (int64_t)GPUNN__PAIRS;
-        for (int64_t i = 0; i < rows; i++) memcpy(to + i * t->a_row + x / 2, wide + i * GPUNN__PAIRS, (size_t)pairs * sizeof *to);
+        for (int64_t i = 0; i < rows; i++)
+            memcpy(to + i * t->a_row + x / 2, wide + i * GPUNN__PAIRS, (size_t)pairs * sizeof *to);
     }
 }
-GPUNN__NOINLINE void gpunn__gemm_copy_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
-                                            gpunn__panel *t, float *to)
+GPUNN__NOINLINE void gpunn__gemm_copy_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels,
+                                            const float *a, int64_t k, gpunn__panel *t, float *to)
 {
     const bool    lines = g->a_col == 1 || gpunn__words()->tile > 1;
     const int64_t words = (k + 1) / 2;
@@ -624,15 +669,16 @@ GPUNN__NOINLINE void gpunn__gemm_copy_words(const gpunn__gemm *g, const gpunn__g
     t->a_col = lines ? 1 : (int64_t)GPUNN__WIDEST;
     for (int64_t i = 0; g->a_col != 1 && i < t->rows; i += GPUNN__WIDEST)
         gpunn__gemm_copy_columns(g, kernels, a + i * g->a_row, k,
-                                 t->rows - i < GPUNN__WIDEST ? t->rows - i : (int64_t)GPUNN__WIDEST, t, to + i * t->a_row);
+                                 t->rows - i < GPUNN__WIDEST ? t->rows - i : (int64_t)GPUNN__WIDEST, t,
+                                 to + i * t->a_row);
     for (int64_t i = 0; g->a_col == 1 && i < t->rows; i++, to += t->k) {
         gpunn__words()->line(a + i * g->a_row, k, to);
         memset(to + words, 0, (size_t)(t->k - words) * sizeof *to);
     }
 }
 
-static void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
-                                   int64_t jc, const float *scale, float *packed)
+static void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p,
+                                   int64_t pc, int64_t j, int64_t jc, const float *scale, float *packed)
 {
     if (g->bf16)
         gpunn__gemm_pack_words(g, kernels, p, pc, j, jc, scale, packed);
@@ -643,13 +689,14 @@ static void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kerne
 GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
-    const int64_t              lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
-    const int64_t              depth = g->bf16 ? 2 * kernels->depth : kernels->depth;
+    const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
+    const int64_t depth = g->bf16 ? 2 * kernels->depth : kernels->depth;
     for (int64_t p = 0; p < g->k; p += depth) {
         const int64_t pc = g->k - p < depth ? g->k - p : depth, steps = gpunn__gemm_steps(g, pc);
         for (int64_t j = 0; j < g->n; j += width)
             gpunn__gemm_pack_panel(g, kernels, p, pc, j, g->n - j < width ? g->n - j : width,
-                                   g->scale_col ? g->scale_col + j : NULL, packed + gpunn__gemm_steps(g, p) * padded + steps * j);
+                                   g->scale_col ? g->scale_col + j : NULL,
+                                   packed + gpunn__gemm_steps(g, p) * padded + steps * j);
     }
 }
 
@@ -659,7 +706,7 @@ static void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int
 {
     for (int64_t i = i0; i < i1; i++) {
         float *GPUNN__RESTRICT c = g->c + i * g->c_row;
-        const float            scale = g->scale_row ? g->scale_row[i] : 1, shift = g->shift_row ? g->shift_row[i] : 0;
+        const float scale = g->scale_row ? g->scale_row[i] : 1, shift = g->shift_row ? g->shift_row[i] : 0;
         if (g->scale_row || g->shift_row)
             for (int64_t j = j0; j < j1; j++) c[j] = c[j] * scale + shift;
         if (g->scale_col)
@@ -673,15 +720,15 @@ static void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int
     }
 }
 
-GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
-                                       int64_t j0, int64_t j1, float *packed)
+GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
+                                       int64_t i1, int64_t j0, int64_t j1, float *packed)
 {
     if (gpunn__gemm_is_dots(g)) {
         if (g->b_dtype)
             gpunn__gemm_half_dots(g, kernels, i0, i1, j0, j1, packed);
         else
-            kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
-                          g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+            kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col,
+                          g->b_col, g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
         gpunn__gemm_finish(g, i0, i1, j0, j1);
         return;
     }
@@ -711,9 +758,11 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
                 t.a_row = g->a_row;
                 t.a_col = g->a_col;
                 if (g->bf16) {
-                    gpunn__gemm_copy_words(g, kernels, t.a, k, &t, packed + (g->packed_b ? 0 : g->panels) * width * t.k);
+                    gpunn__gemm_copy_words(g, kernels, t.a, k, &t,
+                                           packed + (g->packed_b ? 0 : g->panels) * width * t.k);
                 } else if (copy_a) {
-                    kernels->copy(t.a, g->a_col, t.k, t.rows, kernels->rows, packed + g->panels * width * t.k);
+                    kernels->copy(t.a, g->a_col, t.k, t.rows, kernels->rows,
+                                  packed + g->panels * width * t.k);
                     t.a = packed + g->panels * width * t.k;
                     t.a_col = kernels->rows;
                 }
@@ -734,7 +783,9 @@ GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_k
                         t.b_row = g->b_row;
                     } else {
                         t.b = packed + (j - left) * t.k;
-                        if (i == i0) gpunn__gemm_pack_panel(g, kernels, p, k, j, t.columns, NULL, packed + (j - left) * t.k);
+                        if (i == i0)
+                            gpunn__gemm_pack_panel(g, kernels, p, k, j, t.columns, NULL,
+                                                   packed + (j - left) * t.k);
                     }
                     if (g->bf16)
                         gpunn__words()->panel(&t);
@@ -784,7 +835,8 @@ static void gpunn__gemm_task(void *arg, int index, int threads)
     int64_t       best = INT64_MAX;
     for (int d = 1; d <= threads; d++) {
         if (threads % d) continue;
-        int64_t columns = ((g->n + grain - 1) / grain + d - 1) / d, rows = ((g->m + 7) / 8 + threads / d - 1) / (threads / d);
+        int64_t columns = ((g->n + grain - 1) / grain + d - 1) / d,
+                rows = ((g->m + 7) / 8 + threads / d - 1) / (threads / d);
         if (columns * (rows + 1) <= best) {
             best = columns * (rows + 1);
             across = d;
@@ -807,9 +859,11 @@ static bool gpunn__gemm_cblas(const gpunn__gemm *g)
     if (!g->b || g->b_dtype || g->bf16 || (ta && g->a_row != 1) || (tb && g->b_row != 1)) return false;
     if (lda < (ta ? g->m : g->k) || ldb < (tb ? g->k : g->n)) return false;
     if (g->m < 16 || g->n < 16 || g->k < 16 || g->m * g->n / 64 * g->k < 32768) return false;
-    if (g->m > limit || g->n > limit || g->k > limit || lda > limit || ldb > limit || g->c_row > limit) return false;
-    cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n, (int)g->k, 1,
-                g->a, (int)lda, g->b, (int)ldb, g->accumulate ? 1.0f : 0.0f, g->c, (int)g->c_row);
+    if (g->m > limit || g->n > limit || g->k > limit || lda > limit || ldb > limit || g->c_row > limit)
+        return false;
+    cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)g->m,
+                (int)g->n, (int)g->k, 1, g->a, (int)lda, g->b, (int)ldb, g->accumulate ? 1.0f : 0.0f, g->c,
+                (int)g->c_row);
     gpunn__gemm_finish(g, 0, g->m, 0, g->n);
     return true;
 }
@@ -864,10 +918,13 @@ GPUNN__INTERNAL const char *gpunn__gemm_name(void)
     return gpunn__gemm_choose()->name;
 }
 
-GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift)
+GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels,
+                                      float *scale, float *shift)
 {
-    const float *weight = (const float *)step->fused.scale.data, *offset = (const float *)step->fused.shift.data;
-    const float *mean = (const float *)step->fused.mean.data, *variance = (const float *)step->fused.variance.data;
+    const float *weight = (const float *)step->fused.scale.data,
+                *offset = (const float *)step->fused.shift.data;
+    const float *mean = (const float *)step->fused.mean.data,
+                *variance = (const float *)step->fused.variance.data;
     for (int64_t i = 0; i < channels; i++) {
         scale[i] = (weight ? weight[i] : 1) / sqrtf(variance[i] + step->fused.eps);
         shift[i] = (offset ? offset[i] : 0) + ((bias ? bias[i] : 0) - mean[i]) * scale[i];
@@ -888,8 +945,8 @@ static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_val
     const gpunn_attributes none = gpunn__no_attributes();
     bool                   accumulate = false;
     gpunn_step             step = gpunn__activation_step(op, x, y, gradient, &none, &accumulate);
-    return (op == GPUNN_OP_RELU ? gpunn__cpu_relu : gpunn__cpu_gelu_tanh)(cpu, &step,
-                                                                          step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    return (op == GPUNN_OP_RELU ? gpunn__cpu_relu : gpunn__cpu_gelu_tanh)(
+        cpu, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
 /* dX = dY W, dW = dY^T X, dbias = 1^T dY, for rows x [rows, in]. */
@@ -899,7 +956,8 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     const void *const x = step->in[0].data, *const weight = step->in[1].data, *const dy = step->grad_out.data;
     gpunn__gemm g[3];
-    g[0] = gpunn__gemm_make(rows, in, out, dy, false, weight, false, step->grad_in[0].data, step->accumulate[0]);
+    g[0] = gpunn__gemm_make(rows, in, out, dy, false, weight, false, step->grad_in[0].data,
+                            step->accumulate[0]);
     g[1] = gpunn__gemm_make(out, in, rows, dy, true, x, false, step->grad_in[1].data, step->accumulate[1]);
     g[2] = gpunn__gemm_make(1, out, rows, &one, false, dy, false, step->grad_in[2].data, step->accumulate[2]);
     g[2].a_col = 0;
@@ -962,7 +1020,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *ste
     g.residual = (const float *)step->fused.residual.data;
     g.relu = step->fused.relu;
     gpunn__gemm_run(&g, threads, (char *)workspace + 2 * head);
-    return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL) : GPUNN_OK;
+    return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL)
+                                 : GPUNN_OK;
 }
 
 /* Many products. For every index of the kept axes, C is the sum over the summed axes (along which c has
@@ -996,12 +1055,13 @@ static void gpunn__products_task(void *arg, int index, int threads)
     const gpunn__products *all = (const gpunn__products *)arg;
     int64_t                begin, end;
     gpunn__cpu_part(all->kept_count, 1, threads, index, &begin, &end);
-    for (int64_t i = begin; i < end; i++) gpunn__products_one(all, i, 1, all->workspace + (size_t)index * all->workspace_each);
+    for (int64_t i = begin; i < end; i++)
+        gpunn__products_one(all, i, 1, all->workspace + (size_t)index * all->workspace_each);
 }
 
 /* Finds the batch axes of C = A B among the leading axes of shape. */
-static void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a, const gpunn_value *b,
-                                 const gpunn_value *c)
+static void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a,
+                                 const gpunn_value *b, const gpunn_value *c)
 {
     const gpunn_value *const value[3] = {a, b, c};
     gpunn__axes_of(shape, 2, value, 3, &all->kept, &all->summed);
@@ -1014,7 +1074,8 @@ static void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape,
 static void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
 {
     const int64_t total = all->kept_count * all->sum_count;
-    const int threads = gpunn__cpu_threads_for(cpu, (double)all->g.m * (double)all->g.n / 8 * (double)all->g.k * (double)total);
+    const int     threads = gpunn__cpu_threads_for(cpu, (double)all->g.m * (double)all->g.n / 8 *
+                                                            (double)all->g.k * (double)total);
     all->workspace = (char *)step->workspace;
     all->g.bf16 = gpunn__gemm_rounds(&all->g, step, false);
     all->workspace_each = gpunn__gemm_workspace(&all->g, 1);

@@ -2,7 +2,7 @@
 #define GPUNN__CPU_GEMM_H
 #include "cpu/context.h"
 
-/* ==== >>cpu/gemm =================================================================================================== *
+/* ==== >>cpu/gemm ========================================================================================= *
  * Matrix products. C is cut into panels, each as wide as three vectors. A panel of B, at most `depth` rows
  * deep, is packed and stays in the cache while rows of A stream past it. A is read in place at any stride, by
  * broadcasts. Each element of C is summed in an order that depends only on the sizes, never on threads, tiles
@@ -16,7 +16,8 @@ typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; 
     gpunn_dtype  b_dtype;      /* GPUNN_F16, GPUNN_BF16: b has this type, and b_row is 1; otherwise F32 */
     /* Used instead of b. Writes rows p .. p + pc and columns j .. j + jc of B to packed[row * width +
      * column], and 0 in columns jc .. width. Several threads call it at the same time. */
-    void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width, float *packed);
+    void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width,
+                   float *packed);
     const void  *pack_user;
     const float *packed_b; /* used instead of b: the output of gpunn__gemm_pack_b */
     float       *c;
@@ -26,8 +27,10 @@ typedef struct gpunn__gemm { /* C[m, n] = A[m, k] B[k, n], or += if accumulate; 
      * (strides of C); relu. */
     const float *scale_row, *shift_row, *scale_col, *shift_col, *residual;
     bool         relu;
-    bool         bf16;   /* multiply BF16, accumulate in F32; A needs contiguous rows or columns. See gpunn__gemm_rounds */
-    int64_t      panels; /* panels of B that fit the scratch of gpunn__gemm_block; 0 means 1. gpunn__gemm_run sets it */
+    /* multiply BF16, accumulate in F32; A needs contiguous rows or columns. See gpunn__gemm_rounds */
+    bool bf16;
+    /* panels of B that fit the scratch of gpunn__gemm_block; 0 means 1. gpunn__gemm_run sets it */
+    int64_t panels;
 } gpunn__gemm;
 
 typedef struct gpunn__panel { /* one panel of C (at most 3 vectors wide) for one block of k */
@@ -40,7 +43,8 @@ typedef struct gpunn__panel { /* one panel of C (at most 3 vectors wide) for one
     int64_t      c_row;
     bool         add, relu;
     const float *shift_row, *shift_col; /* initial values of the sums; NULL: 0 */
-    const float *ahead;                 /* next panel of B, to prefetch from memory; NULL: already in the cache */
+    /* next panel of B, to prefetch from memory; NULL: already in the cache */
+    const float *ahead;
 } gpunn__panel;
 
 /* Rounds n up to a multiple of lanes, a power of two. */
@@ -53,11 +57,12 @@ GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
  * `pair` builds words from pairs of rows of `width` floats, `line` from one line of floats. An odd count is
  * padded with 0. */
 typedef struct gpunn__word_kernels {
-    int64_t tile; /* 1, or 16 with tiles: in scratch, words along k and rows of A are rounded up to a multiple */
+    /* 1, or 16 with tiles: in scratch, words along k and rows of A are rounded up to a multiple */
+    int64_t tile;
     int64_t rows; /* replaces `rows` of gpunn__gemm_kernels */
     void (*panel)(const gpunn__panel *t);
-    void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
-                 int64_t c_row, bool add);
+    void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
+                 int64_t b_row, float *c, int64_t c_row, bool add);
     void (*pair)(const float *rows, int64_t count, int64_t width, float *words);
     void (*line)(const float *from, int64_t count, float *words);
 } gpunn__word_kernels;
@@ -66,20 +71,24 @@ typedef struct gpunn__word_kernels {
 typedef struct gpunn__gemm_kernels {
     const char *name;
     int64_t     lanes;
-    int64_t     depth;  /* maximum rows of a packed panel: deeper panels read and write C fewer times */
-    int64_t     nearby; /* maximum total rows of the panels that stay in the cache while chunks of A stream past */
-    int64_t     rows;   /* rows of A in a chunk: the next panel is prefetched from memory while one chunk is computed */
+    int64_t     depth; /* maximum rows of a packed panel: deeper panels read and write C fewer times */
+    /* maximum total rows of the panels that stay in the cache while chunks of A stream past */
+    int64_t nearby;
+    /* rows of A in a chunk: the next panel is prefetched from memory while one chunk is computed */
+    int64_t rows;
     void (*panel)(const gpunn__panel *t);
     /* packed[row * width + column] = b[row * b_row + column], and 0 in columns `columns` .. width. width is a
      * multiple of lanes. */
     void (*copy)(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed);
     /* The same from b[row + column * b_col]. */
-    void (*copy_transposed)(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed);
+    void (*copy_transposed)(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width,
+                            float *packed);
     /* C (=, or += if add) A B^T. Rows of A[m, k] and B[n, k] are contiguous along k; a_row and b_row are
      * their strides. */
-    void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
-                 int64_t c_row, bool add);
-    void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* like gpunn__widen_floats */
+    void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
+                 int64_t b_row, float *c, int64_t c_row, bool add);
+    /* like gpunn__widen_floats */
+    void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to);
 } gpunn__gemm_kernels;
 
 /* The kernels for the widest vectors that this processor and GPUNN_VECTORS allow. */
@@ -137,8 +146,8 @@ GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
     if (g->b_dtype && gpunn__gemm_is_dots(g)) return GPUNN__WIDENED * g->k;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
-    const int64_t              depth = g->bf16 ? gpunn__gemm_steps(g, gpunn__gemm_deepest(g)) : gpunn__gemm_depth(g);
-    const int64_t              rows = panels * depth < kernels->nearby ? panels * depth : kernels->nearby;
+    const int64_t depth = g->bf16 ? gpunn__gemm_steps(g, gpunn__gemm_deepest(g)) : gpunn__gemm_depth(g);
+    const int64_t rows = panels * depth < kernels->nearby ? panels * depth : kernels->nearby;
     return rows * width + (panels > 1 || g->bf16 ? gpunn__gemm_rows(g) * depth : 0);
 }
 
@@ -147,7 +156,7 @@ GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
-    const int64_t              most = g->k > 0 ? kernels->nearby / gpunn__gemm_steps(g, gpunn__gemm_depth(g)) : 1;
+    const int64_t most = g->k > 0 ? kernels->nearby / gpunn__gemm_steps(g, gpunn__gemm_depth(g)) : 1;
     return panels < most ? panels : most;
 }
 
@@ -165,8 +174,8 @@ GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed);
 
 /* Computes rows i0 .. i1 and columns j0 .. j1 of the whole product in one thread. packed: gpunn__gemm_scratch
  * floats for g->panels. */
-GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
-                                       int64_t j0, int64_t j1, float *packed);
+GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0,
+                                       int64_t i1, int64_t j0, int64_t j1, float *packed);
 
 /* Computes the whole product. With threads = 1 everything runs in the calling thread, so a task of a thread
  * pool may call it. workspace: gpunn__gemm_workspace bytes. */
@@ -183,11 +192,12 @@ GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *
 
 /* Scale and shift per channel of a batch norm that is fused into a linear or convolution layer. bias is that
  * layer's, or NULL. */
-GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift);
+GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels,
+                                      float *scale, float *shift);
 
 /* C[m, n] = A[m, k] B[k, n], all contiguous; transpose_a: A is stored as [k, m]; transpose_b: B as [n, k]. */
-GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, const void *a, bool transpose_a, const void *b,
-                                           bool transpose_b, void *c, bool accumulate)
+GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, const void *a, bool transpose_a,
+                                           const void *b, bool transpose_b, void *c, bool accumulate)
 {
     gpunn__gemm g;
     memset(&g, 0, sizeof g);

@@ -1,9 +1,10 @@
 #include "cpu/indexing.h"
 #include "cpu/reduce.h"
 
-/* ---- embedding and gather: read elements at integer indices ----------------------------------------------------------- *
- * out[o][j][i] = x[o][index[o][j][i]][i]. The index of an embedding is [1][m][1] and applies to all i, the
- * columns of its weight. The index of slices is [m] and applies to all o and i. */
+/* ---- embedding and gather: read elements at integer indices --------------------------------------------- *
+ * out[o][j][i] = x[o][index[o][j][i]][i]. The
+ * index of an embedding is [1][m][1] and applies to all i, the columns of its weight. The index of slices is
+ * [m] and applies to all o and i. */
 
 /* Elements, or rows of an embedding. */
 GPUNN__INLINE int64_t gpunn__pick_count(const gpunn__pick *p)
@@ -13,9 +14,9 @@ GPUNN__INLINE int64_t gpunn__pick_count(const gpunn__pick *p)
 
 static void gpunn__pick_part(gpunn__pick *p, int64_t part)
 {
-    int64_t      count = gpunn__pick_count(p), begin = gpunn__least(part * p->part_size, count);
-    int64_t      end = gpunn__least(begin + p->part_size, count);
-    int64_t      inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
+    int64_t count = gpunn__pick_count(p), begin = gpunn__least(part * p->part_size, count);
+    int64_t end = gpunn__least(begin + p->part_size, count);
+    int64_t inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
     const bool   whole = !p->rows && p->dtype != GPUNN_F32;
     int64_t      first = line / p->m * p->n * inner; /* offset of a line of x */
     const float *from = p->from;
@@ -27,14 +28,17 @@ static void gpunn__pick_part(gpunn__pick *p, int64_t part)
             return;
         }
         if (p->rows) {
-            gpunn__widen_floats(p->dtype, (const char *)from + (size_t)(index * p->inner) * gpunn_dtype_size(p->dtype), p->inner,
-                                p->to + at * p->inner);
+            gpunn__widen_floats(p->dtype,
+                                (const char *)from + (size_t)(index * p->inner) * gpunn_dtype_size(p->dtype),
+                                p->inner, p->to + at * p->inner);
             continue;
         }
         if (whole)
-            gpunn__put_integer(p->to, p->dtype, at, gpunn__integer(from, p->dtype, first + index * inner + i));
+            gpunn__put_integer(p->to, p->dtype, at,
+                               gpunn__integer(from, p->dtype, first + index * inner + i));
         else
-            p->to[at] = p->add ? p->to[at] + from[first + index * inner + i] : from[first + index * inner + i];
+            p->to[at] = p->add ? p->to[at] + from[first + index * inner + i]
+                               : from[first + index * inner + i];
         if (++i < inner) continue;
         i = 0;
         if (++j < p->m) continue;
@@ -83,13 +87,15 @@ static void gpunn__pick_back_task(void *arg, int thread, int threads)
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pick *p, int64_t at)
 {
-    return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s %lld at position %lld is outside 0 .. %lld; check the %s",
-                           p->rows ? "token" : "index", (long long)gpunn__picked(p, at), (long long)at, (long long)(p->n - 1),
-                           p->rows ? "tokens" : "indices");
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                           "%s %lld at position %lld is outside 0 .. %lld; check the %s",
+                           p->rows ? "token" : "index", (long long)gpunn__picked(p, at), (long long)at,
+                           (long long)(p->n - 1), p->rows ? "tokens" : "indices");
 }
 
 /* table: the operand that is read from, 0 or 1; the other is the index. */
-static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p, int table)
+static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p,
+                                     int table)
 {
     p->index = &step->in[1 - table];
     if (action == GPUNN__BACKWARD) {
@@ -97,7 +103,8 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
         p->from = (const float *)step->grad_out.data;
         p->to = (float *)step->grad_in[table].data;
         p->add = step->accumulate[table];
-        gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count + (p->add ? 0 : step->in[table].count)), gpunn__pick_back_task, p);
+        gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count + (p->add ? 0 : step->in[table].count)),
+                       gpunn__pick_back_task, p);
         return GPUNN_OK;
     }
     p->from = (const float *)step->in[table].data;
@@ -148,7 +155,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *ste
     return gpunn__pick_run(cpu, step, action, &p, 0);
 }
 
-/* ---- scatter_add: the backward of gather, onto a copy of x ------------------------------------------------------------ */
+/* ---- scatter_add: the backward of gather, onto a copy of x --------------------------------------------- */
 
 static GPUNN__STATUS gpunn__scatter_check(gpunn__cpu *cpu, const gpunn__pick *p)
 {
@@ -166,7 +173,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step
     copy.input_count = 1;
     gpunn_status status = gpunn__cpu_expand(cpu, &copy, action);
     step->workspace_bytes = copy.workspace_bytes;
-    if (status != GPUNN_OK || action == GPUNN__PREPARE || (action == GPUNN__BACKWARD && !step->grad_in[2].data)) return status;
+    if (status != GPUNN_OK || action == GPUNN__PREPARE ||
+        (action == GPUNN__BACKWARD && !step->grad_in[2].data))
+        return status;
     gpunn__pick_along(&p, step);
     p.dtype = GPUNN_F32;
     p.part_size = (gpunn__pick_count(&p) + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
@@ -180,9 +189,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step
     return GPUNN_OK;
 }
 
-/* ---- scatter: the last index that names an element wins ------------------------------------------------------------------ *
- * For each line of x[outer][n][inner], last[k] is the number of the last index that names element k, or -1 if
- * none does. */
+/* ---- scatter: the last index that names an element wins ------------------------------------------------- *
+ * For each line of x[outer][n][inner],
+ * last[k] is the number of the last index that names element k, or -1 if none does. */
 
 typedef struct gpunn__scatter_job {
     gpunn_step  *step;
@@ -205,7 +214,8 @@ static void gpunn__scatter_line(const gpunn__scatter_job *job, const int64_t *la
     }
 }
 
-static void gpunn__scatter_line_back(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
+static void gpunn__scatter_line_back(const gpunn__scatter_job *job, const int64_t *last, int64_t x,
+                                     int64_t src)
 {
     gpunn_step   *step = job->step;
     const int64_t inner = job->line.inner;
@@ -232,8 +242,10 @@ static void gpunn__scatter_task(void *arg, int thread, int threads)
     for (; line < end; line++) {
         const int64_t o = line / inner, i = line - o * inner, src = o * job->m * inner + i;
         for (int64_t k = 0; k < n; k++) last[k] = -1;
-        for (int64_t j = 0; j < job->m; j++) last[gpunn__integer(index->data, index->dtype, src + j * inner)] = j;
-        (job->step->backward ? gpunn__scatter_line_back : gpunn__scatter_line)(job, last, o * n * inner + i, src);
+        for (int64_t j = 0; j < job->m; j++)
+            last[gpunn__integer(index->data, index->dtype, src + j * inner)] = j;
+        (job->step->backward ? gpunn__scatter_line_back : gpunn__scatter_line)(job, last, o * n * inner + i,
+                                                                               src);
     }
 }
 
@@ -258,7 +270,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter(gpunn__cpu *cpu, gpunn_step *st
     return status;
 }
 
-/* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- */
+/* ---- topk: x[outer][n][inner] -------------------------------------------------------------------------- */
 
 typedef struct gpunn__topk {
     gpunn__along along;
@@ -304,8 +316,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_ste
     int threads = gpunn__cpu_threads(cpu, 4 * step->in[0].count);
     if (action == GPUNN__PREPARE) {
         if (t.along.n > UINT32_MAX)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
-                                   (long long)t.along.n);
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                                   "topk over %lld elements; 2^32 - 1 are possible", (long long)t.along.n);
         step->workspace_bytes = (size_t)threads * (size_t)t.along.n * sizeof *t.codes;
         return GPUNN_OK;
     }
@@ -318,7 +330,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_ste
     return GPUNN_OK;
 }
 
-/* ---- sample: digit by digit of its key, the class at which the weights in falling order pass a sum ----------------------- */
+/* ---- sample: digit by digit of its key, the class at which the weights in falling order pass a sum ----- */
 
 typedef struct gpunn__nucleus {
     const float *logits, *draw;
@@ -334,13 +346,15 @@ typedef struct gpunn__nucleus_row {
 } gpunn__nucleus_row;
 
 /* The sums of weights of the keys that begin with the first digits of `key`, by their next digit. */
-static void gpunn__nucleus_sums(const gpunn__nucleus_row *r, int level, uint64_t key, uint64_t sums[GPUNN__NUCLEUS_DIGITS])
+static void gpunn__nucleus_sums(const gpunn__nucleus_row *r, int level, uint64_t key,
+                                uint64_t sums[GPUNN__NUCLEUS_DIGITS])
 {
     const int shift = 32 - 8 * level;
     memset(sums, 0, GPUNN__NUCLEUS_DIGITS * sizeof *sums);
     for (int64_t i = 0; i < r->n; i++) {
         const uint64_t own = gpunn__nucleus_key(r->logits[i]);
-        if (own >> shift == key) sums[own >> (shift - 8) & 0xFF] += gpunn__nucleus_weight((uint32_t)own, r->most, r->scale);
+        if (own >> shift == key)
+            sums[own >> (shift - 8) & 0xFF] += gpunn__nucleus_weight((uint32_t)own, r->most, r->scale);
     }
 }
 
@@ -371,12 +385,14 @@ static int64_t gpunn__nucleus_drawn(gpunn__nucleus_row *r, float draw, float top
     for (int digit = 0; digit < GPUNN__NUCLEUS_DIGITS; digit++) kept += r->first[digit];
     if (top_p < 1) {
         const uint64_t end = gpunn__nucleus_end(kept, top_p);
-        const uint32_t weight = gpunn__nucleus_weight(gpunn__nucleus_find(r, end, &before), r->most, r->scale);
+        const uint32_t weight = gpunn__nucleus_weight(gpunn__nucleus_find(r, end, &before), r->most,
+                                                      r->scale);
         kept = before + ((end - before) / weight + 1) * weight;
     }
     const uint64_t target = gpunn__nucleus_draw(kept, draw, r->most);
     const uint32_t key = gpunn__nucleus_find(r, target, &before);
-    uint64_t equals = (target - before) / gpunn__nucleus_weight(key, r->most, r->scale); /* before the class that is drawn */
+    /* before the class that is drawn */
+    uint64_t equals = (target - before) / gpunn__nucleus_weight(key, r->most, r->scale);
     int64_t  i = 0;
     while (gpunn__nucleus_key(r->logits[i]) != key || equals-- > 0) i++;
     return i;
@@ -407,12 +423,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sample(gpunn__cpu *cpu, gpunn_step *ste
     s.scale = gpunn__nucleus_scale(step->attr->temperature);
     s.top_p = step->attr->top_p;
     if (action == GPUNN__PREPARE && s.n > UINT32_MAX)
-        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "sample from %lld classes; 2^32 - 1 are possible", (long long)s.n);
-    if (action == GPUNN__FORWARD) gpunn_parallel(gpunn__cpu_threads(cpu, 16 * step->in[0].count), gpunn__nucleus_task, &s);
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "sample from %lld classes; 2^32 - 1 are possible",
+                               (long long)s.n);
+    if (action == GPUNN__FORWARD)
+        gpunn_parallel(gpunn__cpu_threads(cpu, 16 * step->in[0].count), gpunn__nucleus_task, &s);
     return GPUNN_OK;
 }
 
-/* ---- argmax over x[outer][n][inner]: the first maximum; NaN counts as largest ----------------------------------------- */
+/* ---- argmax over x[outer][n][inner]: the first maximum; NaN counts as largest -------------------------- */
 
 static void gpunn__argmax_task(void *arg, int thread, int threads)
 {
@@ -464,8 +482,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *ste
     gpunn__along_axis(&a, &step->in[0], step->attr->axis);
     if (action == GPUNN__PREPARE) {
         if (a.n > INT32_MAX)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "argmax over %lld elements; the CPU can do 2^31 - 1",
-                                   (long long)a.n);
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                                   "argmax over %lld elements; the CPU can do 2^31 - 1", (long long)a.n);
         return GPUNN_OK;
     }
     a.x = (const float *)step->in[0].data;

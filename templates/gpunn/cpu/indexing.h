@@ -2,18 +2,21 @@
 #define GPUNN__CPU_INDEXING_H
 #include "base/forward_declarations.h"
 
-/* ==== >>cpu/indexing =============================================================================================== *
+/* ==== >>cpu/indexing ===================================================================================== *
  * Ops that read elements at integer indices, and ops that return the indices of the largest elements. */
 enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
 typedef struct gpunn__pick {
     const gpunn_value *index;
     int64_t            outer, m, n, inner;
-    int64_t            padding;                           /* a row whose gradient stays unchanged; -1: none */
-    const float       *from;                              /* x, or the gradient of out */
-    gpunn_dtype        dtype;                             /* of x; rows of an embedding may be in 16-bit storage */
-    float             *to;                                /* out, or the gradient of x */
-    bool               rows, slices, add;                 /* rows: rows of an embedding; add: += instead of = */
-    int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* bad: first position out of range per part; -1: none */
+    int64_t            padding; /* a row whose gradient stays unchanged; -1: none */
+    const float       *from;    /* x, or the gradient of out */
+    /* of x; rows of an embedding may be in 16-bit storage */
+    gpunn_dtype dtype;
+    float      *to; /* out, or the gradient of x */
+    /* rows: rows of an embedding; add: += instead of = */
+    bool rows, slices, add;
+    /* bad: first position out of range per part; -1: none */
+    int64_t part_size, bad[GPUNN__PICK_PARTS];
 } gpunn__pick;
 
 /* The index at position `at`. */

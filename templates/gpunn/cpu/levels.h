@@ -2,7 +2,7 @@
 #define GPUNN__CPU_LEVELS_H
 #include "base/structs.h"
 
-/* ==== >>cpu/levels ================================================================================================= *
+/* ==== >>cpu/levels ======================================================================================= *
  * Which vector instructions are used. A build that enables AVX2 or AVX-512 (-march) contains code for that
  * level alone. Any other build for x86-64 contains each function at three levels: the architecture's
  * baseline, AVX2 and AVX-512. It selects one at run time; each thread checks the processor once. */
@@ -33,20 +33,22 @@
 #define GPUNN__LEVELS
 #endif
 #if defined(__AVX512F__) || defined(GPUNN__LEVELS)
-#define GPUNN__AVX512 \
-    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt" GPUNN__WHOLE), GPUNN__KERNEL))
+#define GPUNN__AVX512                                                                                  \
+    __attribute__((                                                                                    \
+        target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt" GPUNN__WHOLE), \
+        GPUNN__KERNEL))
 #endif
 #ifdef GPUNN__AVX512
-#define GPUNN__AVX512_BF16                                                                                                   \
-    __attribute__((target("avx512bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt" GPUNN__WHOLE), \
+#define GPUNN__AVX512_BF16                                                                              \
+    __attribute__((target("avx512bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt," \
+                          "popcnt" GPUNN__WHOLE),                                                       \
                    GPUNN__KERNEL))
 #endif
 #if defined(GPUNN__AVX512) && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 11)
-#define GPUNN__AMX                                                                                                               \
-    __attribute__((                                                                                                              \
-        target(                                                                                                                  \
-            "amx-bf16,amx-tile,avx512bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt" GPUNN__WHOLE), \
-        GPUNN__KERNEL))
+#define GPUNN__AMX                                                                                         \
+    __attribute__((target("amx-bf16,amx-tile,avx512bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c," \
+                          "bmi,bmi2,lzcnt,popcnt" GPUNN__WHOLE),                                           \
+                   GPUNN__KERNEL))
 #include <cpuid.h>
 #endif
 #if !defined(__AVX512F__)
@@ -69,7 +71,8 @@ static int gpunn__level_find(void)
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
         return GPUNN__LEVEL_SSE2;
     if (most && strcmp(most, "avx2") == 0) return GPUNN__LEVEL_AVX2;
-    return __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
+    return __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+                   __builtin_cpu_supports("avx512dq")
                ? GPUNN__LEVEL_AVX512
                : GPUNN__LEVEL_AVX2;
 }
@@ -111,7 +114,12 @@ GPUNN__INLINE int gpunn__level(void)
 #endif
 
 /* Instructions for BF16 products. They are detected at run time in any build. */
-typedef enum gpunn__bf16 { GPUNN__BF16_UNKNOWN, GPUNN__BF16_NONE, GPUNN__BF16_VECTORS, GPUNN__BF16_TILES } gpunn__bf16;
+typedef enum gpunn__bf16 {
+    GPUNN__BF16_UNKNOWN,
+    GPUNN__BF16_NONE,
+    GPUNN__BF16_VECTORS,
+    GPUNN__BF16_TILES
+} gpunn__bf16;
 
 #ifdef GPUNN__AMX
 /* Whether the processor has AMX tiles. With ask, also requests them from Linux, and returns false if this

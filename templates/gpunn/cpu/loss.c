@@ -2,7 +2,7 @@
 #include "cpu/reduce.h"
 #include "cpu/softmax.h"
 
-/* ==== >>cpu/loss =================================================================================================== *
+/* ==== >>cpu/loss ========================================================================================= *
  * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. l =
  * log_softmax(x) (for nll, x itself), w is the class weights (1 if absent) and e the label smoothing (0 for
  * nll). The loss of a row that is not ignored is
@@ -77,7 +77,8 @@ static void gpunn__loss_forward_part(gpunn__class_loss *l, int64_t part)
                     double spread = (double)gpunn__log(sum[j]);
                     cost = (1 - l->smoothing) * weight * ((double)top + cost + spread);
                     if (l->smoothing > 0)
-                        cost += l->smoothing / (double)a->n * (gpunn__smooth_sum(l, x + j, top) + l->weight_sum * spread);
+                        cost += l->smoothing / (double)a->n *
+                                (gpunn__smooth_sum(l, x + j, top) + l->weight_sum * spread);
                 } else
                     cost *= weight;
                 loss += cost;
@@ -99,8 +100,9 @@ GPUNN__VECTORIZED(gpunn__loss_forward_task, (void *arg, int thread, int threads)
 }
 
 /* dx (+)= factor exp(x - top). top and factor are per column, or (single) one for all. */
-GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT top,
-                                    const float *GPUNN__RESTRICT factor, int64_t n, bool single, bool add)
+GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x,
+                                    const float *GPUNN__RESTRICT top, const float *GPUNN__RESTRICT factor,
+                                    int64_t n, bool single, bool add)
 {
     float top0 = top[0], factor0 = factor[0];
     for (int64_t i = 0; i < n; i++) {
@@ -136,7 +138,8 @@ GPUNN__VECTORIZED(gpunn__loss_backward_task, (void *arg, int thread, int threads
         float  *dx = a->out + offset;
         int64_t lines = a->inner == 1 ? 1 : a->n, length = a->inner == 1 ? a->n : width;
         for (int64_t c = 0; c < lines; c++) {
-            const float *x = l->softmax ? a->x + offset + c * a->inner : NULL; /* nll_loss's backward does not need it */
+            /* nll_loss's backward does not need it */
+            const float *x = l->softmax ? a->x + offset + c * a->inner : NULL;
             float       *to = dx + c * a->inner;
             if (l->softmax && a->inner == 1)
                 GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, true);
@@ -147,13 +150,15 @@ GPUNN__VECTORIZED(gpunn__loss_backward_task, (void *arg, int thread, int threads
         }
         if (l->smoothing > 0)
             for (int64_t c = 0; c < a->n; c++)
-                for (int64_t j = 0; j < width; j++) dx[c * a->inner + j] -= flat[j] * (l->weight ? l->weight[c] : 1);
+                for (int64_t j = 0; j < width; j++)
+                    dx[c * a->inner + j] -= flat[j] * (l->weight ? l->weight[c] : 1);
         for (int64_t j = 0; j < width; j++)
             if (label[j] >= 0) dx[label[j] * a->inner + j] -= at_label[j];
     }
 }
 
-static GPUNN__STATUS gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool softmax)
+static GPUNN__STATUS gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                           bool softmax)
 {
     const gpunn_value *in = step->in;
     gpunn__class_loss  l;
@@ -192,17 +197,18 @@ static GPUNN__STATUS gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gp
     }
     l.along.out = (float *)step->out.data;
     l.part_rows = 16384 / l.along.n + 1;
-    if (l.part_rows * GPUNN__LOSS_PARTS < l.rows) l.part_rows = (l.rows + GPUNN__LOSS_PARTS - 1) / GPUNN__LOSS_PARTS;
+    if (l.part_rows * GPUNN__LOSS_PARTS < l.rows)
+        l.part_rows = (l.rows + GPUNN__LOSS_PARTS - 1) / GPUNN__LOSS_PARTS;
     l.parts = (l.rows + l.part_rows - 1) / l.part_rows;
     gpunn_parallel(threads, gpunn__loss_forward_task, &l);
     double loss = 0, weights = 0;
     for (int64_t part = 0; part < l.parts; part++) {
         if (l.bad[part] >= 0)
-            return gpunn__cpu_fail(
-                cpu, GPUNN_ERR_ARGUMENT,
-                "label %lld at position %lld is outside 0 .. %lld and is not ignore_index %lld; check the labels",
-                (long long)gpunn__label(&l, l.bad[part]), (long long)l.bad[part], (long long)(l.along.n - 1),
-                (long long)l.ignore);
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "label %lld at position %lld is outside 0 .. %lld and is not ignore_index "
+                                   "%lld; check the labels",
+                                   (long long)gpunn__label(&l, l.bad[part]), (long long)l.bad[part],
+                                   (long long)(l.along.n - 1), (long long)l.ignore);
         loss += l.loss[part];
         weights += l.weights[part];
     }
@@ -212,7 +218,8 @@ static GPUNN__STATUS gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gp
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cross_entropy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cross_entropy(gpunn__cpu *cpu, gpunn_step *step,
+                                                       gpunn__action action)
 {
     return gpunn__class_loss_run(cpu, step, action, true);
 }
@@ -222,7 +229,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, 
     return gpunn__class_loss_run(cpu, step, action, false);
 }
 
-/* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
+/* ---- ctc_loss ------------------------------------------------------------------------------------------- *
+ * *
  * The labels of a target, with a blank before, between and after them, form 2 length + 1 places. a[t][s] is
  * the log-probability of all paths that reach place s at time t. It equals log(exp(a[t-1][s]) +
  * exp(a[t-1][s-1]) + exp(a[t-1][s-2])) + x[t][s], where x[t][s] is x of the place's class. The last term
@@ -237,12 +245,13 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, 
 typedef struct gpunn__ctc {
     const gpunn_step *step;
     const float      *x;
-    double           *loss, *offset;                               /* [n], [n][times] */
-    float            *dx, *rows;                                   /* rows [n][row_count][row] */
-    float            *skip, *emit, *back;                          /* [n][row], [n][row], [n][2][row] */
-    int32_t          *classes;                                     /* [n][row] */
-    int64_t           times, samples, count, most, row, row_count; /* count: classes; most: maximum labels of a target */
-    int64_t           time_stride, sample_stride;
+    double           *loss, *offset;      /* [n], [n][times] */
+    float            *dx, *rows;          /* rows [n][row_count][row] */
+    float            *skip, *emit, *back; /* [n][row], [n][row], [n][2][row] */
+    int32_t          *classes;            /* [n][row] */
+    /* count: classes; most: maximum labels of a target */
+    int64_t times, samples, count, most, row, row_count;
+    int64_t time_stride, sample_stride;
 } gpunn__ctc;
 
 static int64_t gpunn__ctc_number(const gpunn__ctc *c, int operand, int64_t i)
@@ -261,18 +270,21 @@ GPUNN__INLINE float gpunn__log_add(float a, float b, float c)
 
 /* to[s] = log(exp(from[s]) + exp(from[s + way]) + exp(from[s + 2 way] + skip)) + emit[s] - max of from. way
  * is 1 if back, else -1. skip belongs to the later of the two places. Returns that maximum. */
-GPUNN__INLINE double gpunn__ctc_row(float *GPUNN__RESTRICT to, const float *from, const float *GPUNN__RESTRICT skip,
-                                    const float *GPUNN__RESTRICT emit, int64_t n, bool back)
+GPUNN__INLINE double gpunn__ctc_row(float *GPUNN__RESTRICT to, const float *from,
+                                    const float *GPUNN__RESTRICT skip, const float *GPUNN__RESTRICT emit,
+                                    int64_t n, bool back)
 {
     const int64_t way = back ? 1 : -1;
     float         most = (float)gpunn__reduce_line(GPUNN__TOP, from, n, 0);
     if (most == -INFINITY) most = 0;
     for (int64_t s = 0; s < n; s++)
-        to[s] = gpunn__log_add(from[s], from[s + way], from[s + 2 * way] + skip[back ? s + 2 : s]) + (emit[s] - most);
+        to[s] = gpunn__log_add(from[s], from[s + way], from[s + 2 * way] + skip[back ? s + 2 : s]) +
+                (emit[s] - most);
     return (double)most;
 }
 
-static void gpunn__ctc_emit(const gpunn__ctc *c, int64_t sample, int64_t time, int64_t n, const int32_t *classes, float *emit)
+static void gpunn__ctc_emit(const gpunn__ctc *c, int64_t sample, int64_t time, int64_t n,
+                            const int32_t *classes, float *emit)
 {
     const float *x = c->x + time * c->time_stride + sample * c->sample_stride;
     for (int64_t s = 0; s < n; s++) emit[s] = x[classes[s]];
@@ -314,14 +326,16 @@ static void gpunn__ctc_forward_task(void *arg, int thread, int threads)
         if (times == 0)
             c->loss[sample] = length == 0 ? 0 : INFINITY;
         else
-            c->loss[sample] = -offset - (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
+            c->loss[sample] = -offset -
+                              (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
     }
 }
 
 static double gpunn__ctc_share_of(const gpunn__ctc *c, int64_t sample)
 {
     const gpunn_attributes *attr = c->step->attr;
-    return gpunn__ctc_share(c->loss[sample], gpunn__ctc_number(c, 3, sample), c->samples, attr->reduction, attr->zero_infinity);
+    return gpunn__ctc_share(c->loss[sample], gpunn__ctc_number(c, 3, sample), c->samples, attr->reduction,
+                            attr->zero_infinity);
 }
 
 static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
@@ -331,12 +345,13 @@ static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
     int64_t           sample, end;
     gpunn__cpu_part(c->samples, 1, threads, thread, &sample, &end);
     for (; sample < end; sample++) {
-        int64_t        times = gpunn__ctc_number(c, 2, sample), n = 2 * gpunn__ctc_number(c, 3, sample) + 1;
-        const float   *skip = c->skip + sample * c->row, *first = c->rows + sample * c->row_count * c->row + 2;
-        float         *emit = c->emit + sample * c->row, *row = c->back + 2 * sample * c->row;
+        int64_t      times = gpunn__ctc_number(c, 2, sample), n = 2 * gpunn__ctc_number(c, 3, sample) + 1;
+        const float *skip = c->skip + sample * c->row, *first = c->rows + sample * c->row_count * c->row + 2;
+        float       *emit = c->emit + sample * c->row, *row = c->back + 2 * sample * c->row;
         const int32_t *classes = c->classes + sample * c->row;
         double         share = gpunn__ctc_share_of(c, sample), offset = c->loss[sample];
-        float          scale = (float)(share * (double)gradient[c->step->attr->reduction == GPUNN_REDUCE_NONE ? sample : 0]);
+        float          scale = (float)(share *
+                              (double)gradient[c->step->attr->reduction == GPUNN_REDUCE_NONE ? sample : 0]);
         for (int64_t t = c->times - 1; t >= 0; t--) {
             float *dx = c->dx + t * c->time_stride + sample * c->sample_stride;
             if (!c->step->accumulate[0]) memset(dx, 0, (size_t)c->count * sizeof *dx);
@@ -364,14 +379,16 @@ static GPUNN__STATUS gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int6
 {
     int64_t times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
     if (times < 0 || times > c->times || length < 0 || length > c->most)
-        return gpunn__cpu_fail(
-            cpu, GPUNN_ERR_ARGUMENT,
-            "sample %lld has input length %lld of at most %lld and target length %lld of at most %lld; check the lengths",
-            (long long)sample, (long long)times, (long long)c->times, (long long)length, (long long)c->most);
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                               "sample %lld has input length %lld of at most %lld and target length %lld of "
+                               "at most %lld; check the lengths",
+                               (long long)sample, (long long)times, (long long)c->times, (long long)length,
+                               (long long)c->most);
     for (int64_t k = 0; k < length; k++) {
         int64_t label = gpunn__ctc_number(c, 1, sample * c->most + k);
         if (label < 0 || label >= c->count)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "label %lld of sample %lld is outside 0 .. %lld; check the targets",
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "label %lld of sample %lld is outside 0 .. %lld; check the targets",
                                    (long long)label, (long long)sample, (long long)(c->count - 1));
     }
     return GPUNN_OK;
@@ -396,9 +413,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *s
     const int64_t rows = scratch * c.row_count;
     const size_t  bytes = (size_t)doubles * sizeof *c.loss + (size_t)(rows + 3 * scratch) * sizeof *c.rows;
     if (action == GPUNN__PREPARE) {
-        if (c.count > INT32_MAX) return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 classes");
+        if (c.count > INT32_MAX)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 classes");
         if (!step->backward) step->saved_bytes = step->training ? bytes : 0;
-        step->workspace_bytes = step->backward ? 2 * (size_t)scratch * sizeof *c.back : step->training ? 0 : bytes;
+        step->workspace_bytes = step->backward   ? 2 * (size_t)scratch * sizeof *c.back
+                                : step->training ? 0
+                                                 : bytes;
         return GPUNN_OK;
     }
     c.loss = (double *)(step->training ? step->saved : step->workspace);

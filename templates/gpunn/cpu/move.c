@@ -1,9 +1,9 @@
 #include "graph/nodes.h"
 #include "cpu/context.h"
 
-/* ==== >>cpu/move =================================================================================================== *
+/* ==== >>cpu/move ========================================================================================= *
  * Ops that only move data. */
-/* ---- strided copies: the implementation of permute, concat, slice and pad --------------------------------------------- */
+/* ---- strided copies: the implementation of permute, concat, slice and pad ------------------------------ */
 
 typedef struct gpunn__copy {
     int         rank;
@@ -29,8 +29,8 @@ GPUNN__INLINE void gpunn__move(char *to, const char *from, size_t size, bool add
         memcpy(to, from, size);
 }
 
-GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n, size_t size,
-                                    bool add)
+GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *from, int64_t from_stride,
+                                    int64_t n, size_t size, bool add)
 {
     if (to_stride == (int64_t)size && from_stride == (int64_t)size) {
         if (!add)
@@ -47,12 +47,12 @@ GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *fro
 }
 
 /* Copies outer positions begin .. end - 1 and elements first .. limit - 1 of the last axis. */
-GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t end, int64_t first, int64_t limit, size_t size,
-                                    bool add)
+GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t end, int64_t first,
+                                    int64_t limit, size_t size, bool add)
 {
-    int         last = c->rank - 1;
-    int64_t     index[GPUNN_MAX_RANK] = {0}, to_stride = c->to_stride[last], from_stride = c->from_stride[last];
-    char       *to = c->to + first * to_stride;
+    int     last = c->rank - 1;
+    int64_t index[GPUNN_MAX_RANK] = {0}, to_stride = c->to_stride[last], from_stride = c->from_stride[last];
+    char   *to = c->to + first * to_stride;
     const char *from = c->from + first * from_stride;
     int64_t     rest = begin;
     for (int d = last - 1; d >= 0; d--) {
@@ -63,9 +63,9 @@ GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t
         from += index[d] * c->from_stride[d];
     }
     for (int64_t i = begin; i < end; i++) {
-        if (c->across < 0)
-            gpunn__move_line(to, to_stride, from, from_stride, limit - first, size, add);
-        else { /* squares that fit the first-level cache, written along the last axis and read along `across` */
+        if (c->across < 0) gpunn__move_line(to, to_stride, from, from_stride, limit - first, size, add);
+        /* squares that fit the first-level cache, written along the last axis and read along `across` */
+        else {
             enum { SIDE = 16 };
             int64_t n = c->dim[c->across], row = c->to_stride[c->across];
             for (int64_t b = 0; b < n; b += SIDE)
@@ -73,7 +73,8 @@ GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t
                     int64_t a_end = gpunn__least(a + SIDE, limit - first), b_end = gpunn__least(b + SIDE, n);
                     for (int64_t y = b; y < b_end; y++)
                         for (int64_t x = a; x < a_end; x++)
-                            gpunn__move(to + y * row + x * (int64_t)size, from + x * from_stride + y * (int64_t)size, size, add);
+                            gpunn__move(to + y * row + x * (int64_t)size,
+                                        from + x * from_stride + y * (int64_t)size, size, add);
                 }
         }
         for (int d = last - 1; d >= 0; d--) {
@@ -138,7 +139,8 @@ static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
     }
     int last = 0;
     for (int d = 1; d < s.rank; d++) {
-        bool merge = s.to_stride[last] == s.to_stride[d] * s.dim[d] && s.from_stride[last] == s.from_stride[d] * s.dim[d];
+        bool merge = s.to_stride[last] == s.to_stride[d] * s.dim[d] &&
+                     s.from_stride[last] == s.from_stride[d] * s.dim[d];
         if (!merge) last++;
         s.dim[last] = merge ? s.dim[last] * s.dim[d] : s.dim[d];
         s.to_stride[last] = s.to_stride[d];
@@ -157,8 +159,9 @@ static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
 
 /* Forward: copies a view of operand i to a view of the result. Backward: copies or adds the same views in
  * reverse. A view is an offset and strides, in elements, over the dimensions of `shape`. */
-static void gpunn__cpu_move(gpunn__cpu *cpu, const gpunn_step *step, int i, const gpunn_value *shape, int64_t out_offset,
-                            const int64_t *out_stride, int64_t in_offset, const int64_t *in_stride)
+static void gpunn__cpu_move(gpunn__cpu *cpu, const gpunn_step *step, int i, const gpunn_value *shape,
+                            int64_t out_offset, const int64_t *out_stride, int64_t in_offset,
+                            const int64_t *in_stride)
 {
     gpunn__copy c;
     c.rank = shape->rank;
@@ -213,7 +216,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *ste
     for (int i = 0; i < step->input_count; i++) {
         const gpunn_value *in = &step->in[i];
         gpunn__strides(in, in_stride);
-        if (!step->backward || step->grad_in[i].data) gpunn__cpu_move(cpu, step, i, in, offset, out_stride, 0, in_stride);
+        if (!step->backward || step->grad_in[i].data)
+            gpunn__cpu_move(cpu, step, i, in, offset, out_stride, 0, in_stride);
         offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
     }
     return GPUNN_OK;
@@ -249,7 +253,8 @@ static void gpunn__element(gpunn_dtype dtype, float value, void *element)
         memcpy(element, &integer, gpunn_dtype_size(dtype)); /* little-endian */
 }
 
-/* ---- padding with elements of x: lines along the last padded axis, whose elements are blocks of `inner` floats ------------- */
+/* ---- padding with elements of x: lines along the last padded axis, whose elements are blocks of `inner`
+ * floats -- */
 
 typedef struct gpunn__padding {
     int             rank, mode;           /* rank: number of axes up to the last padded one */
@@ -349,7 +354,8 @@ static GPUNN__STATUS gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
     p.from = (const float *)(step->backward ? y->data : x->data);
     p.to = (float *)(step->backward ? step->grad_in[0].data : y->data);
     p.accumulate = step->backward && step->accumulate[0];
-    gpunn_parallel(gpunn__cpu_threads(cpu, y->count), step->backward ? gpunn__pad_back_task : gpunn__pad_task, &p);
+    gpunn_parallel(gpunn__cpu_threads(cpu, y->count), step->backward ? gpunn__pad_back_task : gpunn__pad_task,
+                   &p);
     return GPUNN_OK;
 }
 
@@ -379,7 +385,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-/* ---- expand: a multiplication by 1; for integers, a copy ----------------------------------------------------------------- */
+/* ---- expand: a multiplication by 1; for integers, a copy ----------------------------------------------- */
 
 static GPUNN__STATUS gpunn__cpu_expand_integers(gpunn__cpu *cpu, const gpunn_step *step)
 {
@@ -397,7 +403,8 @@ static GPUNN__STATUS gpunn__cpu_expand_integers(gpunn__cpu *cpu, const gpunn_ste
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    if (step->in[0].dtype != GPUNN_F32) return action == GPUNN__FORWARD ? gpunn__cpu_expand_integers(cpu, step) : GPUNN_OK;
+    if (step->in[0].dtype != GPUNN_F32)
+        return action == GPUNN__FORWARD ? gpunn__cpu_expand_integers(cpu, step) : GPUNN_OK;
     gpunn_attributes once = gpunn__no_attributes();
     gpunn_step       map = *step;
     once.value[0] = 1;
@@ -407,7 +414,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *ste
     return status;
 }
 
-/* ---- assign --------------------------------------------------------------------------------------------------------------- */
+/* ---- assign -------------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_assign(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
@@ -418,13 +425,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_assign(gpunn__cpu *cpu, gpunn_step *ste
         const int64_t at = gpunn__integer(position->data, position->dtype, i);
         if (at < 0 || at > c.capacity - c.rows)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                   "%lld at position %lld do not fit the state's %lld; check the position", (long long)c.rows,
-                                   (long long)at, (long long)c.capacity);
+                                   "%lld at position %lld do not fit the state's %lld; check the position",
+                                   (long long)c.rows, (long long)at, (long long)c.capacity);
     }
     for (int64_t line = 0; line < c.lines; line++) {
-        const int64_t at = position->data ? gpunn__integer(position->data, position->dtype, line / c.sample) : 0;
+        const int64_t at = position->data ? gpunn__integer(position->data, position->dtype, line / c.sample)
+                                          : 0;
         memmove((float *)step->out.data + (line * c.capacity + at) * c.inner,
-                (const float *)step->in[1].data + line * c.rows * c.inner, (size_t)(c.rows * c.inner) * sizeof(float));
+                (const float *)step->in[1].data + line * c.rows * c.inner,
+                (size_t)(c.rows * c.inner) * sizeof(float));
     }
     return GPUNN_OK;
 }

@@ -2,29 +2,33 @@
 #include "cpu/levels.h"
 #include "cpu/reduce.h"
 
-/* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. Backward, with h = x - mean and m = n * inner values per channel
- * (m is infinite if running statistics are used):
- *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
+/* ---- batch_norm: x[n][channels][inner] ------------------------------------------------------------------ *
+ * y = (x - mean) *
+ * invstd * weight + bias. Backward, with h = x - mean and m = n * inner values per channel (m is infinite if
+ * running statistics are used):
+ *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 *
+ *     sum(g h) / m).
  * A unit of work is one channel, read in lines of `inner` floats. If lines are short, a unit is as many
  * channels as fit GPUNN__NORM_WIDTH columns, read row by row. Moments are computed per block about the
  * running mean and merged in double by Chan's formula. Where the running mean is far off, the variance is
  * large anyway. */
 
 typedef struct gpunn__moments {
-    double count, mean_or_sum, squares_or_products; /* mean and sum of (x - mean)^2; backward: sums of g and of g h */
+    /* mean and sum of (x - mean)^2; backward: sums of g and of g h */
+    double count, mean_or_sum, squares_or_products;
 } gpunn__moments;
 
 typedef struct gpunn__norm {
-    int64_t         n, channels, inner, group; /* group: channels per unit */
-    bool            by_row, training, add;     /* training: use the batch's moments */
-    const float    *x, *g, *weight, *bias;
-    float          *y;                                          /* or dx; NULL: not needed */
-    float          *running_mean, *running_var, *mean, *invstd; /* mean, invstd: saved for backward */
-    float          *dweight, *dbias;
-    bool            add_weight, add_bias;
-    double          eps, momentum;
-    gpunn__moments *own, *all; /* [channels]; own: receives this rank's sums alone; all: sums over all ranks; NULL: not used */
+    int64_t      n, channels, inner, group; /* group: channels per unit */
+    bool         by_row, training, add;     /* training: use the batch's moments */
+    const float *x, *g, *weight, *bias;
+    float       *y;                                          /* or dx; NULL: not needed */
+    float       *running_mean, *running_var, *mean, *invstd; /* mean, invstd: saved for backward */
+    float       *dweight, *dbias;
+    bool         add_weight, add_bias;
+    double       eps, momentum;
+    /* [channels]; own: receives this rank's sums alone; all: sums over all ranks; NULL: not used */
+    gpunn__moments *own, *all;
 } gpunn__norm;
 
 GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double mean, double square)
@@ -37,8 +41,8 @@ GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double m
 
 /* sums[0] = sum of a - p, sums[1] = sum of (a - p) (b - q), over `lines` lines of n floats, with 64 partial
  * sums side by side. */
-static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b, float q, int64_t n,
-                              int64_t lines, int64_t stride, double sums[2])
+static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b,
+                              float q, int64_t n, int64_t lines, int64_t stride, double sums[2])
 {
     float sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
     for (; lines > 0; lines--, a += stride, b += stride)
@@ -55,7 +59,8 @@ static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const flo
 
 /* Processes one channel in blocks of about 2048 floats: several whole lines, or a piece of a longer line.
  * Returns its moments, or, if g is non-NULL, computes sums = {sum g, sum g (x - center)}. */
-static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, const float *g, float center, double sums[2])
+static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, const float *g, float center,
+                                        double sums[2])
 {
     const int64_t  block = 2048, stride = b->channels * b->inner;
     gpunn__moments all = {0, 0, 0};
@@ -65,7 +70,8 @@ static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, c
     sums[0] = sums[1] = 0;
     for (int64_t i = 0; i < b->n; i += lines)
         for (int64_t at = 0; at < b->inner; at += block) {
-            int64_t      offset = i * stride + at, count = gpunn__least(b->n - i, lines), n = gpunn__least(b->inner - at, block);
+            int64_t offset = i * stride + at, count = gpunn__least(b->n - i, lines),
+                    n = gpunn__least(b->inner - at, block);
             const float *x = start + offset;
             double       part[2];
             if (g) {
@@ -83,10 +89,11 @@ static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, c
 }
 
 /* The same for `count` channels from `first` on, in blocks of rows. */
-static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count, const float *g, const float *mean,
-                             gpunn__moments *moments, double sums[][2])
+static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count, const float *g,
+                             const float *mean, gpunn__moments *moments, double sums[][2])
 {
-    const int64_t  block = 64, stride = b->channels * b->inner, start = first * b->inner, width = count * b->inner;
+    const int64_t block = 64, stride = b->channels * b->inner, start = first * b->inner,
+                  width = count * b->inner;
     gpunn__moments all[GPUNN__NORM_WIDTH];
     double         total[GPUNN__NORM_WIDTH][2];
     float          center[GPUNN__NORM_WIDTH];
@@ -97,7 +104,8 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
         int64_t rows = gpunn__least(b->n - i, block);
         float   sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
         for (int64_t k = 0; k < rows; k++) {
-            const float *x = b->x + start + (i + k) * stride, *slope = g ? g + start + (i + k) * stride : NULL;
+            const float *x = b->x + start + (i + k) * stride,
+                        *slope = g ? g + start + (i + k) * stride : NULL;
             if (slope)
                 for (int64_t j = 0; j < width; j++) {
                     sum[j] += slope[j];
@@ -115,7 +123,8 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
                 total[j][1] += (double)product[j];
             } else {
                 double off = (double)sum[j] / (double)rows;
-                gpunn__moments_join(&all[j], (double)rows, (double)center[j] + off, (double)product[j] - (double)sum[j] * off);
+                gpunn__moments_join(&all[j], (double)rows, (double)center[j] + off,
+                                    (double)product[j] - (double)sum[j] * off);
                 center[j] = (float)all[j].mean_or_sum;
             }
     }
@@ -124,7 +133,8 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
         for (int64_t j = at + 1; j < at + b->inner; j++) {
             total[at][0] += total[j][0];
             total[at][1] += total[j][1];
-            if (!g) gpunn__moments_join(&all[at], all[j].count, all[j].mean_or_sum, all[j].squares_or_products);
+            if (!g)
+                gpunn__moments_join(&all[at], all[j].count, all[j].mean_or_sum, all[j].squares_or_products);
         }
         moments[c] = all[at];
         sums[c][0] = total[at][0];
@@ -135,19 +145,21 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
 /* Forward: y = (x - mean) * scale + shift. Backward: dx (+)= (g - shift - (x - mean) * slope) * scale.
  * Constants are per column, or (single) one for all columns. */
 typedef struct gpunn__norm_constants {
-    float mean[GPUNN__NORM_WIDTH], scale[GPUNN__NORM_WIDTH], shift[GPUNN__NORM_WIDTH], slope[GPUNN__NORM_WIDTH];
+    float mean[GPUNN__NORM_WIDTH], scale[GPUNN__NORM_WIDTH], shift[GPUNN__NORM_WIDTH],
+        slope[GPUNN__NORM_WIDTH];
 } gpunn__norm_constants;
 
-GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x, float *GPUNN__RESTRICT y,
-                                    int64_t n, bool single)
+GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
+                                    float *GPUNN__RESTRICT y, int64_t n, bool single)
 {
     float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0];
     for (int64_t i = 0; i < n; i++)
         y[i] = single ? (x[i] - mean) * scale + shift : (x[i] - k->mean[i]) * k->scale[i] + k->shift[i];
 }
 
-GPUNN__INLINE void gpunn__norm_dx(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
-                                  float *GPUNN__RESTRICT dx, int64_t n, bool single, bool add)
+GPUNN__INLINE void gpunn__norm_dx(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
+                                  const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT dx, int64_t n,
+                                  bool single, bool add)
 {
     float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0], slope = k->slope[0];
     for (int64_t i = 0; i < n; i++) {
@@ -160,8 +172,8 @@ GPUNN__INLINE void gpunn__norm_dx(const gpunn__norm_constants *k, const float *G
 static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count, gpunn__norm_constants *k)
 {
     int64_t stride = b->channels * b->inner, at = first * b->inner, width = count * b->inner;
-    if (b->by_row)
-        for (int64_t j = width - 1; j >= 0; j--) { /* expand from one constant per channel to one per column, from the end */
+    if (b->by_row) /* expand from one constant per channel to one per column, from the end */
+        for (int64_t j = width - 1; j >= 0; j--) {
             k->mean[j] = k->mean[j / b->inner];
             k->scale[j] = k->scale[j / b->inner];
             k->shift[j] = k->shift[j / b->inner];
@@ -200,9 +212,11 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
             variance = moments[i].squares_or_products / moments[i].count;
             double unbiased = moments[i].squares_or_products / (moments[i].count - 1);
             if (b->running_mean)
-                b->running_mean[c] = (float)((1 - b->momentum) * (double)b->running_mean[c] + b->momentum * mean);
+                b->running_mean[c] = (float)((1 - b->momentum) * (double)b->running_mean[c] +
+                                             b->momentum * mean);
             if (b->running_var)
-                b->running_var[c] = (float)((1 - b->momentum) * (double)b->running_var[c] + b->momentum * unbiased);
+                b->running_var[c] = (float)((1 - b->momentum) * (double)b->running_var[c] +
+                                            b->momentum * unbiased);
         } else {
             mean = (double)b->running_mean[c];
             variance = (double)b->running_var[c];
@@ -280,7 +294,8 @@ GPUNN__VECTORIZED(gpunn__norm_task, (void *arg, int thread, int threads), (arg, 
 
 /* Exchanges each rank's moments or sums and merges them in rank order, so that all ranks get the same
  * bits. */
-static GPUNN__STATUS gpunn__norm_combine_ranks(gpunn__cpu *cpu, const gpunn_step *step, gpunn__norm *b, int threads)
+static GPUNN__STATUS gpunn__norm_combine_ranks(gpunn__cpu *cpu, const gpunn_step *step, gpunn__norm *b,
+                                               int threads)
 {
     const gpunn_ranks *ranks = step->ranks;
     gpunn__moments    *all = (gpunn__moments *)step->workspace;
@@ -312,10 +327,12 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
     b.inner = in[0].count / (b.n * b.channels);
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->evaluates && step->ranks == NULL && b.n * b.inner == 1)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_SHAPE,
-                                   "expected more than 1 value per channel when training; use a larger batch");
+            return gpunn__cpu_fail(
+                cpu, GPUNN_ERR_SHAPE,
+                "expected more than 1 value per channel when training; use a larger batch");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
-        if (step->ranks) step->workspace_bytes = (size_t)(step->ranks->size * b.channels) * sizeof(gpunn__moments);
+        if (step->ranks)
+            step->workspace_bytes = (size_t)(step->ranks->size * b.channels) * sizeof(gpunn__moments);
         return GPUNN_OK;
     }
     b.by_row = b.inner < 16;
@@ -349,10 +366,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
     return status;
 }
 
-/* ---- layer_norm and rms_norm: x[rows][n] -------------------------------------------------------------------------------- *
- * y = h * rstd * weight + bias, with h = x - mean of the row; for rms_norm, h = x. Backward, with k = g *
- * weight:
- *     dbias = sum g, dweight = sum(g h rstd) over the rows, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
+/* ---- layer_norm and rms_norm: x[rows][n] ---------------------------------------------------------------- *
+ * y = h * rstd * weight +
+ * bias, with h = x - mean of the row; for rms_norm, h = x. Backward, with k = g * weight:
+ *     dbias = sum g, dweight = sum(g h rstd) over the rows, dx = rstd * (k - mean of k - h * rstd^2 * mean of
+ *     k h);
  * rms_norm omits the mean of k. Rows are distributed over slices, whose number depends on the shape alone.
  * Each slice sums dweight and dbias of its rows: up to 64 rows in float, then in double. The sums of the
  * slices are added in order. */
@@ -364,11 +382,13 @@ typedef struct gpunn__row_norm {
     bool         centered, add, add_weight, add_bias; /* centered: layer_norm */
     const float *x, *g, *weight, *bias;               /* g: in backward; weight and bias may be NULL */
     float       *y;                                   /* or dx; NULL: not needed */
-    float       *rstd, *mean;                         /* [rows], saved for backward; NULL: not needed. rms_norm has no mean */
-    float       *dweight, *dbias;
-    double      *partial; /* affine: [slices][each]; the first [2][n] of a slice are its sums of dweight and dbias */
-    int64_t      each;
-    double       eps;
+    /* [rows], saved for backward; NULL: not needed. rms_norm has no mean */
+    float *rstd, *mean;
+    float *dweight, *dbias;
+    /* affine: [slices][each]; the first [2][n] of a slice are its sums of dweight and dbias */
+    double *partial;
+    int64_t each;
+    double  eps;
 } gpunn__row_norm;
 
 typedef enum gpunn__row_term {
@@ -379,11 +399,13 @@ typedef enum gpunn__row_term {
 
 /* sums[0] = sum of the terms, sums[1] = sum of term * (x - center). 32 partial sums run side by side over at
  * most 2048 elements; their total is added in double. */
-GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
-                                   const float *GPUNN__RESTRICT weight, float center, int64_t n, double sums[2])
+GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RESTRICT x,
+                                   const float *GPUNN__RESTRICT g, const float *GPUNN__RESTRICT weight,
+                                   float center, int64_t n, double sums[2])
 {
     enum { LANES = 32, FEW = 8, BLOCK = 2048 };
-#define GPUNN__TERM(at) (kind == GPUNN__ROW_MOMENTS ? x[at] - center : kind == GPUNN__ROW_PLAIN ? g[at] : g[at] * weight[at])
+#define GPUNN__TERM(at) \
+    (kind == GPUNN__ROW_MOMENTS ? x[at] - center : kind == GPUNN__ROW_PLAIN ? g[at] : g[at] * weight[at])
     sums[0] = sums[1] = 0;
     for (int64_t start = 0; start < n; start += BLOCK) {
         int64_t end = gpunn__least(n, start + BLOCK), i = start;
@@ -421,7 +443,8 @@ GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RES
 #undef GPUNN__TERM
 }
 
-static void gpunn__row_gradient_sums(const float *x, const float *g, const float *weight, float mean, int64_t n, double sums[2])
+static void gpunn__row_gradient_sums(const float *x, const float *g, const float *weight, float mean,
+                                     int64_t n, double sums[2])
 {
     if (weight)
         gpunn__row_sums(GPUNN__ROW_SCALED, x, g, weight, mean, n, sums);
@@ -430,8 +453,8 @@ static void gpunn__row_gradient_sums(const float *x, const float *g, const float
 }
 
 GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT weight,
-                                    const float *GPUNN__RESTRICT bias, float *GPUNN__RESTRICT y, float mean, float rstd,
-                                    int64_t n, bool affine, bool shifted)
+                                    const float *GPUNN__RESTRICT bias, float *GPUNN__RESTRICT y, float mean,
+                                    float rstd, int64_t n, bool affine, bool shifted)
 {
     for (int64_t i = 0; i < n; i++) {
         float value = (x[i] - mean) * rstd;
@@ -444,13 +467,13 @@ GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float 
 typedef struct gpunn__row_block {
     const float *x[GPUNN__ROW_BLOCK], *g[GPUNN__ROW_BLOCK];
     float       *dx[GPUNN__ROW_BLOCK];
-    float        mean[GPUNN__ROW_BLOCK], rstd[GPUNN__ROW_BLOCK], shift[GPUNN__ROW_BLOCK], slope[GPUNN__ROW_BLOCK];
+    float mean[GPUNN__ROW_BLOCK], rstd[GPUNN__ROW_BLOCK], shift[GPUNN__ROW_BLOCK], slope[GPUNN__ROW_BLOCK];
 } gpunn__row_block;
 
 /* Computes dx of the group, or (single) of its first row. affine: also adds their contributions to dweight
  * and dbias to sums[2][n]. */
-GPUNN__INLINE void gpunn__row_gradients(const gpunn__row_block *k, const float *weight, float *sums, int64_t n, bool single,
-                                        bool affine, bool add)
+GPUNN__INLINE void gpunn__row_gradients(const gpunn__row_block *k, const float *weight, float *sums,
+                                        int64_t n, bool single, bool affine, bool add)
 {
     gpunn__row_block r = *k;
 #define GPUNN__ROW(j)                                                                       \
@@ -489,7 +512,8 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
         mean += (double)center;
     }
     float rstd = (float)(1 / sqrt(sums[1] / n + b->eps));
-    if (b->rstd) b->rstd[row] = b->centered && b->n == 1 ? 0 : rstd; /* a single value equals its mean and has no gradient */
+    /* a single value equals its mean and has no gradient */
+    if (b->rstd) b->rstd[row] = b->centered && b->n == 1 ? 0 : rstd;
     if (b->mean) b->mean[row] = (float)mean;
     if (b->weight)
         GPUNN__FIXED(b->bias, gpunn__row_apply, x, b->weight, b->bias, y, (float)mean, rstd, b->n, true);
@@ -499,7 +523,8 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
 
 /* Backward of the group that starts at `row`, or (single) of that row alone. sums is as above.
  * scratch[GPUNN__ROW_BLOCK][n] receives dx if dx is not needed. */
-GPUNN__INLINE void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t row, bool single, float *sums, float *scratch)
+GPUNN__INLINE void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t row, bool single, float *sums,
+                                            float *scratch)
 {
     gpunn__row_block k;
     double           part[2], n = (double)b->n;
@@ -533,7 +558,8 @@ GPUNN__VECTORIZED(gpunn__row_norm_task, (void *arg, int thread, int threads), (a
     gpunn__cpu_part(b->slices, 1, threads, thread, &slice, &end);
     for (; slice < end; slice++) {
         double *total = b->partial ? b->partial + slice * b->each : NULL;
-        float  *sums = total ? (float *)(void *)(total + 2 * b->n) : NULL, *scratch = total ? sums + 2 * b->n : NULL;
+        float  *sums = total ? (float *)(void *)(total + 2 * b->n) : NULL,
+              *scratch = total ? sums + 2 * b->n : NULL;
         if (total) memset(total, 0, 2 * (size_t)b->n * sizeof *total);
         gpunn__cpu_part(b->rows, GPUNN__ROW_BLOCK, (int)b->slices, (int)slice, &from, &to);
         while (from < to) {
@@ -564,7 +590,8 @@ GPUNN__VECTORIZED(gpunn__row_norm_finish, (void *arg, int thread, int threads), 
     }
 }
 
-static GPUNN__STATUS gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool centered)
+static GPUNN__STATUS gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                          bool centered)
 {
     const gpunn_value *in = step->in;
     gpunn__row_norm    b;
@@ -576,7 +603,8 @@ static GPUNN__STATUS gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpu
     bool affine = step->backward && in[1].data;
     if (affine) b.each = (step->grad_in[0].data ? 3 : 3 + GPUNN__ROW_BLOCK / 2) * b.n;
     if (action == GPUNN__PREPARE) {
-        if (step->training && !step->backward) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.rows * sizeof(float);
+        if (step->training && !step->backward)
+            step->saved_bytes = (centered ? 2 : 1) * (size_t)b.rows * sizeof(float);
         if (affine) step->workspace_bytes = (size_t)(b.slices * b.each) * sizeof(double);
         return GPUNN_OK;
     }
@@ -613,9 +641,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_rms_norm(gpunn__cpu *cpu, gpunn_step *s
     return gpunn__row_norm_step(cpu, step, action, false);
 }
 
-/* ---- group_norm: x[n][channels][inner], rows of `group` channels ---------------------------------------------------------- *
- * Like layer_norm of the rows, but with a weight and a bias per channel: y = h * rstd * weight + bias.
- * Backward, with g = dy:
+/* ---- group_norm: x[n][channels][inner], rows of `group` channels ---------------------------------------- *
+ * Like layer_norm of the rows, but with a weight
+ * and a bias per channel: y = h * rstd * weight + bias. Backward, with g = dy:
  *     dbias = sum g, dweight = sum(g h rstd) over n and inner,
  *     dx = rstd * (weight g - mean of weight g - h * rstd^2 * mean of weight g h), means over the row. */
 
@@ -642,13 +670,14 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
     if (b->rstd) b->rstd[row] = size == 1 ? 0 : (float)rstd; /* as in layer_norm */
     if (b->mean) b->mean[row] = mean;
     for (int64_t c = 0; c < b->group; c++) {
-        float scale = (float)(b->weight ? rstd * (double)b->weight[first + c] : rstd), shift = b->bias ? b->bias[first + c] : 0;
+        float scale = (float)(b->weight ? rstd * (double)b->weight[first + c] : rstd),
+              shift = b->bias ? b->bias[first + c] : 0;
         for (int64_t i = c * b->inner; i < (c + 1) * b->inner; i++) y[i] = (x[i] - mean) * scale + shift;
     }
 }
 
-GPUNN__INLINE void gpunn__group_norm_dx(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT dx,
-                                        int64_t n, const float k[5], bool add)
+GPUNN__INLINE void gpunn__group_norm_dx(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
+                                        float *GPUNN__RESTRICT dx, int64_t n, const float k[5], bool add)
 {
     float mean = k[0], rstd = k[1], weight = k[2], shift = k[3], slope = k[4];
     for (int64_t i = 0; i < n; i++) {
@@ -664,7 +693,8 @@ static void gpunn__group_norm_backward(const gpunn__group_norm *b, int64_t row)
     float   mean = b->mean[row];
     for (int64_t c = 0; c < b->group; c++) {
         const float *x = b->x + start + c * b->inner, *g = b->g + start + c * b->inner;
-        double       weight = b->weight ? (double)b->weight[first + c] : 1, *sums = b->partial + 2 * (row * b->group + c);
+        double       weight = b->weight ? (double)b->weight[first + c] : 1,
+               *sums = b->partial + 2 * (row * b->group + c);
         if (b->inner < 16) {
             sums[0] = sums[1] = 0;
             for (int64_t i = 0; i < b->inner; i++) {
@@ -745,16 +775,18 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step 
     return GPUNN_OK;
 }
 
-/* ---- instance_norm with running statistics ---------------------------------------------------------------------------------- *
- * In training it is group_norm with one channel per group. The saved mean and 1 / deviation of each sample
- * update the running statistics. Evaluation uses the running statistics, as batch_norm does. */
+/* ---- instance_norm with running statistics -------------------------------------------------------------- *
+ * In training it is
+ * group_norm with one channel per group. The saved mean and 1 / deviation of each sample update the running
+ * statistics. Evaluation uses the running statistics, as batch_norm does. */
 
 static void gpunn__instance_norm_note(const gpunn_step *step)
 {
-    const int64_t n = step->in[0].dim[0], channels = step->in[0].dim[1], cells = step->in[0].count / (n * channels);
-    const float  *rstd = (const float *)step->saved, *mean = rstd + n * channels;
-    float        *running_mean = (float *)step->in[3].data, *running_var = (float *)step->in[4].data;
-    const double  share = (double)step->attr->momentum, unbiased = (double)cells / (double)(cells - 1);
+    const int64_t n = step->in[0].dim[0], channels = step->in[0].dim[1],
+                  cells = step->in[0].count / (n * channels);
+    const float *rstd = (const float *)step->saved, *mean = rstd + n * channels;
+    float       *running_mean = (float *)step->in[3].data, *running_var = (float *)step->in[4].data;
+    const double share = (double)step->attr->momentum, unbiased = (double)cells / (double)(cells - 1);
     for (int64_t c = 0; c < channels && running_mean; c++) {
         double center = 0, variance = 0;
         for (int64_t i = c; i < n * channels; i += channels) {
@@ -762,11 +794,13 @@ static void gpunn__instance_norm_note(const gpunn_step *step)
             variance += fmax(1 / ((double)rstd[i] * (double)rstd[i]) - (double)step->attr->eps, 0);
         }
         running_mean[c] = (float)((1 - share) * (double)running_mean[c] + share * center / (double)n);
-        running_var[c] = (float)((1 - share) * (double)running_var[c] + share * unbiased * variance / (double)n);
+        running_var[c] = (float)((1 - share) * (double)running_var[c] +
+                                 share * unbiased * variance / (double)n);
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_instance_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_instance_norm(gpunn__cpu *cpu, gpunn_step *step,
+                                                       gpunn__action action)
 {
     if (!step->training || step->evaluates) return gpunn__cpu_batch_norm(cpu, step, action);
     const gpunn_status status = gpunn__cpu_group_norm(cpu, step, action);

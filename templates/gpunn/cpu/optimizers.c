@@ -16,7 +16,8 @@ enum { GPUNN__PIECE = 256 }; /* maximum elements at a time */
 #define GPUNN__AHEAD(place) (void)(place);
 #endif
 
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3")
@@ -36,49 +37,51 @@ enum { GPUNN__PIECE = 256 }; /* maximum elements at a time */
  * GPUNN__HAS covers only the latter. */
 #define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
 #define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
-#define GPUNN__PASS(all, text, result)                                                                                         \
-    for (int at = 0; at < elements; at += GPUNN__LANES) {                                                                       \
-        GPUNN__AHEAD(gradient + at)                                                                                            \
-        GPUNN__AHEAD(part[0] + at)                                                                                             \
-        if (GPUNN__HAS(0, all)) GPUNN__AHEAD(part[1] + at)                                                                     \
-        if (GPUNN__HAS(1, all)) GPUNN__AHEAD(part[2] + at)                                                                     \
-        if (GPUNN__HAS(2, all)) GPUNN__AHEAD(part[3] + at)                                                                     \
-        GPUNN__IVDEP                                                                                                           \
-        for (int i = at; i < at + GPUNN__LANES; i++) {                                                                          \
-            const bool ALL = all;                                                                                              \
-            float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,          \
-                  s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                           \
-            g = gpunn__select(g > limit, limit, gpunn__select(g < -limit, -limit, g));                                         \
-            text                                                                                                               \
-            (void)p, (void)s0, (void)s1, (void)s2;                                                                             \
-            result                                                                                                             \
-        }                                                                                                                      \
+#define GPUNN__PASS(all, text, result)                                                 \
+    for (int at = 0; at < elements; at += GPUNN__LANES) {                              \
+        GPUNN__AHEAD(gradient + at)                                                    \
+        GPUNN__AHEAD(part[0] + at)                                                     \
+        if (GPUNN__HAS(0, all)) GPUNN__AHEAD(part[1] + at)                             \
+        if (GPUNN__HAS(1, all)) GPUNN__AHEAD(part[2] + at)                             \
+        if (GPUNN__HAS(2, all)) GPUNN__AHEAD(part[3] + at)                             \
+        GPUNN__IVDEP                                                                   \
+        for (int i = at; i < at + GPUNN__LANES; i++) {                                 \
+            const bool ALL = all;                                                      \
+            float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0,            \
+            s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,                                  \
+                  s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;   \
+            g = gpunn__select(g > limit, limit, gpunn__select(g < -limit, -limit, g)); \
+            text                                                                       \
+            (void)p, (void)s0, (void)s1, (void)s2;                                     \
+            result                                                                     \
+        }                                                                              \
     }
-#define GPUNN__LOOP(function, settings, states, numbers, text, result)                                                         \
-    GPUNN__VECTORIZED(function, (const gpunn__update_job *j, const float *gradient, float *const *part, int lines),            \
-                      (j, gradient, part, lines))                                                                              \
-    {                                                                                                                          \
-        const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
-        const int    elements = lines * GPUNN__LANES, count = 0 states;                                                         \
-        bool         all = false;                                                                                              \
-        settings                                                                                                               \
-        numbers                                                                                                                \
-        (void)once;                                                                                                            \
-        for (int k = 0; k < 3; k++) all = all || (GPUNN__HAS(k, 1) && !GPUNN__HAS(k, 0) && j->u->state[k]);                    \
-        if (all) {                                                                                                             \
-            GPUNN__PASS(1, text, result)                                                                                       \
-        } else {                                                                                                               \
-            GPUNN__PASS(0, text, result)                                                                                       \
-        }                                                                                                                      \
+#define GPUNN__LOOP(function, settings, states, numbers, text, result)                                      \
+    GPUNN__VECTORIZED(function, (const gpunn__update_job *j, const float *gradient, float *const *part,     \
+      int lines),                                                                                           \
+                      (j, gradient, part, lines))                                                           \
+    {                                                                                                       \
+        const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;      \
+        const int    elements = lines * GPUNN__LANES, count = 0 states;                                     \
+        bool         all = false;                                                                           \
+        settings                                                                                            \
+        numbers                                                                                             \
+        (void)once;                                                                                         \
+        for (int k = 0; k < 3; k++) all = all || (GPUNN__HAS(k, 1) && !GPUNN__HAS(k, 0) && j->u->state[k]); \
+        if (all) {                                                                                          \
+            GPUNN__PASS(1, text, result)                                                                    \
+        } else {                                                                                            \
+            GPUNN__PASS(0, text, result)                                                                    \
+        }                                                                                                   \
     }
-#define GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                  \
-    GPUNN__LOOP(gpunn__step_##name, settings, states, numbers, text,                                                           \
-                if (GPUNN__HAS(2, ALL)) part[3][i] = s2;                                                                       \
-                if (GPUNN__HAS(1, ALL)) part[2][i] = s1;                                                                       \
-                if (GPUNN__HAS(0, ALL)) part[1][i] = s0;                                                                       \
+#define GPUNN__X(ENUM, name, settings, states, numbers, text)        \
+    GPUNN__LOOP(gpunn__step_##name, settings, states, numbers, text, \
+                if (GPUNN__HAS(2, ALL)) part[3][i] = s2;             \
+                if (GPUNN__HAS(1, ALL)) part[2][i] = s1;             \
+                if (GPUNN__HAS(0, ALL)) part[1][i] = s0;             \
                 part[0][i] = p;)
-#define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio)                                            \
-    GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                      \
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio) \
+    GPUNN__X(ENUM, name, settings, states, numbers, text)                           \
     GPUNN__LOOP(gpunn__move_##name, settings, states, numbers, g = direction;, part[4][i] = g;)
 GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, GPUNN__ONCE)
 #undef where
@@ -108,9 +111,9 @@ GPUNN__INTERNAL const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
 #define GPUNN__FLAG(key) {#key, true, GPUNN__SIZE, 0},
 #define GPUNN__END {NULL, false, 0, 0, 0}
 #define GPUNN__STATE(setting) #setting,
-#define GPUNN__X(ENUM, name, settings, states, ...)                                                                            \
+#define GPUNN__X(ENUM, name, settings, states, ...) \
     {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__step_##name, NULL},
-#define GPUNN__TRUST(ENUM, name, settings, states, ...)                                                                        \
+#define GPUNN__TRUST(ENUM, name, settings, states, ...) \
     {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__step_##name, gpunn__move_##name},
     GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, )
 #undef K
@@ -151,7 +154,8 @@ typedef struct gpunn__piece {
 static void gpunn__piece_begin(gpunn__piece *piece, const gpunn_update *u)
 {
     for (int k = 0; k < 3; k++)
-        if (gpunn__rules[u->kind].state[k] && u->state[k] == NULL) memset(piece->missing[k], 0, sizeof piece->missing[k]);
+        if (gpunn__rules[u->kind].state[k] && u->state[k] == NULL)
+            memset(piece->missing[k], 0, sizeof piece->missing[k]);
 }
 
 /* Elements in the next piece: whole lines, or a remainder of less than a line. */
@@ -238,7 +242,9 @@ static void gpunn__cpu_trust(gpunn__update_job j, const double *setting, int thr
     double              squares = 0, moves = 0;
     j.trust = &trust;
     trust.last = false;
-    trust.part = u->count > GPUNN__TRUST_PARTS * 4096 ? (u->count + GPUNN__TRUST_PARTS - 1) / GPUNN__TRUST_PARTS : 4096;
+    trust.part = u->count > GPUNN__TRUST_PARTS * 4096
+                     ? (u->count + GPUNN__TRUST_PARTS - 1) / GPUNN__TRUST_PARTS
+                     : 4096;
     gpunn_parallel(threads, gpunn__trust_task, &j);
     for (int64_t part = 0; part * trust.part < u->count; part++) {
         squares += trust.parameter[part];
@@ -246,7 +252,8 @@ static void gpunn__cpu_trust(gpunn__update_job j, const double *setting, int thr
     }
     trust.last = true;
     trust.rate = (float)(setting[0] *
-                         gpunn__update_ratio(u->kind, setting, squares > 0 && moves > 0 ? sqrt(squares / moves) : 1));
+                         gpunn__update_ratio(u->kind, setting,
+                                             squares > 0 && moves > 0 ? sqrt(squares / moves) : 1));
     gpunn_parallel(threads, gpunn__trust_task, &j);
 }
 
@@ -255,7 +262,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_updat
     gpunn__update_job j;
     double            setting[GPUNN_SETTINGS];
     j.u = u;
-    for (int i = 0; i < GPUNN_SETTINGS; i++) setting[i] = i ? gpunn__as_written(u->setting[i]) : (double)u->setting[i];
+    for (int i = 0; i < GPUNN_SETTINGS; i++)
+        setting[i] = i ? gpunn__as_written(u->setting[i]) : (double)u->setting[i];
     j.n.go = true;
     j.n.scale = u->gradient_scale;
     j.n.lr = u->setting[0];
@@ -337,10 +345,10 @@ static void gpunn__value_sums_task(void *arg, int thread, int threads)
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
-                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS])
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype,
+                                                    int64_t count, gpunn_value_sums parts[GPUNN_SUM_PARTS])
 {
-    gpunn__counted    c = {(const float *)values, count, (count + GPUNN_SUM_PARTS - 1) / GPUNN_SUM_PARTS, parts};
+    gpunn__counted c = {(const float *)values, count, (count + GPUNN_SUM_PARTS - 1) / GPUNN_SUM_PARTS, parts};
     gpunn__cpu_before before = gpunn__cpu_begin(context);
     (void)dtype; /* F32 */
     gpunn_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__value_sums_task, &c);
@@ -367,7 +375,8 @@ GPUNN__VECTORIZED(gpunn__finite_task, (void *arg, int thread, int threads), (arg
 }
 
 /* Runs the task over parts of the values and returns the sum of its per-part results. */
-static double gpunn__span_sum(void *context, void (*task)(void *arg, int thread, int threads), const float *values, int64_t count)
+static double gpunn__span_sum(void        *context, void (*task)(void *arg, int thread, int threads),
+                              const float *values, int64_t count)
 {
     gpunn__span s;
     double      sum = 0;
@@ -381,7 +390,8 @@ static double gpunn__span_sum(void *context, void (*task)(void *arg, int thread,
     return sum;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count,
+                                                        double *result)
 {
     *result = gpunn__span_sum(context, gpunn__squares_task, values, count);
     return GPUNN_OK;
@@ -403,18 +413,20 @@ GPUNN__VECTORIZED(gpunn__scale_task, (void *arg, int thread, int threads), (arg,
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from, int64_t count,
-                                                   const gpunn_pixels *pixels)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from,
+                                                   int64_t count, const gpunn_pixels *pixels)
 {
     (void)context;
     for (int64_t at = 0; at < count; at += pixels->plane) {
         const int64_t c = at / pixels->plane % pixels->channels;
-        for (int64_t i = 0; i < pixels->plane; i++) to[at + i] = gpunn__normalized(from[at + i], pixels->mean[c], pixels->std[c]);
+        for (int64_t i = 0; i < pixels->plane; i++)
+            to[at + i] = gpunn__normalized(from[at + i], pixels->mean[c], pixels->std[c]);
     }
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale,
+                                               float limit)
 {
     gpunn__span s;
     s.y = values;

@@ -2,7 +2,7 @@
 #define GPUNN__CPU_OPTIMIZERS_H
 #include "base/structs.h"
 
-/* ==== >>cpu/optimizers ============================================================================================= *
+/* ==== >>cpu/optimizers =================================================================================== *
  * Each row of the optimizer table becomes a function that makes one pass over parameter, gradient and
  * state. */
 typedef struct gpunn__update_job {
@@ -25,8 +25,9 @@ typedef struct gpunn__setting {
 typedef struct gpunn__rule {                    /* one row of the table */
     const char    *function;                    /* name of its builder */
     gpunn__setting setting[GPUNN_SETTINGS + 1]; /* ends at key NULL */
-    const char    *state[4];                    /* the setting that needs this state, or "ALWAYS"; ends at NULL */
-    gpunn__step   *step, *move;                 /* move NULL: the kind has no trust ratio */
+    /* the setting that needs this state, or "ALWAYS"; ends at NULL */
+    const char  *state[4];
+    gpunn__step *step, *move; /* move NULL: the kind has no trust ratio */
 } gpunn__rule;
 
 /* clang-format off */
@@ -52,16 +53,18 @@ typedef struct gpunn__trust {
 /* The functions below are entries of gpunn_backend, which >>backend describes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u);
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
-                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS]);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype,
+                                                    int64_t count, gpunn_value_sums parts[GPUNN_SUM_PARTS]);
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count,
+                                                        double *result);
 
 GPUNN__INTERNAL bool gpunn__cpu_finite(void *context, const float *values, int64_t count);
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from, int64_t count,
-                                                   const gpunn_pixels *pixels);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from,
+                                                   int64_t count, const gpunn_pixels *pixels);
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale,
+                                               float limit);
 
 #endif /* GPUNN__CPU_OPTIMIZERS_H */

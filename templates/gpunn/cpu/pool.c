@@ -1,24 +1,28 @@
 #include "cpu/levels.h"
 #include "cpu/context.h"
 
-/* ==== >>cpu/pool =================================================================================================== *
+/* ==== >>cpu/pool ========================================================================================= *
  * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1.
  * Windows that lie wholly inside are computed eight neighbours of a row at a time, the others one by one. */
 typedef struct gpunn__pool {
     int64_t          volumes;
     gpunn__pool_axis z, y, x;
-    bool             average, global, count_exclude_pad, accumulate; /* global: one window that covers the whole volume */
-    int              at_bytes; /* bytes per saved maximum: its index in the largest window; 0: not saved */
-    void            *at;
-    const float     *from; /* x, or the gradient of y */
-    float           *to;   /* y, or the gradient of x */
+    /* global: one window that covers the whole volume */
+    bool         average, global, count_exclude_pad, accumulate;
+    int          at_bytes; /* bytes per saved maximum: its index in the largest window; 0: not saved */
+    void        *at;
+    const float *from; /* x, or the gradient of y */
+    float       *to;   /* y, or the gradient of x */
 } gpunn__pool;
 
-/* Makes one row of the rows of a volume where no window covers two of them, so that short rows fill the vectors as well. */
+/* Makes one row of the rows of a volume where no window covers two of them, so that short rows fill the
+ * vectors as well. */
 static void gpunn__pool_join_rows(gpunn__pool *p)
 {
     const bool apart = p->y.kernel == 1 && p->y.stride == 1 && p->y.padding == 0 && p->x.padding == 0;
-    if (!apart || p->x.kernel > p->x.stride || p->x.n != p->x.out * p->x.stride || p->x.out > 4 || p->volumes < 64) return;
+    if (!apart || p->x.kernel > p->x.stride || p->x.n != p->x.out * p->x.stride || p->x.out > 4 ||
+        p->volumes < 64)
+        return;
     p->x.n *= p->y.n;
     p->x.out *= p->y.n;
     p->y.n = p->y.out = 1;
@@ -69,8 +73,8 @@ GPUNN__INLINE void gpunn__pool_inner(const gpunn__pool_axis *a, int64_t *begin, 
 /* Pools the depth x rows x columns cells that begin at x and stores the result to element `to`. first: index
  * of the first cell within the whole window, nonzero if an edge cuts the window. As in torch, NaN wins, also
  * over an earlier NaN. */
-GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t depth, int64_t rows,
-                                   int64_t columns, int64_t first, float scale, int64_t to)
+GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t depth,
+                                   int64_t rows, int64_t columns, int64_t first, float scale, int64_t to)
 {
     float   best = average ? 0 : -INFINITY;
     int64_t at = first;
@@ -94,10 +98,13 @@ typedef uint8_t gpunn__b8 __attribute__((vector_size(8)));
 
 /* Elements 0, 2, 4, 6 of low, then elements 0, 2, 4, 6 of high, or 1, 3, 5, 7 of high if odd. */
 #if defined(__clang__)
-#define GPUNN__EVEN(low, high, odd) __builtin_shufflevector(low, high, 0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd))
+#define GPUNN__EVEN(low, high, odd) \
+    __builtin_shufflevector(low, high, 0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd))
 #else
 #define GPUNN__EVEN(low, high, odd) \
-    __builtin_shuffle(low, high, __extension__(const gpunn__i8){0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd)})
+    __builtin_shuffle(              \
+        low, high,                  \
+        __extension__(const gpunn__i8){0, 2, 4, 6, 8 + (odd), 10 + (odd), 12 + (odd), 14 + (odd)})
 #endif
 
 /* Loads cells 0, 2, ... 14. */
@@ -120,8 +127,9 @@ GPUNN__INLINE void gpunn__pool_fourth(const float *cell, gpunn__f8 *fourth)
 
 /* Pools eight neighbouring whole windows, `stride` apart, and stores the first `count`. Reads up to 8 *
  * stride cells per row. */
-GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t depth, int64_t rows,
-                                     int64_t columns, int64_t stride, float scale, int64_t to, int64_t count)
+GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t depth,
+                                     int64_t rows, int64_t columns, int64_t stride, float scale, int64_t to,
+                                     int64_t count)
 {
     gpunn__f8 best = {0}, v = {0};
     gpunn__i8 at = {0};
@@ -141,7 +149,8 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
                 if (average) {
                     best += v;
                 } else {
-                    gpunn__i8 take = (v > best) | (v != v), index = at * 0 + (int32_t)((z * rows + r) * columns + c);
+                    gpunn__i8 take = (v > best) | (v != v),
+                              index = at * 0 + (int32_t)((z * rows + r) * columns + c);
                     best = (gpunn__f8)((take & (gpunn__i8)v) | (~take & (gpunn__i8)best));
                     at = (take & index) | (~take & at);
                 }
@@ -162,16 +171,17 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
 
 /* Computes output rows [row, row_end) of all volumes. depth, rows, columns, stride: of a whole window;
  * constants in common cases. */
-GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t depth, int64_t rows, int64_t columns,
-                                    int64_t stride, int64_t row, int64_t row_end)
+GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t depth, int64_t rows,
+                                    int64_t columns, int64_t stride, int64_t row, int64_t row_end)
 {
     int64_t inner, inner_end, size = p->y.n * p->x.n;
     int64_t oy = row % p->y.out, oz = row / p->y.out % p->z.out, volume = row / p->y.out / p->z.out;
     gpunn__pool_inner(&p->x, &inner, &inner_end);
     for (; row < row_end; row++) {
-        int64_t      z0, z1, ox = 0, deep = gpunn__pool_window(&p->z, oz, &z0, &z1);
-        int64_t      y0, y1, height = gpunn__pool_window(&p->y, oy, &y0, &y1);
-        int64_t      skipped = (z0 - gpunn__pool_corner(&p->z, oz, z0)) * p->y.span + y0 - gpunn__pool_corner(&p->y, oy, y0);
+        int64_t z0, z1, ox = 0, deep = gpunn__pool_window(&p->z, oz, &z0, &z1);
+        int64_t y0, y1, height = gpunn__pool_window(&p->y, oy, &y0, &y1);
+        int64_t skipped = (z0 - gpunn__pool_corner(&p->z, oz, z0)) * p->y.span + y0 -
+                          gpunn__pool_corner(&p->y, oy, y0);
         const float *x = p->from + (volume * p->z.n + z0) * size + y0 * p->x.n;
         while (ox < p->x.out) {
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -184,8 +194,8 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
                     if (p->from + p->volumes * p->z.n * size - cell <
                         (depth - 1) * size + (rows - 1) * p->x.n + columns + 8 * stride)
                         break;
-                    gpunn__pool_eight(p, average, cell, depth, rows, columns, stride, 1 / (float)(depth * rows * columns),
-                                      row * p->x.out + from, count);
+                    gpunn__pool_eight(p, average, cell, depth, rows, columns, stride,
+                                      1 / (float)(depth * rows * columns), row * p->x.out + from, count);
                 }
                 if (ox > inner_end) ox = inner_end;
                 if (ox == p->x.out) break;
@@ -196,7 +206,8 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
             int64_t x0, x1, width = gpunn__pool_window(&p->x, ox, &x0, &x1);
             int64_t cells = p->count_exclude_pad ? (z1 - z0) * (y1 - y0) * (x1 - x0) : deep * height * width;
             int64_t first = skipped * p->x.span + x0 - gpunn__pool_corner(&p->x, ox, x0);
-            gpunn__pool_one(p, average, x + x0, z1 - z0, y1 - y0, x1 - x0, first, 1 / (float)cells, row * p->x.out + ox);
+            gpunn__pool_one(p, average, x + x0, z1 - z0, y1 - y0, x1 - x0, first, 1 / (float)cells,
+                            row * p->x.out + ox);
             ox++;
         }
         if (++oy < p->y.out) continue;
@@ -271,8 +282,8 @@ GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg
 }
 
 /* Adds one row of gradients of maxima to the cells of these. The windows begin in row `corner` of dx. */
-GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, const float *dy, int64_t row, const int64_t *offset,
-                                         float *corner)
+GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, const float *dy, int64_t row,
+                                         const int64_t *offset, float *corner)
 {
     for (int64_t i = 0; i < p->x.out; i++) {
         int64_t from = adaptive ? gpunn__pool_start(&p->x, i) : i * p->x.stride - p->x.padding, at;
@@ -290,7 +301,8 @@ GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, co
 GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
-    int64_t            volume, end, outputs = p->z.out * p->y.out * p->x.out, cells = p->z.n * p->y.n * p->x.n, offset[256];
+    int64_t volume, end, outputs = p->z.out * p->y.out * p->x.out, cells = p->z.n * p->y.n * p->x.n,
+                         offset[256];
     for (int64_t i = 0; p->at_bytes == 1 && i < p->z.span * p->y.span * p->x.span; i++)
         offset[i] = (i / p->x.span / p->y.span * p->y.n + i / p->x.span % p->y.span) * p->x.n + i % p->x.span;
     gpunn__cpu_part(p->volumes, 1, threads, index, &volume, &end);
@@ -309,7 +321,8 @@ GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (ar
              * inside */
             if (!p->average) {
                 int64_t row = (volume * p->z.out * p->y.out + line) * p->x.out;
-                int64_t corner = (gpunn__pool_start(&p->z, oz) * p->y.n + gpunn__pool_start(&p->y, oy)) * p->x.n;
+                int64_t corner = (gpunn__pool_start(&p->z, oz) * p->y.n + gpunn__pool_start(&p->y, oy)) *
+                                 p->x.n;
                 if (p->at_bytes == 1 && p->x.kernel)
                     gpunn__pool_hand_back(p, false, dy, row, offset, dx + corner);
                 else
@@ -320,7 +333,8 @@ GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (ar
             int64_t y0, y1, height = gpunn__pool_window(&p->y, oy, &y0, &y1);
             for (int64_t ox = 0; ox < p->x.out; ox++) {
                 int64_t x0, x1, width = gpunn__pool_window(&p->x, ox, &x0, &x1);
-                int64_t all = p->count_exclude_pad ? (z1 - z0) * (y1 - y0) * (x1 - x0) : deep * height * width;
+                int64_t all = p->count_exclude_pad ? (z1 - z0) * (y1 - y0) * (x1 - x0)
+                                                   : deep * height * width;
                 float   share = dy[ox] / (float)all;
                 for (int64_t z = z0; z < z1; z++)
                     for (int64_t y = y0; y < y1; y++)
@@ -338,15 +352,18 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
         const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
         for (int i = 0; i < 3; i++)
             if (2 * axes[i]->padding > axes[i]->kernel)
-                return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "padding %d exceeds half of the window's %d; use a smaller one",
+                return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                       "padding %d exceeds half of the window's %d; use a smaller one",
                                        (int)axes[i]->padding, (int)axes[i]->kernel);
         if (p.z.span * p.y.span > INT32_MAX / p.x.span)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "a window has more than 2^31 cells; use smaller ones");
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                                   "a window has more than 2^31 cells; use smaller ones");
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
-        gpunn_parallel(gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
-                       gpunn__pool_forward, &p);
+        gpunn_parallel(
+            gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
+            gpunn__pool_forward, &p);
     } else if (p.to) {
         gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }

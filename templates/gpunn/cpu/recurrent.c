@@ -3,7 +3,7 @@
 #include "cpu/levels.h"
 #include "cpu/gemm.h"
 
-/* ==== >>cpu/recurrent ============================================================================================== *
+/* ==== >>cpu/recurrent ==================================================================================== *
  * rnn, lstm, gru: one layer, x [length, n, in] -> y [length (+ 1 or 2 rows of states), n, directions *
  * hidden]. For each step of each sequence, one row of gates is kept. First, one product for many steps fills
  * the rows with x W_ih^T + the biases. Then each step adds h W_hh^T and applies the gates in place. Backward
@@ -11,7 +11,8 @@
  * the weights in one product over all steps. Rows, in units of hidden:
  *     rnn   h                     h = tanh(..) or relu(..)
  *     lstm  i f g o c             c = f c + i g, h = o tanh(c)
- *     gru   r z n q               n = tanh(.. + r q), q = W_hn h + b_hn, h = (1 - z) n + z h; backward q becomes dn r
+ *     gru   r z n q               n = tanh(.. + r q), q = W_hn h + b_hn, h = (1 - z) n + z h; backward q
+ *     becomes dn r
  * Threads share the sequences of the batch, so none waits for another before the end. If there are fewer
  * sequences than threads, threads share the columns of each step instead. A sequence's state does not change
  * at steps beyond its length. */
@@ -25,8 +26,9 @@ typedef struct gpunn__recurrent_job {
     int64_t                    origin, first, last; /* first, last: steps, in the order of the direction */
     float                     *h, *c;               /* [batch][hidden]: the state, or its gradient */
     const float               *zeros;               /* [hidden], in backward */
-    gpunn__gemm                product[3];          /* products of one step; in forward, followed by x W_ih^T for many steps */
-    int                        products;
+    /* products of one step; in forward, followed by x W_ih^T for many steps */
+    gpunn__gemm product[3];
+    int         products;
 } gpunn__recurrent_job;
 
 /* Time index of step s of this direction. */
@@ -42,7 +44,8 @@ GPUNN__INLINE int64_t gpunn__recurrent_length(const gpunn__recurrent_job *j, int
 }
 
 /* The row of y, or of its gradient, for sequence n at time t. */
-GPUNN__INLINE float *gpunn__recurrent_y(const gpunn__recurrent_job *j, const gpunn_value *y, int64_t t, int64_t n)
+GPUNN__INLINE float *gpunn__recurrent_y(const gpunn__recurrent_job *j, const gpunn_value *y, int64_t t,
+                                        int64_t n)
 {
     return (float *)y->data + ((t * j->batch + n) * j->directions + j->direction) * j->hidden;
 }
@@ -64,7 +67,8 @@ GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j
 #endif
 
 GPUNN__CELL(gpunn__rnn_cell,
-            (int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y),
+            (int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT h,
+             float *GPUNN__RESTRICT y),
             (hidden, relu, gate, h, y))
 {
     if (relu)
@@ -75,7 +79,8 @@ GPUNN__CELL(gpunn__rnn_cell,
 }
 
 GPUNN__CELL(gpunn__rnn_cell_backward,
-            (int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT dh, const float *GPUNN__RESTRICT dy),
+            (int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT dh,
+             const float *GPUNN__RESTRICT dy),
             (hidden, relu, gate, dh, dy))
 {
     for (int64_t k = 0; k < hidden; k++) {
@@ -87,8 +92,8 @@ GPUNN__CELL(gpunn__rnn_cell_backward,
 
 GPUNN__CELL(gpunn__lstm_cell,
             (int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f, float *GPUNN__RESTRICT g,
-             float *GPUNN__RESTRICT o, float *GPUNN__RESTRICT kept, float *GPUNN__RESTRICT c, float *GPUNN__RESTRICT h,
-             float *GPUNN__RESTRICT y),
+             float *GPUNN__RESTRICT o, float *GPUNN__RESTRICT kept, float *GPUNN__RESTRICT c,
+             float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y),
             (hidden, i, f, g, o, kept, c, h, y))
 {
     for (int64_t k = 0; k < hidden; k++) {
@@ -150,8 +155,8 @@ GPUNN__CELL(gpunn__gru_cell_backward,
 }
 
 /* Applies the gates to units first .. first + count - 1 of a row. */
-static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t t, int64_t n, int64_t first, int64_t count,
-                                         float *gates)
+static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t t, int64_t n, int64_t first,
+                                         int64_t count, float *gates)
 {
     const int64_t hidden = j->hidden;
     float        *y = gpunn__recurrent_y(j, &j->step->out, t, n) + first, *gate = gates + first;
@@ -162,30 +167,33 @@ static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t 
     } else if (j->step->op == GPUNN_OP_RNN)
         gpunn__rnn_cell(count, j->step->attr->relu, gate, h, y);
     else if (j->step->op == GPUNN_OP_LSTM)
-        gpunn__lstm_cell(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, c, h, y);
+        gpunn__lstm_cell(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden,
+                         c, h, y);
     else
         gpunn__gru_cell(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, h, y);
 }
 
-static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t s, int64_t n, int64_t first, int64_t count,
-                                          float *gates)
+static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t s, int64_t n, int64_t first,
+                                          int64_t count, float *gates)
 {
     const int64_t hidden = j->hidden, t = gpunn__recurrent_time(j, s);
     const float  *dy = gpunn__recurrent_y(j, &j->step->grad_out, t, n) + first, *before;
     float        *dh = j->h + n * hidden + first, *dc = j->c + n * hidden + first, *gate = gates + first;
     if (t >= gpunn__recurrent_length(j, n)) {
         const int64_t of_c = j->step->op == GPUNN_OP_LSTM;
-        for (int64_t i = 0; i < j->width / hidden - of_c; i++) memset(gate + i * hidden, 0, (size_t)count * sizeof *gate);
+        for (int64_t i = 0; i < j->width / hidden - of_c; i++)
+            memset(gate + i * hidden, 0, (size_t)count * sizeof *gate);
     } else if (j->step->op == GPUNN_OP_RNN)
         gpunn__rnn_cell_backward(count, j->step->attr->relu, gate, dh, dy);
     else if (j->step->op == GPUNN_OP_LSTM) {
         before = j->c_0 ? j->c_0 + n * hidden + first : j->zeros;
         if (s > 0) before = gate + (j->direction ? j->batch : -j->batch) * j->width + 4 * hidden;
-        gpunn__lstm_cell_backward(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, before, dh,
-                                  dc, dy);
+        gpunn__lstm_cell_backward(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden,
+                                  gate + 4 * hidden, before, dh, dc, dy);
     } else {
         before = gpunn__recurrent_before(j, s, n) + first;
-        gpunn__gru_cell_backward(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, before, dh, dy);
+        gpunn__gru_cell_backward(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, before, dh,
+                                 dy);
     }
 }
 
@@ -211,7 +219,8 @@ static void gpunn__recurrent_products(gpunn__recurrent_job *j)
     }
     if (step->backward) return;
     weight = (const float *)step->in[GPUNN__WEIGHTS + 4 * j->direction].data;
-    j->product[j->products] = gpunn__gemm_make(0, j->gates * hidden, j->in, step->in[0].data, false, weight, true, NULL, false);
+    j->product[j->products] = gpunn__gemm_make(0, j->gates * hidden, j->in, step->in[0].data, false, weight,
+                                               true, NULL, false);
     j->product[j->products].c_row = j->width;
 }
 
@@ -240,7 +249,8 @@ typedef struct gpunn__recurrent_share {
     int     threads, index; /* threads that share the columns, and this one's index */
 } gpunn__recurrent_share;
 
-static void gpunn__recurrent_multiply(const gpunn__recurrent_job *j, const gpunn__recurrent_share *share, float *gates)
+static void gpunn__recurrent_multiply(const gpunn__recurrent_job *j, const gpunn__recurrent_share *share,
+                                      float *gates)
 {
     for (int p = 0; p < j->products; p++) {
         gpunn__gemm g = j->product[p];
@@ -254,7 +264,8 @@ static void gpunn__recurrent_multiply(const gpunn__recurrent_job *j, const gpunn
     }
 }
 
-static void gpunn__recurrent_cells(const gpunn__recurrent_job *j, const gpunn__recurrent_share *share, int64_t s, float *gates)
+static void gpunn__recurrent_cells(const gpunn__recurrent_job *j, const gpunn__recurrent_share *share,
+                                   int64_t s, float *gates)
 {
     int64_t first, end;
     gpunn__cpu_part(j->hidden, 16, share->threads, share->index, &first, &end);
@@ -262,7 +273,8 @@ static void gpunn__recurrent_cells(const gpunn__recurrent_job *j, const gpunn__r
         if (j->step->backward)
             gpunn__recurrent_backward_row(j, s, n, first, end - first, gates + n * j->width);
         else
-            gpunn__recurrent_forward_row(j, gpunn__recurrent_time(j, s), n, first, end - first, gates + n * j->width);
+            gpunn__recurrent_forward_row(j, gpunn__recurrent_time(j, s), n, first, end - first,
+                                         gates + n * j->width);
     }
 }
 
@@ -292,7 +304,8 @@ static void gpunn__recurrent_task(void *arg, int index, int threads)
         const int64_t s = backward ? j->last - 1 - i : j->first + i;
         float        *gates = j->kept + (gpunn__recurrent_time(j, s) - j->origin) * j->batch * j->width;
         /* There is no state to multiply with, or no gradient to compute. */
-        const bool idle = s == 0 && (backward ? j->step->grad_in[2].data == NULL : j->h_0 == NULL && j->products == 1);
+        const bool idle = s == 0 &&
+                          (backward ? j->step->grad_in[2].data == NULL : j->h_0 == NULL && j->products == 1);
         if (backward) gpunn__recurrent_cells(j, &share, s, gates);
         if (backward && !gpunn__recurrent_barrier(&share)) return;
         if (!idle) gpunn__recurrent_multiply(j, &share, gates);
@@ -303,16 +316,18 @@ static void gpunn__recurrent_task(void *arg, int index, int threads)
 }
 
 /* Packs rows of B for a product over steps: `in` columns of x, then the h before each step. */
-static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc, int64_t column, int64_t count, int64_t width,
-                                         float *packed)
+static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc, int64_t column,
+                                         int64_t count, int64_t width, float *packed)
 {
     const gpunn__recurrent_job *j = (const gpunn__recurrent_job *)user;
     const gpunn_value          *in = &j->step->in[0];
     const int64_t               of_x = column < j->in ? gpunn__least(j->in - column, count) : 0;
     for (p += j->origin * j->batch; pc > 0; pc--, p++, packed += width) {
-        if (of_x) memcpy(packed, (const float *)in->data + p * in->dim[2] + column, (size_t)of_x * sizeof *packed);
+        if (of_x)
+            memcpy(packed, (const float *)in->data + p * in->dim[2] + column, (size_t)of_x * sizeof *packed);
         if (of_x < count) {
-            const float *before = gpunn__recurrent_before(j, gpunn__recurrent_time(j, p / j->batch), p % j->batch);
+            const float *before = gpunn__recurrent_before(j, gpunn__recurrent_time(j, p / j->batch),
+                                                          p % j->batch);
             memcpy(packed + of_x, before + column + of_x - j->in, (size_t)(count - of_x) * sizeof *packed);
         }
         for (int64_t i = count; i < width; i++) packed[i] = 0;
@@ -321,7 +336,8 @@ static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc
 
 /* Runs a product, or with PREPARE raises *bytes to the workspace that it needs. All products share the
  * workspace. */
-static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, const gpunn__gemm *g, float *workspace, size_t *bytes)
+static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, const gpunn__gemm *g,
+                                 float *workspace, size_t *bytes)
 {
     const int    threads = gpunn__gemm_threads(cpu, g);
     const size_t needed = gpunn__gemm_workspace(g, threads);
@@ -362,7 +378,8 @@ static float *gpunn__recurrent_state(const gpunn__recurrent_job *j, void *state)
 static float *gpunn__recurrent_final(const gpunn__recurrent_job *j, const gpunn_value *y, int row)
 {
     const int64_t size = j->directions * j->batch * j->hidden;
-    return j->step->attr->states ? gpunn__recurrent_state(j, (float *)y->data + (j->length + row) * size) : NULL;
+    return j->step->attr->states ? gpunn__recurrent_state(j, (float *)y->data + (j->length + row) * size)
+                                 : NULL;
 }
 
 static void gpunn__recurrent_copy(const gpunn__recurrent_job *j, float *to, const float *from)
@@ -412,14 +429,15 @@ static void gpunn__recurrent_move(gpunn__recurrent_job *j, int64_t first, int64_
 static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent_job j = gpunn__recurrent_of(step);
-    const int64_t        states = j.batch * j.hidden, rows = j.gates * j.hidden, chunk = gpunn__recurrent_chunk(&j);
-    const int64_t        kept = (step->training ? j.length : chunk) * j.batch * j.width;
-    const bool           run = action == GPUNN__FORWARD;
+    const int64_t states = j.batch * j.hidden, rows = j.gates * j.hidden, chunk = gpunn__recurrent_chunk(&j);
+    const int64_t kept = (step->training ? j.length : chunk) * j.batch * j.width;
+    const bool    run = action == GPUNN__FORWARD;
     for (int64_t n = 0; n < j.batch && run; n++)
         if (gpunn__recurrent_length(&j, n) < 1 || gpunn__recurrent_length(&j, n) > j.length)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
                                    "length %lld at position %lld is outside 1 .. %lld; check the lengths",
-                                   (long long)gpunn__recurrent_length(&j, n), (long long)n, (long long)j.length);
+                                   (long long)gpunn__recurrent_length(&j, n), (long long)n,
+                                   (long long)j.length);
     gpunn__recurrent_products(&j);
     const int64_t packed_count = (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof(float));
     const int     threads = gpunn__recurrent_threads(cpu, &j, chunk);
@@ -456,7 +474,8 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
         }
         if (!run || !step->attr->states) continue;
         gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 0), j.h);
-        if (step->op == GPUNN_OP_LSTM) gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 1), j.c);
+        if (step->op == GPUNN_OP_LSTM)
+            gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 1), j.c);
     }
     if (run) {
         step->cache_version = step->state->weights_version;
@@ -473,14 +492,15 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
 /* Adds the contribution of these steps to `rows` rows of the gradients of W_ih and W_hh, which lie side by
  * side in sums. of_x, of_h: the columns of x and of h to compute. gate: offset of the gates that the first of
  * these rows produced. */
-static void gpunn__recurrent_weights(gpunn__cpu *cpu, gpunn__action action, const gpunn__recurrent_job *j, int64_t gate,
-                                     int64_t rows, bool of_x, bool of_h, float *sums, float *workspace, size_t *scratch)
+static void gpunn__recurrent_weights(gpunn__cpu *cpu, gpunn__action action, const gpunn__recurrent_job *j,
+                                     int64_t gate, int64_t rows, bool of_x, bool of_h, float *sums,
+                                     float *workspace, size_t *scratch)
 {
     const int64_t        count = (j->last - j->first) * j->batch;
     gpunn__recurrent_job inputs = *j;
     if (!of_x) inputs.in = 0;
-    gpunn__gemm g = gpunn__gemm_make(rows, of_h ? inputs.in + j->hidden : j->in, count, NULL, true, NULL, false, sums,
-                                     j->last < j->length);
+    gpunn__gemm g = gpunn__gemm_make(rows, of_h ? inputs.in + j->hidden : j->in, count, NULL, true, NULL,
+                                     false, sums, j->last < j->length);
     g.a_col = j->width;
     g.c_row = j->in + j->hidden;
     g.pack_b = gpunn__recurrent_pack_before;
@@ -502,33 +522,38 @@ static void gpunn__recurrent_give(gpunn_value *to, bool add, const float *from, 
 
 /* Adds the contribution of these steps, from the gradients of their gates, to dx and, in sums, to the
  * direction's weights and biases. After the last of them, the sums are stored to the gradients. */
-static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__recurrent_job *j,
-                                       float *sums, float *weight_sums, float *workspace, size_t *scratch)
+static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                       gpunn__recurrent_job *j, float *sums, float *weight_sums,
+                                       float *workspace, size_t *scratch)
 {
     static const float one = 1;
     const int64_t      count = (j->last - j->first) * j->batch, hidden = j->hidden, wide = j->in + hidden;
     const int64_t      rows = j->gates * hidden, first = GPUNN__WEIGHTS + 4 * j->direction;
-    const bool         run = action == GPUNN__BACKWARD, gru = step->op == GPUNN_OP_GRU, later = j->last < j->length;
+    const bool run = action == GPUNN__BACKWARD, gru = step->op == GPUNN_OP_GRU, later = j->last < j->length;
     gpunn_value *const grad = step->grad_in + first;
     const bool *const  add = step->accumulate + first;
     const bool         of_x = grad[0].data != NULL, of_h = grad[1].data != NULL;
     if (step->grad_in[0].data) {
-        gpunn__gemm g = gpunn__gemm_make(count, j->in, rows, j->kept, false, step->in[first].data, false, step->grad_in[0].data,
-                                         step->accumulate[0] || j->direction);
+        gpunn__gemm g = gpunn__gemm_make(count, j->in, rows, j->kept, false, step->in[first].data, false,
+                                         step->grad_in[0].data, step->accumulate[0] || j->direction);
         g.a_row = j->width;
         if (run) g.c += j->origin * j->batch * j->in;
         gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
     }
     if (of_x || of_h)
-        gpunn__recurrent_weights(cpu, action, j, 0, gru ? 2 * hidden : rows, of_x, of_h, weight_sums, workspace, scratch);
+        gpunn__recurrent_weights(cpu, action, j, 0, gru ? 2 * hidden : rows, of_x, of_h, weight_sums,
+                                 workspace, scratch);
     for (int i = 0; i < 2 && gru; i++) { /* n for x, q for h */
         float *to = weight_sums ? weight_sums + 2 * hidden * wide : NULL;
         if (i ? of_h : of_x)
-            gpunn__recurrent_weights(cpu, action, j, (2 + i) * hidden, hidden, i == 0, i == 1, to, workspace, scratch);
+            gpunn__recurrent_weights(cpu, action, j, (2 + i) * hidden, hidden, i == 0, i == 1, to, workspace,
+                                     scratch);
     }
-    for (int i = 0; i < 2 && run && j->first == 0; i++) gpunn__recurrent_give(&grad[i], add[i], weight_sums + i * j->in, wide);
+    for (int i = 0; i < 2 && run && j->first == 0; i++)
+        gpunn__recurrent_give(&grad[i], add[i], weight_sums + i * j->in, wide);
     if (grad[2].data == NULL && grad[3].data == NULL) return;
-    gpunn__gemm g = gpunn__gemm_make(1, gru ? j->width : rows, count, &one, false, j->kept, false, sums, later);
+    gpunn__gemm g = gpunn__gemm_make(1, gru ? j->width : rows, count, &one, false, j->kept, false, sums,
+                                     later);
     g.a_col = 0;
     g.b_row = j->width;
     gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
@@ -544,15 +569,17 @@ static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent_job j = gpunn__recurrent_of(step);
-    const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width, chunk = gpunn__recurrent_chunk(&j);
-    const bool           lstm = step->op == GPUNN_OP_LSTM, run = action == GPUNN__BACKWARD;
-    const int            threads = gpunn__recurrent_threads(cpu, &j, chunk);
-    gpunn__arena         arena = {(char *)step->workspace, 0};
+    const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width,
+                  chunk = gpunn__recurrent_chunk(&j);
+    const bool   lstm = step->op == GPUNN_OP_LSTM, run = action == GPUNN__BACKWARD;
+    const int    threads = gpunn__recurrent_threads(cpu, &j, chunk);
+    gpunn__arena arena = {(char *)step->workspace, 0};
     gpunn__recurrent_products(&j);
     float *zeros = gpunn__recurrent_take(&arena, j.hidden);
     j.h = gpunn__recurrent_take(&arena, states);
     j.c = gpunn__recurrent_take(&arena, states);
-    float *packed = gpunn__recurrent_take(&arena, (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
+    float *packed = gpunn__recurrent_take(&arena,
+                                          (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
     float *sums = gpunn__recurrent_take(&arena, j.width);
     float *weight_sums = gpunn__recurrent_take(&arena, j.gates * j.hidden * (j.in + j.hidden));
     float *scratch = gpunn__recurrent_take(&arena, 0);
@@ -579,7 +606,8 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && run; i++) {
             float       *to = gpunn__recurrent_state(&j, step->grad_in[i].data);
             const float *from = i == GPUNN__H_0 ? j.h : j.c;
-            for (int64_t k = 0; to && k < states; k++) to[k] = step->accumulate[i] ? to[k] + from[k] : from[k];
+            for (int64_t k = 0; to && k < states; k++)
+                to[k] = step->accumulate[i] ? to[k] + from[k] : from[k];
         }
     }
     if (!run) step->workspace_bytes = arena.bytes + scratch_bytes;
@@ -588,7 +616,8 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_rnn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    return step->backward ? gpunn__recurrent_backward(cpu, step, action) : gpunn__recurrent_forward(cpu, step, action);
+    return step->backward ? gpunn__recurrent_backward(cpu, step, action)
+                          : gpunn__recurrent_forward(cpu, step, action);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_lstm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)

@@ -1,7 +1,7 @@
 #include "cpu/reduce.h"
 #include "cpu/levels.h"
 
-/* ---- along one axis ------------------------------------------------------------------------------------------------------ */
+/* ---- along one axis ------------------------------------------------------------------------------------ */
 
 GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis)
 {
@@ -13,25 +13,28 @@ GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, in
     }
 }
 
-/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes that are all reduced, or all kept, are merged. The result is kept x planes x rows x columns.
- * There are `kept` results (or rows of results), each from `planes` contiguous blocks of rows * columns
- * floats. Either columns are reduced too (by_column is false, columns is 1 and rows holds the length), or
- * each column has its own result. Narrow rows are folded: several are read side by side to fill vectors. Work
- * is split into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
+/* ---- sum and max over any set of axes ------------------------------------------------------------------- *
+ * Adjacent axes that are
+ * all reduced, or all kept, are merged. The result is kept x planes x rows x columns. There are `kept`
+ * results (or rows of results), each from `planes` contiguous blocks of rows * columns floats. Either columns
+ * are reduced too (by_column is false, columns is 1 and rows holds the length), or each column has its own
+ * result. Narrow rows are folded: several are read side by side to fill vectors. Work is split into units
+ * (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
 
 typedef struct gpunn__reduce {
     gpunn__reduce_kind kind;
     bool               by_column; /* the last axis is kept */
     bool               add;       /* backward: += */
     int                kept_rank, plane_rank;
-    int64_t      kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK], plane_stride[GPUNN_MAX_RANK];
+    int64_t            kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK],
+        plane_stride[GPUNN_MAX_RANK];
     int64_t      kept, planes, rows, columns, fold, tiles, chunks;
-    const float *x, *reference;    /* reference: the maxima, for COUNT and for the gradient of MAX */
-    float       *y;                /* results; in backward, the operand's gradient */
-    double      *partial;          /* [kept][tiles][chunks][TILE or 1]; NULL if there is one chunk */
-    const float *gradient, *equal; /* backward: gradient of the result; for MAX, the number of elements equal to it */
-    double       scale;            /* 1, or 1 / elements for means */
+    const float *x, *reference; /* reference: the maxima, for COUNT and for the gradient of MAX */
+    float       *y;             /* results; in backward, the operand's gradient */
+    double      *partial;       /* [kept][tiles][chunks][TILE or 1]; NULL if there is one chunk */
+    /* backward: gradient of the result; for MAX, the number of elements equal to it */
+    const float *gradient, *equal;
+    double       scale; /* 1, or 1 / elements for means */
 } gpunn__reduce;
 
 static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
@@ -73,7 +76,8 @@ static double gpunn__count_line(const float *x, int64_t n, float reference)
     return gpunn__reduce_line(GPUNN__COUNT, x, n, reference);
 }
 
-static double gpunn__reduce_any_line(gpunn__reduce_kind kind, const float *x, int64_t n, const float *reference)
+static double gpunn__reduce_any_line(gpunn__reduce_kind kind, const float *x, int64_t n,
+                                     const float *reference)
 {
     if (kind == GPUNN__SUM) return gpunn__sum_line(x, n);
     return kind == GPUNN__MAX ? (double)gpunn__max_line(x, n) : gpunn__count_line(x, n, *reference);
@@ -85,14 +89,17 @@ static void gpunn__reduce_lines(const gpunn__reduce *r, int64_t begin, int64_t e
 {
     for (int64_t i = begin; i < end; i++) {
         const float *x = r->x + gpunn__offset(i, r->kept_rank, r->kept_dim, r->kept_stride);
-        r->y[i] = (float)(gpunn__reduce_any_line(r->kind, x, r->rows, r->reference ? r->reference + i : NULL) * r->scale);
+        r->y[i] = (float)(gpunn__reduce_any_line(r->kind, x, r->rows,
+                                                 r->reference ? r->reference + i : NULL) *
+                          r->scale);
     }
 }
 
 /* Joins `rows` rows of `width` floats, `stride` apart, into total[width]: up to 64 rows in float, then in
  * double. */
-GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
-                                      const float *GPUNN__RESTRICT reference, double *GPUNN__RESTRICT total)
+GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride,
+                                      int64_t width, const float *GPUNN__RESTRICT reference,
+                                      double *GPUNN__RESTRICT total)
 {
     float sum[GPUNN__TILE];
     while (rows > 0) {
@@ -103,13 +110,16 @@ GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, i
             for (int64_t j = 0; j < width; j++) {
                 float ref = kind == GPUNN__COUNT ? reference[j] : 0;
                 sum[j] = gpunn__join(
-                    kind, gpunn__join(kind, gpunn__join(kind, gpunn__join(kind, sum[j], a[j], ref), b[j], ref), c[j], ref), d[j],
-                    ref);
+                    kind,
+                    gpunn__join(kind, gpunn__join(kind, gpunn__join(kind, sum[j], a[j], ref), b[j], ref),
+                                c[j], ref),
+                    d[j], ref);
             }
         }
         for (; row < block; row++) {
             const float *a = x + row * stride;
-            for (int64_t j = 0; j < width; j++) sum[j] = gpunn__join(kind, sum[j], a[j], kind == GPUNN__COUNT ? reference[j] : 0);
+            for (int64_t j = 0; j < width; j++)
+                sum[j] = gpunn__join(kind, sum[j], a[j], kind == GPUNN__COUNT ? reference[j] : 0);
         }
         for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(kind, total[j], (double)sum[j]);
         x += block * stride;
@@ -117,8 +127,8 @@ GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, i
     }
 }
 
-static void gpunn__reduce_block(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
-                                const float *reference, double *total)
+static void gpunn__reduce_block(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride,
+                                int64_t width, const float *reference, double *total)
 {
     if (kind == GPUNN__SUM)
         gpunn__reduce_rows(GPUNN__SUM, x, rows, stride, width, reference, total);
@@ -150,9 +160,11 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
     double total[GPUNN__TILE];
     float  buffer[GPUNN__TILE];
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t chunk = r->chunks > 1 ? unit % r->chunks : 0, tile_index = r->chunks > 1 ? unit / r->chunks : unit;
-        int64_t kept = r->tiles > 1 ? tile_index / r->tiles : tile_index, column = (tile_index - kept * r->tiles) * GPUNN__TILE;
-        int64_t width = gpunn__least(r->columns - column, GPUNN__TILE);
+        int64_t chunk = r->chunks > 1 ? unit % r->chunks : 0,
+                tile_index = r->chunks > 1 ? unit / r->chunks : unit;
+        int64_t kept = r->tiles > 1 ? tile_index / r->tiles : tile_index,
+                column = (tile_index - kept * r->tiles) * GPUNN__TILE;
+        int64_t      width = gpunn__least(r->columns - column, GPUNN__TILE);
         const float *x = r->x + gpunn__offset(kept, r->kept_rank, r->kept_dim, r->kept_stride) + column;
         const float *reference = kind == GPUNN__COUNT ? r->reference + kept * r->columns + column : NULL;
         int64_t      from, to;
@@ -165,24 +177,29 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
         while (from < to) {
             int64_t      plane = r->planes > 1 ? from / r->rows : 0, row = from - plane * r->rows;
             int64_t      count = gpunn__least(r->rows - row, to - from);
-            const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + row * r->columns;
+            const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) +
+                             row * r->columns;
             if (!r->by_column)
-                total[0] = gpunn__join_wide(kind, total[0], gpunn__reduce_any_line(kind, p, count, reference));
+                total[0] = gpunn__join_wide(kind, total[0],
+                                            gpunn__reduce_any_line(kind, p, count, reference));
             else {
                 int64_t whole = count / r->fold;
                 gpunn__reduce_block(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
                 if (count > whole * r->fold)
-                    gpunn__reduce_block(kind, p + whole * r->fold * r->columns, 1, 0, (count - whole * r->fold) * width,
-                                        reference, total);
+                    gpunn__reduce_block(kind, p + whole * r->fold * r->columns, 1, 0,
+                                        (count - whole * r->fold) * width, reference, total);
             }
             from += count;
         }
         for (int64_t i = 1; i < r->fold; i++)
-            for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(kind, total[j], total[i * width + j]);
+            for (int64_t j = 0; j < width; j++)
+                total[j] = gpunn__join_wide(kind, total[j], total[i * width + j]);
         if (r->partial)
-            memcpy(r->partial + unit * (r->by_column ? GPUNN__TILE : 1), total, (size_t)width * sizeof *total);
+            memcpy(r->partial + unit * (r->by_column ? GPUNN__TILE : 1), total,
+                   (size_t)width * sizeof *total);
         else
-            for (int64_t j = 0; j < width; j++) r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
+            for (int64_t j = 0; j < width; j++)
+                r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
     }
 }
 
@@ -196,15 +213,18 @@ static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__red
         int64_t width = gpunn__least(r->columns - column, GPUNN__TILE);
         double *total = r->partial + unit * r->chunks * span;
         for (int64_t chunk = 1; chunk < r->chunks; chunk++)
-            for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(r->kind, total[j], total[chunk * span + j]);
-        for (int64_t j = 0; j < width; j++) r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
+            for (int64_t j = 0; j < width; j++)
+                total[j] = gpunn__join_wide(r->kind, total[j], total[chunk * span + j]);
+        for (int64_t j = 0; j < width; j++)
+            r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
     }
 }
 
 /* One line of the gradient. For max: dx[i] (+)= (x[i] is the maximum) ? hit : miss. For sum: dx[i] (+)= hit;
  * x is unused. hit, miss and reference hold one value per element or (single) one for all. */
-GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *hit,
-                                      const float *miss, const float *reference, int64_t n, bool single, bool max, bool add)
+GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x,
+                                      const float *hit, const float *miss, const float *reference, int64_t n,
+                                      bool single, bool max, bool add)
 {
     float hit0 = hit[0], miss0 = miss[0], reference0 = reference[0];
     for (int64_t i = 0; i < n; i++) {
@@ -225,8 +245,8 @@ static void gpunn__spread_sum(float *dx, const float *hit, int64_t n, bool singl
         GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, false, false);
 }
 
-static void gpunn__spread_max(float *dx, const float *x, const float *hit, const float *miss, const float *reference, int64_t n,
-                              bool single, bool add)
+static void gpunn__spread_max(float *dx, const float *x, const float *hit, const float *miss,
+                              const float *reference, int64_t n, bool single, bool add)
 {
     if (single)
         GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, true, true);
@@ -274,9 +294,11 @@ GPUNN__VECTORIZED(gpunn__spread_task, (void *arg, int thread, int threads), (arg
             /* one line: all rows of a block, or `fold` rows at once */
             int64_t step = r->by_column ? r->fold : limit - first;
             for (int64_t row = first; row < limit; row += step) {
-                int64_t n = gpunn__least(limit - row, step) * (r->by_column ? width : 1), offset = at + row * r->columns;
+                int64_t n = gpunn__least(limit - row, step) * (r->by_column ? width : 1),
+                        offset = at + row * r->columns;
                 if (is_max)
-                    gpunn__spread_max(r->y + offset, r->x + offset, hit, miss, reference, n, !r->by_column, r->add);
+                    gpunn__spread_max(r->y + offset, r->x + offset, hit, miss, reference, n, !r->by_column,
+                                      r->add);
                 else
                     gpunn__spread_sum(r->y + offset, hit, n, !r->by_column, r->add);
             }
@@ -284,7 +306,8 @@ GPUNN__VECTORIZED(gpunn__spread_task, (void *arg, int thread, int threads), (arg
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__reduce_kind kind)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                                gpunn__reduce_kind kind)
 {
     const gpunn_value *in = &step->in[0];
     const gpunn_value *out = &step->out;
@@ -335,8 +358,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, 
     return gpunn__cpu_reduce(cpu, step, action, GPUNN__MAX);
 }
 
-/* ---- gradient_energy -------------------------------------------------------------------------------------------------- *
- * The last of the axes and everything after it form a row. The other axes step from row to row. */
+/* ---- gradient_energy ------------------------------------------------------------------------------------ *
+ * The
+ * last of the axes and everything after it form a row. The other axes step from row to row. */
 
 typedef struct gpunn__energy {
     int          count;                  /* number of axes; axes of size 1 are omitted */
@@ -397,7 +421,8 @@ GPUNN__VECTORIZED(gpunn__energy_task, (void *arg, int thread, int threads), (arg
 }
 
 /* dx += factor * ((x - before) - (after - x)). Where there is no neighbour, before or after is x. */
-static void gpunn__energy_dx(float *dx, const float *x, const float *before, const float *after, int64_t n, float factor)
+static void gpunn__energy_dx(float *dx, const float *x, const float *before, const float *after, int64_t n,
+                             float factor)
 {
     GPUNN__IVDEP
     for (int64_t i = 0; i < n; i++) dx[i] += factor * (x[i] - before[i] - (after[i] - x[i]));
@@ -413,10 +438,12 @@ GPUNN__VECTORIZED(gpunn__energy_back_task, (void *arg, int thread, int threads),
         float       *dx = e->dx + row * e->length;
         if (!e->add) memset(dx, 0, (size_t)e->length * sizeof *dx);
         for (int k = 0; k < e->count; k++) {
-            int64_t stride = e->stride[k], last = e->length - stride, at = row * e->length / stride % e->size[k];
-            float   factor = (float)(2 * e->share[k] * (double)*e->dy);
+            int64_t stride = e->stride[k], last = e->length - stride,
+                    at = row * e->length / stride % e->size[k];
+            float factor = (float)(2 * e->share[k] * (double)*e->dy);
             if (k < e->count - 1) {
-                gpunn__energy_dx(dx, x, at > 0 ? x - stride : x, at < e->size[k] - 1 ? x + stride : x, e->length, factor);
+                gpunn__energy_dx(dx, x, at > 0 ? x - stride : x, at < e->size[k] - 1 ? x + stride : x,
+                                 e->length, factor);
                 continue;
             }
             gpunn__energy_dx(dx, x, x, x + stride, stride, factor);
@@ -426,7 +453,8 @@ GPUNN__VECTORIZED(gpunn__energy_back_task, (void *arg, int thread, int threads),
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step,
+                                                         gpunn__action action)
 {
     gpunn__energy e = gpunn__energy_of(step);
     int           threads = gpunn__cpu_threads_for(cpu, (double)step->in[0].count * (double)e.count);
@@ -448,7 +476,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_
     return GPUNN_OK;
 }
 
-/* ---- cumsum over x[outer][n][inner]; backward is the same from the end ----------------------------------------------------- */
+/* ---- cumsum over x[outer][n][inner]; backward is the same from the end --------------------------------- */
 
 typedef struct gpunn__cumsum {
     gpunn__along along; /* x: the operand, or in backward the gradient */
@@ -463,8 +491,9 @@ GPUNN__VECTORIZED(gpunn__cumsum_task, (void *arg, int thread, int threads), (arg
     int64_t blocks = (a->inner + WIDTH - 1) / WIDTH, unit, end;
     gpunn__cpu_part(a->outer * blocks, 1, threads, thread, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t o = unit / blocks, column = (unit - o * blocks) * WIDTH, width = gpunn__least(a->inner - column, WIDTH);
-        double  sum[WIDTH] = {0};
+        int64_t o = unit / blocks, column = (unit - o * blocks) * WIDTH,
+                width = gpunn__least(a->inner - column, WIDTH);
+        double sum[WIDTH] = {0};
         for (int64_t i = 0; i < a->n; i++) {
             int64_t      at = (o * a->n + (k->reverse ? a->n - 1 - i : i)) * a->inner + column;
             const float *x = a->x + at;

@@ -3,7 +3,7 @@
 #include "base/math.h"
 #include "cpu/context.h"
 
-/* ==== >>cpu/reduce ================================================================================================= *
+/* ==== >>cpu/reduce ======================================================================================= *
  * Sums and maxima over axes. */
 /* An op along one axis: the tensor seen as [outer, n, inner]. */
 typedef struct gpunn__along {
@@ -52,12 +52,14 @@ GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane
     float eight[8], four[4];
     for (int j = 0; j < 8; j++) eight[j] = gpunn__join(kind, lane[j], lane[j + 8], 0);
     for (int j = 0; j < 4; j++) four[j] = gpunn__join(kind, eight[j], eight[j + 4], 0);
-    return gpunn__join(kind, gpunn__join(kind, four[0], four[2], 0), gpunn__join(kind, four[1], four[3], 0), 0);
+    return gpunn__join(kind, gpunn__join(kind, four[0], four[2], 0), gpunn__join(kind, four[1], four[3], 0),
+                       0);
 }
 
 /* Reduces n contiguous floats. At most 2048 elements accumulate in 32 float lanes; their result is then
  * joined in double. */
-GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n, float reference)
+GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n,
+                                        float reference)
 {
     enum { LANES = 32, FEW = 8, BLOCK = 2048 };
     gpunn__reduce_kind join = kind == GPUNN__COUNT ? GPUNN__SUM : kind;
@@ -72,7 +74,8 @@ GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GP
             for (int j = 0; j < FEW; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
         for (; i < block; i++) rest = gpunn__join(kind, rest, x[i], reference);
         for (int j = 0; j < LANES / 2; j++) lane[j] = gpunn__join(join, lane[j], lane[j + LANES / 2], 0);
-        total = gpunn__join_wide(kind, total, (double)gpunn__join(join, gpunn__join_lanes(join, lane), rest, 0));
+        total = gpunn__join_wide(kind, total,
+                                 (double)gpunn__join(join, gpunn__join_lanes(join, lane), rest, 0));
     }
     return total;
 }

@@ -1,7 +1,7 @@
 #include "cpu/levels.h"
 #include "cpu/context.h"
 
-/* ==== >>cpu/sampling =============================================================================================== *
+/* ==== >>cpu/sampling ===================================================================================== *
  * grid_sample and affine_grid; also roi_align, hash_grid_encoding and interpolate. Along each axis a point
  * lies between two cells, each with a weight that is 0 outside the image. A 2-d image is a volume of one
  * slice, whose z axis is skipped. Points are processed in chunks: first the cells and weights of a chunk
@@ -22,7 +22,8 @@ typedef struct gpunn__sampling {
     bool               align_corners, add_x, add_grid; /* add_x, add_grid: += instead of = for the gradient */
     const float       *x, *grid, *dy;
     float             *y, *dx, *dgrid;
-    int32_t           *touched; /* [samples][chunks][2]: first cells of the first and the last row that a chunk touches */
+    /* [samples][chunks][2]: first cells of the first and the last row that a chunk touches */
+    int32_t *touched;
 } gpunn__sampling;
 
 typedef struct gpunn__places { /* of a chunk's points along one axis */
@@ -67,7 +68,8 @@ static gpunn__sampling gpunn__sampling_of(const gpunn_step *step)
     return s;
 }
 
-/* Reflects coordinates at low and low + span until they lie in between. Each reflection negates the derivative. */
+/* Reflects coordinates at low and low + span until they lie in between. Each reflection negates the
+ * derivative. */
 static void gpunn__reflect(float low, float span, int count, float *at, float *derivative)
 {
     GPUNN__IVDEP
@@ -80,8 +82,8 @@ static void gpunn__reflect(float low, float span, int count, float *at, float *d
 }
 
 /* Finds the cells and weights of points along one axis. Coordinates are `stride` floats apart. */
-static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate, int stride, int count, int32_t size,
-                               gpunn__places *p, int32_t *inside)
+static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate, int stride, int count,
+                               int32_t size, gpunn__places *p, int32_t *inside)
 {
     bool  zeros = s->padding == GPUNN_GRID_ZEROS;
     float span = (float)(s->align_corners ? size - 1 : size), shift = s->align_corners ? 0 : 0.5f;
@@ -121,7 +123,8 @@ static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate
 }
 
 /* Finds cells and weights of points first .. first + count - 1 of a sample. */
-static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_t first, int count, gpunn__corners *c)
+static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_t first, int count,
+                                gpunn__corners *c)
 {
     const float *grid = s->grid + (sample * s->points + first) * s->axes;
     for (int i = 0; i < count; i++) c->inside[i] = 1;
@@ -165,7 +168,8 @@ GPUNN__INLINE void gpunn__sample_chunk(const gpunn__corners *c, int rows, int co
         for (int r = 0; r < rows; r++) {
             const float *row = x + c->row[r][i];
             float        low = row[c->x.cell[0][i]];
-            if (rows > 1) low = c->weight[r][i] * (low * c->x.weight[0][i] + row[c->x.cell[1][i]] * c->x.weight[1][i]);
+            if (rows > 1)
+                low = c->weight[r][i] * (low * c->x.weight[0][i] + row[c->x.cell[1][i]] * c->x.weight[1][i]);
             sum = rows > 1 ? sum + low : low;
         }
         y[i] = c->inside[i] ? sum : 0;
@@ -173,8 +177,8 @@ GPUNN__INLINE void gpunn__sample_chunk(const gpunn__corners *c, int rows, int co
 }
 
 /* Adds the contribution of one channel to the gradients of the coordinates x, y, z. */
-GPUNN__INLINE void gpunn__sample_chunk_dgrid(const gpunn__corners *c, int rows, int count, const float *x, const float *dy,
-                                             float sum[3][GPUNN__POINTS])
+GPUNN__INLINE void gpunn__sample_chunk_dgrid(const gpunn__corners *c, int rows, int count, const float *x,
+                                             const float *dy, float sum[3][GPUNN__POINTS])
 {
     GPUNN__IVDEP
     for (int i = 0; i < count; i++) {
@@ -192,8 +196,8 @@ GPUNN__INLINE void gpunn__sample_chunk_dgrid(const gpunn__corners *c, int rows, 
 }
 
 /* Adds to those cells of one channel's gradient whose rows begin in [begin, end). */
-GPUNN__INLINE void gpunn__sample_chunk_back(const gpunn__corners *c, int rows, int count, int32_t begin, int32_t end,
-                                            const float *dy, float *dx)
+GPUNN__INLINE void gpunn__sample_chunk_back(const gpunn__corners *c, int rows, int count, int32_t begin,
+                                            int32_t end, const float *dy, float *dx)
 {
     for (int i = 0; i < count; i++) {
         int32_t low = c->x.cell[0][i], high = c->x.cell[1][i];
@@ -247,7 +251,8 @@ GPUNN__VECTORIZED(gpunn__sample_task, (void *arg, int thread, int threads), (arg
         }
         float *to = s->dgrid ? s->dgrid + (sample * s->points + first) * s->axes : NULL;
         for (int k = 0; s->dgrid && k < s->axes; k++)
-            for (int i = 0; i < count; i++) to[i * s->axes + k] = s->add_grid ? to[i * s->axes + k] + sum[k][i] : sum[k][i];
+            for (int i = 0; i < count; i++)
+                to[i * s->axes + k] = s->add_grid ? to[i * s->axes + k] + sum[k][i] : sum[k][i];
     }
 }
 
@@ -295,7 +300,8 @@ GPUNN__VECTORIZED(gpunn__sample_back_task, (void *arg, int thread, int threads),
             if (threads > 1 && (touched[0] >= end || touched[1] < begin)) continue;
             gpunn__find_corners(s, sample, chunk * GPUNN__POINTS, count, &c);
             for (int64_t channel = 0; channel < s->channels; channel++) {
-                const float *dy = s->dy + (sample * s->channels + channel) * s->points + chunk * GPUNN__POINTS;
+                const float *dy = s->dy + (sample * s->channels + channel) * s->points +
+                                  chunk * GPUNN__POINTS;
                 if (rows == 4)
                     gpunn__sample_chunk_back(&c, 4, count, begin, end, dy, dx + channel * s->cells);
                 else if (rows == 2)
@@ -314,7 +320,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step
     const double    reads = (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2); /* per point */
     int             threads = gpunn__cpu_threads_for(cpu, (double)s.samples * (double)s.points * reads);
     if (action == GPUNN__PREPARE) {
-        if (step->backward && s.dx) step->workspace_bytes = (size_t)(2 * s.samples * s.chunks) * sizeof *s.touched;
+        if (step->backward && s.dx)
+            step->workspace_bytes = (size_t)(2 * s.samples * s.chunks) * sizeof *s.touched;
         return GPUNN_OK;
     }
     if (action == GPUNN__FORWARD || s.dgrid) gpunn_parallel(threads, gpunn__sample_task, &s);
@@ -322,9 +329,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step
     return GPUNN_OK;
 }
 
-/* ---- roi_align: for each bin, first the weights of its cells, then the values channel by channel ------------------------ *
- * The weights along an axis are the sum over the bin's samples. For the gradient of x, a thread owns some
- * channels and adds contributions to these, bin after bin. */
+/* ---- roi_align: for each bin, first the weights of its cells, then the values channel by channel -------- *
+ * The weights along an axis are the sum over the bin's samples. For the gradient
+ * of x, a thread owns some channels and adds contributions to these, bin after bin. */
 
 enum { GPUNN__ROI_CHANNELS = 32 }; /* channels whose cells in a box fit the cache */
 typedef struct gpunn__rois {
@@ -365,7 +372,8 @@ static void gpunn__roi_weigh(gpunn__roi_cells *c)
     for (int i = c->line.begin; i < c->line.end; i++) {
         if (!gpunn__roi_find(&c->line, i, cell, weight)) continue;
         for (int k = 0; k < 2; k++)
-            if (cell[k] >= c->first && cell[k] - c->first < c->count) c->weight[cell[k] - c->first] += weight[k];
+            if (cell[k] >= c->first && cell[k] - c->first < c->count)
+                c->weight[cell[k] - c->first] += weight[k];
     }
 }
 
@@ -441,8 +449,9 @@ static void gpunn__roi_box(const gpunn__rois *r, int64_t box, int64_t from, int6
 GPUNN__VECTORIZED(gpunn__roi_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__rois *r = (const gpunn__rois *)arg;
-    const int64_t      channels = r->shape.channels, tiles = (channels + GPUNN__ROI_CHANNELS - 1) / GPUNN__ROI_CHANNELS;
-    int64_t            unit, end;
+    const int64_t      channels = r->shape.channels,
+                  tiles = (channels + GPUNN__ROI_CHANNELS - 1) / GPUNN__ROI_CHANNELS;
+    int64_t unit, end;
     gpunn__cpu_part(r->shape.boxes * tiles, 1, threads, thread, &unit, &end);
     for (; unit < end; unit++) {
         const int64_t from = unit % tiles * GPUNN__ROI_CHANNELS;
@@ -456,10 +465,12 @@ GPUNN__VECTORIZED(gpunn__roi_back_task, (void *arg, int thread, int threads), (a
     const int64_t      channels = r->shape.channels;
     int64_t            plane, end;
     gpunn__cpu_part(r->shape.samples * channels, 1, threads, thread, &plane, &end);
-    if (plane < end && !r->add) memset(r->dx + plane * r->cells, 0, (size_t)((end - plane) * r->cells) * sizeof *r->dx);
+    if (plane < end && !r->add)
+        memset(r->dx + plane * r->cells, 0, (size_t)((end - plane) * r->cells) * sizeof *r->dx);
     while (plane < end) {
         const int64_t sample = plane / channels, from = plane % channels;
-        const int64_t to = gpunn__least(gpunn__least(channels, from + end - plane), from + GPUNN__ROI_CHANNELS);
+        const int64_t to = gpunn__least(gpunn__least(channels, from + end - plane),
+                                        from + GPUNN__ROI_CHANNELS);
         for (int64_t box = 0; box < r->shape.boxes; box++)
             if ((int64_t)r->boxes[5 * box] == sample) gpunn__roi_box(r, box, from, to);
         plane += to - from;
@@ -486,15 +497,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *
         const float sample = r.boxes[5 * box];
         if (!(sample >= 0 && sample < (float)r.shape.samples))
             return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                   "box %lld is of sample %g, which is outside 0 .. %lld; check the boxes", (long long)box,
-                                   (double)sample, (long long)(r.shape.samples - 1));
+                                   "box %lld is of sample %g, which is outside 0 .. %lld; check the boxes",
+                                   (long long)box, (double)sample, (long long)(r.shape.samples - 1));
     }
-    const double work = (double)r.shape.boxes * r.shape.bins[0] * r.shape.bins[1] * (r.shape.channels + 4) * 16;
-    gpunn_parallel(gpunn__cpu_threads_for(cpu, work), step->backward ? gpunn__roi_back_task : gpunn__roi_task, &r);
+    const double work = (double)r.shape.boxes * r.shape.bins[0] * r.shape.bins[1] * (r.shape.channels + 4) *
+                        16;
+    gpunn_parallel(gpunn__cpu_threads_for(cpu, work), step->backward ? gpunn__roi_back_task : gpunn__roi_task,
+                   &r);
     return GPUNN_OK;
 }
 
-/* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) ------------------------------------------------------- */
+/* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) ------------------------------------- */
 
 typedef struct gpunn__affine_points {
     int          axes;
@@ -502,7 +515,8 @@ typedef struct gpunn__affine_points {
     int64_t      size[3];        /* along x, y, z; 1 if there is no z */
     bool         align_corners;
     const float *theta, *dgrid;
-    float       *grid, *sums; /* sums: [samples][lines][2][axes], the sums of a line's gradients and of these times x */
+    /* sums: [samples][lines][2][axes], the sums of a line's gradients and of these times x */
+    float *grid, *sums;
 } gpunn__affine_points;
 
 GPUNN__VECTORIZED(gpunn__affine_task, (void *arg, int thread, int threads), (arg, thread, threads))
@@ -517,7 +531,8 @@ GPUNN__VECTORIZED(gpunn__affine_task, (void *arg, int thread, int threads), (arg
         float        z = gpunn__affine_coordinate(at / a->size[1], a->size[2], a->align_corners);
         const float *theta = a->theta + line / a->lines * (axes * (axes + 1));
         for (int k = 0; k < axes; k++) {
-            float base = theta[1] * y + (axes == 3 ? theta[2] * z : 0) + theta[axes], *grid = a->grid + line * width * axes + k;
+            float base = theta[1] * y + (axes == 3 ? theta[2] * z : 0) + theta[axes],
+                  *grid = a->grid + line * width * axes + k;
             for (int64_t i = 0; i < width; i++)
                 grid[i * axes] = theta[0] * gpunn__affine_coordinate(i, width, a->align_corners) + base;
             theta += axes + 1;
@@ -545,7 +560,7 @@ GPUNN__VECTORIZED(gpunn__affine_back_task, (void *arg, int thread, int threads),
     }
 }
 
-/* ---- hash_grid_encoding ----------------------------------------------------------------------------------------------- */
+/* ---- hash_grid_encoding -------------------------------------------------------------------------------- */
 
 typedef struct gpunn__hash_points {
     gpunn__hash_grid grid;
@@ -578,7 +593,8 @@ GPUNN__VECTORIZED(gpunn__hash_dx_task, (void *arg, int index, int threads), (arg
         for (int l = 0; l < h->grid.levels; l++)
             gpunn__hash_dx(axes, &h->grid.level[l], h->x + p * axes, h->table, h->grid.features,
                            h->dy + (p * h->grid.levels + l) * h->grid.features, derivative);
-        for (int i = 0; i < axes; i++) h->dx[p * axes + i] = h->add_x ? h->dx[p * axes + i] + derivative[i] : derivative[i];
+        for (int i = 0; i < axes; i++)
+            h->dx[p * axes + i] = h->add_x ? h->dx[p * axes + i] + derivative[i] : derivative[i];
     }
 }
 
@@ -590,20 +606,22 @@ GPUNN__VECTORIZED(gpunn__hash_back_task, (void *arg, int index, int threads), (a
     for (int l = index; l < grid->levels; l += threads) {
         const gpunn__hash_level *level = &grid->level[l];
         if (!h->add_table)
-            memset(h->dtable + level->first * grid->features, 0, (size_t)level->rows * (size_t)grid->features * sizeof(float));
+            memset(h->dtable + level->first * grid->features, 0,
+                   (size_t)level->rows * (size_t)grid->features * sizeof(float));
         for (int64_t p = 0; p < h->points; p++) {
             const gpunn__hash_place place = gpunn__hash_find(grid->axes, level, h->x + p * grid->axes);
             const float            *dy = h->dy + (p * grid->levels + l) * grid->features;
             for (int corner = 0; corner < 1 << grid->axes; corner++) {
                 const float weight = gpunn__hash_weight(grid->axes, &place, corner, -1);
-                float      *row = h->dtable + gpunn__hash_row(grid->axes, level, &place, corner) * grid->features;
+                float *row = h->dtable + gpunn__hash_row(grid->axes, level, &place, corner) * grid->features;
                 for (int f = 0; f < grid->features; f++) row[f] += weight * dy[f];
             }
         }
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step,
+                                                            gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *weight = &step->in[1];
     const int          axes = (int)x->dim[x->rank - 1];
@@ -641,7 +659,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step
     a.lines = a.size[1] * a.size[2];
     a.align_corners = step->attr->align_corners;
     if (action == GPUNN__PREPARE) {
-        if (step->backward) step->workspace_bytes = (size_t)(a.samples * a.lines * 2 * a.axes) * sizeof *a.sums;
+        if (step->backward)
+            step->workspace_bytes = (size_t)(a.samples * a.lines * 2 * a.axes) * sizeof *a.sums;
         return GPUNN_OK;
     }
     int threads = gpunn__cpu_threads(cpu, grid->count * 2);
@@ -677,12 +696,13 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step
     return GPUNN_OK;
 }
 
-/* ---- interpolate ------------------------------------------------------------------------------------------------------- *
- * A volume is one image and channel. A plane has depth 1; a line also has height 1. Along an axis, output o
- * is cell first[o] of x (nearest), a weighted sum of it and the next cell (linear), or of these and one more
- * on each side (cubic). Positions beyond an end use the cell at the end. Tables of first cells and weights
- * are computed up front. A row of outputs is computed from a weighted sum of rows of x, then along that row.
- * The gradient of a row of x gathers the rows of outputs that read it. */
+/* ---- interpolate ---------------------------------------------------------------------------------------- *
+ * A
+ * volume is one image and channel. A plane has depth 1; a line also has height 1. Along an axis, output o is
+ * cell first[o] of x (nearest), a weighted sum of it and the next cell (linear), or of these and one more on
+ * each side (cubic). Positions beyond an end use the cell at the end. Tables of first cells and weights are
+ * computed up front. A row of outputs is computed from a weighted sum of rows of x, then along that row. The
+ * gradient of a row of x gathers the rows of outputs that read it. */
 
 typedef struct gpunn__resize_axis {
     int64_t  in, out;
@@ -706,7 +726,8 @@ static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *
 {
     int64_t o = 0;
     for (; o < a->out; o++) {
-        float at = ratio * ((float)o + (attr->mode == GPUNN_INTERPOLATE_NEAREST || attr->align_corners ? 0 : 0.5f));
+        float at = ratio *
+                   ((float)o + (attr->mode == GPUNN_INTERPOLATE_NEAREST || attr->align_corners ? 0 : 0.5f));
         if (attr->mode == GPUNN_INTERPOLATE_LINEAR && !attr->align_corners) at = at > 0.5f ? at - 0.5f : 0;
         if (attr->mode == GPUNN_INTERPOLATE_LINEAR && a->in == a->out) at = (float)o;
         if (attr->mode == GPUNN_INTERPOLATE_CUBIC && !attr->align_corners) at -= 0.5f;
@@ -737,7 +758,8 @@ GPUNN__INLINE int64_t gpunn__resize_cell(const gpunn__resize_axis *a, int64_t o,
 GPUNN__INLINE float gpunn__resize_weight(const gpunn__resize_axis *a, int64_t o, int64_t i)
 {
     float sum = 0;
-    for (int tap = 0; tap < a->taps; tap++) sum += gpunn__resize_cell(a, o, tap) == i ? a->weight[o * a->taps + tap] : 0;
+    for (int tap = 0; tap < a->taps; tap++)
+        sum += gpunn__resize_cell(a, o, tap) == i ? a->weight[o * a->taps + tap] : 0;
     return sum;
 }
 
@@ -773,7 +795,8 @@ GPUNN__VECTORIZED(gpunn__resize_forward, (void *arg, int index, int threads), (a
         for (int tap = 0; cells == row && tap < r->z.taps * r->y.taps; tap++) {
             int     front = tap / r->y.taps, top = tap % r->y.taps;
             float   weight = r->z.weight[oz * r->z.taps + front] * r->y.weight[oy * r->y.taps + top];
-            int64_t at = gpunn__resize_cell(&r->z, oz, front) * plane + gpunn__resize_cell(&r->y, oy, top) * x->in;
+            int64_t at = gpunn__resize_cell(&r->z, oz, front) * plane +
+                         gpunn__resize_cell(&r->y, oy, top) * x->in;
             gpunn__resize_add(row, volume + at, x->in, weight, tap > 0);
         }
         if (x->taps == 1) {
@@ -786,7 +809,8 @@ GPUNN__VECTORIZED(gpunn__resize_forward, (void *arg, int index, int threads), (a
         } else {
             for (int64_t o = 0; o < x->out; o++) {
                 float sum = 0;
-                for (int tap = 0; tap < 4; tap++) sum += x->weight[4 * o + tap] * cells[gpunn__resize_cell(x, o, tap)];
+                for (int tap = 0; tap < 4; tap++)
+                    sum += x->weight[4 * o + tap] * cells[gpunn__resize_cell(x, o, tap)];
                 to[o] = sum;
             }
         }
@@ -808,10 +832,12 @@ GPUNN__VECTORIZED(gpunn__resize_backward, (void *arg, int index, int threads), (
         for (int64_t oz = gpunn__resize_from(&r->z, z); oz < gpunn__resize_to(&r->z, z); oz++)
             for (int64_t oy = gpunn__resize_from(&r->y, y); oy < gpunn__resize_to(&r->y, y); oy++, any = true)
                 gpunn__resize_add(row, volume + (oz * r->y.out + oy) * x->out, x->out,
-                                  gpunn__resize_weight(&r->z, oz, z) * gpunn__resize_weight(&r->y, oy, y), any);
+                                  gpunn__resize_weight(&r->z, oz, z) * gpunn__resize_weight(&r->y, oy, y),
+                                  any);
         if (!r->accumulate) memset(to, 0, (size_t)x->in * sizeof *to);
         for (int64_t o = 0; any && o < x->out; o++)
-            for (int tap = 0; tap < x->taps; tap++) to[gpunn__resize_cell(x, o, tap)] += x->weight[o * x->taps + tap] * row[o];
+            for (int tap = 0; tap < x->taps; tap++)
+                to[gpunn__resize_cell(x, o, tap)] += x->weight[o * x->taps + tap] * row[o];
     }
 }
 
@@ -828,9 +854,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step
     for (int i = 0; i < 3; i++) {
         axes[i]->in = i < missing ? 1 : x->dim[2 + i - missing];
         axes[i]->out = i < missing ? 1 : y->dim[2 + i - missing];
-        axes[i]->taps = attr->mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out ? 2
-                        : attr->mode == GPUNN_INTERPOLATE_CUBIC && i >= missing                                  ? 4
-                                                                                                                 : 1;
+        axes[i]->taps = attr->mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 &&
+                                axes[i]->in != axes[i]->out
+                            ? 2
+                        : attr->mode == GPUNN_INTERPOLATE_CUBIC && i >= missing ? 4
+                                                                                : 1;
         tables += (1 + axes[i]->taps) * axes[i]->out + axes[i]->in + 1;
     }
     int64_t row = r.x.in > r.x.out ? r.x.in : r.x.out;

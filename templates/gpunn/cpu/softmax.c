@@ -4,8 +4,9 @@
 
 /* top[j] = max over i of x[i * stride + j]; sum[j] = sum over i of exp(x[i * stride + j] - top[j]). 1 <=
  * width <= GPUNN__COLUMNS. The terms of the sum are stored to e unless it is NULL. */
-GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride, int64_t width,
-                                      float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum, float *GPUNN__RESTRICT e)
+GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride,
+                                      int64_t width, float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum,
+                                      float *GPUNN__RESTRICT e)
 {
     float buffer[GPUNN__COLUMNS];
     for (int64_t j = 0; j < width; j++) {
@@ -24,7 +25,8 @@ GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n,
 }
 
 /* The same for one contiguous row. Returns the sum. */
-GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top, float *GPUNN__RESTRICT e)
+GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top,
+                                   float *GPUNN__RESTRICT e)
 {
     enum { BLOCK = 512 };
     double total = 0;
@@ -38,7 +40,8 @@ GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, fl
     return (float)total;
 }
 
-GPUNN__INTERNAL void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e)
+GPUNN__INTERNAL void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top,
+                                    float *sum, float *e)
 {
     if (inner == 1)
         *sum = gpunn__exp_row(x, n, top, e);
@@ -88,8 +91,9 @@ GPUNN__VECTORIZED(gpunn__softmax_task, (void *arg, int thread, int threads), (ar
 }
 
 /* softmax: dx (+)= y (g - sum g y). log_softmax: dx (+)= g - exp(y) sum g. */
-GPUNN__INLINE void gpunn__softmax_dx(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT y, const float *GPUNN__RESTRICT g,
-                                     const float *sum, bool single, int64_t n, bool log, bool add)
+GPUNN__INLINE void gpunn__softmax_dx(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT y,
+                                     const float *GPUNN__RESTRICT g, const float *sum, bool single, int64_t n,
+                                     bool log, bool add)
 {
     float sum0 = sum[0];
     for (int64_t i = 0; i < n; i++) {
@@ -98,7 +102,8 @@ GPUNN__INLINE void gpunn__softmax_dx(float *GPUNN__RESTRICT dx, const float *GPU
     }
 }
 
-GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, int64_t begin, int64_t end, int64_t tiles, bool log)
+GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, int64_t begin, int64_t end, int64_t tiles,
+                                           bool log)
 {
     int64_t n = a->n, inner = a->inner;
     for (int64_t unit = begin; unit < end; unit++) {
@@ -118,7 +123,8 @@ GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, int64_t begin,
             float sum[GPUNN__COLUMNS];
             for (int64_t j = 0; j < width; j++) sum[j] = 0;
             for (int64_t i = 0; i < n; i++)
-                for (int64_t j = 0; j < width; j++) sum[j] += log ? g[i * inner + j] : g[i * inner + j] * y[i * inner + j];
+                for (int64_t j = 0; j < width; j++)
+                    sum[j] += log ? g[i * inner + j] : g[i * inner + j] * y[i * inner + j];
             for (int64_t i = 0; i < n; i++, y += inner, g += inner, dx += inner)
                 GPUNN__FIXED(a->add, gpunn__softmax_dx, dx, y, g, sum, false, width, log);
         }

@@ -2,7 +2,7 @@
 #define GPUNN__CPU_SOFTMAX_H
 #include "base/math.h"
 
-/* ==== >>cpu/softmax ================================================================================================ *
+/* ==== >>cpu/softmax ====================================================================================== *
  * Softmax and related ops. A unit of work is one row (inner 1) or n x 64 columns. The maximum may skip NaN,
  * since the sum propagates it. A row that is all -inf gives NaN, as in torch. */
 #define GPUNN__COLUMNS 64
@@ -15,6 +15,7 @@ GPUNN__INLINE float gpunn__exp_down(float x)
 
 /* Reduces one row (inner 1), or `width` columns otherwise: top receives the maxima, sum the sums of exp(x -
  * top). e, if non-NULL, receives exp(x - top), in the same layout. */
-GPUNN__INTERNAL void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e);
+GPUNN__INTERNAL void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top,
+                                    float *sum, float *e);
 
 #endif /* GPUNN__CPU_SOFTMAX_H */

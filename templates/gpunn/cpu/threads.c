@@ -2,13 +2,14 @@
 #include "base/device.h"
 #include "base/time.h"
 
-/* ---- threads: a lock with one condition variable ("something has changed"), thread start and join -------------------- */
+/* ---- threads: a lock with one condition variable ("something has changed"), thread start and join ------ */
 
-/* ---- thread pools that share the work of a CPU device ---------------------------------------------------------------- *
- * A pool is the program's thread plus worker threads. The first task that is large enough starts the workers;
- * they end with the device. A waiting thread polls the word that it waits for during GPUNN__SPIN_SECONDS, which
- * spans the time from one op to the next. Then it sleeps, so that on a busy machine the processor goes to
- * threads that have work, including those of this pool. */
+/* ---- thread pools that share the work of a CPU device --------------------------------------------------- *
+ * A pool is the program's thread plus
+ * worker threads. The first task that is large enough starts the workers; they end with the device. A waiting
+ * thread polls the word that it waits for during GPUNN__SPIN_SECONDS, which spans the time from one op to the
+ * next. Then it sleeps, so that on a busy machine the processor goes to threads that have work, including
+ * those of this pool. */
 
 #define GPUNN__SPIN_SECONDS 30e-6 /* seconds */
 
@@ -46,8 +47,8 @@ static void gpunn__thread_pool_begin(gpunn__thread_pool *pool)
 }
 
 #ifndef GPUNN_NO_THREADS
-/* After poll 1, 2, ... of a word: whether to poll again. Returns false once GPUNN__SPIN_SECONDS has passed since
- * the first poll. */
+/* After poll 1, 2, ... of a word: whether to poll again. Returns false once GPUNN__SPIN_SECONDS has passed
+ * since the first poll. */
 static bool gpunn__look_again(int look, double *end)
 {
     enum { LOOKS = 64 }; /* polls between two readings of the clock: about a microsecond */
@@ -59,7 +60,8 @@ static bool gpunn__look_again(int look, double *end)
 }
 
 /* Returns when *word differs from `old`. slept: NULL, or a word that is set to 1 before the thread sleeps. */
-static void gpunn__thread_pool_wait(gpunn__thread_pool *pool, const uint32_t *word, uint32_t old, uint32_t *slept)
+static void gpunn__thread_pool_wait(gpunn__thread_pool *pool, const uint32_t *word, uint32_t old,
+                                    uint32_t *slept)
 {
     double end = 0;
     for (int look = 1; GPUNN__LOAD(word) == old; look++) {
@@ -135,7 +137,8 @@ static void gpunn__thread_pool_join(void *arg)
     double              end = 0;
     if (place > pool->wanted) return;
     if (place == 1) {
-        for (int look = 1; GPUNN__LOAD(&pool->joined) < pool->wanted && gpunn__look_again(look, &end); look++) {}
+        for (int look = 1; GPUNN__LOAD(&pool->joined) < pool->wanted && gpunn__look_again(look, &end);
+             look++) {}
         const uint32_t came = GPUNN__ADD_TO(&pool->joined, CLOSED) - CLOSED;
         pool->members = (int)(came < pool->wanted ? came : pool->wanted);
         (void)GPUNN__ADD_TO(&pool->begun, 1);

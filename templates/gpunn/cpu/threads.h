@@ -2,7 +2,7 @@
 #define GPUNN__CPU_THREADS_H
 #include "base/structs.h"
 
-/* ==== >>cpu/threads ================================================================================================ *
+/* ==== >>cpu/threads ====================================================================================== *
  * Locks and threads, for data loaders and for CPU devices, and the thread pool of a CPU device. */
 #if defined(GPUNN_NO_THREADS)
 typedef int gpunn__monitor, gpunn__thread;
@@ -22,7 +22,8 @@ typedef struct gpunn__monitor {
     CONDITION_VARIABLE changed;
 } gpunn__monitor;
 typedef HANDLE gpunn__thread;
-#define GPUNN__MONITOR_OPEN(m) (InitializeCriticalSection(&(m)->mutex), InitializeConditionVariable(&(m)->changed))
+#define GPUNN__MONITOR_OPEN(m) \
+    (InitializeCriticalSection(&(m)->mutex), InitializeConditionVariable(&(m)->changed))
 #define GPUNN__MONITOR_CLOSE(m) DeleteCriticalSection(&(m)->mutex)
 #define GPUNN__LOCK(m) EnterCriticalSection(&(m)->mutex)
 #define GPUNN__UNLOCK(m) LeaveCriticalSection(&(m)->mutex)
@@ -30,7 +31,8 @@ typedef HANDLE gpunn__thread;
 #define GPUNN__WAKE(m) WakeAllConditionVariable(&(m)->changed)
 #define GPUNN__THREAD_MAIN unsigned __stdcall
 #define GPUNN__THREAD_END return 0
-#define GPUNN__THREAD_START(t, main, arg) ((*(t) = (HANDLE)_beginthreadex(NULL, 0, main, arg, 0, NULL)) != NULL)
+#define GPUNN__THREAD_START(t, main, arg) \
+    ((*(t) = (HANDLE)_beginthreadex(NULL, 0, main, arg, 0, NULL)) != NULL)
 #define GPUNN__THREAD_JOIN(t) ((void)WaitForSingleObject(t, INFINITE), (void)CloseHandle(t))
 #else
 typedef struct gpunn__monitor {
@@ -39,7 +41,8 @@ typedef struct gpunn__monitor {
 } gpunn__monitor;
 typedef pthread_t gpunn__thread;
 #define GPUNN__MONITOR_OPEN(m) (pthread_mutex_init(&(m)->mutex, NULL), pthread_cond_init(&(m)->changed, NULL))
-#define GPUNN__MONITOR_CLOSE(m) ((void)pthread_cond_destroy(&(m)->changed), (void)pthread_mutex_destroy(&(m)->mutex))
+#define GPUNN__MONITOR_CLOSE(m) \
+    ((void)pthread_cond_destroy(&(m)->changed), (void)pthread_mutex_destroy(&(m)->mutex))
 #define GPUNN__LOCK(m) ((void)pthread_mutex_lock(&(m)->mutex))
 #define GPUNN__UNLOCK(m) ((void)pthread_mutex_unlock(&(m)->mutex))
 #define GPUNN__WAIT(m) ((void)pthread_cond_wait(&(m)->changed, &(m)->mutex))
@@ -87,15 +90,20 @@ struct gpunn__thread_pool {
     gpunn__worker *member;           /* [threads - 1]: worker i runs index i + 1 of a task */
     gpunn__monitor monitor;          /* for threads that sleep */
     bool           ending;
-    void (*task)(void *arg, int index, int threads); /* the current task, run by the first `members` threads */
-    void    *arg;
-    int      members;
-    uint32_t sleepers, working, done, arrived, phase; /* done: tasks; arrived: threads at the barrier; phase: barriers passed */
-    uint32_t slept, late;                             /* whether a thread slept at this barrier; at the last one */
+    /* the current task, run by the first `members` threads */
+    void (*task)(void *arg, int index, int threads);
+    void *arg;
+    int   members;
+    /* done: tasks; arrived: threads at the barrier; phase: barriers passed */
+    uint32_t sleepers, working, done, arrived, phase;
+    /* whether a thread slept at this barrier; at the last one */
+    uint32_t slept, late;
     /* Used if the program supplies the threads: */
-    void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg); /* NULL: the pool's own workers */
-    void    *user;
-    uint32_t wanted, joined, begun; /* wanted, joined: threads for the task, threads that came; begun: tasks */
+    /* NULL: the pool's own workers */
+    void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg);
+    void *user;
+    /* wanted, joined: threads for the task, threads that came; begun: tasks */
+    uint32_t wanted, joined, begun;
 };
 
 /* The pool of the device that computes in this thread, and the number of threads that share the current task.

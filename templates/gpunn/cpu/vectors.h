@@ -3,7 +3,7 @@
 #include "base/math.h"
 #include "cpu/levels.h"
 
-/* ==== >>cpu/vectors ================================================================================================ *
+/* ==== >>cpu/vectors ====================================================================================== *
  * Vectors of 16, 8 and 4 floats with one set of names. The kernels for matrix products and convolutions are
  * built from them. */
 #ifdef GPUNN__VECTORS
@@ -41,18 +41,19 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 #define GPUNN__HOLD(x)
 #endif
 
-#define GPUNN__VECTOR_FOLD(isa, TARGET, LANES)                                                                   \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* sums every fourth lane: four sums */ \
-    {                                                                                                            \
-        union {                                                                                                  \
-            gpunn__##isa v;                                                                                      \
-            gpunn__quad  quad[LANES / 4];                                                                        \
-        } u;                                                                                                     \
-        u.v = v;                                                                                                 \
-        gpunn__quad s = u.quad[0];                                                                               \
-        GPUNN__UNROLL                                                                                            \
-        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                      \
-        return s;                                                                                                \
+#define GPUNN__VECTOR_FOLD(isa, TARGET, LANES)                  \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(       \
+        gpunn__##isa v) /* sums every fourth lane: four sums */ \
+    {                                                           \
+        union {                                                 \
+            gpunn__##isa v;                                     \
+            gpunn__quad  quad[LANES / 4];                       \
+        } u;                                                    \
+        u.v = v;                                                \
+        gpunn__quad s = u.quad[0];                              \
+        GPUNN__UNROLL                                           \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];     \
+        return s;                                               \
     }
 
 /* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
@@ -60,9 +61,9 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
  * each group `stride` after the one before. half converts from F16. transpose transposes each 4 x 4 square
  * in four vectors. */
 #ifdef GPUNN__AVX512
-typedef float                          gpunn__v16 __attribute__((vector_size(64)));
-typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int                            gpunn__v16_bits __attribute__((vector_size(64)));
+typedef float gpunn__v16 __attribute__((vector_size(64)));
+typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int   gpunn__v16_bits __attribute__((vector_size(64)));
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x)
 {
     return (gpunn__v16)_mm512_set1_ps(x);
@@ -121,7 +122,8 @@ GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__v8_mask(int count)
 }
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_load(const float *p, int count)
 {
-    return count == 8 ? (gpunn__v8)_mm256_loadu_ps(p) : (gpunn__v8)_mm256_maskload_ps(p, gpunn__v8_mask(count));
+    return count == 8 ? (gpunn__v8)_mm256_loadu_ps(p)
+                      : (gpunn__v8)_mm256_maskload_ps(p, gpunn__v8_mask(count));
 }
 GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
 {
@@ -132,12 +134,15 @@ GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
 }
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
 {
-    return (gpunn__v8)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+    return (gpunn__v8)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride),
+                                           1);
 }
 GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_transpose(gpunn__v8 v[4])
 {
-    __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]), b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
-    __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]), d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
+    __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]),
+           b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
+    __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]),
+           d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
     v[0] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0x44);
     v[1] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0xee);
     v[2] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0x44);

@@ -6,7 +6,7 @@
 #include "layers/recurrent.h"
 #include "layers/shapes.h"
 
-/* ==== >>graph/differentiate ======================================================================================== *
+/* ==== >>graph/differentiate ============================================================================== *
  * Backward and forward passes as nodes, so that they can be differentiated again. For an elementwise op the
  * derivative is its row in >>ops, read as a formula. For each other op a function here computes the gradient
  * of operand k from the result y and y's gradient g. */
@@ -43,7 +43,9 @@ static gpunn_tensor *gpunn__matrix(gpunn_tensor *t, int first)
     gpunn_shape shape = {{1, 1}};
     for (int i = 0; t && i < t->rank; i++) {
         int64_t *size = &shape.dim[i >= first];
-        *size = *size < 0 && t->dim[i] < 0 ? 0 : *size * t->dim[i]; /* the batch twice: 0, which gpunn_reshape rejects */
+        *size = *size < 0 && t->dim[i] < 0
+                    ? 0
+                    : *size * t->dim[i]; /* the batch twice: 0, which gpunn_reshape rejects */
     }
     return gpunn_reshape(t, shape);
 }
@@ -57,7 +59,7 @@ static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool tra
     return gpunn_matmul_(a, b, args);
 }
 
-/* ---- elementwise ops ------------------------------------------------------------------------------------------------------ */
+/* ---- elementwise ops ----------------------------------------------------------------------------------- */
 
 /* Applies the derivative of operand k from the op's row in >>ops. It is a product with g. With the operand's
  * tangent instead of g, it gives y's tangent. */
@@ -75,7 +77,8 @@ static gpunn_tensor *gpunn__map_derivative(gpunn_tensor *y, gpunn_tensor *g, int
     names[count] = "y", operands[count++] = y;
     /* replaces clamp's infinities */
     for (int i = 0; i < 2; i++) numbers[i] = (double)fmaxf(-FLT_MAX, fminf(FLT_MAX, y->attr.value[i]));
-    return gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count, g);
+    return gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers,
+                       info->attribute_count, g);
 }
 
 static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
@@ -83,7 +86,7 @@ static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
     return gpunn__sum_to(gpunn__map_derivative(y, g, k), gpunn_tensor_shape(y->inputs[k]));
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------------- */
+/* ---- products ------------------------------------------------------------------------------------------ */
 
 static gpunn_tensor *gpunn__derive_linear(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
@@ -104,7 +107,7 @@ static gpunn_tensor *gpunn__derive_matmul(gpunn_tensor *y, gpunn_tensor *g, int 
     return gpunn__sum_to(d, gpunn_tensor_shape(y->inputs[k]));
 }
 
-/* ---- convolutions --------------------------------------------------------------------------------------------------------- */
+/* ---- convolutions -------------------------------------------------------------------------------------- */
 
 /* Shape of one number per channel of x [n, channels, ...], which broadcasts to x. */
 static gpunn_shape gpunn__channel_shape(const gpunn_tensor *x)
@@ -127,18 +130,22 @@ static gpunn_tensor *gpunn__cut_to(gpunn_tensor *x, const gpunn_tensor *other)
 static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
 {
     const bool                           transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
-    static const gpunn__operation *const others[] = {&gpunn__operation_conv_transpose1d, &gpunn__operation_conv_transpose2d,
-                                                     &gpunn__operation_conv_transpose3d, &gpunn__operation_conv1d,
-                                                     &gpunn__operation_conv2d,           &gpunn__operation_conv3d};
-    const gpunn__operation *const        other = others[y->op - GPUNN_OP_CONV1D];
-    gpunn_attributes                     attr = y->attr;
-    gpunn_tensor                        *x = y->inputs[0], *operands[3] = {g, y->inputs[1], NULL};
-    char                                 name[32];
+    static const gpunn__operation *const others[] = {
+        &gpunn__operation_conv_transpose1d, &gpunn__operation_conv_transpose2d,
+        &gpunn__operation_conv_transpose3d, &gpunn__operation_conv1d,
+        &gpunn__operation_conv2d,           &gpunn__operation_conv3d};
+    const gpunn__operation *const other = others[y->op - GPUNN_OP_CONV1D];
+    gpunn_attributes              attr = y->attr;
+    gpunn_tensor                 *x = y->inputs[0], *operands[3] = {g, y->inputs[1], NULL};
+    char                          name[32];
     for (int i = 0; i < gpunn__conv_axes(y->op); i++) {
         const int64_t span = attr.dilation[i] * (attr.kernel[i] - 1) + 1 - 2 * (int64_t)attr.padding[i];
-        attr.output_padding[i] = transposed ? 0 : (int)(x->dim[2 + i] - (g->dim[2 + i] - 1) * attr.stride[i] - span);
+        attr.output_padding[i] = transposed
+                                     ? 0
+                                     : (int)(x->dim[2 + i] - (g->dim[2 + i] - 1) * attr.stride[i] - span);
     }
-    (void)snprintf(name, sizeof name, "grad.%d", y->model->tensor_count); /* in specs convolutions have names */
+    /* in specs convolutions have names */
+    (void)snprintf(name, sizeof name, "grad.%d", y->model->tensor_count);
     const gpunn__call call = gpunn__call_of(y->model, gpunn_op_name(other->op), name);
     return gpunn__cut_to(gpunn__node(&call, other, &attr, operands, 3), x);
 }
@@ -148,9 +155,11 @@ static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
 static gpunn_tensor *gpunn__derive_conv_weight(gpunn_tensor *y, gpunn_tensor *g)
 {
     const bool    transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
-    gpunn_tensor *weight = y->inputs[1], *x = transposed ? g : y->inputs[0], *out = transposed ? y->inputs[0] : g;
-    const int64_t n = out->dim[0], groups = y->attr.groups, rows = weight->dim[0] / groups, channels = weight->dim[1];
-    int64_t       cells = 1, places = 1;
+    gpunn_tensor *weight = y->inputs[1], *x = transposed ? g : y->inputs[0],
+                 *out = transposed ? y->inputs[0] : g;
+    const int64_t n = out->dim[0], groups = y->attr.groups, rows = weight->dim[0] / groups,
+                  channels = weight->dim[1];
+    int64_t cells = 1, places = 1;
     for (int i = 2; i < weight->rank; i++) cells *= weight->dim[i], places *= out->dim[i];
     gpunn_tensor *windows = gpunn__unfold(x, &y->attr, out->dim + 2);
     windows = gpunn_reshape(windows, GPUNN_SHAPE(n, cells, groups, channels, places));
@@ -168,7 +177,7 @@ static gpunn_tensor *gpunn__derive_conv(gpunn_tensor *y, gpunn_tensor *g, int k)
     return gpunn__reshape_as(gpunn__sum_to(g, gpunn__channel_shape(y)), y->inputs[2]);
 }
 
-/* ---- reductions ----------------------------------------------------------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------------------------------------- */
 
 /* Reshapes the result of a reduction so that the reduced axes have size 1. */
 static gpunn_tensor *gpunn__keep_axes(gpunn_tensor *t, const gpunn_tensor *y)
@@ -224,11 +233,12 @@ static gpunn_tensor *gpunn__derive_cumsum(gpunn_tensor *y, gpunn_tensor *g, int 
 static gpunn_tensor *gpunn__derive_softmax(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const int axis = y->attr.axis + k;
-    if (y->op == GPUNN_OP_LOG_SOFTMAX) return gpunn_sub(g, gpunn_mul(gpunn_exp(y), gpunn_sum(g, GPUNN_AXES(axis), true)));
+    if (y->op == GPUNN_OP_LOG_SOFTMAX)
+        return gpunn_sub(g, gpunn_mul(gpunn_exp(y), gpunn_sum(g, GPUNN_AXES(axis), true)));
     return gpunn_mul(y, gpunn_sub(g, gpunn_sum(gpunn_mul(g, y), GPUNN_AXES(axis), true)));
 }
 
-/* ---- shapes --------------------------------------------------------------------------------------------------------------- */
+/* ---- shapes -------------------------------------------------------------------------------------------- */
 
 static gpunn_tensor *gpunn__derive_reshape(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
@@ -291,7 +301,8 @@ static gpunn_tensor *gpunn__derive_pad(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn_tensor *x = y->inputs[k];
     for (int i = 0; i < x->rank; i++)
-        if (x->dim[i] != y->dim[i]) g = gpunn_slice(g, i, y->attr.before[i], y->attr.before[i] + x->dim[i], 1);
+        if (x->dim[i] != y->dim[i])
+            g = gpunn_slice(g, i, y->attr.before[i], y->attr.before[i] + x->dim[i], 1);
     return g;
 }
 
@@ -316,15 +327,18 @@ static gpunn_tensor *gpunn__derive_scatter_add(gpunn_tensor *y, gpunn_tensor *g,
  * name one place, only the last counts; it is found by numbering them. */
 static gpunn_tensor *gpunn__derive_scatter(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
-    const int         axis = y->attr.axis;
-    gpunn_tensor     *index = y->inputs[1], *zeros = gpunn__filled(y->model, 0, gpunn_tensor_shape(index)), *number;
+    const int     axis = y->attr.axis;
+    gpunn_tensor *index = y->inputs[1], *zeros = gpunn__filled(y->model, 0, gpunn_tensor_shape(index)),
+                 *number;
     const gpunn_shape shape = gpunn_tensor_shape(index);
     gpunn_shape       line = {{shape.dim[axis]}};
     if (k == 0) return gpunn_scatter(g, axis, index, zeros);
     for (int i = axis + 1; i < index->rank; i++) line.dim[i - axis] = 1;
     number = gpunn_expand(gpunn_reshape(gpunn__ordinals(y->model, shape.dim[axis]), line), shape);
-    gpunn_tensor *last = gpunn_scatter(gpunn__filled(y->model, 0, gpunn_tensor_shape(y)), axis, index, number);
-    return gpunn_where(gpunn_eq(gpunn_gather(last, axis, index), number), gpunn_gather(g, axis, index), zeros);
+    gpunn_tensor *last = gpunn_scatter(gpunn__filled(y->model, 0, gpunn_tensor_shape(y)), axis, index,
+                                       number);
+    return gpunn_where(gpunn_eq(gpunn_gather(last, axis, index), number), gpunn_gather(g, axis, index),
+                       zeros);
 }
 
 /* The row of padding gets no gradient. */
@@ -342,14 +356,17 @@ static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, i
     return gpunn_index_add(gpunn__filled(y->model, 0, gpunn_tensor_shape(weight)), 0, tokens, rows);
 }
 
-/* ---- class losses: own is 1 where a logit, [n, classes, ...], is its label's; counted is 0 where the label is ignored ------ */
+/* ---- class losses: own is 1 where a logit, [n, classes, ...], is its label's; counted is 0 where the label
+ * is ignored -- */
 
 static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     static const char *const texts[] = {"g * (p * sum(t, 1, keepdim=True) - t)", "-g * t"};
-    static const char *const names[] = {"own", "counted", "w", "p", "t"}, *const numbers[] = {"ignored", "s", "classes"};
+    static const char *const names[] = {"own", "counted", "w", "p", "t"}, *const numbers[] = {"ignored", "s",
+                                                                                              "classes"};
     gpunn_tensor *x = y->inputs[k], *labels = y->inputs[1], *operands[5];
-    const double  values[] = {(double)y->attr.ignore_index, (double)y->attr.label_smoothing, (double)x->dim[1]};
+    const double  values[] = {(double)y->attr.ignore_index, (double)y->attr.label_smoothing,
+                              (double)x->dim[1]};
     const float   one = 1;
     gpunn_shape   shape = gpunn_tensor_shape(x), scalar = {{0}};
     gpunn_axes    order = {{0, x->rank - 1}};
@@ -359,25 +376,29 @@ static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, 
     operands[0] = gpunn_permute(gpunn_one_hot(labels, (int)x->dim[1]), order);
     operands[1] = gpunn_reshape(gpunn_cast(labels, GPUNN_F32), shape);
     operands[1] = gpunn__expr("counted != ignored", names + 1, operands + 1, 1, numbers, values, 1, NULL);
-    operands[2] = y->inputs[2] ? gpunn_reshape(y->inputs[2], gpunn__channel_shape(x)) : gpunn_constant(y->model, scalar, &one);
+    operands[2] = y->inputs[2] ? gpunn_reshape(y->inputs[2], gpunn__channel_shape(x))
+                               : gpunn_constant(y->model, scalar, &one);
     operands[3] = gpunn_softmax(x, 1);
     operands[0] = gpunn__expr("own * counted * w", names, operands, 3, NULL, NULL, 0, NULL);
-    operands[4] = gpunn__expr("(1 - s) * own + s / classes * counted * w", names, operands, 3, numbers, values, 3, NULL);
+    operands[4] = gpunn__expr("(1 - s) * own + s / classes * counted * w", names, operands, 3, numbers,
+                              values, 3, NULL);
     if (y->attr.reduction == GPUNN_REDUCE_MEAN) g = gpunn_div(g, gpunn_sum(operands[0], GPUNN_ALL, false));
     if (y->attr.reduction == GPUNN_REDUCE_NONE) g = gpunn_reshape(g, shape);
     return gpunn__expr(texts[y->op == GPUNN_OP_NLL], names + 3, operands + 3, 2, NULL, NULL, 0, g);
 }
 
-/* ---- norms: h is x normalised along the rows of a matrix, r the factor of that --------------------------------------------- */
+/* ---- norms: h is x normalised along the rows of a matrix, r the factor of that ------------------------- */
 
-#define GPUNN__LAYER_ROWS "c = x - mean(x, 1, keepdim=True); r = rsqrt(mean(c * c, 1, keepdim=True) + eps); h = c * r; "
+#define GPUNN__LAYER_ROWS \
+    "c = x - mean(x, 1, keepdim=True); r = rsqrt(mean(c * c, 1, keepdim=True) + eps); h = c * r; "
 #define GPUNN__RMS_ROWS "r = rsqrt(mean(x * x, 1, keepdim=True) + eps); h = x * r; "
 #define GPUNN__ALONG_H "h * mean(g * h, 1, keepdim=True)"
 
 static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     static const char *const texts[2][2] = {
-        {GPUNN__LAYER_ROWS "r * (g - mean(g, 1, keepdim=True) - " GPUNN__ALONG_H ")", GPUNN__LAYER_ROWS "g * h"},
+        {GPUNN__LAYER_ROWS "r * (g - mean(g, 1, keepdim=True) - " GPUNN__ALONG_H ")",
+         GPUNN__LAYER_ROWS "g * h"},
         {GPUNN__RMS_ROWS "r * (g - " GPUNN__ALONG_H ")", GPUNN__RMS_ROWS "g * h"}};
     static const char *const names[] = {"x"}, *const numbers[] = {"eps"};
     const bool        grouped = y->op == GPUNN_OP_GROUP_NORM;
@@ -388,15 +409,18 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     if (k == 0 && weight) g = gpunn_mul(g, gpunn_reshape(weight, shape));
     rows[0] = x, rows[1] = g;
     for (int i = 0; i < 2; i++) {
-        if (grouped) rows[i] = gpunn_reshape(rows[i], GPUNN_SHAPE(x->dim[0] * y->attr.groups, gpunn__fan_in(x) / y->attr.groups));
+        if (grouped)
+            rows[i] = gpunn_reshape(
+                rows[i], GPUNN_SHAPE(x->dim[0] * y->attr.groups, gpunn__fan_in(x) / y->attr.groups));
         rows[i] = gpunn__matrix(rows[i], grouped ? 1 : y->attr.axis);
     }
-    gpunn_tensor *d = gpunn__expr(texts[y->op == GPUNN_OP_RMS_NORM][k], names, rows, 1, numbers, &eps, 1, rows[1]);
+    gpunn_tensor *d = gpunn__expr(texts[y->op == GPUNN_OP_RMS_NORM][k], names, rows, 1, numbers, &eps, 1,
+                                  rows[1]);
     d = gpunn__reshape_as(d, x);
     return k == 0 ? d : gpunn__reshape_as(gpunn__sum_to(d, shape), weight);
 }
 
-/* ---- the table of derivatives --------------------------------------------------------------------------------------------- */
+/* ---- the table of derivatives -------------------------------------------------------------------------- */
 
 /* X(op, function) */
 #define GPUNN__DERIVATIVES(X)    \
@@ -460,10 +484,11 @@ static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, con
 {
     const gpunn__derivative derive = gpunn__derivative_of(y);
     if (derive == NULL)
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_UNSUPPORTED,
-            "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's list has in its place",
-            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
+        (void)gpunn__call_fail(call, GPUNN_ERR_UNSUPPORTED,
+                               "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's "
+                               "list has in its place",
+                               gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "",
+                               y->layer ? "'" : "");
     return derive;
 }
 
@@ -474,7 +499,7 @@ static bool gpunn__add_to(gpunn_tensor **sum, gpunn_tensor *t)
     return *sum != NULL;
 }
 
-/* ---- forward mode: from the tangents of operands to the tangent of the result ---------------------------------------------- */
+/* ---- forward mode: from the tangents of operands to the tangent of the result -------------------------- */
 
 /* The tangent of a tensor. It may have size 1 where the tensor has a larger size. */
 typedef struct gpunn__tangent {
@@ -547,7 +572,8 @@ static void gpunn__free_tangents(const gpunn__call *call, gpunn__tangent *of, si
     if (of) gpunn__free(call->model->dev, of, count * sizeof *of);
 }
 
-/* ---- curvature: d2y / dv2 is the sum over ops of their second derivative along the operands' tangents, times their gradient  */
+/* ---- curvature: d2y / dv2 is the sum over ops of their second derivative along the operands' tangents,
+ * times their gradient */
 
 typedef struct gpunn__curvature {
     const gpunn_tensor *x;
@@ -556,7 +582,8 @@ typedef struct gpunn__curvature {
     gpunn__tangent     *of;       /* [directions][size] */
     gpunn_tensor       *products; /* products of one shape, added up, not yet summed per sample; NULL: none */
     gpunn_tensor       *rows;     /* the sum so far, [n, 1]; NULL: 0 */
-    gpunn_tensor       *others;   /* sum of the terms without an axis of samples, to be differentiated by y's gradient; NULL: 0 */
+    /* sum of the terms without an axis of samples, to be differentiated by y's gradient; NULL: 0 */
+    gpunn_tensor *others;
 } gpunn__curvature;
 
 /* The only axis of t that is x's axis of samples; -1: none, or ambiguous. */
@@ -595,8 +622,8 @@ static bool gpunn__add_product(gpunn__curvature *c, gpunn_tensor *a, gpunn_tenso
 
 /* Computes the tangent of d, the gradient that y passes to an operand. y and its operands have their tangents
  * of one direction; y's own gradient g is constant. */
-static bool gpunn__carry_around(const gpunn__call *call, gpunn_tensor *y, const gpunn_tensor *g, const gpunn_tensor *d,
-                                const gpunn__tangent *of, gpunn__tangent *around)
+static bool gpunn__carry_around(const gpunn__call *call, gpunn_tensor *y, const gpunn_tensor *g,
+                                const gpunn_tensor *d, const gpunn__tangent *of, gpunn__tangent *around)
 {
     int first = y->id;
     gpunn__know(around, g, NULL);
@@ -612,8 +639,8 @@ static bool gpunn__carry_around(const gpunn__call *call, gpunn_tensor *y, const 
 
 /* Adds y's contribution through d, the gradient that y with its own gradient g passes to operand k: the
  * tangent of d times the tangent of the operand. */
-static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, gpunn_tensor *y, const gpunn_tensor *g,
-                                 const gpunn_tensor *d, int k)
+static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, gpunn_tensor *y,
+                                 const gpunn_tensor *g, const gpunn_tensor *d, int k)
 {
     const size_t    count = (size_t)call->model->tensor_count;
     gpunn__tangent *around = gpunn__tangents(call, count);
@@ -623,13 +650,14 @@ static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, g
         gpunn_tensor         *v = of[y->inputs[k]->id].value;
         if (v == NULL) continue;
         memset(around, 0, count * sizeof *around);
-        ok = gpunn__carry_around(call, y, g, d, of, around) && gpunn__add_product(c, around[d->id].value, v, y->inputs[k]);
+        ok = gpunn__carry_around(call, y, g, d, of, around) &&
+             gpunn__add_product(c, around[d->id].value, v, y->inputs[k]);
     }
     gpunn__free_tangents(call, around, count);
     return ok;
 }
 
-/* ---- reverse mode ---------------------------------------------------------------------------------------------------------- */
+/* ---- reverse mode -------------------------------------------------------------------------------------- */
 
 typedef struct gpunn__adjoint {
     bool          leads;    /* depends on one of the inputs */
@@ -637,7 +665,8 @@ typedef struct gpunn__adjoint {
 } gpunn__adjoint;
 
 /* Marks the tensors between the inputs and y; returns the smallest id of these. */
-static int gpunn__mark_path(gpunn_model *model, const gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn__adjoint *of)
+static int gpunn__mark_path(gpunn_model *model, const gpunn_tensor *y, gpunn_tensor *const *inputs, int count,
+                            gpunn__adjoint *of)
 {
     int first = y->id + 1;
     for (int i = 0; i < count; i++) {
@@ -665,8 +694,9 @@ static bool gpunn__hand_on(const gpunn__call *call, gpunn_tensor *y, gpunn__adjo
     return true;
 }
 
-static bool gpunn__differentiate(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *grad_output, gpunn_tensor *const *inputs,
-                                 int count, gpunn_tensor **gradients, gpunn__curvature *c)
+static bool gpunn__differentiate(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *grad_output,
+                                 gpunn_tensor *const *inputs, int count, gpunn_tensor **gradients,
+                                 gpunn__curvature *c)
 {
     gpunn_model    *model = call->model;
     const size_t    size = (size_t)(y->id + 1) * sizeof(gpunn__adjoint);
@@ -678,7 +708,8 @@ static bool gpunn__differentiate(const gpunn__call *call, gpunn_tensor *y, gpunn
         ok = !(of[id].gradient && of[id].leads) || gpunn__hand_on(call, model->tensors[id], of, c);
     for (int i = 0; ok && i < count; i++) {
         gpunn_tensor *d = inputs[i]->id <= y->id ? of[inputs[i]->id].gradient : NULL;
-        gradients[i] = d && of[inputs[i]->id].leads ? d : gpunn__filled(model, 0, gpunn_tensor_shape(inputs[i]));
+        gradients[i] = d && of[inputs[i]->id].leads ? d
+                                                    : gpunn__filled(model, 0, gpunn_tensor_shape(inputs[i]));
         ok = gradients[i] != NULL;
     }
     if (of) gpunn__free(model->dev, of, size);
@@ -686,8 +717,8 @@ static bool gpunn__differentiate(const gpunn__call *call, gpunn_tensor *y, gpunn
 }
 
 /* Opens a call that differentiates y. direction (may be NULL) must have the shape of like. */
-static bool gpunn__begin_derivative(gpunn__call *call, const char *op, gpunn_tensor *y, gpunn_tensor *direction,
-                                    const gpunn_tensor *like, const char *name)
+static bool gpunn__begin_derivative(gpunn__call *call, const char *op, gpunn_tensor *y,
+                                    gpunn_tensor *direction, const gpunn_tensor *like, const char *name)
 {
     static const char *const names[] = {"y"};
     char                     one[128], other[128];
@@ -695,8 +726,8 @@ static bool gpunn__begin_derivative(gpunn__call *call, const char *op, gpunn_ten
     if (direction == NULL) return true;
     if (!gpunn__operand(call, direction, name, true)) return false;
     if (gpunn__same_shape(direction, like)) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(direction, one),
-                           gpunn__shape_text(like, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name,
+                           gpunn__shape_text(direction, one), gpunn__shape_text(like, other));
     return false;
 }
 
@@ -707,7 +738,8 @@ static bool gpunn__begin_grads(gpunn__call *call, gpunn_tensor *y, gpunn_tensor 
     if (!gpunn__begin_derivative(call, "grad", y, grad_output, y, ".grad_output") ||
         !gpunn__is_non_null(call, inputs, "inputs") || !gpunn__is_non_null(call, gradients, "gradients"))
         return false;
-    if (count < 1) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%d inputs are given; give one or more", count);
+    if (count < 1)
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%d inputs are given; give one or more", count);
     for (int i = 0; i < count; i++) {
         (void)snprintf(place, sizeof place, count > 1 ? "inputs[%d]" : "x", i);
         if (!gpunn__operand(call, inputs[i], place, true)) return false;
@@ -715,12 +747,13 @@ static bool gpunn__begin_grads(gpunn__call *call, gpunn_tensor *y, gpunn_tensor 
     return count > 0;
 }
 
-GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn_tensor **gradients,
-                                    gpunn_grad_args args)
+GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count,
+                                    gpunn_tensor **gradients, gpunn_grad_args args)
 {
     gpunn__call call;
     if (gpunn__begin_grads(&call, y, inputs, count, gradients, args.grad_output)) {
-        gpunn_tensor *g = args.grad_output ? args.grad_output : gpunn__filled(call.model, 1, gpunn_tensor_shape(y));
+        gpunn_tensor *g = args.grad_output ? args.grad_output
+                                           : gpunn__filled(call.model, 1, gpunn_tensor_shape(y));
         if (gpunn__differentiate(&call, y, g, inputs, count, gradients, NULL)) return GPUNN_OK;
     }
     for (int i = 0; gradients && i < count; i++) gradients[i] = NULL;
@@ -739,7 +772,8 @@ GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
 {
     gpunn__call call;
-    if (!gpunn__begin_derivative(&call, "jvp", y, v, x, "v") || !gpunn__is_non_null(&call, v, "v")) return NULL;
+    if (!gpunn__begin_derivative(&call, "jvp", y, v, x, "v") || !gpunn__is_non_null(&call, v, "v"))
+        return NULL;
     const size_t    count = (size_t)call.model->tensor_count;
     gpunn__tangent *of = gpunn__tangents(&call, count);
     gpunn_tensor   *tangent = NULL;
@@ -757,7 +791,8 @@ GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor
 {
     gpunn__call     call;
     gpunn_grad_args args = {0, NULL};
-    if (!gpunn__begin_derivative(&call, "hvp", y, v, x, "v") || !gpunn__is_non_null(&call, v, "v")) return NULL;
+    if (!gpunn__begin_derivative(&call, "hvp", y, v, x, "v") || !gpunn__is_non_null(&call, v, "v"))
+        return NULL;
     gpunn_tensor *gradient = gpunn_grad_(y, x, args);
     return gpunn__call_finish(&call, gradient ? gpunn_jvp(gradient, x, v) : NULL);
 }
@@ -765,26 +800,33 @@ GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor
 static bool gpunn__begin_laplacian(gpunn__call *call, gpunn_tensor *y, gpunn_tensor *x, int coordinates)
 {
     char one[128], other[128];
-    if (!gpunn__begin_derivative(call, "laplacian", y, NULL, NULL, NULL) || !gpunn__operand(call, x, "x", true)) return false;
+    if (!gpunn__begin_derivative(call, "laplacian", y, NULL, NULL, NULL) ||
+        !gpunn__operand(call, x, "x", true))
+        return false;
     if (x->rank != 2 || x->dim[1] < 1)
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x is %s; it must be [samples, coordinates]", gpunn__shape_text(x, one));
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x is %s; it must be [samples, coordinates]",
+                               gpunn__shape_text(x, one));
     else if (y->rank < 1 || y->rank > 2 || y->dim[0] != x->dim[0] || (y->rank == 2 && y->dim[1] != 1))
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "y is %s, but x is %s; y must be one number for each row of x",
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "y is %s, but x is %s; y must be one number for each row of x",
                                gpunn__shape_text(y, one), gpunn__shape_text(x, other));
     else if (coordinates < 0 || coordinates > x->dim[1])
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".coordinates is %d, but x has %d", coordinates, (int)x->dim[1]);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".coordinates is %d, but x has %d", coordinates,
+                               (int)x->dim[1]);
     else
         return true;
     return false;
 }
 
 /* Propagates the tangents along each coordinate of x to y. */
-static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor *y, gpunn_tensor *x, gpunn__curvature *c)
+static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor *y, gpunn_tensor *x,
+                                     gpunn__curvature *c)
 {
     for (int i = 0; i < c->directions; i++) {
         const gpunn_shape one = {{1, 1}};
         const float       number = 1;
-        gpunn_tensor     *v = gpunn__zeros_around(gpunn_constant(call->model, one, &number), 1, i, x->dim[1] - 1 - i);
+        gpunn_tensor     *v = gpunn__zeros_around(gpunn_constant(call->model, one, &number), 1, i,
+                                                  x->dim[1] - 1 - i);
         gpunn__tangent   *of = c->of + (size_t)i * c->size;
         if (v == NULL) return false;
         gpunn__know(of, x, v);
@@ -800,7 +842,8 @@ static gpunn_tensor *gpunn__curvature_of(gpunn__curvature *c, gpunn_tensor *g)
     const gpunn_shape shape = {{c->x->dim[0], 1}};
     gpunn_grad_args   args = {0, NULL};
     if (!gpunn__sum_products(c)) return NULL;
-    if (c->others && !gpunn__add_to(&c->rows, gpunn_reshape(gpunn_grad_(c->others, g, args), shape))) return NULL;
+    if (c->others && !gpunn__add_to(&c->rows, gpunn_reshape(gpunn_grad_(c->others, g, args), shape)))
+        return NULL;
     return c->rows ? c->rows : gpunn__filled(c->x->model, 0, shape);
 }
 
@@ -817,7 +860,8 @@ GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn
     c.size = (size_t)call.model->tensor_count;
     c.of = gpunn__tangents(&call, (size_t)c.directions * c.size);
     gpunn_tensor *g = gpunn__filled(call.model, 1, gpunn_tensor_shape(y));
-    if (c.of && g && gpunn__carry_coordinates(&call, y, x, &c) && gpunn__differentiate(&call, y, g, &x, 1, &gradient, &c))
+    if (c.of && g && gpunn__carry_coordinates(&call, y, x, &c) &&
+        gpunn__differentiate(&call, y, g, &x, 1, &gradient, &c))
         sum = gpunn__curvature_of(&c, g);
     gpunn__free_tangents(&call, c.of, (size_t)c.directions * c.size);
     if (sum && args.gradient) *args.gradient = gradient;

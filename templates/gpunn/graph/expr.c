@@ -7,19 +7,21 @@ static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result);
 GPUNN__INTERNAL void gpunn__expr_quote(char *out, size_t size, const char *text, size_t length)
 {
     size_t n = 0;
-    for (; n + 1 < size && n < length && text[n]; n++) out[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
+    for (; n + 1 < size && n < length && text[n]; n++)
+        out[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
     out[n] = 0;
 }
 
 /* Records an error at a place of the text; returns false. word is the text there, for the message. */
-static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word, size_t length)
+static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word,
+                             size_t length)
 {
     char text[200], shown[64];
     if (f->quiet) return false;
     gpunn__expr_quote(text, sizeof text, f->text, SIZE_MAX);
     gpunn__expr_quote(shown, sizeof shown, word, length);
-    (void)gpunn__call_fail(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what, shown[0] ? " '" : "", shown,
-                           shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
+    (void)gpunn__call_fail(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what,
+                           shown[0] ? " '" : "", shown, shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
     return false;
 }
 
@@ -56,7 +58,8 @@ static gpunn_tensor *gpunn__expr_tensor(gpunn__formula *f, const gpunn__term *te
     if (term->tensor) return term->tensor;
     if (!gpunn__expr_float(f, term->number, &value)) return NULL;
     for (int i = f->call.mark; i < model->tensor_count; i++)
-        if (model->tensors[i]->kind == GPUNN__CONSTANT && memcmp(model->tensors[i]->constant, &value, sizeof value) == 0)
+        if (model->tensors[i]->kind == GPUNN__CONSTANT &&
+            memcmp(model->tensors[i]->constant, &value, sizeof value) == 0)
             return model->tensors[i];
     gpunn_shape scalar = {{0}};
     return gpunn_constant(model, scalar, &value);
@@ -76,8 +79,8 @@ static bool gpunn__expr_shares(const gpunn__formula *f, const gpunn_tensor *oper
 }
 
 /* An equal node of an earlier derivative; NULL: none. */
-static gpunn_tensor *gpunn__expr_find(const gpunn__formula *f, gpunn_op op, gpunn_tensor *const *operands, float attribute1,
-                                      float attribute2)
+static gpunn_tensor *gpunn__expr_find(const gpunn__formula *f, gpunn_op op, gpunn_tensor *const *operands,
+                                      float attribute1, float attribute2)
 {
     const gpunn_model *model = f->call.model;
     const int          arity = gpunn__op_arity(op);
@@ -90,8 +93,8 @@ static gpunn_tensor *gpunn__expr_find(const gpunn__formula *f, gpunn_op op, gpun
     return NULL;
 }
 
-static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term *operands, float attribute1, float attribute2,
-                              gpunn__term *result)
+static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term *operands, float attribute1,
+                              float attribute2, gpunn__term *result)
 {
     gpunn_tensor *tensors[3];
     bool          shared = true;
@@ -143,13 +146,15 @@ static bool gpunn__expr_fold1(gpunn_op op, double x, double *result)
 }
 
 /* result = a op b. */
-static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gpunn__term b, gpunn__term *result)
+static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gpunn__term b,
+                               gpunn__term *result)
 {
     gpunn__term operands[2];
     operands[0] = a;
     operands[1] = b;
     result->tensor = NULL;
-    if (a.tensor == NULL && b.tensor == NULL && gpunn__expr_fold2(op, a.number, b.number, &result->number)) return true;
+    if (a.tensor == NULL && b.tensor == NULL && gpunn__expr_fold2(op, a.number, b.number, &result->number))
+        return true;
     if (f->gradient && op == GPUNN_OP_MUL && a.tensor == b.tensor) op = GPUNN_OP_SQUARE;
     if (f->dry || (a.tensor && b.tensor)) return gpunn__expr_apply(f, op, operands, 0, 0, result);
     float number, one_over;
@@ -161,10 +166,13 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
         if (b.tensor && !gpunn__expr_apply(f, GPUNN_OP_NEG, &b, 0, 0, &operands[1])) return false;
         if (a.tensor) number = -number;
         return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, &operands[b.tensor ? 1 : 0], number, 0, result);
-    case GPUNN_OP_ADD: return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, a.tensor ? &a : &b, number, 0, result);
-    case GPUNN_OP_MUL: return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, a.tensor ? &a : &b, number, 0, result);
+    case GPUNN_OP_ADD:
+        return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, a.tensor ? &a : &b, number, 0, result);
+    case GPUNN_OP_MUL:
+        return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, a.tensor ? &a : &b, number, 0, result);
     case GPUNN_OP_DIV: /* by a power of two whose reciprocal is exact too */
-        if (a.tensor && fabsf(frexpf(number, &exponent)) == 0.5f && fabsf(one_over) >= FLT_MIN && fabsf(one_over) <= FLT_MAX)
+        if (a.tensor && fabsf(frexpf(number, &exponent)) == 0.5f && fabsf(one_over) >= FLT_MIN &&
+            fabsf(one_over) <= FLT_MAX)
             return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, &a, one_over, 0, result);
         if (b.tensor && number == 1) return gpunn__expr_apply(f, GPUNN_OP_RECIPROCAL, &b, 0, 0, result);
         break;
@@ -197,7 +205,8 @@ static bool gpunn__expr_number(gpunn__formula *f, double *result)
         const char *mark = f->at++;
         bool        negative = *f->at == '-';
         if (*f->at == '-' || *f->at == '+') f->at++;
-        if (!isdigit((unsigned char)*f->at)) return gpunn__expr_fail(f, mark, "the exponent has no digits", "", 0);
+        if (!isdigit((unsigned char)*f->at))
+            return gpunn__expr_fail(f, mark, "the exponent has no digits", "", 0);
         for (; isdigit((unsigned char)*f->at); f->at++)
             if (exponent < 10000) exponent = 10 * exponent + (*f->at - '0');
         scale += negative ? -exponent : exponent;
@@ -205,7 +214,8 @@ static bool gpunn__expr_number(gpunn__formula *f, double *result)
     if (digits == 0 || digits > 300 || isalnum((unsigned char)*f->at) || *f->at == '_' || *f->at == '.')
         return gpunn__expr_fail(f, start, "no number", start, (size_t)(f->at - start) + (*f->at != 0));
     /* in two steps, since 10^-scale alone may be out of range */
-    *result = scale < 0 ? mantissa / pow(10, -scale / 2) / pow(10, -scale - -scale / 2) : mantissa * pow(10, scale);
+    *result = scale < 0 ? mantissa / pow(10, -scale / 2) / pow(10, -scale - -scale / 2)
+                        : mantissa * pow(10, scale);
     if (fabs(*result) < 3.4028235677973366e38) return true; /* rounds to a finite float */
     return gpunn__expr_fail(f, start, "too large a number", start, (size_t)(f->at - start));
 }
@@ -231,8 +241,8 @@ static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
 
 /* Parses the arguments of a function after its parenthesis: at least `arity`, at most `most`. Those from
  * index `arity` on must be numbers. */
-static bool gpunn__expr_arguments(gpunn__formula *f, const char *name, size_t length, int arity, int most, gpunn__term *terms,
-                                  int *count)
+static bool gpunn__expr_arguments(gpunn__formula *f, const char *name, size_t length, int arity, int most,
+                                  gpunn__term *terms, int *count)
 {
     *count = 0;
     if (gpunn__expr_peek(f) != ')') do {
@@ -254,7 +264,8 @@ static gpunn_tensor *gpunn__expr_norm(gpunn_tensor *x, double p, gpunn_axes axes
     if (p == 2) return gpunn_sqrt(gpunn_sum(gpunn_square(x), axes, keepdim));
     if (p == 1) return gpunn_sum(gpunn_abs(x), axes, keepdim);
     if (p > 3e38) return gpunn_max(gpunn_abs(x), axes, keepdim);
-    return gpunn_pow_scalar(gpunn_sum(gpunn_pow_scalar(gpunn_abs(x), (float)p), axes, keepdim), (float)(1 / p));
+    return gpunn_pow_scalar(gpunn_sum(gpunn_pow_scalar(gpunn_abs(x), (float)p), axes, keepdim),
+                            (float)(1 / p));
 }
 
 /* Mean over windows of `window` cells (odd) along each axis after the second. It pools one axis after
@@ -326,7 +337,8 @@ static bool gpunn__expr_whole(gpunn__formula *f, int *result)
     const char *at = f->at;
     if (!gpunn__expr_choice(f, &term)) return false;
     const bool whole = fabs(term.number) < 1000 && term.number == floor(term.number);
-    if (term.tensor || (!f->dry && !whole)) return gpunn__expr_fail(f, at, "an axis is needed here, a whole number", "", 0);
+    if (term.tensor || (!f->dry && !whole))
+        return gpunn__expr_fail(f, at, "an axis is needed here, a whole number", "", 0);
     *result = whole ? (int)term.number : 0;
     return true;
 }
@@ -347,8 +359,8 @@ static bool gpunn__expr_keepdim(gpunn__formula *f, bool *ok, bool *keepdim)
 
 /* Parses the axes after x, each after a comma: numbers, "2:" for the third axis and all after it, and at the
  * end optionally keepdim. */
-static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *function, const char *name, int rank, gpunn_axes *axes,
-                             bool *keepdim)
+static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *function, const char *name, int rank,
+                             gpunn_axes *axes, bool *keepdim)
 {
     const size_t length = strlen(function->name);
     int          count = 0, axis;
@@ -361,14 +373,18 @@ static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *functio
         if (count >= function->axes) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
         given = true;
         if (function->axes > 1 && gpunn__expr_take(f, ':'))
-            for (axis = axis < -rank ? 0 : axis < 0 ? axis + rank : axis; axis < rank && count < function->axes; axis++)
+            for (axis = axis < -rank ? 0
+                        : axis < 0   ? axis + rank
+                                     : axis;
+                 axis < rank && count < function->axes; axis++)
                 axes->axis[count++] = axis;
         else
             axes->axis[count++] = axis;
     }
     axes->axis[count] = GPUNN_END;
     if (!gpunn__expr_expect(f, ')', "')' or ',' is missing")) return false;
-    if (function->axes == 1 && count == 0) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+    if (function->axes == 1 && count == 0)
+        return gpunn__expr_fail(f, name, "too few arguments for", name, length);
     return !given || count || f->dry || gpunn__expr_fail(f, name, "x has no such axes for", name, length);
 }
 
@@ -385,7 +401,8 @@ static bool gpunn__expr_function_along(gpunn__formula *f, int number, const char
     gpunn_tensor *operand = f->dry ? f->call.model->tensors[0] : gpunn__expr_tensor(f, &x);
     if (operand == NULL) return false;
     if (function->numbered) {
-        if (!gpunn__expr_take(f, ',')) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+        if (!gpunn__expr_take(f, ','))
+            return gpunn__expr_fail(f, name, "too few arguments for", name, length);
         (void)gpunn__expr_peek(f);
         const char *at = f->at;
         if (!gpunn__expr_choice(f, &p)) return false;
@@ -429,7 +446,8 @@ static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t len
     if (gpunn__expr_is_word(name, length, "K") || gpunn__expr_is_word(name, length, "given"))
         return gpunn__expr_special(f, name, length, result);
     for (int i = 0; i < GPUNN__EXPR_ALONGS; i++)
-        if (gpunn__expr_is_word(name, length, gpunn__expr_alongs[i].name)) return gpunn__expr_function_along(f, i, name, result);
+        if (gpunn__expr_is_word(name, length, gpunn__expr_alongs[i].name))
+            return gpunn__expr_function_along(f, i, name, result);
     if (gpunn__expr_is_word(name, length, "max"))
         op = GPUNN_OP_MAXIMUM;
     else if (gpunn__expr_is_word(name, length, "min"))
@@ -437,14 +455,17 @@ static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t len
     else if (gpunn__expr_is_word(name, length, "floordiv"))
         op = GPUNN_OP_FLOOR_DIVIDE;
     else
-        while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && gpunn__expr_is_word(name, length, gpunn_op_name((gpunn_op)op))))
+        while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 &&
+                           gpunn__expr_is_word(name, length, gpunn_op_name((gpunn_op)op))))
             op--;
     if (op == GPUNN_OP_NONE) return gpunn__expr_fail(f, name, "unknown function", name, length);
     const int arity = gpunn__op_arity((gpunn_op)op), most = arity + gpunn__op_attribute_count((gpunn_op)op);
     if (!gpunn__expr_arguments(f, name, length, arity, most, terms, &count)) return false;
     if (most == 2 && arity == 2) return gpunn__expr_binary(f, (gpunn_op)op, terms[0], terms[1], result);
     result->tensor = NULL;
-    if (most == 1 && terms[0].tensor == NULL && gpunn__expr_fold1((gpunn_op)op, terms[0].number, &result->number)) return true;
+    if (most == 1 && terms[0].tensor == NULL &&
+        gpunn__expr_fold1((gpunn_op)op, terms[0].number, &result->number))
+        return true;
     if (f->dry) return gpunn__expr_pretend(f, result);
     for (int i = 0; i < 2; i++) {
         attribute[i] = gpunn__op_attribute_default((gpunn_op)op, i);
@@ -528,7 +549,8 @@ static bool gpunn__expr_product(gpunn__formula *f, gpunn__term *result)
         gpunn__term right;
         bool        times = gpunn__expr_take(f, '*');
         if (!times && !gpunn__expr_take(f, '/')) return true;
-        if (!gpunn__expr_sign(f, &right) || !gpunn__expr_binary(f, times ? GPUNN_OP_MUL : GPUNN_OP_DIV, *result, right, result))
+        if (!gpunn__expr_sign(f, &right) ||
+            !gpunn__expr_binary(f, times ? GPUNN_OP_MUL : GPUNN_OP_DIV, *result, right, result))
             return false;
     }
 }
@@ -540,7 +562,8 @@ static bool gpunn__expr_sum(gpunn__formula *f, gpunn__term *result)
         gpunn__term right;
         bool        plus = gpunn__expr_take(f, '+');
         if (!plus && !gpunn__expr_take(f, '-')) return true;
-        if (!gpunn__expr_product(f, &right) || !gpunn__expr_binary(f, plus ? GPUNN_OP_ADD : GPUNN_OP_SUB, *result, right, result))
+        if (!gpunn__expr_product(f, &right) ||
+            !gpunn__expr_binary(f, plus ? GPUNN_OP_ADD : GPUNN_OP_SUB, *result, right, result))
             return false;
     }
 }
@@ -558,7 +581,8 @@ static gpunn_op gpunn__expr_compares(gpunn__formula *f)
 }
 
 /* result = yes if the condition is not 0, else no. */
-static bool gpunn__expr_where(gpunn__formula *f, gpunn__term condition, gpunn__term yes, gpunn__term no, gpunn__term *result)
+static bool gpunn__expr_where(gpunn__formula *f, gpunn__term condition, gpunn__term yes, gpunn__term no,
+                              gpunn__term *result)
 {
     gpunn__term operands[3];
     operands[0] = condition;
@@ -688,7 +712,8 @@ static bool gpunn__expr_formula(gpunn__formula *f, gpunn__term *result)
         f->at += named;
         if (!gpunn__expr_choice(f, result)) return false;
         if (!named) return true;
-        if (!gpunn__expr_expect(f, ';', "';' is missing") || !gpunn__expr_add_name(f, name, length, *result)) return false;
+        if (!gpunn__expr_expect(f, ';', "';' is missing") || !gpunn__expr_add_name(f, name, length, *result))
+            return false;
     }
 }
 
@@ -725,22 +750,27 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
     return gpunn__call_finish(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
 }
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args,
-                                          int arg_count, const char *const *number_names, const double *numbers, int number_count,
-                                          gpunn_tensor *g)
+GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *const *names,
+                                          gpunn_tensor *const *args, int arg_count,
+                                          const char *const *number_names, const double *numbers,
+                                          int number_count, gpunn_tensor *g)
 {
-    static const char *const places[] = {"args[0]", "args[1]", "args[2]", "args[3]", "args[4]", "args[5]", "args[6]", "args[7]"};
+    static const char *const places[] = {"args[0]", "args[1]", "args[2]", "args[3]",
+                                         "args[4]", "args[5]", "args[6]", "args[7]"};
     static const char *const numbered[] = {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"};
     static const char *const letters[] = {"x", "y", "z"};
     gpunn__formula           f;
     f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
     if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
-        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
-    if (!gpunn__is_non_null(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, 0))
+        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible",
+                                arg_count);
+    if (!gpunn__is_non_null(&f.call, args, "args") ||
+        !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, 0))
         return NULL;
     if (!gpunn__is_non_null(&f.call, expression, "the expression")) return NULL;
     if (strlen(expression) > GPUNN__EXPR_LENGTH)
-        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
+        return gpunn__call_fail(&f.call, GPUNN_ERR_ARGUMENT,
+                                "the expression is longer than 4096 characters; split it");
     bool ok = gpunn__expr_open(&f, expression) && (g == NULL || gpunn__expr_add_tensor(&f, "g", g));
     f.gradient = g;
     for (int i = 0; ok && i < number_count; i++) ok = gpunn__expr_add_number(&f, number_names[i], numbers[i]);

@@ -3,7 +3,7 @@
 #include "graph/arguments.h"
 #include "graph/tensors.h"
 
-/* ==== >>graph/expr ================================================================================================= *
+/* ==== >>graph/expr ======================================================================================= *
  * gpunn_expr: a recursive-descent parser that appends nodes while it reads. The grammar is
  *     formula    = {name "=" choice ";"} choice
  *     choice     = any ["if" any "else" choice]
@@ -13,8 +13,8 @@
  *     comparison = sum {("<" | "<=" | ">" | ">=" | "==" | "!=") sum}
  *     sum        = product {("+" | "-") product}
  *     product    = sign {("*" | "/") sign}
- *     sign       = "-" sign | (number | name | name "(" argument {"," argument} ")" | "(" choice ")") ["**" sign]
- *     argument   = choice | choice ":" | "keepdim" "=" choice
+ *     sign       = "-" sign | (number | name | name "(" argument {"," argument} ")" | "(" choice ")") ["**"
+ *     sign] argument   = choice | choice ":" | "keepdim" "=" choice
  * Numbers are folded. A number that meets a tensor becomes an attribute if that changes no bit, otherwise a
  * scalar constant. If a number decides (if, and, or), the branch not taken is parsed but adds no node.
  * Derivatives share nodes that depend on x and y alone, such as tanh's 1 - y * y. A value multiplied by
@@ -58,8 +58,9 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__expr_value(gpunn__formula *f);
 /* Builds a formula. The operands `args` are named by names or, if that is NULL, x y z and x0 to x7; numbers
  * have the names number_names. g: gradient of the result, if the formula is a derivative, which reads it as
  * g; NULL: it is none. Returns NULL on an error. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args,
-                                          int arg_count, const char *const *number_names, const double *numbers, int number_count,
-                                          gpunn_tensor *g);
+GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *const *names,
+                                          gpunn_tensor *const *args, int arg_count,
+                                          const char *const *number_names, const double *numbers,
+                                          int number_count, gpunn_tensor *g);
 
 #endif /* GPUNN__GRAPH_EXPR_H */

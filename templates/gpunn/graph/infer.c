@@ -20,7 +20,7 @@ GPUNN__INTERNAL bool gpunn__same_dims(const gpunn__meta *a, const gpunn__meta *b
     return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
 }
 
-/* ---- checks shared by rules and builders ---------------------------------------------------------------------------------- */
+/* ---- checks shared by rules and builders --------------------------------------------------------------- */
 
 GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int first, int last, bool named)
 {
@@ -28,11 +28,12 @@ GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int
     for (int i = first; i <= last; i++) {
         const bool sized = gpunn__is_sized(x.dim[i]);
         if (sized ? named : x.dim[i] > 0 && x.dim[i] <= INT32_MAX) continue;
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
-                               sized ? "varies between runs; this op needs a fixed size there"
-                               : x.dim[i] < 0
-                                   ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
-                                   : "is larger than 2^31 - 1; use smaller sizes");
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
+            sized ? "varies between runs; this op needs a fixed size there"
+            : x.dim[i] < 0
+                ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
+                : "is larger than 2^31 - 1; use smaller sizes");
         return false;
     }
     return true;
@@ -48,12 +49,13 @@ GPUNN__INTERNAL bool gpunn__image_fits(const gpunn__call *call, gpunn__meta x)
     return gpunn__axes_are_fixed(call, x, 1, 1) && gpunn__axes_fit(call, x, 2, x.rank - 1, true);
 }
 
-GPUNN__INTERNAL bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, int highest, const char *layout)
+GPUNN__INTERNAL bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, int highest,
+                                     const char *layout)
 {
     char text[128];
     if (x.rank >= lowest && x.rank <= highest) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x is %s, but %s is needed; gpunn_reshape it", gpunn__meta_text(&x, text),
-                           layout);
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x is %s, but %s is needed; gpunn_reshape it",
+                           gpunn__meta_text(&x, text), layout);
     return false;
 }
 
@@ -65,8 +67,8 @@ GPUNN__INTERNAL bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int
 }
 
 /* Broadcasts another shape into *rank and dim, aligned at the last axes. False on an error. */
-static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int *rank, int64_t *dim, int other_rank,
-                                  const int64_t *other)
+static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int *rank, int64_t *dim,
+                                  int other_rank, const int64_t *other)
 {
     int     result_rank = *rank > other_rank ? *rank : other_rank;
     int64_t result[GPUNN_MAX_RANK];
@@ -76,13 +78,14 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
         result[i] = a == 1 ? b : a;
         if (a == b || a == 1 || b == 1) continue;
         char all_a[128], all_b[128], one_a[32], one_b[32];
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s %s and %s do not broadcast (axis %d: %s against %s)%s", what,
-                               gpunn__dims_text(call->model, *rank, dim, all_a),
-                               gpunn__dims_text(call->model, other_rank, other, all_b), i, gpunn__dim_text(call->model, a, one_a),
-                               gpunn__dim_text(call->model, b, one_b),
-                               gpunn__is_sized(a) || gpunn__is_sized(b) ? "; a size that varies fits only itself and 1"
-                               : a < 0 || b < 0                         ? "; the batch fits only itself and 1"
-                                                                        : "");
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE, "%s %s and %s do not broadcast (axis %d: %s against %s)%s", what,
+            gpunn__dims_text(call->model, *rank, dim, all_a),
+            gpunn__dims_text(call->model, other_rank, other, all_b), i,
+            gpunn__dim_text(call->model, a, one_a), gpunn__dim_text(call->model, b, one_b),
+            gpunn__is_sized(a) || gpunn__is_sized(b) ? "; a size that varies fits only itself and 1"
+            : a < 0 || b < 0                         ? "; the batch fits only itself and 1"
+                                                     : "");
         return false;
     }
     *rank = result_rank;
@@ -90,8 +93,8 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
     return true;
 }
 
-GPUNN__INTERNAL bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_tensor *t, const char *name, const gpunn_tensor *x,
-                                          const char *x_name)
+GPUNN__INTERNAL bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_tensor *t, const char *name,
+                                          const gpunn_tensor *x, const char *x_name)
 {
     int     rank = x->rank;
     int64_t dim[GPUNN_MAX_RANK];
@@ -101,8 +104,8 @@ GPUNN__INTERNAL bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_t
     (void)snprintf(pair, sizeof pair, "%s and %s", x_name, name);
     if (!gpunn__broadcast_dims(call, pair, &rank, dim, t->rank, t->dim)) return false;
     if (rank == x->rank && memcmp(dim, x->dim, (size_t)rank * sizeof *dim) == 0) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s %s is larger than %s %s; it must broadcast to that", name,
-                           gpunn__shape_text(t, one), x_name, gpunn__shape_text(x, other));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s %s is larger than %s %s; it must broadcast to that",
+                           name, gpunn__shape_text(t, one), x_name, gpunn__shape_text(x, other));
     return false;
 }
 
@@ -112,9 +115,10 @@ GPUNN__INTERNAL bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta log
     bool fits = logits.rank >= 2 && labels.rank == logits.rank - 1 && logits.dim[1] > 0;
     for (int i = 0; fits && i < labels.rank; i++) fits = labels.dim[i] == logits.dim[i ? i + 1 : 0];
     if (!fits)
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                               "logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed",
-                               gpunn__meta_text(&logits, one), gpunn__meta_text(&labels, other));
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE,
+            "logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed",
+            gpunn__meta_text(&logits, one), gpunn__meta_text(&labels, other));
     return fits;
 }
 
@@ -124,7 +128,8 @@ static bool gpunn__fits_weight(const gpunn__inference *i, int axis, int64_t size
     char one[128], other[128];
     if (i->in[0].dim[axis] == size) return true;
     (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "x is %s, but its weight %s is for %lld along axis %d",
-                           gpunn__meta_text(&i->in[0], one), gpunn__meta_text(&i->in[1], other), (long long)size, axis);
+                           gpunn__meta_text(&i->in[0], one), gpunn__meta_text(&i->in[1], other),
+                           (long long)size, axis);
     return false;
 }
 
@@ -135,7 +140,7 @@ static void gpunn__take_shape(gpunn__meta *out, const gpunn_shape *shape)
         out->dim[out->rank] = shape->dim[out->rank];
 }
 
-/* ---- elementwise ---------------------------------------------------------------------------------------------------------- */
+/* ---- elementwise --------------------------------------------------------------------------------------- */
 
 static bool gpunn__same_rule(const gpunn__inference *i)
 {
@@ -146,7 +151,9 @@ static bool gpunn__same_rule(const gpunn__inference *i)
 static bool gpunn__broadcast_rule(const gpunn__inference *i)
 {
     for (int k = 1; k < i->count; k++)
-        if (!gpunn__broadcast_dims(i->call, "shapes", &i->out->rank, i->out->dim, i->in[k].rank, i->in[k].dim)) return false;
+        if (!gpunn__broadcast_dims(i->call, "shapes", &i->out->rank, i->out->dim, i->in[k].rank,
+                                   i->in[k].dim))
+            return false;
     return true;
 }
 
@@ -171,7 +178,7 @@ static bool gpunn__cast_rule(const gpunn__inference *i)
     return true;
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------------- */
+/* ---- products ------------------------------------------------------------------------------------------ */
 
 static bool gpunn__linear_rule(const gpunn__inference *i)
 {
@@ -188,20 +195,23 @@ static bool gpunn__matmul_rule(const gpunn__inference *i)
     (void)gpunn__meta_text(a, text_a);
     (void)gpunn__meta_text(b, text_b);
     if (a->rank < 2 || b->rank < 2) {
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "a is %s and b %s, but both need two axes or more; gpunn_reshape them",
-                               text_a, text_b);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "a is %s and b %s, but both need two axes or more; gpunn_reshape them", text_a,
+                               text_b);
         return false;
     }
     const int64_t m = a->dim[a->rank - 2 + transpose_a], k = a->dim[a->rank - 2 + !transpose_a];
     const int64_t b_k = b->dim[b->rank - 2 + transpose_b], n = b->dim[b->rank - 2 + !transpose_b];
     if (k != b_k) {
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "a is %s%s and b %s%s: the sizes summed over, %s and %s, must be equal",
-                               text_a, transpose_a ? " transposed" : "", text_b, transpose_b ? " transposed" : "",
-                               gpunn__dim_text(i->call->model, k, one), gpunn__dim_text(i->call->model, b_k, other));
+        (void)gpunn__call_fail(
+            i->call, GPUNN_ERR_SHAPE, "a is %s%s and b %s%s: the sizes summed over, %s and %s, must be equal",
+            text_a, transpose_a ? " transposed" : "", text_b, transpose_b ? " transposed" : "",
+            gpunn__dim_text(i->call->model, k, one), gpunn__dim_text(i->call->model, b_k, other));
         return false;
     }
     i->out->rank -= 2;
-    if (!gpunn__broadcast_dims(i->call, "leading axes", &i->out->rank, i->out->dim, b->rank - 2, b->dim)) return false;
+    if (!gpunn__broadcast_dims(i->call, "leading axes", &i->out->rank, i->out->dim, b->rank - 2, b->dim))
+        return false;
     i->out->dim[i->out->rank++] = m;
     i->out->dim[i->out->rank++] = n;
     return true;
@@ -220,7 +230,7 @@ static bool gpunn__embedding_rule(const gpunn__inference *i)
     return true;
 }
 
-/* ---- windows -------------------------------------------------------------------------------------------------------------- */
+/* ---- windows ------------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i)
 {
@@ -229,21 +239,22 @@ GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i)
     if (!gpunn__image_fits(i->call, *x)) return false;
     for (int axis = 0; axis < x->rank - 2; axis++) {
         int64_t padding = attr->padding[axis], dilation = attr->dilation[axis], kernel = attr->kernel[axis];
-        int64_t size = gpunn__windows_of(i->call->model, x->dim[2 + axis], kernel, attr->stride[axis], padding, dilation,
-                                         attr->ceil_mode);
+        int64_t size = gpunn__windows_of(i->call->model, x->dim[2 + axis], kernel, attr->stride[axis],
+                                         padding, dilation, attr->ceil_mode);
         i->out->dim[2 + axis] = size;
         if (size > 0 || gpunn__is_sized(size)) continue;
         char text[128];
         if (gpunn__is_sized(x->dim[2 + axis])) {
-            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "the windows along axis %d of x %s are no formula of its size%s",
-                                   2 + axis, gpunn__meta_text(x, text),
-                                   attr->ceil_mode ? "; with .ceil_mode the kernel must span the stride and the padding" : "");
+            (void)gpunn__call_fail(
+                i->call, GPUNN_ERR_SHAPE, "the windows along axis %d of x %s are no formula of its size%s",
+                2 + axis, gpunn__meta_text(x, text),
+                attr->ceil_mode ? "; with .ceil_mode the kernel must span the stride and the padding" : "");
             return false;
         }
         (void)gpunn__call_fail(
             i->call, GPUNN_ERR_SHAPE,
-            "the window spans %lld along axis %d, but the padded input only %lld (input %s, kernel %d, dilation "
-            "%d, padding %d); use a smaller kernel or more padding",
+            "the window spans %lld along axis %d, but the padded input only %lld (input %s, kernel %d, "
+            "dilation %d, padding %d); use a smaller kernel or more padding",
             (long long)(dilation * (kernel - 1) + 1), 2 + axis, (long long)(x->dim[2 + axis] + 2 * padding),
             gpunn__meta_text(x, text), attr->kernel[axis], attr->dilation[axis], attr->padding[axis]);
         return false;
@@ -264,7 +275,8 @@ static bool gpunn__conv_transpose_rule(const gpunn__inference *i)
     if (!gpunn__image_fits(i->call, *x)) return false;
     i->out->dim[1] = i->in[1].dim[1] * attr->groups;
     for (int axis = 0; axis < x->rank - 2; axis++) {
-        int64_t span = (int64_t)attr->dilation[axis] * (attr->kernel[axis] - 1) + 1, padding = attr->padding[axis];
+        int64_t span = (int64_t)attr->dilation[axis] * (attr->kernel[axis] - 1) + 1,
+                padding = attr->padding[axis];
         int64_t more = span - attr->stride[axis] - 2 * padding + attr->output_padding[axis];
         int64_t size = gpunn__is_sized(x->dim[2 + axis])
                            ? gpunn__dim_plus(i->call->model, 0, x->dim[2 + axis], attr->stride[axis], more)
@@ -272,12 +284,11 @@ static bool gpunn__conv_transpose_rule(const gpunn__inference *i)
         i->out->dim[2 + axis] = size;
         if (size > 0 || gpunn__is_sized(size)) continue;
         char text[128];
-        (void)gpunn__call_fail(
-            i->call, GPUNN_ERR_SHAPE,
-            "the padding, %d, leaves nothing along axis %d (input %s, kernel %d, dilation %d, stride %d); use a "
-            "smaller padding",
-            attr->padding[axis], 2 + axis, gpunn__meta_text(x, text), attr->kernel[axis], attr->dilation[axis],
-            attr->stride[axis]);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "the padding, %d, leaves nothing along axis %d (input %s, kernel %d, dilation "
+                               "%d, stride %d); use a smaller padding",
+                               attr->padding[axis], 2 + axis, gpunn__meta_text(x, text), attr->kernel[axis],
+                               attr->dilation[axis], attr->stride[axis]);
         return false;
     }
     return gpunn__fits_weight(i, 1, i->in[1].dim[0]);
@@ -294,7 +305,8 @@ static bool gpunn__resize_rule(const gpunn__inference *i)
 {
     const int last = i->out->rank - 1;
     for (int axis = 2; axis <= last; axis++)
-        i->out->dim[axis] = i->attr->shape.dim[axis - 2] ? i->attr->shape.dim[axis - 2] : i->attr->size[axis - 2];
+        i->out->dim[axis] = i->attr->shape.dim[axis - 2] ? i->attr->shape.dim[axis - 2]
+                                                         : i->attr->size[axis - 2];
     return gpunn__image_fits(i->call, i->in[0]);
 }
 
@@ -304,16 +316,19 @@ static bool gpunn__grid_sample_rule(const gpunn__inference *i)
     char               one[128], other[128];
     int64_t            cells;
     int                batches;
-    if (!gpunn__has_rank(i->call, *x, 4, 5, "[n, channels, height, width] or [n, channels, depth, height, width]") ||
+    if (!gpunn__has_rank(i->call, *x, 4, 5,
+                         "[n, channels, height, width] or [n, channels, depth, height, width]") ||
         !gpunn__image_fits(i->call, *x))
         return false;
     if (grid->rank != x->rank || grid->dim[0] != x->dim[0] || grid->dim[x->rank - 1] != x->rank - 2)
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
                                "x is %s and grid %s; the grid of %s must have as many samples, [n, %s%d]",
-                               gpunn__meta_text(x, one), gpunn__meta_text(grid, other), x->rank == 4 ? "images" : "volumes",
+                               gpunn__meta_text(x, one), gpunn__meta_text(grid, other),
+                               x->rank == 4 ? "images" : "volumes",
                                x->rank == 4 ? "out_h, out_w, " : "out_d, out_h, out_w, ", x->rank - 2);
     else if (!gpunn__measure(x->rank - 2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "a channel of x %s has more than 2^30 cells; use smaller sizes",
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "a channel of x %s has more than 2^30 cells; use smaller sizes",
                                gpunn__meta_text(x, one));
     else {
         memcpy(i->out->dim + 2, grid->dim + 1, (size_t)(x->rank - 2) * sizeof *grid->dim);
@@ -336,11 +351,13 @@ static bool gpunn__roi_align_rule(const gpunn__inference *i)
     int                batches;
     if (!gpunn__has_axes(i->call, *x, 2)) return false;
     if (boxes->rank != 2 || boxes->dim[1] != 5)
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "boxes is %s, but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of each box",
-                               gpunn__meta_text(boxes, text));
+        (void)gpunn__call_fail(
+            i->call, GPUNN_ERR_SHAPE,
+            "boxes is %s, but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of each box",
+            gpunn__meta_text(boxes, text));
     else if (!gpunn__measure(2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "a channel of x %s has more than 2^30 cells; use smaller sizes",
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "a channel of x %s has more than 2^30 cells; use smaller sizes",
                                gpunn__meta_text(x, text));
     else {
         i->out->dim[0] = boxes->dim[0];
@@ -357,9 +374,10 @@ static bool gpunn__affine_grid_rule(const gpunn__inference *i)
     gpunn__take_shape(i->out, &i->attr->shape);
     const int axes = i->out->rank;
     if ((axes != 2 && axes != 3) || theta->rank != 3 || theta->dim[1] != axes || theta->dim[2] != axes + 1) {
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
-                               gpunn__meta_text(theta, one), gpunn__meta_text(i->out, other));
+        (void)gpunn__call_fail(
+            i->call, GPUNN_ERR_SHAPE,
+            "theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
+            gpunn__meta_text(theta, one), gpunn__meta_text(i->out, other));
         return false;
     }
     memmove(i->out->dim + 1, i->out->dim, (size_t)axes * sizeof *i->out->dim);
@@ -369,7 +387,7 @@ static bool gpunn__affine_grid_rule(const gpunn__inference *i)
     return true;
 }
 
-/* ---- norms: the result has x's shape; only the weight is checked ----------------------------------------------------------- */
+/* ---- norms: the result has x's shape; only the weight is checked --------------------------------------- */
 
 static bool gpunn__norm_rule(const gpunn__inference *i)
 {
@@ -389,12 +407,13 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
         fits = (x->dim[k] < 0 && !gpunn__is_sized(x->dim[k])) || gpunn__axes_fit(i->call, *x, k, k, true);
     if (!fits) return false;
     if (x->dim[1] % i->attr->groups == 0) return gpunn__norm_rule(i);
-    (void)gpunn__call_fail(i->call, GPUNN_ERR_ARGUMENT, "num_groups is %d, but x %s has %lld channels; it must divide them",
+    (void)gpunn__call_fail(i->call, GPUNN_ERR_ARGUMENT,
+                           "num_groups is %d, but x %s has %lld channels; it must divide them",
                            i->attr->groups, gpunn__meta_text(x, text), (long long)x->dim[1]);
     return false;
 }
 
-/* ---- recurrent layers ----------------------------------------------------------------------------------------------------- */
+/* ---- recurrent layers ---------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL int gpunn__gates_of(gpunn_op op)
 {
@@ -410,7 +429,8 @@ static bool gpunn__recurrent_rule(const gpunn__inference *i)
     const gpunn_model *model = x->model;
     const gpunn__meta  lengths = {GPUNN_I64, 1, {x->dim[1]}, model},
                       state = {GPUNN_F32, 3, {directions, x->dim[1], hidden}, model};
-    const gpunn__meta ih = {GPUNN_F32, 2, {rows, x->dim[2]}, model}, hh = {GPUNN_F32, 2, {rows, hidden}, model};
+    const gpunn__meta ih = {GPUNN_F32, 2, {rows, x->dim[2]}, model},
+                      hh = {GPUNN_F32, 2, {rows, hidden}, model};
     const gpunn__meta bias = {GPUNN_F32, 1, {rows}, model}, *const of_direction[] = {&ih, &hh, &bias, &bias};
     for (int k = GPUNN__LENGTHS; k < i->count; k++) {
         const gpunn__meta *needed = k >= GPUNN__WEIGHTS   ? of_direction[(k - GPUNN__WEIGHTS) % 4]
@@ -418,17 +438,19 @@ static bool gpunn__recurrent_rule(const gpunn__inference *i)
                                                           : &state;
         char               one[128], other[128];
         if (i->in[k].dtype == GPUNN_DTYPE_DEFAULT || gpunn__same_dims(&i->in[k], needed)) continue;
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", gpunn__recurrent_names[k],
-                               gpunn__meta_text(&i->in[k], one), gpunn__meta_text(needed, other));
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed",
+                               gpunn__recurrent_names[k], gpunn__meta_text(&i->in[k], one),
+                               gpunn__meta_text(needed, other));
         return false;
     }
     const int behind = i->attr->states ? 1 + (i->op == GPUNN_OP_LSTM) : 0;
-    i->out->dim[0] = gpunn__is_sized(x->dim[0]) ? gpunn__dim_plus(i->call->model, x->dim[0], 0, 1, behind) : x->dim[0] + behind;
+    i->out->dim[0] = gpunn__is_sized(x->dim[0]) ? gpunn__dim_plus(i->call->model, x->dim[0], 0, 1, behind)
+                                                : x->dim[0] + behind;
     i->out->dim[2] = directions * hidden;
     return true;
 }
 
-/* ---- copies --------------------------------------------------------------------------------------------------------------- */
+/* ---- copies -------------------------------------------------------------------------------------------- */
 
 static bool gpunn__same_count(gpunn_model *model, const gpunn__meta *a, const gpunn__meta *b)
 {
@@ -447,12 +469,13 @@ static bool gpunn__reshape_rule(const gpunn__inference *i)
     const bool varies = gpunn__any_sized(x->rank, x->dim) || gpunn__any_sized(i->out->rank, i->out->dim);
     if (varies ? gpunn__same_count(i->call->model, x, i->out)
                : gpunn__measure(x->rank, x->dim, &factor, &power) &&
-                     gpunn__measure(i->out->rank, i->out->dim, &wanted_factor, &wanted_power) && factor == wanted_factor &&
-                     power == wanted_power)
+                     gpunn__measure(i->out->rank, i->out->dim, &wanted_factor, &wanted_power) &&
+                     factor == wanted_factor && power == wanted_power)
         return true;
-    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                           "%s does not hold as many elements as %s; GPUNN_BATCH there is the batch, not what is left over",
-                           gpunn__meta_text(i->out, to), gpunn__meta_text(x, from));
+    (void)gpunn__call_fail(
+        i->call, GPUNN_ERR_SHAPE,
+        "%s does not hold as many elements as %s; GPUNN_BATCH there is the batch, not what is left over",
+        gpunn__meta_text(i->out, to), gpunn__meta_text(x, from));
     return false;
 }
 
@@ -472,7 +495,8 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
         const gpunn__meta *t = &i->in[k];
         bool               fits = t->rank == first->rank;
         if (t->dtype != first->dtype) {
-            (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "tensors[0] is %s and tensors[%d] %s; gpunn_cast one of them",
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE,
+                                   "tensors[0] is %s and tensors[%d] %s; gpunn_cast one of them",
                                    gpunn_dtype_name(first->dtype), k, gpunn_dtype_name(t->dtype));
             return false;
         }
@@ -481,11 +505,10 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
             fits = j == axis ? sized || (t->dim[j] < 0) == (first->dim[j] < 0) : t->dim[j] == first->dim[j];
         if (!fits) {
             char one[128], other[128];
-            (void)gpunn__call_fail(
-                i->call, GPUNN_ERR_SHAPE,
-                "tensors[0] is %s and tensors[%d] %s; they may differ only along axis %d, where all or none must "
-                "be the batch",
-                gpunn__meta_text(first, one), k, gpunn__meta_text(t, other), axis);
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                                   "tensors[0] is %s and tensors[%d] %s; they may differ only along axis %d, "
+                                   "where all or none must be the batch",
+                                   gpunn__meta_text(first, one), k, gpunn__meta_text(t, other), axis);
             return false;
         }
         if (sized)
@@ -505,20 +528,23 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
     i->out->dtype = i->in[0].dtype;
     if (gpunn__is_sized(start) || gpunn__is_sized(end)) {
         const gpunn__sum from_sum = gpunn__sum_of(model, start);
-        gpunn__sum       sum = gpunn__sum_plus_number(gpunn__sum_plus(gpunn__sum_of(model, end), &from_sum, -1), -1);
+        gpunn__sum sum = gpunn__sum_plus_number(gpunn__sum_plus(gpunn__sum_of(model, end), &from_sum, -1),
+                                                -1);
         sum = gpunn__sum_plus_number(gpunn__sum_quotient(model, sum, step), 1);
         if ((i->out->dim[axis] = gpunn__dim_of_sum(model, &sum)) != 0) return true;
     } else if (start < 0) { /* of sizes that vary */
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "it begins %lld elements before axis %d of %s; use other sizes",
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "it begins %lld elements before axis %d of %s; use other sizes",
                                -(long long)start, axis, gpunn__meta_text(&i->in[0], text));
         return false;
     } else {
         i->out->dim[axis] = (end - start - 1) / step + 1;
         if (start < end && (end <= size || size < 0)) return true;
     }
-    (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s:%s is empty or ends behind axis %d of %s; use other bounds",
-                           start ? gpunn__dim_text(model, start, from) : "0",
-                           end > 0 || end < 0 ? gpunn__dim_text(model, end, to) : "0", axis, gpunn__meta_text(&i->in[0], text));
+    (void)gpunn__call_fail(
+        i->call, GPUNN_ERR_SHAPE, "%s:%s is empty or ends behind axis %d of %s; use other bounds",
+        start ? gpunn__dim_text(model, start, from) : "0",
+        end > 0 || end < 0 ? gpunn__dim_text(model, end, to) : "0", axis, gpunn__meta_text(&i->in[0], text));
     return false;
 }
 
@@ -534,18 +560,20 @@ static bool gpunn__pad_rule(const gpunn__inference *i)
         const bool    outside = missing || (size < 0 && !sized);
         char          text[128];
         if (before == 0 && after == 0) continue;
-        i->out->dim[axis] = sized ? gpunn__dim_plus(i->call->model, size, 0, 1, before + after) : size + before + after;
+        i->out->dim[axis] = sized ? gpunn__dim_plus(i->call->model, size, 0, 1, before + after)
+                                  : size + before + after;
         if (sized) continue;
         if (!outside && !(mirrored && (before > most || after > most))) continue;
         (void)gpunn__meta_text(&i->in[0], text);
         if (outside)
-            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding 0", axis, text,
-                                   missing ? "does not exist" : "is the batch");
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding 0", axis,
+                                   text, missing ? "does not exist" : "is the batch");
         else
             (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                                   "%lld before and %lld after axis %d of %s, but mode %s has only %lld elements for either; use "
-                                   "less",
-                                   (long long)before, (long long)after, axis, text, gpunn__pad_mode_names[mode], (long long)most);
+                                   "%lld before and %lld after axis %d of %s, but mode %s has only %lld "
+                                   "elements for either; use less",
+                                   (long long)before, (long long)after, axis, text,
+                                   gpunn__pad_mode_names[mode], (long long)most);
         return false;
     }
     return true;
@@ -559,9 +587,11 @@ static bool gpunn__expand_rule(const gpunn__inference *i)
     gpunn__take_shape(i->out, &i->attr->shape);
     const int first = i->out->rank - x->rank;
     bool      fits = first >= 0;
-    for (int axis = 0; fits && axis < x->rank; axis++) fits = x->dim[axis] == 1 || x->dim[axis] == i->out->dim[first + axis];
+    for (int axis = 0; fits && axis < x->rank; axis++)
+        fits = x->dim[axis] == 1 || x->dim[axis] == i->out->dim[first + axis];
     if (!fits)
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s does not expand to %s; only axes of size 1 and new ones in front do",
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "%s does not expand to %s; only axes of size 1 and new ones in front do",
                                gpunn__meta_text(x, from), gpunn__meta_text(i->out, to));
     return fits;
 }
@@ -573,11 +603,13 @@ static bool gpunn__gather_rule(const gpunn__inference *i)
     bool               fits = index->rank == x->rank;
     char               one[128], other[128];
     for (int k = 0; fits && k < x->rank; k++)
-        fits = k == i->attr->axis || index->dim[k] == x->dim[k] || (index->dim[k] > 0 && index->dim[k] < x->dim[k]);
+        fits = k == i->attr->axis || index->dim[k] == x->dim[k] ||
+               (index->dim[k] > 0 && index->dim[k] < x->dim[k]);
     if (!fits)
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                               "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
-                               gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
+        (void)gpunn__call_fail(
+            i->call, GPUNN_ERR_SHAPE,
+            "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
+            gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
     memcpy(i->out->dim, index->dim, sizeof index->dim);
     i->out->dtype = x->dtype;
     return fits;
@@ -592,8 +624,10 @@ static bool gpunn__scatter_add_rule(const gpunn__inference *i)
         fits = src->dim[k] == index->dim[k] && (k == i->attr->axis || index->dim[k] == x->dim[k]);
     if (!fits)
         (void)gpunn__call_fail(
-            i->call, GPUNN_ERR_SHAPE, "x is %s, index %s and src %s; index and src need one shape, x's but for axis %d",
-            gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]), gpunn__meta_text(src, text[2]), i->attr->axis);
+            i->call, GPUNN_ERR_SHAPE,
+            "x is %s, index %s and src %s; index and src need one shape, x's but for axis %d",
+            gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]), gpunn__meta_text(src, text[2]),
+            i->attr->axis);
     return fits;
 }
 
@@ -606,7 +640,7 @@ static bool gpunn__scatter_rule(const gpunn__inference *i)
     return false;
 }
 
-/* ---- reductions ----------------------------------------------------------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------------------------------------- */
 
 static void gpunn__reduce_axes(const gpunn__inference *i, uint32_t axes)
 {
@@ -647,9 +681,11 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
     if (k >= 1 && (k <= size || gpunn__is_sized(size))) return true;
     (void)gpunn__meta_text(&i->in[0], text);
     if (size < 0)
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch; choose another axis", axis, text);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch; choose another axis",
+                               axis, text);
     else
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_ARGUMENT, "k is %d, but axis %d of %s has %lld; use 1 to that", k, axis, text,
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_ARGUMENT,
+                               "k is %d, but axis %d of %s has %lld; use 1 to that", k, axis, text,
                                (long long)size);
     return false;
 }
@@ -661,7 +697,7 @@ static bool gpunn__sample_rule(const gpunn__inference *i)
     return true;
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------------ */
+/* ---- attention ----------------------------------------------------------------------------------------- */
 
 /* Checks that mask has a valid dtype and broadcasts to the scores [n, heads, l, s]. */
 static bool gpunn__mask_fits(const gpunn__call *call, const gpunn__meta *mask, const gpunn__meta *scores)
@@ -669,14 +705,18 @@ static bool gpunn__mask_fits(const gpunn__call *call, const gpunn__meta *mask, c
     char        one[128], other[128];
     gpunn__meta whole = *scores;
     if (mask->dtype != GPUNN_BOOL && mask->dtype != GPUNN_F32) {
-        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE,
-                               ".mask is %s, but must be bool (true: takes part) or f32 (added to the scores); gpunn_cast it",
-                               gpunn_dtype_name(mask->dtype));
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_DTYPE,
+            ".mask is %s, but must be bool (true: takes part) or f32 (added to the scores); gpunn_cast it",
+            gpunn_dtype_name(mask->dtype));
         return false;
     }
-    if (!gpunn__broadcast_dims(call, "[n, heads, l, s] and .mask", &whole.rank, whole.dim, mask->rank, mask->dim)) return false;
+    if (!gpunn__broadcast_dims(call, "[n, heads, l, s] and .mask", &whole.rank, whole.dim, mask->rank,
+                               mask->dim))
+        return false;
     if (gpunn__same_dims(&whole, scores)) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that",
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           ".mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that",
                            gpunn__meta_text(mask, one), gpunn__meta_text(scores, other));
     return false;
 }
@@ -685,9 +725,11 @@ static bool gpunn__lengths_fit(const gpunn__call *call, const gpunn__meta *lengt
 {
     char text[128];
     if (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32)
-        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, ".lengths is %s; use i64 or i32", gpunn_dtype_name(lengths->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, ".lengths is %s; use i64 or i32",
+                               gpunn_dtype_name(lengths->dtype));
     else if (lengths->rank > 1 || (lengths->rank == 1 && lengths->dim[0] != 1 && lengths->dim[0] != n))
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".lengths is %s; give one number, or one for each sample",
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               ".lengths is %s; give one number, or one for each sample",
                                gpunn__meta_text(lengths, text));
     else
         return true;
@@ -697,42 +739,47 @@ static bool gpunn__lengths_fit(const gpunn__call *call, const gpunn__meta *lengt
 /* Operands q, k, v, mask and, if used, lengths; or q, k and v packed in the first, [n, rows, 3, heads, e]. */
 static bool gpunn__attention_rule(const gpunn__inference *i)
 {
-    const bool packed = i->in[0].rank == 5 && i->in[1].dtype == GPUNN_DTYPE_DEFAULT, last = packed || i->attr->heads_last;
-    const int  head = last ? 2 : 1, row = last ? 1 : 2;
-    char       text[3][128], name[GPUNN__OPERAND_SIZE];
-    int64_t    part[3][4]; /* without the axis of 3 */
+    const bool packed = i->in[0].rank == 5 && i->in[1].dtype == GPUNN_DTYPE_DEFAULT,
+               last = packed || i->attr->heads_last;
+    const int head = last ? 2 : 1, row = last ? 1 : 2;
+    char      text[3][128], name[GPUNN__OPERAND_SIZE];
+    int64_t   part[3][4]; /* without the axis of 3 */
     for (int k = 0; k < 3; k++) {
         const gpunn__meta *t = &i->in[packed ? 0 : k];
         (void)gpunn__meta_text(t, text[k]);
         if (t->rank != (packed ? 5 : 4) || (packed && t->dim[2] != 3)) {
-            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
-                                   "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; gpunn_reshape it",
-                                   gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k],
-                                   last ? "rows, heads" : "heads, rows");
+            (void)gpunn__call_fail(
+                i->call, GPUNN_ERR_SHAPE,
+                "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; gpunn_reshape it",
+                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k],
+                last ? "rows, heads" : "heads, rows");
             return false;
         }
         for (int d = 0; d < 4; d++) part[k][d] = t->dim[packed && d > 1 ? d + 1 : d];
         if (part[k][head] < 1 || part[k][3] < 1 || part[k][head] > INT32_MAX || part[k][3] > INT32_MAX) {
-            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "%s is %s: heads and their size must be fixed, and below 2^31",
+            (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                                   "%s is %s: heads and their size must be fixed, and below 2^31",
                                    gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k]);
             return false;
         }
     }
-    if (part[0][0] != part[1][0] || part[1][0] != part[2][0] || part[0][3] != part[1][3] || part[1][row] != part[2][row] ||
-        part[1][head] != part[2][head]) {
-        (void)gpunn__call_fail(
-            i->call, GPUNN_ERR_SHAPE,
-            "q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's rows and heads must agree", text[0],
-            text[1], text[2]);
+    if (part[0][0] != part[1][0] || part[1][0] != part[2][0] || part[0][3] != part[1][3] ||
+        part[1][row] != part[2][row] || part[1][head] != part[2][head]) {
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's "
+                               "rows and heads must agree",
+                               text[0], text[1], text[2]);
         return false;
     }
     if (part[0][head] != part[1][head] && (!i->attr->enable_gqa || part[0][head] % part[1][head] != 0)) {
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "q has %lld heads, k and v %lld; %s", (long long)part[0][head],
-                               (long long)part[1][head],
-                               i->attr->enable_gqa ? "theirs must divide q's" : "set .enable_gqa to share them");
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "q has %lld heads, k and v %lld; %s",
+                               (long long)part[0][head], (long long)part[1][head],
+                               i->attr->enable_gqa ? "theirs must divide q's"
+                                                   : "set .enable_gqa to share them");
         return false;
     }
-    const gpunn__meta scores = {GPUNN_F32, 4, {part[0][0], part[0][head], part[0][row], part[1][row]}, i->in[0].model};
+    const gpunn__meta scores = {
+        GPUNN_F32, 4, {part[0][0], part[0][head], part[0][row], part[1][row]}, i->in[0].model};
     i->out->rank = 4;
     memcpy(i->out->dim, part[0], sizeof part[0]);
     i->out->dim[3] = part[2][3];
@@ -740,7 +787,7 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
            (i->count < 5 || gpunn__lengths_fit(i->call, &i->in[4], scores.dim[0]));
 }
 
-/* ---- losses --------------------------------------------------------------------------------------------------------------- */
+/* ---- losses -------------------------------------------------------------------------------------------- */
 
 /* Operands logits, labels, weight. */
 static bool gpunn__class_loss_rule(const gpunn__inference *i)
@@ -756,33 +803,38 @@ static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
     const gpunn__meta *x = &i->in[0], *targets = &i->in[1];
     const int          sample = i->attr->batch_first ? 0 : 1;
     char               text[4][128];
-    bool fits = x->rank == 3 && targets->rank == 2 && x->dim[2] > 0 && (targets->dim[1] > 0 || gpunn__is_sized(targets->dim[1]));
-    for (int k = 1; k < 4 && fits; k++) fits = i->in[k].dim[0] == x->dim[sample] && i->in[k].rank == (k == 1 ? 2 : 1);
+    bool               fits = x->rank == 3 && targets->rank == 2 && x->dim[2] > 0 &&
+                (targets->dim[1] > 0 || gpunn__is_sized(targets->dim[1]));
+    for (int k = 1; k < 4 && fits; k++)
+        fits = i->in[k].dim[0] == x->dim[sample] && i->in[k].rank == (k == 1 ? 2 : 1);
     for (int k = 0; k < 4; k++) (void)gpunn__meta_text(&i->in[k], text[k]);
     if (!fits)
-        (void)gpunn__call_fail(
-            i->call, GPUNN_ERR_SHAPE,
-            "log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, most], [n] and [n] are needed", text[0],
-            text[1], text[2], text[3], i->attr->batch_first ? "[n, t, classes]" : "[t, n, classes]");
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
+                               "log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, "
+                               "most], [n] and [n] are needed",
+                               text[0], text[1], text[2], text[3],
+                               i->attr->batch_first ? "[n, t, classes]" : "[t, n, classes]");
     i->out->rank = i->attr->reduction == GPUNN_REDUCE_NONE;
     i->out->dim[0] = x->dim[sample];
     return fits;
 }
 
-/* ---- custom ops ----------------------------------------------------------------------------------------------------------- */
+/* ---- custom ops ---------------------------------------------------------------------------------------- */
 
 static bool gpunn__custom_rule(const gpunn__inference *i)
 {
     const gpunn_custom_op *op = i->attr->custom;
     gpunn_shape            shapes[GPUNN_CUSTOM_INPUTS], result;
     memset(shapes, 0, sizeof shapes);
-    for (int k = 0; k < i->count; k++) memcpy(shapes[k].dim, i->in[k].dim, (size_t)i->in[k].rank * sizeof(int64_t));
+    for (int k = 0; k < i->count; k++)
+        memcpy(shapes[k].dim, i->in[k].dim, (size_t)i->in[k].rank * sizeof(int64_t));
     result = shapes[0];
     if (op->shape && !op->shape(shapes, i->attr->numbers, &result)) {
         char   text[GPUNN__ERROR_SIZE / 2] = "", one[128];
         size_t used = 0;
         for (int k = 0; k < i->count && used + 130 < sizeof text; k++)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", k ? ", " : "", gpunn__meta_text(&i->in[k], one));
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", k ? ", " : "",
+                                     gpunn__meta_text(&i->in[k], one));
         (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "its shape rule refuses %s", text);
         return false;
     }
@@ -791,7 +843,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
     return true;
 }
 
-/* ---- states --------------------------------------------------------------------------------------------------------------- */
+/* ---- states -------------------------------------------------------------------------------------------- */
 
 /* Operands state, value, position. */
 static bool gpunn__assign_rule(const gpunn__inference *i)
@@ -801,21 +853,25 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
     const bool         part = position->dtype != GPUNN_DTYPE_DEFAULT;
     char               one[128], other[128];
     gpunn__meta        whole = *value;
-    if (part && value->rank == state->rank && value->dim[axis] <= state->dim[axis]) whole.dim[axis] = state->dim[axis];
+    if (part && value->rank == state->rank && value->dim[axis] <= state->dim[axis])
+        whole.dim[axis] = state->dim[axis];
     *i->out = *state;
     if (!gpunn__same_dims(&whole, state)) {
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "the value is %s and the state %s; %s", gpunn__meta_text(value, one),
-                               gpunn__meta_text(state, other),
-                               part ? "only along the axis may they differ, where the value has no more" : "they must agree");
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "the value is %s and the state %s; %s",
+                               gpunn__meta_text(value, one), gpunn__meta_text(state, other),
+                               part ? "only along the axis may they differ, where the value has no more"
+                                    : "they must agree");
         return false;
     }
     if (!part) return true;
     if (position->dtype != GPUNN_I64 && position->dtype != GPUNN_I32) {
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE, "the position is %s; use i64 or i32, of a state by gpunn_cast",
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_DTYPE,
+                               "the position is %s; use i64 or i32, of a state by gpunn_cast",
                                gpunn_dtype_name(position->dtype));
         return false;
     }
-    if (position->rank == 0 || (position->rank == 1 && (position->dim[0] == 1 || (axis && position->dim[0] == state->dim[0]))))
+    if (position->rank == 0 ||
+        (position->rank == 1 && (position->dim[0] == 1 || (axis && position->dim[0] == state->dim[0]))))
         return true;
     (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE,
                            "the position is %s; give one number, or one for each of the state's %lld samples",
@@ -823,7 +879,7 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
     return false;
 }
 
-/* ---- the table of rules --------------------------------------------------------------------------------------------------- */
+/* ---- the table of rules -------------------------------------------------------------------------------- */
 
 typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
 
@@ -840,8 +896,8 @@ static gpunn__shape_rule gpunn__shape_rule_of(gpunn_op op)
     return (int)op < first ? gpunn__broadcast_rule : gpunn__shape_rules[(int)op - first];
 }
 
-GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, const gpunn__meta *in,
-                                  int count, gpunn__meta *out)
+GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
+                                  const gpunn__meta *in, int count, gpunn__meta *out)
 {
     const gpunn__inference i = {call, op, attr, count, in, out};
     char                   text[128];
@@ -850,7 +906,8 @@ GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gp
     if (!gpunn__shape_rule_of(op)(&i)) return false;
     for (int axis = 0; axis < out->rank; axis++) {
         if (out->dim[axis] != 0) continue;
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of its result would be no formula, or one that is too long, of %s",
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "axis %d of its result would be no formula, or one that is too long, of %s",
                                axis, gpunn__meta_text(&in[0], text));
         return false;
     }

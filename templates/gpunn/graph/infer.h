@@ -2,7 +2,7 @@
 #define GPUNN__GRAPH_INFER_H
 #include "graph/tensors.h"
 
-/* ==== >>graph/infer ================================================================================================ *
+/* ==== >>graph/infer ====================================================================================== *
  * Infers dtype and shape of each op's result from its operands and attributes. GPUNN_OTHER_OPS names the
  * rules. Rules see no tensors, so they can be applied to any shapes. */
 /* Dtype and shape of a value without its elements (torch's meta tensor). */
@@ -41,14 +41,15 @@ GPUNN__INTERNAL bool gpunn__axes_are_fixed(const gpunn__call *call, gpunn__meta 
 GPUNN__INTERNAL bool gpunn__image_fits(const gpunn__call *call, gpunn__meta x);
 
 /* Checks that x has a rank from lowest to highest; layout describes the axes in the message. */
-GPUNN__INTERNAL bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, int highest, const char *layout);
+GPUNN__INTERNAL bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, int highest,
+                                     const char *layout);
 
 /* Checks that x is [n, channels, ...] with that many spatial axes, none of which is the batch. */
 GPUNN__INTERNAL bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int axes);
 
 /* Checks that a tensor broadcasts to x's shape. */
-GPUNN__INTERNAL bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_tensor *t, const char *name, const gpunn_tensor *x,
-                                          const char *x_name);
+GPUNN__INTERNAL bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_tensor *t, const char *name,
+                                          const gpunn_tensor *x, const char *x_name);
 
 /* Checks that logits [n, classes, ...] and labels [n, ...] match. */
 GPUNN__INTERNAL bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta logits, gpunn__meta labels);
@@ -72,7 +73,7 @@ GPUNN__PRIVATE const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERAND
 GPUNN__INTERNAL int gpunn__gates_of(gpunn_op op);
 
 /* Infers dtype and shape of the result; false on an error. */
-GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, const gpunn__meta *in,
-                                  int count, gpunn__meta *out);
+GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
+                                  const gpunn__meta *in, int count, gpunn__meta *out);
 
 #endif /* GPUNN__GRAPH_INFER_H */

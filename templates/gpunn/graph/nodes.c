@@ -23,7 +23,8 @@ GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, con
 }
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation,
-                                          const gpunn_attributes *attr, gpunn_tensor *const *operands, int count)
+                                          const gpunn_attributes *attr, gpunn_tensor *const *operands,
+                                          int count)
 {
     gpunn__meta   out;
     gpunn_tensor *t = gpunn__infer_node(call, operation->op, attr, operands, count, &out)
@@ -50,8 +51,10 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "cast", NULL, x, false)) return NULL;
-    if (dtype != GPUNN_F32 && dtype != GPUNN_I64 && dtype != GPUNN_I32 && dtype != GPUNN_U8 && dtype != GPUNN_BOOL)
-        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "to %s is not possible; use f32, i64, i32, u8 or bool",
+    if (dtype != GPUNN_F32 && dtype != GPUNN_I64 && dtype != GPUNN_I32 && dtype != GPUNN_U8 &&
+        dtype != GPUNN_BOOL)
+        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
+                                "to %s is not possible; use f32, i64, i32, u8 or bool",
                                 gpunn_dtype_name(dtype));
     if (dtype == x->dtype) return x;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -61,7 +64,8 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
 
 /* ---- integer ops ---- */
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *const *operands, int count, int64_t number)
+GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *const *operands,
+                                                  int count, int64_t number)
 {
     const char        *name = (unsigned)op < GPUNN_INTEGER_COUNT ? gpunn__integer_names[op] : "integer";
     gpunn_attributes   attr = gpunn__no_attributes();
@@ -70,15 +74,17 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_ten
     const char *const *names = count == 1 ? gpunn__x_name : gpunn__abc_names;
     if (count > 3 || !gpunn__begin(&call, name, NULL, names, operands, count, 0)) return NULL;
     if ((unsigned)op >= GPUNN_INTEGER_COUNT)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the op is %d; use one of gpunn_integer_op", (int)op);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the op is %d; use one of gpunn_integer_op",
+                                (int)op);
     const int most = gpunn__integer_infos[op].operands, choice = op == GPUNN_INTEGER_WHERE;
     if (count > most || count < most - (most > 1))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d operands are given; %d are needed%s", count, most,
-                                most > 1 ? ", the last of which may be a number" : "");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d operands are given; %d are needed%s", count,
+                                most, most > 1 ? ", the last of which may be a number" : "");
     memcpy(in, operands, (size_t)count * sizeof *in);
     for (int i = choice; i < count; i++)
         if (in[i]->dtype == GPUNN_F32)
-            return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "%s is f32, but integers are needed; convert it with gpunn_cast",
+            return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
+                                    "%s is f32, but integers are needed; convert it with gpunn_cast",
                                     names[i]);
     if (choice && (in[0] = gpunn_cast(in[0], GPUNN_BOOL)) == NULL) return NULL;
     attr.mode = (int)op;
@@ -89,7 +95,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_ten
 GPUNN__INTERNAL int gpunn__integer_meant(const char *name, gpunn_tensor *const *operands, int count)
 {
     bool all = true;
-    for (int i = strcmp(name, "where") == 0; i < count; i++) all = all && operands[i] && operands[i]->dtype != GPUNN_F32;
+    for (int i = strcmp(name, "where") == 0; i < count; i++)
+        all = all && operands[i] && operands[i]->dtype != GPUNN_F32;
     for (int op = 0; all && op < GPUNN_INTEGER_COUNT; op++)
         if (strcmp(name, gpunn__integer_names[op]) == 0) return op;
     return -1;
@@ -108,20 +115,23 @@ GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor
 
 /* ---- float ops ---- */
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__map_node(const gpunn__operation *operation, gpunn_tensor *const *operands, float attribute1,
+GPUNN__INTERNAL gpunn_tensor *gpunn__map_node(const gpunn__operation *operation,
+                                              gpunn_tensor *const *operands, float attribute1,
                                               float attribute2)
 {
     const gpunn_op op = operation->op;
-    const int      arity = gpunn__op_arity(op), integer = gpunn__integer_meant(gpunn_op_name(op), operands, arity);
-    gpunn__call    call;
+    const int arity = gpunn__op_arity(op), integer = gpunn__integer_meant(gpunn_op_name(op), operands, arity);
+    gpunn__call call;
     if (integer >= 0) return gpunn__integer_node((gpunn_integer_op)integer, operands, arity, 0);
-    if (op == GPUNN_OP_WHERE && operands[0] && operands[0]->dtype != GPUNN_F32) { /* a condition of another dtype */
+    /* a condition of another dtype */
+    if (op == GPUNN_OP_WHERE && operands[0] && operands[0]->dtype != GPUNN_F32) {
         gpunn__call   whole = gpunn__call_of(operands[0]->model, "where", NULL);
         gpunn_tensor *with_floats[3] = {gpunn_cast(operands[0], GPUNN_F32), operands[1], operands[2]};
         gpunn_tensor *y = with_floats[0] ? gpunn__map_node(operation, with_floats, 0, 0) : NULL;
         return gpunn__call_finish(&whole, y);
     }
-    if (!gpunn__begin(&call, gpunn_op_name(op), NULL, arity == 1 ? gpunn__x_name : gpunn__abc_names, operands, arity, arity))
+    if (!gpunn__begin(&call, gpunn_op_name(op), NULL, arity == 1 ? gpunn__x_name : gpunn__abc_names, operands,
+                      arity, arity))
         return NULL;
     if (attribute1 != attribute1 || attribute2 != attribute2)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "an attribute is NaN; pass a number");

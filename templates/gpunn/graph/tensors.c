@@ -25,7 +25,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__call_finish(const gpunn__call *call, gpunn_
     if (result->id >= call->mark) result->built_by = call->op;
     return result;
 }
-GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_status status, const char *format, ...)
+GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_status status,
+                                               const char *format, ...)
 {
     char    text[GPUNN__ERROR_SIZE];
     va_list list;
@@ -33,8 +34,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_st
     (void)vsnprintf(text, sizeof text, format, list);
     va_end(list);
     const char *layer = call->layer;
-    (void)gpunn__fail(call->model ? call->model->dev : NULL, status, "%s%s%s%s: %s", call->op, layer ? " '" : "",
-                      layer ? layer : "", layer ? "'" : "", text);
+    (void)gpunn__fail(call->model ? call->model->dev : NULL, status, "%s%s%s%s: %s", call->op,
+                      layer ? " '" : "", layer ? layer : "", layer ? "'" : "", text);
     return gpunn__undo(call);
 }
 
@@ -52,19 +53,23 @@ GPUNN__INTERNAL bool gpunn__is_non_null(const gpunn__call *call, const void *ptr
     return ptr != NULL;
 }
 
-GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer)
+GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op,
+                                        const char *layer)
 {
     *call = gpunn__call_of(model, op, layer);
     return gpunn__is_non_null(call, model, "the model");
 }
 
-GPUNN__INTERNAL bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name, bool f32)
+GPUNN__INTERNAL bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name,
+                                    bool f32)
 {
     if (!gpunn__is_non_null(call, t, name)) return false;
     if (t->model != call->model)
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s belongs to another model; all operands must belong to one", name);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "%s belongs to another model; all operands must belong to one", name);
     else if (f32 && t->dtype != GPUNN_F32)
-        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "%s is %s, but f32 is needed; convert it with gpunn_cast", name,
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE,
+                               "%s is %s, but f32 is needed; convert it with gpunn_cast", name,
                                gpunn_dtype_name(t->dtype));
     else
         return true;
@@ -79,8 +84,9 @@ static gpunn_model *gpunn__model_of(gpunn_tensor *const *operands, int count)
     return model;
 }
 
-GPUNN__INTERNAL bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
-                                  gpunn_tensor *const *operands, int count, int f32_count)
+GPUNN__INTERNAL bool gpunn__begin(gpunn__call *call, const char *op, const char *layer,
+                                  const char *const *names, gpunn_tensor *const *operands, int count,
+                                  int f32_count)
 {
     *call = gpunn__call_of(gpunn__model_of(operands, count), op, layer);
     for (int i = 0; i < count; i++) {
@@ -91,13 +97,14 @@ GPUNN__INTERNAL bool gpunn__begin(gpunn__call *call, const char *op, const char 
     return true;
 }
 
-GPUNN__INTERNAL bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x, bool f32)
+GPUNN__INTERNAL bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x,
+                                    bool f32)
 {
     return gpunn__begin(call, op, layer, gpunn__x_name, &x, 1, f32);
 }
 
-GPUNN__INTERNAL bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op, gpunn_tensor *const *operands,
-                                     int count, int f32)
+GPUNN__INTERNAL bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op,
+                                     gpunn_tensor *const *operands, int count, int f32)
 {
     char name[GPUNN__OPERAND_SIZE];
     *call = gpunn__call_of(gpunn__model_of(operands, count), function, NULL);
@@ -106,26 +113,29 @@ GPUNN__INTERNAL bool gpunn__begin_op(gpunn__call *call, const char *function, gp
     return true;
 }
 
-/* ---- tensors --------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ------------------------------------------------------------------------------------------- */
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gpunn_dtype dtype, int rank,
-                                            const int64_t *dim)
+GPUNN__INTERNAL gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gpunn_dtype dtype,
+                                            int rank, const int64_t *dim)
 {
     gpunn_model *model = call->model;
     int64_t      factor;
     int          power;
     if (!gpunn__measure(rank, dim, &factor, &power)) {
         char text[128];
-        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "shape %s has more than 2^59 elements; use smaller sizes",
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                "shape %s has more than 2^59 elements; use smaller sizes",
                                 gpunn__dims_text(model, rank, dim, text));
     }
     if (model->tensor_count >= model->tensor_limit)
-        return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "the model would have more than %d tensors; make a smaller one",
+        return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                                "the model would have more than %d tensors; make a smaller one",
                                 model->tensor_limit);
     if (model->tensor_count == model->tensor_capacity) {
         size_t         item = sizeof *model->tensors, old_size = (size_t)model->tensor_capacity * item;
         int            capacity = model->tensor_capacity ? 2 * model->tensor_capacity : 32;
-        gpunn_tensor **grown = (gpunn_tensor **)gpunn__realloc(model->dev, model->tensors, old_size, (size_t)capacity * item);
+        gpunn_tensor **grown = (gpunn_tensor **)gpunn__realloc(model->dev, model->tensors, old_size,
+                                                               (size_t)capacity * item);
         if (grown == NULL) return gpunn__undo(call);
         model->tensors = grown;
         model->tensor_capacity = capacity;
@@ -148,7 +158,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind
 GPUNN__INTERNAL gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t)
 {
     if (t == NULL || call->layer == NULL) return t ? t : gpunn__undo(call);
-    if (!gpunn__index_grow(call->model, GPUNN__BY_LAYER) || (t->layer = gpunn__strdup(call->model->dev, call->layer)) == NULL)
+    if (!gpunn__index_grow(call->model, GPUNN__BY_LAYER) ||
+        (t->layer = gpunn__strdup(call->model->dev, call->layer)) == NULL)
         return gpunn__undo(call);
     gpunn__index_add(t, GPUNN__BY_LAYER);
     return t;
@@ -158,18 +169,24 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_te
 static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const char *name)
 {
     const gpunn_tensor *other = gpunn_find(call->model, name);
-    const char         *fault = name == NULL || name[0] == 0        ? "missing; give one"
-                                : strlen(name) >= GPUNN__NAME_SIZE  ? "longer than 255 bytes; choose another"
-                                : strcmp(name, "__metadata__") == 0 ? "reserved in safetensors files; choose another"
-                                : other && other != t               ? "taken; names are unique in a model"
-                                                                    : NULL;
+    const char         *fault = NULL;
+    if (name == NULL || name[0] == 0)
+        fault = "missing; give one";
+    else if (strlen(name) >= GPUNN__NAME_SIZE)
+        fault = "longer than 255 bytes; choose another";
+    else if (strcmp(name, "__metadata__") == 0)
+        fault = "reserved in safetensors files; choose another";
+    else if (other && other != t)
+        fault = "taken; names are unique in a model";
     if (fault) {
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, name && name[0] ? "the name '%.64s' is %s" : "the name%s is %s",
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               name && name[0] ? "the name '%.64s' is %s" : "the name%s is %s",
                                name && name[0] ? name : "", fault);
         return false;
     }
     if (other == t) return true;
-    char *copy = gpunn__index_grow(call->model, GPUNN__BY_NAME) ? gpunn__strdup(call->model->dev, name) : NULL;
+    char *copy = gpunn__index_grow(call->model, GPUNN__BY_NAME) ? gpunn__strdup(call->model->dev, name)
+                                                                : NULL;
     if (copy == NULL) {
         (void)gpunn__undo(call);
         return false;
@@ -195,13 +212,15 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
     for (int i = 0; i < rank; i++) {
         const bool sized = gpunn__is_sized(shape->dim[i]);
         found += shape->dim[i] < 0 && !sized;
-        if (shape->dim[i] > 0 || (sized ? batches && gpunn__size_place(call->model, shape->dim[i]) : batches == 2) ||
+        if (shape->dim[i] > 0 ||
+            (sized ? batches && gpunn__size_place(call->model, shape->dim[i]) : batches == 2) ||
             (batches == 1 && shape->dim[i] == GPUNN_BATCH && found == 1))
             continue;
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more, and %s", text,
-                               !sized     ? batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH"
-                               : !batches ? "none may vary between runs"
-                                          : "what varies is made by gpunn_size of this model, without C's arithmetic");
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more, and %s", text,
+            !sized     ? batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH"
+            : !batches ? "none may vary between runs"
+                       : "what varies is made by gpunn_size of this model, without C's arithmetic");
         return -1;
     }
     return rank;
@@ -227,15 +246,17 @@ static int64_t gpunn__new_size(const gpunn__call *call, const char *name, const 
     size.multiple = multiple;
     size.min = (min + multiple - 1) / multiple * multiple;
     size.max = args->max / multiple * multiple;
-    if (args->min < 0 || args->max < 0 || args->multiple < 0 || min > GPUNN__MAX_COUNT || multiple > GPUNN__MAX_COUNT ||
-        (args->max && size.max < size.min)) {
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".min %lld, .max %lld and .multiple %lld leave no size; use others",
+    if (args->min < 0 || args->max < 0 || args->multiple < 0 || min > GPUNN__MAX_COUNT ||
+        multiple > GPUNN__MAX_COUNT || (args->max && size.max < size.min)) {
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               ".min %lld, .max %lld and .multiple %lld leave no size; use others",
                                (long long)args->min, (long long)args->max, (long long)args->multiple);
         return 0;
     }
     size.value = size.min / multiple;
     if (strcmp(name, "N") == 0) {
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "the name N is the batch's in specs; choose another");
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "the name N is the batch's in specs; choose another");
         return 0;
     }
     if ((size.name = gpunn__strdup(model->dev, name)) == NULL) return 0;
@@ -249,28 +270,35 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
 {
     gpunn__call call;
     int64_t     dim = 0;
-    if (!gpunn__begin_model(&call, model, "size", text) || !gpunn__is_non_null(&call, text, "the text")) return GPUNN__FIRST_SIZE;
-    const size_t        length = gpunn__size_name(text);
-    const bool          named = length > 0 && text[length] == 0, is_new = named && !gpunn__size_find(model, text, length);
+    if (!gpunn__begin_model(&call, model, "size", text) || !gpunn__is_non_null(&call, text, "the text"))
+        return GPUNN__FIRST_SIZE;
+    const size_t length = gpunn__size_name(text);
+    const bool   named = length > 0 && text[length] == 0,
+               is_new = named && !gpunn__size_find(model, text, length);
     gpunn__size_formula formula = {model, text, NULL, 0};
     if (strlen(text) >= GPUNN__SIZE_TEXT)
-        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the text is longer than %d bytes", GPUNN__SIZE_TEXT - 1);
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the text is longer than %d bytes",
+                               GPUNN__SIZE_TEXT - 1);
     else if (!is_new && (args.min || args.max || args.multiple))
-        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".min, .max and .multiple are told where a name is new");
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                               ".min, .max and .multiple are told where a name is new");
     else if (is_new)
         dim = gpunn__new_size(&call, text, &args);
     else if ((dim = gpunn__parse_size(&formula)) == 0)
-        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s (at byte %d)", formula.fault, (int)(formula.at - text));
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s (at byte %d)", formula.fault,
+                               (int)(formula.at - text));
     return dim ? dim : GPUNN__FIRST_SIZE;
 }
 
-GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype, gpunn_shape shape)
+GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype,
+                                    gpunn_shape shape)
 {
     gpunn__call call;
     if (!gpunn__begin_model(&call, model, "input", name)) return NULL;
     if (dtype == GPUNN_DTYPE_DEFAULT) dtype = GPUNN_F32;
     if (gpunn_dtype_size(dtype) == 0 || dtype == GPUNN_F16 || dtype == GPUNN_BF16)
-        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "dtype %s cannot be an input's; use f32, i64, i32, u8 or bool",
+        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
+                                "dtype %s cannot be an input's; use f32, i64, i32, u8 or bool",
                                 gpunn_dtype_name(dtype));
     int rank = gpunn__rank_of(&call, &shape, 1);
     if (rank < 0) return NULL;
@@ -297,8 +325,8 @@ static bool gpunn__init_is_sound(const gpunn__call *call, gpunn_init init, int r
     return fault == NULL;
 }
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__weight(const gpunn__call *call, gpunn__kind kind, const char *name, int rank,
-                                            const int64_t *dim, gpunn_init init)
+GPUNN__INTERNAL gpunn_tensor *gpunn__weight(const gpunn__call *call, gpunn__kind kind, const char *name,
+                                            int rank, const int64_t *dim, gpunn_init init)
 {
     gpunn_tensor *t = gpunn__append(call, kind, GPUNN_F32, rank, dim);
     if (t == NULL || !gpunn__give_name(call, t, name)) return NULL;
@@ -306,7 +334,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__weight(const gpunn__call *call, gpunn__kind
     return t;
 }
 
-GPUNN_API gpunn_tensor *gpunn_parameter(gpunn_model *model, const char *name, gpunn_shape shape, gpunn_init init)
+GPUNN_API gpunn_tensor *gpunn_parameter(gpunn_model *model, const char *name, gpunn_shape shape,
+                                        gpunn_init init)
 {
     gpunn__call call;
     if (!gpunn__begin_model(&call, model, "parameter", name)) return NULL;
@@ -333,11 +362,13 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
     int rank = gpunn__rank_of(&call, &shape, 0);
     if (rank < 0) return NULL;
     if (values == NULL)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "values is NULL; pass as many floats as the shape has elements");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "values is NULL; pass as many floats as the shape has elements");
     gpunn_tensor *t = gpunn__append(&call, GPUNN__CONSTANT, GPUNN_F32, rank, shape.dim);
     size_t        size = 0;
     if (t == NULL) return NULL;
-    if ((uint64_t)gpunn__count(t, 1) > SIZE_MAX || !gpunn__mul((size_t)gpunn__count(t, 1), sizeof *t->constant, &size))
+    if ((uint64_t)gpunn__count(t, 1) > SIZE_MAX ||
+        !gpunn__mul((size_t)gpunn__count(t, 1), sizeof *t->constant, &size))
         return gpunn__call_fail(&call, GPUNN_ERR_MEMORY, "so many elements do not fit this machine's memory");
     t->constant = (float *)gpunn__realloc(model->dev, NULL, 0, size);
     if (t->constant == NULL) return gpunn__undo(&call);
@@ -345,7 +376,7 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
     return t;
 }
 
-/* ---- queries and settings -------------------------------------------------------------------------------------------- */
+/* ---- queries and settings ------------------------------------------------------------------------------ */
 
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name)
 {
@@ -355,7 +386,8 @@ GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name)
 GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name)
 {
     gpunn__call call;
-    return gpunn__begin_x(&call, "gpunn_set_name", NULL, t, false) && gpunn__give_name(&call, t, name) ? t : NULL;
+    return gpunn__begin_x(&call, "gpunn_set_name", NULL, t, false) && gpunn__give_name(&call, t, name) ? t
+                                                                                                       : NULL;
 }
 
 GPUNN_API const char *gpunn_tensor_name(const gpunn_tensor *t)
@@ -387,7 +419,8 @@ GPUNN_API gpunn_shape gpunn_tensor_sizes(const gpunn_tensor *t)
 {
     gpunn_shape shape = gpunn_tensor_shape(t);
     for (int i = 0; t && i < t->rank; i++)
-        shape.dim[i] = t->kind == GPUNN__INPUT ? t->held[i] : gpunn__dim(t->model, t->dim[i], t->model->batch);
+        shape.dim[i] = t->kind == GPUNN__INPUT ? t->held[i]
+                                               : gpunn__dim(t->model, t->dim[i], t->model->batch);
     return shape;
 }
 
@@ -408,7 +441,8 @@ GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved)
     gpunn__call call;
     if (!gpunn__begin_x(&call, "gpunn_set_saved", NULL, state, false)) return GPUNN_ERR_ARGUMENT;
     if (!state->state) {
-        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the tensor is no state; use what gpunn_state gave");
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                               "the tensor is no state; use what gpunn_state gave");
         return GPUNN_ERR_ARGUMENT;
     }
     state->saved = saved;
@@ -441,7 +475,8 @@ static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char 
 {
     if (!gpunn__begin_x(call, function, t ? t->name : NULL, t, false)) return false;
     if (t->kind != GPUNN__PARAMETER)
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "the tensor is no parameter; only these have this setting");
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "the tensor is no parameter; only these have this setting");
     return t->kind == GPUNN__PARAMETER;
 }
 
@@ -453,18 +488,21 @@ GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t)
     return factor;
 }
 
-GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first, int64_t count,
-                                        float *values)
+GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
+                                        int64_t count, float *values)
 {
-    int64_t row = t->rank > 1 ? gpunn__count(t, 1) / t->dim[0] : 1, zero = t->padding ? (t->padding - 1) * row - first : count;
-    gpunn__draw(init, t->model->state.seed - t->model->salt, (uint32_t)t->id, gpunn__fan_in(t), first, count, values);
+    int64_t row = t->rank > 1 ? gpunn__count(t, 1) / t->dim[0] : 1,
+            zero = t->padding ? (t->padding - 1) * row - first : count;
+    gpunn__draw(init, t->model->state.seed - t->model->salt, (uint32_t)t->id, gpunn__fan_in(t), first, count,
+                values);
     for (int64_t i = zero > 0 ? zero : 0; i < count && i < zero + row; i++) values[i] = 0;
 }
 
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
 {
     gpunn__call call;
-    if (!gpunn__begin_setting(&call, parameter, "gpunn_set_init") || !gpunn__init_is_sound(&call, init, parameter->rank))
+    if (!gpunn__begin_setting(&call, parameter, "gpunn_set_init") ||
+        !gpunn__init_is_sound(&call, init, parameter->rank))
         return GPUNN_ERR_ARGUMENT;
     gpunn_status status = GPUNN_OK;
     if (parameter->offset >= 0) { /* it has values already */
@@ -499,10 +537,9 @@ GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen)
         if (gpunn__has_statistics(norm->op) && (norm == t || norm->inputs[3] == t)) mean = norm->inputs[3];
     }
     if (mean == NULL) {
-        (void)gpunn__call_fail(
-            &call, GPUNN_ERR_ARGUMENT,
-            "it is neither the result of a norm with running statistics nor a running_mean; use gpunn_find(model, "
-            "\"name.running_mean\")");
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                               "it is neither the result of a norm with running statistics nor a "
+                               "running_mean; use gpunn_find(model, \"name.running_mean\")");
         return GPUNN_ERR_ARGUMENT;
     }
     if (mean->frozen != frozen) gpunn__invalidate(t->model);
@@ -515,7 +552,8 @@ GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale)
     gpunn__call call;
     if (!gpunn__begin_setting(&call, parameter, "gpunn_set_lr_scale")) return GPUNN_ERR_ARGUMENT;
     if (!isfinite(scale) || scale < 0) {
-        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use 0 or a positive number", (double)scale);
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use 0 or a positive number",
+                               (double)scale);
         return GPUNN_ERR_ARGUMENT;
     }
     parameter->lr_scale = scale;

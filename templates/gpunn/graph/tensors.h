@@ -2,7 +2,7 @@
 #define GPUNN__GRAPH_TENSORS_H
 #include "base/sizes.h"
 
-/* ==== >>graph/tensors ============================================================================================== *
+/* ==== >>graph/tensors ==================================================================================== *
  * Appends tensors to models and checks operands. Every builder is a gpunn__call. It checks its operands and
  * appends parameters and nodes. After a failure it removes whatever it has appended, also if a builder inside
  * it failed. */
@@ -23,8 +23,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__undo(const gpunn__call *call);
 GPUNN__INTERNAL gpunn_tensor *gpunn__call_finish(const gpunn__call *call, gpunn_tensor *result);
 
 /* Records an error of the call and undoes it. Returns NULL. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_status status, const char *format, ...)
-    GPUNN__PRINTF(3, 4);
+GPUNN__INTERNAL gpunn_tensor *gpunn__call_fail(const gpunn__call *call, gpunn_status status,
+                                               const char *format, ...) GPUNN__PRINTF(3, 4);
 
 /* A call on model, without checks. */
 GPUNN__INTERNAL gpunn__call gpunn__call_of(gpunn_model *model, const char *op, const char *layer);
@@ -34,27 +34,31 @@ GPUNN__INTERNAL gpunn__call gpunn__call_of(gpunn_model *model, const char *op, c
 GPUNN__INTERNAL bool gpunn__is_non_null(const gpunn__call *call, const void *ptr, const char *name);
 
 /* Opens a call on a model; false if it is NULL. */
-GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer);
+GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op,
+                                        const char *layer);
 
 /* Checks one operand; f32: its dtype must be F32. */
-GPUNN__INTERNAL bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name, bool f32);
+GPUNN__INTERNAL bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name,
+                                    bool f32);
 
 /* Opens a call on the model of its operands and checks these. The first f32_count must be F32. names NULL:
  * "tensors[i]". */
-GPUNN__INTERNAL bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
-                                  gpunn_tensor *const *operands, int count, int f32_count);
+GPUNN__INTERNAL bool gpunn__begin(gpunn__call *call, const char *op, const char *layer,
+                                  const char *const *names, gpunn_tensor *const *operands, int count,
+                                  int f32_count);
 
 /* The same for one operand x. */
-GPUNN__INTERNAL bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x, bool f32);
+GPUNN__INTERNAL bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x,
+                                    bool f32);
 
 /* The same for the operands of an op in GPUNN_OTHER_OPS, with the names in its row. f32 bit i: operand i must
  * be F32. */
-GPUNN__INTERNAL bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op, gpunn_tensor *const *operands,
-                                     int count, int f32);
+GPUNN__INTERNAL bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op,
+                                     gpunn_tensor *const *operands, int count, int f32);
 
 /* Appends a tensor; undoes the call and returns NULL on an error. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gpunn_dtype dtype, int rank,
-                                            const int64_t *dim);
+GPUNN__INTERNAL gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gpunn_dtype dtype,
+                                            int rank, const int64_t *dim);
 
 /* Gives t the call's layer name for messages; on an error undoes the call and returns NULL. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t);
@@ -69,8 +73,8 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
 GPUNN__INTERNAL int64_t gpunn__parse_size(gpunn__size_formula *formula);
 
 /* Appends an F32 parameter or buffer with a name and its initial values; NULL on an error. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__weight(const gpunn__call *call, gpunn__kind kind, const char *name, int rank,
-                                            const int64_t *dim, gpunn_init init);
+GPUNN__INTERNAL gpunn_tensor *gpunn__weight(const gpunn__call *call, gpunn__kind kind, const char *name,
+                                            int rank, const int64_t *dim, gpunn_init init);
 
 /* Number of elements of an input as last written. */
 GPUNN__INTERNAL int64_t gpunn__held_count(const gpunn_tensor *t);
@@ -82,7 +86,7 @@ GPUNN__INTERNAL bool gpunn__is_saved(const gpunn_tensor *t);
 GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t);
 
 /* Draws `count` initial values of a tensor, from element `first` on, a multiple of 4. */
-GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first, int64_t count,
-                                        float *values);
+GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first,
+                                        int64_t count, float *values);
 
 #endif /* GPUNN__GRAPH_TENSORS_H */

@@ -32,7 +32,8 @@ static bool gpunn__history_note(const gpunn__archive *a, int index, int64_t at, 
     return note && gpunn__slice_integer(&note->text, bits);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index, gpunn__fit_record *record)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index,
+                                                    gpunn__fit_record *record)
 {
     gpunn_device *dev = a->reader.dev;
     int64_t       count = (int64_t)record->epochs * GPUNN__EPOCH_NOTES, bits;
@@ -42,19 +43,22 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int
     bool good = record->best_epoch <= record->epochs &&
                 gpunn__history_note(a, index, count - 1, &bits); /* before allocating memory */
     if (good) {
-        record->history = (gpunn__epoch *)gpunn__realloc(dev, NULL, 0, (size_t)record->epochs * sizeof *record->history);
+        record->history = (gpunn__epoch *)gpunn__realloc(dev, NULL, 0,
+                                                         (size_t)record->epochs * sizeof *record->history);
         if (record->history == NULL) return GPUNN_ERR_MEMORY;
         record->capacity = record->epochs;
     }
     for (int64_t at = 0; at < count && good; at++) {
         good = gpunn__history_note(a, index, at, &bits);
-        if (good) gpunn__epoch_take(&record->history[at / GPUNN__EPOCH_NOTES], (int)(at % GPUNN__EPOCH_NOTES), bits);
+        if (good)
+            gpunn__epoch_take(&record->history[at / GPUNN__EPOCH_NOTES], (int)(at % GPUNN__EPOCH_NOTES),
+                              bits);
     }
     return good ? GPUNN_OK
-                : gpunn__fail(
-                      dev, GPUNN_ERR_FORMAT,
-                      "gpunn_checkpoint_load: '%s' is damaged: its history is not that of %d epochs; use an older checkpoint",
-                      gpunn__tail(a->reader.path), record->epochs);
+                : gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                              "gpunn_checkpoint_load: '%s' is damaged: its history is not that of %d epochs; "
+                              "use an older checkpoint",
+                              gpunn__tail(a->reader.path), record->epochs);
 }
 
 GPUNN__INTERNAL int gpunn__resume_field_count(bool averages)
@@ -71,38 +75,46 @@ GPUNN__INTERNAL const char *gpunn__resume_index(const gpunn__resume_field *field
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpunn__resume *resume)
 {
-    gpunn_device       *dev = a->reader.dev;
-    const char         *path = gpunn__tail(a->reader.path), *function = "gpunn_checkpoint_load", *name = resume->opt.name;
-    const gpunn__entry *version = gpunn__table_find(&a->notes, "", "version"), *kind = gpunn__note(a, number, "optimizer", "");
-    const gpunn_update  rule = resume->opt.rule;
-    bool                averages = gpunn__has_averages(a, number);
-    char                shown[128];
+    gpunn_device *dev = a->reader.dev;
+    const char   *path = gpunn__tail(a->reader.path), *function = "gpunn_checkpoint_load",
+               *name = resume->opt.name;
+    const gpunn__entry *version = gpunn__table_find(&a->notes, "", "version"),
+                       *kind = gpunn__note(a, number, "optimizer", "");
+    const gpunn_update rule = resume->opt.rule;
+    bool               averages = gpunn__has_averages(a, number);
+    char               shown[128];
     if (!gpunn__is_checkpoint(a) || version == NULL || kind == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds weights but no checkpoint; use gpunn_load", function, path);
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds weights but no checkpoint; use gpunn_load",
+                           function, path);
     if (!gpunn__slice_is(&version->text, GPUNN__CHECKPOINT_VERSION))
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
                            "%s: '%s' is of version %s, this gpunn.h reads version " GPUNN__CHECKPOINT_VERSION
                            "; use the gpunn.h that wrote it",
                            function, path, gpunn__printable(&version->text, shown));
     if (!gpunn__slice_is(&kind->text, name))
-        return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "%s: '%s' was saved with %s, but the optimizer is %s; create the one that was saved", function, path,
-                           gpunn__printable(&kind->text, shown), name);
+        return gpunn__fail(
+            dev, GPUNN_ERR_STATE,
+            "%s: '%s' was saved with %s, but the optimizer is %s; create the one that was saved", function,
+            path, gpunn__printable(&kind->text, shown), name);
     if (averages && !resume->opt.uses[GPUNN__AVERAGE])
         return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "%s: '%s' was saved with averages of the weights, which %s does not keep; call gpunn_set_ema before",
+                           "%s: '%s' was saved with averages of the weights, which %s does not keep; call "
+                           "gpunn_set_ema before",
                            function, path, name);
     for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(averages); f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
         for (int i = 0; i < field->count; i++) {
             char                index[16];
             int64_t             value = 0;
-            const gpunn__entry *note = gpunn__note(a, number, field->name, gpunn__resume_index(field, i, index));
+            const gpunn__entry *note = gpunn__note(a, number, field->name,
+                                                   gpunn__resume_index(field, i, index));
             if (note == NULL && field->late) continue;
             if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
                 (field->maximum >= 0 && (value < 0 || value > field->maximum)))
-                return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint",
-                                   function, path, field->name, index, note ? gpunn__printable(&note->text, shown) : "missing");
+                return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                                   "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint",
+                                   function, path, field->name, index,
+                                   note ? gpunn__printable(&note->text, shown) : "missing");
             memcpy((char *)resume + field->offset + (size_t)i * field->size, &value, field->size);
         }
     }
@@ -113,14 +125,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int nu
         const float *setting = resume->opt.rule.setting;
         const char  *key = gpunn__rules[rule.kind].state[k];
         if (gpunn__has_state(rule.kind, setting, k) == resume->opt.uses[k]) continue;
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: '%s' was saved with %s %g, but %s has %s %g; create it alike", function,
-                           path, key, (double)gpunn__setting_of(rule.kind, setting, key), name, key,
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: '%s' was saved with %s %g, but %s has %s %g; create it alike", function, path,
+                           key, (double)gpunn__setting_of(rule.kind, setting, key), name, key,
                            (double)gpunn__setting_of(rule.kind, rule.setting, key));
     }
     char place[320];
     (void)snprintf(place, sizeof place, "%s: '%s' is damaged: ", function, path);
     dev->place = place;
-    gpunn_status status = gpunn__schedule_check(dev, &checked); /* a copy, because it replaces zeros by defaults */
+    /* a copy, because it replaces zeros by defaults */
+    gpunn_status status = gpunn__schedule_check(dev, &checked);
     dev->place = NULL;
     return status;
 }

@@ -3,14 +3,15 @@
 #include "train/schedule.h"
 #include "io/safetensors.h"
 
-/* ==== >>io/checkpoint ============================================================================================== */
+/* ==== >>io/checkpoint =================================================================================== */
 /* The metadata of a training checkpoint: a table of fields (gpunn__resume_fields) and the functions that read
  * them. io/save writes them. */
 
 #define GPUNN__CHECKPOINT_VERSION "4"
 
-typedef struct gpunn__resume { /* of one optimizer; only the first of a checkpoint also has the run's fields */
-    gpunn_optimizer opt;       /* a copy */
+/* of one optimizer; only the first of a checkpoint also has the run's fields */
+typedef struct gpunn__resume {
+    gpunn_optimizer opt; /* a copy */
     gpunn_run_state state;
     int             schedule_type;
     bool            loader; /* whether a loader was saved */
@@ -29,9 +30,10 @@ typedef struct gpunn__resume_field {
 } gpunn__resume_field;
 
 #define GPUNN__ANY (-1)
-#define GPUNN__FIELD(name, member, count, maximum, late)                                                               \
-    {                                                                                                                  \
-        name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, maximum, late \
+#define GPUNN__FIELD(name, member, count, maximum, late)                                                 \
+    {                                                                                                    \
+        name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, \
+            maximum, late                                                                                \
     }
 #define GPUNN__FIELDS(name, member, count, maximum) GPUNN__FIELD(name, member, count, maximum, false)
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
@@ -76,7 +78,8 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("fit.best", opt.fit.best, 1, GPUNN__ANY),
     GPUNN__FIELDS("fit.best_epoch", opt.fit.best_epoch, 1, INT32_MAX / 2),
     GPUNN__FIELDS("fit.epochs", opt.fit.epochs, 1, INT32_MAX / 2),
-    GPUNN__FIELDS("average.decay", opt.average_decay, 1, GPUNN__ANY), /* from here on: only if there are averages */
+    /* from here on: only if there are averages */
+    GPUNN__FIELDS("average.decay", opt.average_decay, 1, GPUNN__ANY),
     GPUNN__FIELDS("average.count", opt.averaged, 1, GPUNN__COUNTER),
 };
 #undef GPUNN__ANY
@@ -92,7 +95,8 @@ enum { GPUNN__EPOCH_NOTES = GPUNN__CURVES + 2 };
 GPUNN__INTERNAL int64_t gpunn__epoch_note(const gpunn__epoch *epoch, int i);
 
 /* Reads record->epochs epochs into newly allocated memory, which record->history owns. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index, gpunn__fit_record *record);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index,
+                                                    gpunn__fit_record *record);
 
 /* Number of fields of an optimizer's record, with or without those of averages. */
 GPUNN__INTERNAL int gpunn__resume_field_count(bool averages);

@@ -3,7 +3,7 @@
 #include "graph/expr.h"
 #include "io/save.h"
 
-/* ==== >>io/datasets ================================================================================================ */
+/* ==== >>io/datasets ===================================================================================== */
 /* Reads and writes arrays: IDX (MNIST), .npy, CIFAR and safetensors files. */
 
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
@@ -14,17 +14,19 @@ GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
 }
 
 /* Argument checks that all readers share. Afterwards out is empty. */
-static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments, gpunn_array *out)
+static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments,
+                                        gpunn_array *out)
 {
     if (dev == NULL || out == NULL || !arguments)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is NULL", function, dev == NULL ? "the device" : "an argument");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is NULL", function,
+                           dev == NULL ? "the device" : "an argument");
     memset(out, 0, sizeof *out);
     return GPUNN_OK;
 }
 
 /* Allocates out for the sizes that a header claims. Fails if the file cannot hold that many elements. */
-static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank, const int64_t *dim,
-                                        gpunn_array *out)
+static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank,
+                                        const int64_t *dim, gpunn_array *out)
 {
     gpunn_device *dev = r->dev;
     const char   *path = gpunn__tail(r->path);
@@ -32,15 +34,16 @@ static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__enc
     bool          fits = true;
     for (int i = 0; i < rank; i++) {
         if (dim[i] < 1)
-            return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' holds no elements: dimension %d is %lld; there is nothing to read",
-                               path, i, (long long)dim[i]);
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                               "'%s' holds no elements: dimension %d is %lld; there is nothing to read", path,
+                               i, (long long)dim[i]);
         fits = fits && (uint64_t)dim[i] <= SIZE_MAX && gpunn__mul(count, (size_t)dim[i], &count);
     }
     fits = fits && gpunn__mul(count, encoding->bytes, &bytes);
     if (!fits || bytes > r->limit)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is damaged or cut short: its header tells of more elements than the file can hold; "
-                           "download it again",
+                           "'%s' is damaged or cut short: its header tells of more elements than the file "
+                           "can hold; download it again",
                            path);
     if (!gpunn__mul(count, gpunn_dtype_size(encoding->dtype), &bytes))
         return gpunn__fail(dev, GPUNN_ERR_MEMORY, "'%s' is too large", path);
@@ -71,9 +74,10 @@ static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
         if (gpunn__encodings[i].idx && gpunn__encodings[i].idx == head[2]) encoding = &gpunn__encodings[i];
     int rank = head[3];
     if (head[0] || head[1] || encoding == NULL || rank < 1 || rank > GPUNN_MAX_RANK)
-        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no IDX file: it begins with %02x %02x %02x %02x, not with 00 00, a type and a rank",
-                           gpunn__tail(r->path), head[0], head[1], head[2], head[3]);
+        return gpunn__fail(
+            r->dev, GPUNN_ERR_FORMAT,
+            "'%s' is no IDX file: it begins with %02x %02x %02x %02x, not with 00 00, a type and a rank",
+            gpunn__tail(r->path), head[0], head[1], head[2], head[3]);
     status = gpunn__reader_read(r, raw, 4 * (size_t)rank);
     if (status != GPUNN_OK) return status;
     for (int i = 0; i < rank; i++) {
@@ -81,12 +85,15 @@ static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
         dim[i] = (int64_t)((uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3]);
     }
     status = gpunn__array_alloc(r, encoding, rank, dim, out);
-    return status == GPUNN_OK ? gpunn__read_elements(r, encoding, out->dtype, true, gpunn__array_count(out), out->data) : status;
+    return status == GPUNN_OK
+               ? gpunn__read_elements(r, encoding, out->dtype, true, gpunn__array_count(out), out->data)
+               : status;
 }
 
 /* Opens a file and calls body to read it into out. After a failure out is empty. */
 static GPUNN__STATUS gpunn__array_read(gpunn_device *dev, const char *function, const char *path,
-                                       gpunn_status (*body)(gpunn__reader *r, gpunn_array *out), gpunn_array *out)
+                                       gpunn_status (*body)(gpunn__reader *r, gpunn_array *out),
+                                       gpunn_array *out)
 {
     gpunn__reader r;
     gpunn_status  status = gpunn__array_begin(dev, function, path != NULL, out);
@@ -113,7 +120,8 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
         gpunn__slice key;
         if (!gpunn__json_string(j, &key) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
         if (gpunn__slice_is(&key, "descr") && !types++) {
-            if (gpunn__json_peek(j, '[')) return gpunn__json_fail(j, "has records, which no gpunn_array can hold");
+            if (gpunn__json_peek(j, '['))
+                return gpunn__json_fail(j, "has records, which no gpunn_array can hold");
             if (!gpunn__json_string(j, type)) return false;
         } else if (gpunn__slice_is(&key, "fortran_order") && !orders++) {
             *fortran = gpunn__json_peek(j, 'T');
@@ -127,11 +135,13 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
                 if (*rank == GPUNN_MAX_RANK) return gpunn__json_fail(j, "has more than 8 dimensions");
                 if (!gpunn__json_integer(j, &dim[(*rank)++])) return false;
                 (void)gpunn__json_take(j, 'L'); /* written by Python 2 */
-                if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, ')')) return gpunn__json_fail(j, "has a shape without end");
+                if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, ')'))
+                    return gpunn__json_fail(j, "has a shape without end");
             }
             j->at++;
         } else
-            return gpunn__json_fail(j, "has a key other than descr, fortran_order and shape, or one of them twice");
+            return gpunn__json_fail(
+                j, "has a key other than descr, fortran_order and shape, or one of them twice");
         if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, '}')) return gpunn__json_fail(j, "has no end");
     }
     j->at++;
@@ -141,12 +151,15 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
 }
 
 /* Reads elements whose first dimension varies fastest in the file, and stores them in row-major order. */
-static GPUNN__STATUS gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped, gpunn_array *out)
+static GPUNN__STATUS gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped,
+                                        gpunn_array *out)
 {
     unsigned char chunk[8192];
-    size_t        wide = gpunn_dtype_size(out->dtype), left = gpunn__array_count(out), stride[GPUNN_MAX_RANK], at = 0;
-    int64_t       index[GPUNN_MAX_RANK] = {0};
-    for (int i = out->rank - 1; i >= 0; i--) stride[i] = i == out->rank - 1 ? 1 : stride[i + 1] * (size_t)out->dim[i + 1];
+    size_t        wide = gpunn_dtype_size(out->dtype), left = gpunn__array_count(out), stride[GPUNN_MAX_RANK],
+           at = 0;
+    int64_t index[GPUNN_MAX_RANK] = {0};
+    for (int i = out->rank - 1; i >= 0; i--)
+        stride[i] = i == out->rank - 1 ? 1 : stride[i + 1] * (size_t)out->dim[i + 1];
     while (left > 0) {
         size_t       part = left < sizeof chunk / wide ? left : sizeof chunk / wide;
         gpunn_status status = gpunn__read_elements(r, encoding, out->dtype, swapped, part, chunk);
@@ -173,11 +186,14 @@ static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
     unsigned char head[12] = {0};
     const char   *path = gpunn__tail(r->path);
     gpunn_status  status = gpunn__reader_read(r, head, 10);
-    if (status == GPUNN_OK && memcmp(head, "\x93NUMPY", 6) == 0 && head[6] > 1) status = gpunn__reader_read(r, head + 10, 2);
+    if (status == GPUNN_OK && memcmp(head, "\x93NUMPY", 6) == 0 && head[6] > 1)
+        status = gpunn__reader_read(r, head + 10, 2);
     if (status != GPUNN_OK) return status;
-    uint32_t length = (uint32_t)head[8] | (uint32_t)head[9] << 8 | (uint32_t)head[10] << 16 | (uint32_t)head[11] << 24;
+    uint32_t length = (uint32_t)head[8] | (uint32_t)head[9] << 8 | (uint32_t)head[10] << 16 |
+                      (uint32_t)head[11] << 24;
     if (memcmp(head, "\x93NUMPY", 6) != 0 || head[6] < 1 || head[6] > 3 || length > sizeof header)
-        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is no .npy file of version 1 to 3; write it with numpy.save", path);
+        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
+                           "'%s' is no .npy file of version 1 to 3; write it with numpy.save", path);
     status = gpunn__reader_read(r, header, length);
     if (status != GPUNN_OK) return status;
 
@@ -187,7 +203,8 @@ static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
     int          rank = 0;
     bool         fortran = false;
     if (!gpunn__npy_header(&json, &type, &fortran, &rank, dim))
-        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its header %s; write it again with numpy.save", path,
+        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
+                           "'%s' is damaged: its header %s; write it again with numpy.save", path,
                            json.problem);
     const gpunn__encoding *encoding = NULL;
     for (int i = 0; i < GPUNN__ENCODING_COUNT; i++) {
@@ -195,13 +212,15 @@ static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
         if (e->dtype && *e->npy && type.length == 3 && memcmp(type.at + 1, e->npy, 2) == 0) encoding = e;
     }
     if (encoding == NULL || strchr("<>=|", *type.at) == NULL)
-        return gpunn__fail(r->dev, GPUNN_ERR_UNSUPPORTED, "'%s' has elements of type '%s'; convert it in Python: x.astype('f4')",
-                           path, gpunn__printable(&type, shown));
+        return gpunn__fail(r->dev, GPUNN_ERR_UNSUPPORTED,
+                           "'%s' has elements of type '%s'; convert it in Python: x.astype('f4')", path,
+                           gpunn__printable(&type, shown));
     status = gpunn__array_alloc(r, encoding, rank, dim, out);
     if (status != GPUNN_OK) return status;
     bool swapped = *type.at == '>';
-    return fortran ? gpunn__npy_fortran(r, encoding, swapped, out)
-                   : gpunn__read_elements(r, encoding, out->dtype, swapped, gpunn__array_count(out), out->data);
+    return fortran
+               ? gpunn__npy_fortran(r, encoding, swapped, out)
+               : gpunn__read_elements(r, encoding, out->dtype, swapped, gpunn__array_count(out), out->data);
 }
 
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out)
@@ -218,20 +237,24 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
 #undef GPUNN__X
     };
     if (dev == NULL || array == NULL || array->data == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, dev == NULL ? "device" : "array or its data");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
+                           dev == NULL ? "device" : "array or its data");
     const char *type = "";
     size_t      bytes = gpunn_dtype_size(array->dtype);
     for (int i = 0; i < GPUNN__ENCODING_COUNT && bytes; i++)
         if (strcmp(gpunn__encodings[i].safetensors, names[array->dtype]) == 0) type = gpunn__encodings[i].npy;
     if (*type == 0)
-        return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s: .npy files have no type for dtype %d; convert the array", function,
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE,
+                           "%s: .npy files have no type for dtype %d; convert the array", function,
                            (int)array->dtype);
     if (array->rank < 0 || array->rank > GPUNN_MAX_RANK)
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: the rank is %d; it must be 0 to 8", function, array->rank);
-    char text[320] = "\x93NUMPY\1"; /* 10 bytes, then the header, with up to 8 dimensions of up to 20 characters */
-    int  room = (int)sizeof text,
-        used = 10 + snprintf(text + 10, sizeof text - 10, "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
-                             bytes > 1 ? '<' : '|', type);
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: the rank is %d; it must be 0 to 8", function,
+                           array->rank);
+    /* 10 bytes, then the header, with up to 8 dimensions of up to 20 characters */
+    char text[320] = "\x93NUMPY\1";
+    int  room = (int)sizeof text, used = 10 + snprintf(text + 10, sizeof text - 10,
+                                                       "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
+                                                      bytes > 1 ? '<' : '|', type);
     bool fits = true;
     for (int i = 0; i < array->rank; i++) {
         fits = fits && array->dim[i] > 0 && (uint64_t)array->dim[i] <= SIZE_MAX &&
@@ -241,10 +264,11 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
     }
     if (!fits || bytes != array->bytes)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "%s: bytes is %zu, which is not what dtype %s and the dimensions take; correct it", function,
-                           array->bytes, gpunn_dtype_name(array->dtype));
+                           "%s: bytes is %zu, which is not what dtype %s and the dimensions take; correct it",
+                           function, array->bytes, gpunn_dtype_name(array->dtype));
     used += snprintf(text + used, (size_t)(room - used), "), }");
-    int end = (used + 1 + 63) / 64 * 64; /* the elements begin at a multiple of 64, after spaces and a newline */
+    /* the elements begin at a multiple of 64, after spaces and a newline */
+    int end = (used + 1 + 63) / 64 * 64;
     memset(text + used, ' ', (size_t)(end - used));
     text[end - 1] = '\n';
     text[8] = (char)((end - 10) & 255);
@@ -262,7 +286,8 @@ static GPUNN__STATUS gpunn__array_grow(gpunn_device *dev, gpunn_array *array, si
 {
     size_t wanted = n ? 2 * n : 1024, bytes;
     if ((n + 1) * item <= array->bytes) return GPUNN_OK;
-    if (!gpunn__mul(wanted, item, &bytes)) return gpunn__fail(dev, GPUNN_ERR_MEMORY, "gpunn_read_cifar: the files are too large");
+    if (!gpunn__mul(wanted, item, &bytes))
+        return gpunn__fail(dev, GPUNN_ERR_MEMORY, "gpunn_read_cifar: the files are too large");
     void *data = gpunn__realloc(dev, array->data, array->bytes, bytes);
     if (data == NULL) return GPUNN_ERR_MEMORY;
     array->data = data;
@@ -272,12 +297,12 @@ static GPUNN__STATUS gpunn__array_grow(gpunn_device *dev, gpunn_array *array, si
 
 /* Appends the records of one CIFAR file. A record is, for 100 classes, a coarse label, which is skipped; a
  * label; 3072 bytes of image. */
-static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int classes, gpunn_array *images, gpunn_array *labels,
-                                       size_t *n)
+static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int classes, gpunn_array *images,
+                                       gpunn_array *labels, size_t *n)
 {
     enum { IMAGE = 3 * 32 * 32 };
     unsigned char record[IMAGE + 2];
-    size_t        labels_bytes = classes == 100 ? 2 : 1, record_bytes = IMAGE + labels_bytes, got = 0, first = *n;
+    size_t labels_bytes = classes == 100 ? 2 : 1, record_bytes = IMAGE + labels_bytes, got = 0, first = *n;
     gpunn__reader r;
     gpunn_status  status = gpunn__reader_open(dev, NULL, path, true, &r);
     if (status != GPUNN_OK) return status;
@@ -286,13 +311,15 @@ static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int 
         if (status != GPUNN_OK || got == 0) break;
         int label = record[labels_bytes - 1];
         if (got < record_bytes)
-            status = gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                                 "'%s' is cut short or not of %d classes: its size is no multiple of %zu; download it again",
-                                 gpunn__tail(path), classes, record_bytes);
+            status = gpunn__fail(
+                dev, GPUNN_ERR_FORMAT,
+                "'%s' is cut short or not of %d classes: its size is no multiple of %zu; download it again",
+                gpunn__tail(path), classes, record_bytes);
         else if (label >= classes)
-            status = gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                                 "'%s' is damaged or not of %d classes: image %zu has the label %d; download it again",
-                                 gpunn__tail(path), classes, *n - first, label);
+            status = gpunn__fail(
+                dev, GPUNN_ERR_FORMAT,
+                "'%s' is damaged or not of %d classes: image %zu has the label %d; download it again",
+                gpunn__tail(path), classes, *n - first, label);
         if (status != GPUNN_OK) break;
         status = gpunn__array_grow(dev, images, *n, IMAGE);
         if (status == GPUNN_OK) status = gpunn__array_grow(dev, labels, *n, 1);
@@ -306,17 +333,18 @@ static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int 
     return status;
 }
 
-GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count, int classes,
-                                        gpunn_array *images, gpunn_array *labels)
+GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count,
+                                        int classes, gpunn_array *images, gpunn_array *labels)
 {
     static const char function[] = "gpunn_read_cifar";
     gpunn_status      status = gpunn__array_begin(dev, function, paths != NULL && labels != NULL, images);
     if (status != GPUNN_OK) return status;
     memset(labels, 0, sizeof *labels);
     if (path_count < 1 || (classes != 10 && classes != 100))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: path_count is %d and classes %d; give at least one path, and 10 or 100 classes", function,
-                           path_count, classes);
+        return gpunn__fail(
+            dev, GPUNN_ERR_ARGUMENT,
+            "%s: path_count is %d and classes %d; give at least one path, and 10 or 100 classes", function,
+            path_count, classes);
     size_t n = 0;
     for (int i = 0; i < path_count && status == GPUNN_OK; i++)
         status = gpunn__cifar_file(dev, paths[i], classes, images, labels, &n);
@@ -345,9 +373,10 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
     return status;
 }
 
-/* ---- safetensors files of arrays ------------------------------------------------------------------------------------- */
+/* ---- safetensors files of arrays ----------------------------------------------------------------------- */
 
-GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name, gpunn_array *out)
+GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
+                                              gpunn_array *out)
 {
     static const char function[] = "gpunn_read_safetensors";
     gpunn__archive    archive;
@@ -360,16 +389,19 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
                                                       : NULL;
     gpunn__expr_quote(shown, sizeof shown, name ? name : "", SIZE_MAX);
     if (item == NULL)
-        status = name ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' holds no tensor '%s'; check the name", function,
-                                    gpunn__tail(path), shown)
-                      : gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' holds %d tensors; name one", function, gpunn__tail(path),
-                                    archive.tensors.count);
-    else if (item->encoding == NULL || item->encoding->dtype == GPUNN_DTYPE_DEFAULT || item->rank > GPUNN_MAX_RANK)
+        status = name ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' holds no tensor '%s'; check the name",
+                                    function, gpunn__tail(path), shown)
+                      : gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' holds %d tensors; name one", function,
+                                    gpunn__tail(path), archive.tensors.count);
+    else if (item->encoding == NULL || item->encoding->dtype == GPUNN_DTYPE_DEFAULT ||
+             item->rank > GPUNN_MAX_RANK)
         status = gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                             "%s: in '%s' the tensor '%s' is of type %s and rank %d; convert it to F32 or I64 of rank 8 at most",
+                             "%s: in '%s' the tensor '%s' is of type %s and rank %d; convert it to F32 or "
+                             "I64 of rank 8 at most",
                              function, gpunn__tail(path), gpunn__printable(&item->name, shown),
                              item->encoding ? item->encoding->safetensors : "unknown here", item->rank);
-    if (status == GPUNN_OK) status = gpunn__array_alloc(&item->file->reader, item->encoding, item->rank, item->dim, out);
+    if (status == GPUNN_OK)
+        status = gpunn__array_alloc(&item->file->reader, item->encoding, item->rank, item->dim, out);
     if (status == GPUNN_OK) {
         item->to = out->data;
         item->as = out->dtype;
@@ -406,20 +438,26 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
     static const char function[] = "gpunn_write_safetensors";
     if (dev == NULL || count < 0 || (count > 0 && (names == NULL || arrays == NULL)))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s", function,
-                           dev == NULL ? "the device is NULL" : "count is negative, or names or arrays is NULL");
+                           dev == NULL ? "the device is NULL"
+                                       : "count is negative, or names or arrays is NULL");
     for (int i = 0; i < count; i++) {
         const gpunn_array *array = &arrays[i];
         size_t             bytes = gpunn_dtype_size(array->dtype);
-        bool               sound = names[i] && *names[i] && strcmp(names[i], "__metadata__") != 0, fits = bytes > 0;
+        bool sound = names[i] && *names[i] && strcmp(names[i], "__metadata__") != 0, fits = bytes > 0;
         for (int k = 0; k < i && sound; k++) sound = strcmp(names[k], names[i]) != 0;
         if (!sound)
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                               "%s: name %d is missing, \"__metadata__\" or the same as one before; choose another", function, i);
+            return gpunn__fail(
+                dev, GPUNN_ERR_ARGUMENT,
+                "%s: name %d is missing, \"__metadata__\" or the same as one before; choose another",
+                function, i);
         for (int k = 0; k < array->rank && fits; k++)
-            fits = array->dim[k] > 0 && (uint64_t)array->dim[k] <= SIZE_MAX && gpunn__mul(bytes, (size_t)array->dim[k], &bytes);
-        if (!fits || array->rank < 0 || array->rank > GPUNN_MAX_RANK || bytes != array->bytes || array->data == NULL)
+            fits = array->dim[k] > 0 && (uint64_t)array->dim[k] <= SIZE_MAX &&
+                   gpunn__mul(bytes, (size_t)array->dim[k], &bytes);
+        if (!fits || array->rank < 0 || array->rank > GPUNN_MAX_RANK || bytes != array->bytes ||
+            array->data == NULL)
             return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                               "%s: '%.120s' has no data, or a dtype, rank, dimensions and bytes that do not agree; correct it",
+                               "%s: '%.120s' has no data, or a dtype, rank, dimensions and bytes that do not "
+                               "agree; correct it",
                                function, names[i]);
     }
     gpunn__named_arrays all = {names, arrays, count};

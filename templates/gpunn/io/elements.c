@@ -44,12 +44,13 @@ static float gpunn__element_float(const gpunn__encoding *encoding, const unsigne
 }
 
 /* Converts count elements from raw to dtype, which is encoding->dtype or F32. */
-static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, const unsigned char *raw, size_t count,
-                          unsigned char *out)
+static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, const unsigned char *raw,
+                          size_t count, unsigned char *out)
 {
     const size_t wide = gpunn_dtype_size(dtype);
     if (encoding->id == GPUNN__F16 || encoding->id == GPUNN__BF16) {
-        gpunn__widen_floats(encoding->id == GPUNN__F16 ? GPUNN_F16 : GPUNN_BF16, raw, (int64_t)count, (float *)(void *)out);
+        gpunn__widen_floats(encoding->id == GPUNN__F16 ? GPUNN_F16 : GPUNN_BF16, raw, (int64_t)count,
+                            (float *)(void *)out);
         return;
     }
     for (size_t i = 0; dtype == GPUNN_F32 && i < count; i++) {
@@ -62,12 +63,12 @@ static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, co
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, gpunn_dtype dtype,
-                                                   bool swapped, size_t count, void *out)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding,
+                                                   gpunn_dtype dtype, bool swapped, size_t count, void *out)
 {
     unsigned char raw[8192];
     size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(dtype);
-    bool          same = dtype == encoding->dtype && (encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 ||
+    bool same = dtype == encoding->dtype && (encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 ||
                                              encoding->id == GPUNN__I64 || encoding->id == GPUNN__U8);
     swapped = swapped && bytes > 1;
     if (same && !swapped) return gpunn__reader_read(r, out, count * bytes);

@@ -2,7 +2,7 @@
 #define GPUNN__IO_ELEMENTS_H
 #include "io/files.h"
 
-/* ==== >>io/elements ================================================================================================ *
+/* ==== >>io/elements ====================================================================================== *
  * Element types of files: X(id, bytes, dtype, safetensors' name, NumPy's name, IDX's number). dtype is the
  * type that an element is read as by default; GPUNN_DTYPE_DEFAULT: none. All but C64 can also be read as
  * floats. */
@@ -51,7 +51,7 @@ enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings
 
 /* Reads the next count elements of the file as dtype, which is encoding->dtype or F32. swapped: they are
  * big-endian. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, gpunn_dtype dtype,
-                                                   bool swapped, size_t count, void *out);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding,
+                                                   gpunn_dtype dtype, bool swapped, size_t count, void *out);
 
 #endif /* GPUNN__IO_ELEMENTS_H */

@@ -78,7 +78,8 @@ GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* forward */
 }
 static int gpunn__sync(int fd)
 {
-#ifdef F_FULLFSYNC /* macOS: its fsync leaves data in the disk's cache; not every file system supports F_FULLFSYNC */
+/* macOS: its fsync leaves data in the disk's cache. Not every file system supports F_FULLFSYNC. */
+#ifdef F_FULLFSYNC
     if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
 #endif
     return fsync(fd);
@@ -116,7 +117,9 @@ static GPUNN__STATUS gpunn__file_fail(gpunn_device *dev, bool writing, const cha
     case EISDIR: remedy = "name a file, not a directory"; break;
     case EACCES:
     case EPERM:
-    case EROFS: remedy = writing ? "choose a place where this user may write" : "allow this user to read it"; break;
+    case EROFS:
+        remedy = writing ? "choose a place where this user may write" : "allow this user to read it";
+        break;
     case ENOSPC:
     case EFBIG:
 #ifdef EDQUOT
@@ -126,11 +129,12 @@ static GPUNN__STATUS gpunn__file_fail(gpunn_device *dev, bool writing, const cha
         break;
     default: break;
     }
-    return gpunn__fail(dev, GPUNN_ERR_IO, "cannot %s '%s': %s; %s", writing ? "write" : "read", gpunn__tail(path),
-                       strerror(error), remedy);
+    return gpunn__fail(dev, GPUNN_ERR_IO, "cannot %s '%s': %s; %s", writing ? "write" : "read",
+                       gpunn__tail(path), strerror(error), remedy);
 }
 
-enum { GPUNN__RECORDED = -1 }; /* instead of an errno: out of memory, already recorded as the device's error */
+/* instead of an errno: out of memory, already recorded as the device's error */
+enum { GPUNN__RECORDED = -1 };
 
 /* The name of a temporary file. It is random, so leftovers of a killed process with the same process id do
  * not collide, and short. */
@@ -141,10 +145,12 @@ static void gpunn__name_temporary(const gpunn__file *f, uint32_t attempt, char *
 {
     uint64_t key, place = (uint64_t)(uintptr_t)f;
     double   now = gpunn__seconds();
-    uint32_t counter[4] = {(uint32_t)GPUNN__OS(getpid)(), attempt, (uint32_t)place, (uint32_t)(place >> 32)}, out[4];
+    uint32_t counter[4] = {(uint32_t)GPUNN__OS(getpid)(), attempt, (uint32_t)place, (uint32_t)(place >> 32)},
+             out[4];
     memcpy(&key, &now, sizeof key);
     gpunn__philox(key, counter, out);
-    (void)snprintf(to, GPUNN__TEMPORARY_SIZE, ".gpunn-%08lx%08lx.tmp", (unsigned long)out[0], (unsigned long)out[1]);
+    (void)snprintf(to, GPUNN__TEMPORARY_SIZE, ".gpunn-%08lx%08lx.tmp", (unsigned long)out[0],
+                   (unsigned long)out[1]);
 }
 
 #ifdef _WIN32
@@ -277,7 +283,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *pa
     f->path = path;
     f->status = GPUNN_ERR_ARGUMENT;
     if (path == NULL || *path == 0)
-        return gpunn__fail(dev, f->status, "cannot write a file: its path is %s; name one", path ? "\"\"" : "NULL");
+        return gpunn__fail(dev, f->status, "cannot write a file: its path is %s; name one",
+                           path ? "\"\"" : "NULL");
     int flags = O_WRONLY | GPUNN__O_FLAGS, error = 0;
     f->exists = gpunn__stat(path, &f->there) == 0;
     if (f->exists && GPUNN__IS_DIRECTORY(f->there.st_mode)) {
@@ -291,7 +298,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *pa
         if (f->target) memcpy(f->target, path, f->target_size);
         error = f->target ? gpunn__open_beside(f, flags) : GPUNN__RECORDED;
     }
-    f->status = error == 0 ? GPUNN_OK : error == GPUNN__RECORDED ? GPUNN_ERR_MEMORY : gpunn__file_fail(dev, true, path, error);
+    f->status = error == 0                 ? GPUNN_OK
+                : error == GPUNN__RECORDED ? GPUNN_ERR_MEMORY
+                                           : gpunn__file_fail(dev, true, path, error);
     if (f->status != GPUNN_OK) gpunn__file_discard(f);
     return f->status;
 }
@@ -299,7 +308,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *pa
 static void gpunn__file_put(gpunn__file *f, const unsigned char *data, size_t bytes)
 {
     while (bytes > 0 && f->status == GPUNN_OK) {
-        int64_t done = (int64_t)GPUNN__OS(write)(f->fd, data, (unsigned)(bytes < (1u << 30) ? bytes : 1u << 30));
+        int64_t done = (int64_t)GPUNN__OS(write)(f->fd, data,
+                                                 (unsigned)(bytes < (1u << 30) ? bytes : 1u << 30));
         if (done > 0) {
             data += done;
             bytes -= (size_t)done;
@@ -335,14 +345,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
     if (f->status == GPUNN_OK) {
         int error = f->temporary && gpunn__sync(f->fd) != 0 ? errno : 0;
 #ifndef _WIN32
-        if (f->temporary && f->exists) { /* no more readable than the old file, even if this user cannot set the group */
+        /* no more readable than the old file, even if this user cannot set the group */
+        if (f->temporary && f->exists) {
             bool same = chown(f->temporary, f->there.st_uid, f->there.st_gid) == 0 ||
                         chown(f->temporary, geteuid(), f->there.st_gid) == 0;
             (void)chmod(f->temporary, f->there.st_mode & (same ? 0777 : 0707));
         }
-        if (f->temporary && error == 0 && rename(f->temporary, f->target) != 0) error = errno; /* while it is locked */
+        /* while it is locked */
+        if (f->temporary && error == 0 && rename(f->temporary, f->target) != 0) error = errno;
 #endif
-        if (GPUNN__OS(close)(f->fd) != 0 && f->temporary == NULL) error = errno; /* a temporary file is already synced */
+        /* a temporary file is already synced */
+        if (GPUNN__OS(close)(f->fd) != 0 && f->temporary == NULL) error = errno;
         f->fd = -1;
 #ifdef _WIN32
         if (f->temporary && error == 0 && !gpunn__replace(f->temporary, f->target)) error = EACCES;
@@ -352,7 +365,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
             f->status = gpunn__file_fail(f->dev, true, f->path, error);
         }
 #ifndef _WIN32
-        else if (f->temporary) { /* sync the directory with the new name too, if the file system supports that */
+        /* sync the directory with the new name too, if the file system supports that */
+        else if (f->temporary) {
             f->temporary[f->temporary_size - GPUNN__TEMPORARY_SIZE] = 0;
             int directory = open(*f->temporary ? f->temporary : ".", O_RDONLY | GPUNN__O_FLAGS);
             if (directory >= 0) {
@@ -406,12 +420,14 @@ static GPUNN__STATUS gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes,
     while (*got < bytes) {
         size_t  want = bytes - *got < (1u << 30) ? bytes - *got : 1u << 30;
         char   *at = (char *)to + *got;
-        int64_t done = r->io ? r->io->read(r->io->user, r->file, at, want) : (int64_t)GPUNN__OS(read)(r->fd, at, (unsigned)want);
+        int64_t done = r->io ? r->io->read(r->io->user, r->file, at, want)
+                             : (int64_t)GPUNN__OS(read)(r->fd, at, (unsigned)want);
         if (done == 0) break;
         if (done > 0 && (uint64_t)done <= want)
             *got += (size_t)done;
         else if (r->io)
-            return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's read returned %lld for %zu bytes; look into it",
+            return gpunn__fail(r->dev, GPUNN_ERR_IO,
+                               "cannot read '%s': .io's read returned %lld for %zu bytes; look into it",
                                gpunn__tail(r->path), (long long)done, want);
         else if (errno != EINTR)
             return gpunn__file_fail(r->dev, false, r->path, errno);
@@ -430,20 +446,22 @@ static GPUNN__STATUS gpunn__reader_open_io(gpunn__reader *r)
     const gpunn_io *io = r->io;
     const char     *path = gpunn__tail(r->path);
     if (!io->open || !io->size || !io->read || !io->close)
-        return gpunn__fail(r->dev, GPUNN_ERR_ARGUMENT, "cannot read '%s': .io lacks a function; set open, size, read and close",
-                           path);
+        return gpunn__fail(r->dev, GPUNN_ERR_ARGUMENT,
+                           "cannot read '%s': .io lacks a function; set open, size, read and close", path);
     r->file = io->open(io->user, r->path);
     if (r->file == NULL)
-        return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's open does not find it; check the path", path);
+        return gpunn__fail(r->dev, GPUNN_ERR_IO,
+                           "cannot read '%s': .io's open does not find it; check the path", path);
     int64_t size = io->size(io->user, r->file);
     r->limit = (uint64_t)size;
     if (size >= 0) return GPUNN_OK;
     gpunn__reader_close(r);
-    return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's size returned %lld; look into it", path, (long long)size);
+    return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's size returned %lld; look into it", path,
+                       (long long)size);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz,
-                                                 gpunn__reader *r)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path,
+                                                 bool gz, gpunn__reader *r)
 {
     r->dev = dev;
     r->path = path;
@@ -455,13 +473,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_
     r->compressed = false;
 #endif
     if (path == NULL || *path == 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "cannot read a file: its path is %s; name one", path ? "\"\"" : "NULL");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "cannot read a file: its path is %s; name one",
+                           path ? "\"\"" : "NULL");
     if (io) return gpunn__reader_open_io(r);
     gpunn__stat_result there;
     if (gpunn__stat(path, &there) != 0) return gpunn__file_fail(dev, false, path, errno);
     if (GPUNN__IS_DIRECTORY(there.st_mode)) return gpunn__file_fail(dev, false, path, EISDIR);
     if (!GPUNN__IS_REGULAR(there.st_mode))
-        return gpunn__fail(dev, GPUNN_ERR_IO, "cannot read '%s': it is not a regular file; copy its contents into one",
+        return gpunn__fail(dev, GPUNN_ERR_IO,
+                           "cannot read '%s': it is not a regular file; copy its contents into one",
                            gpunn__tail(path));
     r->limit = (uint64_t)there.st_size;
     r->fd = gpunn__open(path, O_RDONLY | GPUNN__O_FLAGS, 0);
@@ -474,13 +494,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_
         r->zlib.zalloc = gpunn__zlib_alloc;
         r->zlib.zfree = gpunn__zlib_free;
         r->zlib.opaque = dev;
-        r->compressed = r->member = inflateInit2(&r->zlib, 15 + 16) == Z_OK; /* 16: expect gzip's header and checksum */
+        /* 16: expect gzip's header and checksum */
+        r->compressed = r->member = inflateInit2(&r->zlib, 15 + 16) == Z_OK;
         if (!r->compressed)
-            status = gpunn__fail(dev, GPUNN_ERR_MEMORY, "cannot read '%s': zlib did not start; free memory", gpunn__tail(path));
+            status = gpunn__fail(dev, GPUNN_ERR_MEMORY, "cannot read '%s': zlib did not start; free memory",
+                                 gpunn__tail(path));
         r->limit = r->limit < UINT64_MAX / 1032 ? r->limit * 1032 : UINT64_MAX; /* deflate's maximum ratio */
 #else
         status = gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
-                             "'%s' is compressed: build with -DGPUNN_ZLIB and -lz, or gunzip it first", gpunn__tail(path));
+                             "'%s' is compressed: build with -DGPUNN_ZLIB and -lz, or gunzip it first",
+                             gpunn__tail(path));
 #endif
     }
     if (status != GPUNN_OK) gpunn__reader_close(r);
@@ -515,7 +538,8 @@ static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, 
         else if (result == Z_MEM_ERROR)
             return GPUNN_ERR_MEMORY; /* recorded by the allocation */
         else if (result != Z_OK)
-            return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: %s; download it again", gpunn__tail(r->path),
+            return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: %s; download it again",
+                               gpunn__tail(r->path),
                                result == Z_BUF_ERROR ? "the compressed data is cut short"
                                : z->msg              ? z->msg
                                                      : "bad compressed data");
@@ -592,8 +616,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, siz
     gpunn_status status = gpunn__reader_some(r, to, bytes, &got);
     if (status == GPUNN_OK && got < bytes)
         status = gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
-                             "'%s' is cut short: %zu more bytes should follow; write or download it again", gpunn__tail(r->path),
-                             bytes - got);
+                             "'%s' is cut short: %zu more bytes should follow; write or download it again",
+                             gpunn__tail(r->path), bytes - got);
     return status;
 }
 
@@ -604,7 +628,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
     gpunn_status status = gpunn__reader_some(r, &byte, 1, &got);
     if (status == GPUNN_OK && got)
         status = gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
-                             "'%s' goes on after the end of its data; it is damaged or of another format", gpunn__tail(r->path));
+                             "'%s' goes on after the end of its data; it is damaged or of another format",
+                             gpunn__tail(r->path));
     return status;
 }
 /* -- a whole JSON document -- */
@@ -620,8 +645,8 @@ static GPUNN__STATUS gpunn__document_parse(gpunn__reader *r, gpunn__document *do
 {
     gpunn_device *dev = r->dev;
     if (r->limit > GPUNN__JSON_BYTES)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; JSON of at most 64 MiB is read", gpunn__tail(r->path),
-                           (unsigned long long)r->limit);
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; JSON of at most 64 MiB is read",
+                           gpunn__tail(r->path), (unsigned long long)r->limit);
     document->size = (size_t)r->limit + 1;
     document->text = (char *)gpunn__realloc(dev, NULL, 0, document->size);
     if (document->text == NULL) return GPUNN_ERR_MEMORY;
@@ -654,7 +679,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__document_read(gpunn_device *dev, const gpun
 GPUNN__INTERNAL int gpunn__document_find(const gpunn__document *document, int object, const char *key)
 {
     const gpunn__item *item = document->items.at;
-    for (int i = object + 1; item[object].kind == GPUNN__J_OBJECT && i < item[object].next; i = item[i + 1].next)
+    for (int i = object + 1; item[object].kind == GPUNN__J_OBJECT && i < item[object].next;
+         i = item[i + 1].next)
         if (gpunn__slice_is(&item[i].text, key)) return i + 1;
     return 0;
 }

@@ -2,7 +2,7 @@
 #define GPUNN__IO_FILES_H
 #include "base/json.h"
 
-/* ==== >>io/files =================================================================================================== *
+/* ==== >>io/files ========================================================================================= *
  * File access: one layer over POSIX and Windows, used by everything that reads or writes a file. */
 #ifdef _WIN32
 typedef struct _stat64 gpunn__stat_result;
@@ -74,8 +74,8 @@ typedef struct gpunn__reader {
 GPUNN__INTERNAL void gpunn__reader_close(gpunn__reader *r);
 
 /* On failure there is nothing to close. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz,
-                                                 gpunn__reader *r);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path,
+                                                 bool gz, gpunn__reader *r);
 
 /* -- a file in memory -- */
 typedef struct gpunn__memory {

@@ -12,7 +12,8 @@ typedef struct gpunn__mismatches {
     char                   first[448];
 } gpunn__mismatches;
 
-static void gpunn__mismatch(gpunn__mismatches *m, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+static void gpunn__mismatch(gpunn__mismatches *m, gpunn_status status, const char *format, ...)
+    GPUNN__PRINTF(3, 4);
 static void gpunn__mismatch(gpunn__mismatches *m, gpunn_status status, const char *format, ...)
 {
     char    line[sizeof m->first];
@@ -57,8 +58,8 @@ static bool gpunn__reads_as(const gpunn__encoding *encoding, gpunn_dtype dtype)
 
 /* Finds the tensor named prefix + t's name. If it has t's shape (scalar: rank 0) and can be read as dtype,
  * sets its destination. Otherwise reports a mismatch. */
-static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *prefix, const gpunn_tensor *t, bool scalar,
-                         gpunn_dtype dtype, void *to)
+static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *prefix, const gpunn_tensor *t,
+                         bool scalar, gpunn_dtype dtype, void *to)
 {
     gpunn__entry *item = gpunn__table_find(&a->tensors, prefix, t->name);
     gpunn__slice  name = {t->name, strlen(t->name)};
@@ -68,12 +69,13 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     if (item == NULL)
         gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
     else if (!gpunn__reads_as(item->encoding, dtype))
-        gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%s: file %s, model %s", prefix, shown, gpunn__printable(&item->text, type),
-                        gpunn_dtype_name(dtype));
-    else if (item->rank != (scalar ? 0 : t->rank) || memcmp(item->dim, t->dim, (size_t)item->rank * sizeof *t->dim) != 0) {
+        gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%s: file %s, model %s", prefix, shown,
+                        gpunn__printable(&item->text, type), gpunn_dtype_name(dtype));
+    else if (item->rank != (scalar ? 0 : t->rank) ||
+             memcmp(item->dim, t->dim, (size_t)item->rank * sizeof *t->dim) != 0) {
         char file[192], model[128];
-        gpunn__mismatch(m, GPUNN_ERR_SHAPE, "%s%s: file %s, model %s", prefix, shown, gpunn__entry_shape(item, file),
-                        scalar ? "[]" : gpunn__shape_text(t, model));
+        gpunn__mismatch(m, GPUNN_ERR_SHAPE, "%s%s: file %s, model %s", prefix, shown,
+                        gpunn__entry_shape(item, file), scalar ? "[]" : gpunn__shape_text(t, model));
     } else {
         item->to = to;
         item->as = t->half_storage ? gpunn__half_of(t->model) : dtype;
@@ -104,21 +106,26 @@ GPUNN__INTERNAL size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_
 }
 
 /* Copies count floats between the device and *stage, and advances *stage. */
-static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t count, char **stage, bool upload)
+static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t count, char **stage,
+                                        bool upload)
 {
     size_t bytes = (size_t)count * sizeof *block;
     if (bytes == 0) return GPUNN_OK;
     gpunn_status status = upload ? dev->backend->upload(dev->context, block, *stage, bytes)
                                  : dev->backend->download(dev->context, *stage, block, bytes);
     *stage += bytes;
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
+    return status == GPUNN_OK
+               ? GPUNN_OK
+               : gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage,
+                                                bool upload)
 {
     stage += gpunn__stage_steps(opt);
     gpunn_status status = upload ? GPUNN_OK : gpunn__copy_user_weights(model, false);
-    if (status == GPUNN_OK) status = gpunn__stage_block(model->dev, model->weights, model->weight_count, &stage, upload);
+    if (status == GPUNN_OK)
+        status = gpunn__stage_block(model->dev, model->weights, model->weight_count, &stage, upload);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
         for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++) {
             char *own = stage + (size_t)o->states.begin * sizeof(float); /* all, or one rank's slice */
@@ -129,7 +136,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimi
     return status == GPUNN_OK && upload ? gpunn__copy_user_weights(model, true) : status;
 }
 
-GPUNN__INTERNAL const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name, const char *rest)
+GPUNN__INTERNAL const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name,
+                                                const char *rest)
 {
     char tag[16] = "", whole[80];
     if (index) (void)snprintf(tag, sizeof tag, "%d:", index);
@@ -144,22 +152,25 @@ GPUNN__INTERNAL bool gpunn__has_averages(const gpunn__archive *a, int index)
 
 /* Sets destinations for an optimizer's tensors: its step counts at steps, its states at *at, which is
  * advanced. */
-static void gpunn__match_optimizer(gpunn__archive *a, gpunn__mismatches *m, const gpunn_optimizer *opt, int index, char *steps,
-                                   float **at)
+static void gpunn__match_optimizer(gpunn__archive *a, gpunn__mismatches *m, const gpunn_optimizer *opt,
+                                   int index, char *steps, float **at)
 {
     for (int i = 0; i < opt->parameter_count; i++)
-        gpunn__match(a, m, gpunn__step_prefix, opt->parameters[i], true, GPUNN_I64, steps + (size_t)i * sizeof *opt->steps);
+        gpunn__match(a, m, gpunn__step_prefix, opt->parameters[i], true, GPUNN_I64,
+                     steps + (size_t)i * sizeof *opt->steps);
     for (int k = 0; k < GPUNN__STATES; k++) {
         if (!opt->uses[k]) continue;
-        for (int i = 0; (k < GPUNN__AVERAGE || gpunn__has_averages(a, index)) && i < opt->parameter_count; i++)
-            gpunn__match(a, m, gpunn__state_prefix[k], opt->parameters[i], false, GPUNN_F32, *at + opt->places[i]);
+        for (int i = 0; (k < GPUNN__AVERAGE || gpunn__has_averages(a, index)) && i < opt->parameter_count;
+             i++)
+            gpunn__match(a, m, gpunn__state_prefix[k], opt->parameters[i], false, GPUNN_F32,
+                         *at + opt->places[i]);
         *at += opt->state_count;
     }
 }
 
 /* Sets destinations in the stage for all tensors of the model and the optimizers. */
-static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpunn_model *model, const gpunn_optimizer *opt,
-                             char *stage)
+static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpunn_model *model,
+                             const gpunn_optimizer *opt, char *stage)
 {
     float *at = (float *)(void *)(stage + gpunn__stage_steps(opt));
     int    index = 0;
@@ -201,8 +212,9 @@ GPUNN__INTERNAL bool gpunn__is_checkpoint(const gpunn__archive *a)
 
 /* Sets destinations in `stage` for all tensors of the model and the optimizers. Fails if anything does not
  * match, unless args->partial. */
-static GPUNN__STATUS gpunn__match_file(gpunn__archive *a, const gpunn_model *model, const gpunn_optimizer *opt,
-                                       const gpunn_load_args *args, const char *function, char *stage)
+static GPUNN__STATUS gpunn__match_file(gpunn__archive *a, const gpunn_model *model,
+                                       const gpunn_optimizer *opt, const gpunn_load_args *args,
+                                       const char *function, char *stage)
 {
     gpunn__mismatches mismatches;
     char              more[48] = "";
@@ -219,7 +231,8 @@ static GPUNN__STATUS gpunn__match_file(gpunn__archive *a, const gpunn_model *mod
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt,
-                                                const gpunn_load_args *args, const char *function, char **stage)
+                                                const gpunn_load_args *args, const char *function,
+                                                char **stage)
 {
     size_t bytes = gpunn__stage_bytes(model, opt);
     *stage = bytes ? (char *)gpunn__realloc(model->dev, NULL, 0, bytes) : NULL;
@@ -239,8 +252,10 @@ static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, co
     gpunn_device *dev = model->dev;
     gpunn_status  status = gpunn__commit_as(model, false);
     void         *chunk = NULL;
-    if (status == GPUNN_OK && (chunk = gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK)) == NULL) status = GPUNN_ERR_MEMORY;
-    if (status == GPUNN_OK) status = gpunn__match_file(a, model, NULL, args, "gpunn_load", (char *)model->weights);
+    if (status == GPUNN_OK && (chunk = gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK)) == NULL)
+        status = GPUNN_ERR_MEMORY;
+    if (status == GPUNN_OK)
+        status = gpunn__match_file(a, model, NULL, args, "gpunn_load", (char *)model->weights);
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = model->tensors[i];
         const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
@@ -274,12 +289,14 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
     if (status != GPUNN_OK) return status;
     if (args.map) status = gpunn__archive_rename(&archive, args.map);
     if (status == GPUNN_OK)
-        status = model->weight_count ? gpunn__load_over(&archive, model, &args) : gpunn__load_first(&archive, model, &args);
+        status = model->weight_count ? gpunn__load_over(&archive, model, &args)
+                                     : gpunn__load_first(&archive, model, &args);
     gpunn__archive_close(&archive);
     return status;
 }
 
-GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, size_t size, gpunn_load_args args)
+GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, size_t size,
+                                          gpunn_load_args args)
 {
     gpunn__memory memory = {(const char *)data, size};
     gpunn_io      io = gpunn__memory_io(&memory);

@@ -2,7 +2,7 @@
 #define GPUNN__IO_LOAD_H
 #include "io/safetensors.h"
 
-/* ==== >>io/load ==================================================================================================== */
+/* ==== >>io/load ========================================================================================= */
 /* Loads weights and checkpoints from safetensors files. Names, shapes and dtypes are checked before anything
  * changes. */
 
@@ -20,15 +20,18 @@ GPUNN__INTERNAL size_t gpunn__stage_steps(const gpunn_optimizer *opt);
 GPUNN__INTERNAL size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_optimizer *opt);
 
 /* Copies weights and states from the stage to the device (upload) or back. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage,
+                                                bool upload);
 
 /* Prefixes of the names of an optimizer's tensors in a checkpoint. The parameter's name follows. */
-GPUNN__PRIVATE const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1.", "optimizer.2.", "optimizer.average."};
+GPUNN__PRIVATE const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1.", "optimizer.2.",
+                                                          "optimizer.average."};
 GPUNN__PRIVATE const char        gpunn__step_prefix[] = "optimizer.step.";
 
 /* The metadata entry `name` + `rest` of optimizer number `index`, or NULL. All but the first have their
  * number in front: "1:optimizer.lr". */
-GPUNN__INTERNAL const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name, const char *rest);
+GPUNN__INTERNAL const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name,
+                                                const char *rest);
 
 /* Whether a checkpoint was saved with averages of the weights. */
 GPUNN__INTERNAL bool gpunn__has_averages(const gpunn__archive *a, int index);
@@ -38,6 +41,7 @@ GPUNN__INTERNAL bool gpunn__is_checkpoint(const gpunn__archive *a);
 /* Allocates a stage (NULL if there is nothing to load) and fills it with the file's data for the model and
  * the optimizers. The whole file is read. On failure *stage is NULL. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt,
-                                                const gpunn_load_args *args, const char *function, char **stage);
+                                                const gpunn_load_args *args, const char *function,
+                                                char **stage);
 
 #endif /* GPUNN__IO_LOAD_H */

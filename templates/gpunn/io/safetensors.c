@@ -8,7 +8,8 @@ enum { GPUNN__MAX_HEADER = 100000000 }; /* as in the safetensors library */
 
 static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, const gpunn__slice *name)
 {
-    gpunn__entry *items = (gpunn__entry *)gpunn__grow(dev, table->items, table->count, &table->capacity, sizeof *items);
+    gpunn__entry *items = (gpunn__entry *)gpunn__grow(dev, table->items, table->count, &table->capacity,
+                                                      sizeof *items);
     if (items == NULL) return NULL;
     table->items = items;
     gpunn__entry *item = &items[table->count++];
@@ -18,8 +19,8 @@ static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, co
 }
 
 /* Compares name with the concatenation of the two parts. Returns a number < 0, 0 or > 0. */
-static int gpunn__compare_name(const gpunn__slice *name, const char *part, size_t part_length, const char *rest,
-                               size_t rest_length)
+static int gpunn__compare_name(const gpunn__slice *name, const char *part, size_t part_length,
+                               const char *rest, size_t rest_length)
 {
     size_t head = name->length < part_length ? name->length : part_length, tail = name->length - head;
     int    order = memcmp(name->at, part, head);
@@ -47,7 +48,8 @@ static void gpunn__table_sort(gpunn__table *table, int (*compare)(const void *a,
     if (table->count > 1) qsort(table->items, (size_t)table->count, sizeof *table->items, compare);
 }
 
-GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix, const char *name)
+GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix,
+                                                const char *name)
 {
     size_t prefix_length = strlen(prefix), name_length = strlen(name);
     for (int low = 0, high = table->count; low < high;) {
@@ -86,7 +88,8 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
         if (gpunn__slice_is(&key, "dtype") && !dtypes++) {
             if (!gpunn__json_string(j, &item->text)) return false;
             for (int i = 0; i < GPUNN__ENCODING_COUNT; i++)
-                if (gpunn__slice_is(&item->text, gpunn__encodings[i].safetensors)) item->encoding = &gpunn__encodings[i];
+                if (gpunn__slice_is(&item->text, gpunn__encodings[i].safetensors))
+                    item->encoding = &gpunn__encodings[i];
         } else if (gpunn__slice_is(&key, "shape") && !shapes++) {
             if (!gpunn__json_expect(j, '[', "lacks a shape")) return false;
             if (!gpunn__json_take(j, ']')) {
@@ -115,8 +118,10 @@ static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry 
             return false;
     } while (gpunn__json_take(j, ','));
     if (!gpunn__json_expect(j, '}', "has a tensor's description without end")) return false;
-    if (!dtypes || !shapes || !offsets) return gpunn__json_fail(j, "lacks a tensor's dtype, shape or data_offsets");
-    if (item->encoding && !(fits && gpunn__mul(elements, item->encoding->bytes, &bytes) && bytes == item->end - item->begin))
+    if (!dtypes || !shapes || !offsets)
+        return gpunn__json_fail(j, "lacks a tensor's dtype, shape or data_offsets");
+    if (item->encoding &&
+        !(fits && gpunn__mul(elements, item->encoding->bytes, &bytes) && bytes == item->end - item->begin))
         return gpunn__json_fail(j, "has a shape that disagrees with its data_offsets");
     return true;
 }
@@ -126,7 +131,8 @@ static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table 
 {
     bool         metadata = false;
     gpunn__slice name;
-    if (*j->at++ != '{') return gpunn__json_fail(j, "does not begin with {"); /* not even spaces may precede it */
+    /* not even spaces may precede it */
+    if (*j->at++ != '{') return gpunn__json_fail(j, "does not begin with {");
     if (!gpunn__json_take(j, '}')) {
         do {
             if (!gpunn__json_string(j, &name) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
@@ -146,7 +152,8 @@ static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table 
             do {
                 if (!gpunn__json_string(j, &name)) return false;
                 gpunn__entry *item = gpunn__table_add(dev, notes, &name);
-                if (item == NULL || !gpunn__json_expect(j, ':', "lacks a colon") || !gpunn__json_string(j, &item->text))
+                if (item == NULL || !gpunn__json_expect(j, ':', "lacks a colon") ||
+                    !gpunn__json_string(j, &item->text))
                     return false;
             } while (gpunn__json_take(j, ','));
             if (!gpunn__json_expect(j, '}', "has a __metadata__ without end")) return false;
@@ -193,20 +200,21 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
     gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
     if (status != GPUNN_OK) return status;
     if (memcmp(head, "PK\3\4", 4) == 0)
-        return gpunn__fail(
-            dev, GPUNN_ERR_FORMAT,
-            "'%s' is a torch.save archive; convert it in Python: safetensors.torch.save_file(torch.load(...), ...)", path);
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is a torch.save archive; convert it in Python: "
+                           "safetensors.torch.save_file(torch.load(...), ...)",
+                           path);
     if (memcmp(head, "version ", 8) == 0)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no safetensors file, but looks like a pointer of Git LFS; fetch the file with git lfs pull",
+                           "'%s' is no safetensors file, but looks like a pointer of Git LFS; fetch the file "
+                           "with git lfs pull",
                            path);
     for (int i = 0; i < 8; i++) length |= (uint64_t)head[i] << (8 * i);
     if (length > GPUNN__MAX_HEADER || length < 2 || r->limit < sizeof head + length)
-        return gpunn__fail(
-            dev, GPUNN_ERR_FORMAT,
-            "'%s' is no safetensors file, or is cut short: its header would have %llu bytes, the file has %llu; write or "
-            "download it again",
-            path, (unsigned long long)length, (unsigned long long)r->limit);
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is no safetensors file, or is cut short: its header would have %llu bytes, "
+                           "the file has %llu; write or download it again",
+                           path, (unsigned long long)length, (unsigned long long)r->limit);
     a->header_bytes = (size_t)length;
     a->header = (char *)gpunn__realloc(dev, NULL, 0, a->header_bytes);
     if (a->header == NULL) return GPUNN_ERR_MEMORY;
@@ -217,9 +225,10 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
     bool        parsed = gpunn__parse_header(dev, &json, &a->tensors, &a->notes);
     if (!parsed && json.problem == NULL) return GPUNN_ERR_MEMORY;
     if (!parsed)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is damaged or no safetensors file: its header %s (byte %lld); write or download it again", path,
-                           json.problem, (long long)(json.at - a->header) + 8);
+        return gpunn__fail(
+            dev, GPUNN_ERR_FORMAT,
+            "'%s' is damaged or no safetensors file: its header %s (byte %lld); write or download it again",
+            path, json.problem, (long long)(json.at - a->header) + 8);
 
     uint64_t end = 0, bytes = r->limit - sizeof head - length;
     char     shown[128];
@@ -228,30 +237,33 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
     for (int i = 0; i < a->tensors.count; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
         if (item->begin != end || item->end > bytes)
-            return gpunn__fail(
-                dev, GPUNN_ERR_FORMAT,
-                "'%s' is damaged: tensor '%s' is said to lie at bytes %llu to %llu, but the one before ends at %llu and the "
-                "data at %llu; write or download it again",
-                path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin, (unsigned long long)item->end,
-                (unsigned long long)end, (unsigned long long)bytes);
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                               "'%s' is damaged: tensor '%s' is said to lie at bytes %llu to %llu, but the "
+                               "one before ends at %llu and the data at %llu; write or download it again",
+                               path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin,
+                               (unsigned long long)item->end, (unsigned long long)end,
+                               (unsigned long long)bytes);
         end = item->end;
     }
     if (end != bytes)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
-                           (unsigned long long)end, (unsigned long long)bytes);
+        return gpunn__fail(
+            dev, GPUNN_ERR_FORMAT,
+            "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
+            (unsigned long long)end, (unsigned long long)bytes);
     gpunn__table *tables[2] = {&a->tensors, &a->notes};
     for (int k = 0; k < 2; k++) {
         const gpunn__entry *twice = gpunn__table_sort_names(tables[k]);
         if (twice)
-            return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its header has '%s' twice; write it again", path,
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                               "'%s' is damaged: its header has '%s' twice; write it again", path,
                                gpunn__printable(&twice->name, shown));
     }
     return GPUNN_OK;
 }
 
-/* ---- shards ---------------------------------------------------------------------------------------------------------- *
- * An index is {"metadata": {...}, "weight_map": {"a tensor": "model-00001-of-00002.safetensors", ...}}. */
+/* ---- shards
+ * ----------------------------------------------------------------------------------------------------------
+ * * An index is {"metadata": {...}, "weight_map": {"a tensor": "model-00001-of-00002.safetensors", ...}}. */
 
 /* The path of file `name` in the directory of `path`. */
 static char *gpunn__beside(gpunn_device *dev, const char *path, const char *name)
@@ -267,7 +279,8 @@ static char *gpunn__beside(gpunn_device *dev, const char *path, const char *name
 /* Whether text is a plain file name, not a path to another directory or to a Windows device. */
 static bool gpunn__is_file_name(const gpunn__slice *text)
 {
-    return text->length > 0 && strlen(text->at) == text->length && *text->at != '.' && strpbrk(text->at, "/\\:") == NULL;
+    return text->length > 0 && strlen(text->at) == text->length && *text->at != '.' &&
+           strpbrk(text->at, "/\\:") == NULL;
 }
 
 /* The open shard of that name; NULL: none. */
@@ -282,8 +295,8 @@ static gpunn__archive *gpunn__shard_find(const gpunn__archive *a, const gpunn__s
 static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, const char *name)
 {
     gpunn_device    *dev = a->reader.dev;
-    gpunn__archive **shards = (gpunn__archive **)gpunn__grow(dev, a->shards, a->shard_count, &a->shard_capacity,
-                                                             sizeof(gpunn__archive *));
+    gpunn__archive **shards = (gpunn__archive **)gpunn__grow(dev, a->shards, a->shard_count,
+                                                             &a->shard_capacity, sizeof(gpunn__archive *));
     if (shards == NULL) return GPUNN_ERR_MEMORY;
     a->shards = shards;
     gpunn__archive *shard = (gpunn__archive *)gpunn__calloc(dev, sizeof *shard);
@@ -306,7 +319,8 @@ static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, co
 
 /* Opens every shard that the weight_map names. Checks that each tensor is in the shard that the map says, and
  * in no other. */
-static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io, const gpunn__document *document)
+static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io,
+                                        const gpunn__document *document)
 {
     gpunn_device      *dev = a->reader.dev;
     const gpunn__item *item = document->items.at;
@@ -315,13 +329,15 @@ static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io, c
     char               shown[128], file[128];
     gpunn_status       status = GPUNN_OK;
     if (map == 0 || item[map].kind != GPUNN__J_OBJECT)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is no index of shards: it has no \"weight_map\"; load the weights' file",
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is no index of shards: it has no \"weight_map\"; load the weights' file",
                            path);
     for (int i = map + 1; i < item[map].next && status == GPUNN_OK; i = item[i + 1].next) {
         const gpunn__slice *name = &item[i + 1].text;
         if (item[i + 1].kind != GPUNN__J_STRING || !gpunn__is_file_name(name))
             return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "%s:%d:%d: the shard is %s, which is no file beside the index; put all shards into its folder",
+                               "%s:%d:%d: the shard is %s, which is no file beside the index; put all shards "
+                               "into its folder",
                                path, item[i + 1].line, item[i + 1].column,
                                name->at ? gpunn__printable(name, shown) : "no string");
         if (gpunn__shard_find(a, name) == NULL) status = gpunn__shard_open(a, io, name->at);
@@ -329,19 +345,22 @@ static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io, c
     if (status != GPUNN_OK) return status;
     const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
     if (twice)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has the tensor '%s', which another shard has too; download them again",
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' has the tensor '%s', which another shard has too; download them again",
                            gpunn__tail(twice->file->path), gpunn__printable(&twice->name, shown));
     for (int i = map + 1; i < item[map].next; i = item[i + 1].next) {
         const gpunn__entry *entry = gpunn__table_find(&a->tensors, "", item[i].text.at);
         if (entry == NULL || entry->file != gpunn__shard_find(a, &item[i + 1].text))
-            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "'%s' says that the tensor '%s' is in '%s', which lacks it; download them again", path,
-                               gpunn__printable(&item[i].text, shown), gpunn__printable(&item[i + 1].text, file));
+            return gpunn__fail(
+                dev, GPUNN_ERR_FORMAT,
+                "'%s' says that the tensor '%s' is in '%s', which lacks it; download them again", path,
+                gpunn__printable(&item[i].text, shown), gpunn__printable(&item[i + 1].text, file));
     }
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__archive *a)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path,
+                                                  gpunn__archive *a)
 {
     size_t       length = path ? strlen(path) : 0;
     gpunn_status status;
@@ -362,7 +381,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn
     return status;
 }
 
-/* ---- renaming -------------------------------------------------------------------------------------------------------- */
+/* ---- renaming ------------------------------------------------------------------------------------------ */
 
 enum { GPUNN__STARS = 8 };
 
@@ -374,7 +393,8 @@ static int gpunn__count_stars(const char *pattern)
 }
 
 /* Whether the pattern matches the name. star receives what each * stands for. */
-static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name, gpunn__slice star[GPUNN__STARS])
+static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name,
+                                gpunn__slice star[GPUNN__STARS])
 {
     /* behind: after the last star of the pattern */
     const char   *at = name->at, *end = name->at + name->length, *behind = NULL;
@@ -415,11 +435,10 @@ static GPUNN__STATUS gpunn__check_map(gpunn_device *dev, const gpunn_rename *map
     for (; map->from; map++) {
         int stars = gpunn__count_stars(map->from);
         if (map->to == NULL || stars > GPUNN__STARS || gpunn__count_stars(map->to) > stars)
-            return gpunn__fail(
-                dev, GPUNN_ERR_ARGUMENT,
-                "gpunn_load: .map has the pair '%.120s', '%.120s'; up to 8 * may stand in the first and no more in "
-                "the second",
-                map->from, map->to ? map->to : "NULL");
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_load: .map has the pair '%.120s', '%.120s'; up to 8 * may stand in the "
+                               "first and no more in the second",
+                               map->from, map->to ? map->to : "NULL");
     }
     return GPUNN_OK;
 }
@@ -447,14 +466,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpu
             name->length = length;
         }
         if (used == 0) return GPUNN_OK;
-        if (pass == 0 && (a->names = (char *)gpunn__realloc(dev, NULL, 0, used)) == NULL) return GPUNN_ERR_MEMORY;
+        if (pass == 0 && (a->names = (char *)gpunn__realloc(dev, NULL, 0, used)) == NULL)
+            return GPUNN_ERR_MEMORY;
         a->names_bytes = used;
     }
     const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
-    return twice ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                               "gpunn_load: .map gives two tensors of '%s' the name '%s'; rename one otherwise",
-                               gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown))
-                 : GPUNN_OK;
+    return twice
+               ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                             "gpunn_load: .map gives two tensors of '%s' the name '%s'; rename one otherwise",
+                             gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown))
+               : GPUNN_OK;
 }
 
 /* Skips bytes of an uncompressed file. */
@@ -513,7 +534,8 @@ static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *it
 static bool gpunn__is_converted(const gpunn__entry *item)
 {
     if (item->to == NULL) return false;
-    return item->encoding->dtype == GPUNN_F32 ? item->encoding->bytes == 1 : item->as != item->encoding->dtype;
+    return item->encoding->dtype == GPUNN_F32 ? item->encoding->bytes == 1
+                                              : item->as != item->encoding->dtype;
 }
 
 /* Emits one warning for all converted tensors of a file. The table must be sorted by offset. */
@@ -528,9 +550,10 @@ static void gpunn__log_conversions(const gpunn__archive *a)
         count++;
     }
     if (first == NULL) return;
-    (void)snprintf(text, sizeof text, "'%s': %d tensor%s became floats without a scale; the first is '%s' of type %s",
-                   gpunn__tail(a->reader.path), count, count == 1 ? "" : "s", gpunn__printable(&first->name, shown),
-                   first->encoding->safetensors);
+    (void)snprintf(text, sizeof text,
+                   "'%s': %d tensor%s became floats without a scale; the first is '%s' of type %s",
+                   gpunn__tail(a->reader.path), count, count == 1 ? "" : "s",
+                   gpunn__printable(&first->name, shown), first->encoding->safetensors);
     gpunn__warn(a->reader.dev, text);
 }
 
@@ -547,7 +570,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk
                  : chunk          ? gpunn__read_upload(r, item, count, chunk)
                                   : gpunn__read_as(r, item, count, item->to);
     }
-    for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++) status = gpunn__reader_end(&a->shards[i]->reader);
+    for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++)
+        status = gpunn__reader_end(&a->shards[i]->reader);
     if (status == GPUNN_OK && a->shard_count == 0) status = gpunn__reader_end(&a->reader);
     if (status == GPUNN_OK) gpunn__log_conversions(a);
     return status;

@@ -2,7 +2,7 @@
 #define GPUNN__IO_SAFETENSORS_H
 #include "io/elements.h"
 
-/* ==== >>io/safetensors ============================================================================================= *
+/* ==== >>io/safetensors =================================================================================== *
  * A safetensors file is the length of the header (8 bytes, little-endian), the header, and the tensors. The
  * header is JSON:
  * {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
@@ -40,14 +40,16 @@ struct gpunn__archive {
 };
 
 /* The entry with the name prefix + name, or NULL. */
-GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix, const char *name);
+GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix,
+                                                const char *name);
 
 /* Also closes the shards and frees all memory of the archive. */
 GPUNN__INTERNAL void gpunn__archive_close(gpunn__archive *a);
 
 /* Opens a file, or an index (.json) and its shards, and checks the headers. On failure there is nothing to
  * close. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__archive *a);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path,
+                                                  gpunn__archive *a);
 
 /* Renames the tensors that match the map, in two passes: measure all new names, then write them. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpunn_rename *map);

@@ -33,8 +33,9 @@ GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, cons
         size_t size = gpunn__utf8_size(name, left);
         if (size == 0) {
             if (w->status == GPUNN_OK)
-                w->status = gpunn__fail(w->dev, GPUNN_ERR_ARGUMENT,
-                                        "the name '%.120s' is not UTF-8, so no file can hold it; rename the layer", name);
+                w->status = gpunn__fail(
+                    w->dev, GPUNN_ERR_ARGUMENT,
+                    "the name '%.120s' is not UTF-8, so no file can hold it; rename the layer", name);
             return;
         }
         unsigned char c = (unsigned char)*name;
@@ -62,8 +63,8 @@ static void gpunn__emit_floats(gpunn__writer *w, const float *from, size_t bytes
     }
 }
 
-GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name, gpunn_dtype dtype, int rank,
-                                       const int64_t *dim, size_t bytes)
+GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name,
+                                       gpunn_dtype dtype, int rank, const int64_t *dim, size_t bytes)
 {
     static const char *const types[] = {"",
 #define GPUNN__X(id, text, file_name, bytes) file_name,
@@ -74,13 +75,14 @@ GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, con
     gpunn__emit_name(w, prefix, name);
     gpunn__emitf(w, ":{\"dtype\":\"%s\",\"shape\":[", types[dtype]);
     for (int i = 0; i < rank; i++) gpunn__emitf(w, "%s%lld", i ? "," : "", (long long)dim[i]);
-    gpunn__emitf(w, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)w->offset, (unsigned long long)(w->offset + bytes));
+    gpunn__emitf(w, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)w->offset,
+                 (unsigned long long)(w->offset + bytes));
     w->offset += bytes;
 }
 
 /* Emits a tensor: either floats in device memory, with t's shape, or, if number is non-NULL, one number. */
-static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t, const float *floats,
-                               const int64_t *number)
+static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t,
+                               const float *floats, const int64_t *number)
 {
     const gpunn_dtype dtype = number ? GPUNN_I64 : gpunn__kept_as(t);
     size_t            bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
@@ -99,22 +101,25 @@ static void gpunn__emit_resume(gpunn__writer *w, const gpunn__resume *resume, in
     char tag[16] = "";
     if (number) (void)snprintf(tag, sizeof tag, "%d:", number);
     gpunn__emitf(w, ",\"%soptimizer\":\"%s\"", tag, resume->opt.name);
-    for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(resume->opt.uses[GPUNN__AVERAGE]); f++) {
+    for (int f = number ? GPUNN__RUN_FIELDS : 0;
+         f < gpunn__resume_field_count(resume->opt.uses[GPUNN__AVERAGE]); f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
         for (int i = 0; i < field->count; i++) {
             char    index[16];
             int64_t value = 0;
             memcpy(&value, (const char *)resume + field->offset + (size_t)i * field->size, field->size);
-            gpunn__emitf(w, ",\"%s%s%s\":\"%lld\"", tag, field->name, gpunn__resume_index(field, i, index), (long long)value);
+            gpunn__emitf(w, ",\"%s%s%s\":\"%lld\"", tag, field->name, gpunn__resume_index(field, i, index),
+                         (long long)value);
         }
     }
     for (int64_t at = 0; at < (int64_t)resume->opt.fit.epochs * GPUNN__EPOCH_NOTES; at++)
-        gpunn__emitf(
-            w, ",\"%sfit.history.%lld\":\"%lld\"", tag, (long long)at,
-            (long long)gpunn__epoch_note(&resume->opt.fit.history[at / GPUNN__EPOCH_NOTES], (int)(at % GPUNN__EPOCH_NOTES)));
+        gpunn__emitf(w, ",\"%sfit.history.%lld\":\"%lld\"", tag, (long long)at,
+                     (long long)gpunn__epoch_note(&resume->opt.fit.history[at / GPUNN__EPOCH_NOTES],
+                                                  (int)(at % GPUNN__EPOCH_NOTES)));
 }
 
-GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume, int count)
+GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume,
+                                       int count)
 {
     w->pass = pass;
     w->length = w->offset = 0;
@@ -136,7 +141,8 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
 {
     for (int k = 0; k < GPUNN__STATES; k++)
         for (int i = 0; opt->uses[k] && i < opt->parameter_count; i++)
-            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], gpunn__state_at(opt, k, opt->places[i]), NULL);
+            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i],
+                               gpunn__state_at(opt, k, opt->places[i]), NULL);
 }
 
 static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *what)
@@ -147,11 +153,14 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
     gpunn__emit_begin(w, pass, resume, saved->count);
     for (int k = 0; k < saved->count; k++)
         for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
-            gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL, &resume[k].opt.steps[i]);
-    for (int half_storage = 0; half_storage < 2; half_storage++) /* 16-bit weights last, so that the others stay aligned */
+            gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL,
+                               &resume[k].opt.steps[i]);
+    /* 16-bit weights last, so that the others stay aligned */
+    for (int half_storage = 0; half_storage < 2; half_storage++)
         for (int i = 0; i < model->tensor_count; i++) {
             const gpunn_tensor *t = model->tensors[i];
-            if (gpunn__is_saved(t) && t->half_storage == half_storage) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
+            if (gpunn__is_saved(t) && t->half_storage == half_storage)
+                gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
         }
     for (int i = 0; i < saved->count; i++) gpunn__emit_states(w, &saved->resume[i].opt);
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
@@ -160,7 +169,8 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
 /* Allocates out for a file of that many bytes. */
 static GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out)
 {
-    if (bytes > SIZE_MAX) return gpunn__fail(dev, GPUNN_ERR_MEMORY, "%llu bytes do not fit memory", (unsigned long long)bytes);
+    if (bytes > SIZE_MAX)
+        return gpunn__fail(dev, GPUNN_ERR_MEMORY, "%llu bytes do not fit memory", (unsigned long long)bytes);
     out->data = gpunn__realloc(dev, NULL, 0, (size_t)bytes);
     if (out->data == NULL) return GPUNN_ERR_MEMORY;
     out->bytes = (size_t)bytes;
@@ -171,7 +181,8 @@ static GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gp
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, gpunn_array *memory,
-                                                   void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what),
+                                                   void (*emit)(gpunn__writer *w, gpunn__pass pass,
+                                                                const void *what),
                                                    const void *what)
 {
     gpunn__file   file;
@@ -186,7 +197,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char
     uint64_t      length = w.length + padding;
     unsigned char head[8];
     for (int i = 0; i < 8; i++) head[i] = (unsigned char)(length >> (8 * i));
-    w.status = memory ? gpunn__array_of_bytes(dev, sizeof head + length + w.offset, memory) : gpunn__file_open(dev, path, &file);
+    w.status = memory ? gpunn__array_of_bytes(dev, sizeof head + length + w.offset, memory)
+                      : gpunn__file_open(dev, path, &file);
     if (w.status != GPUNN_OK) return w.status;
     if (memory) gpunn__file_to_memory(dev, memory->data, &file);
     w.chunk = (char *)gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK);
@@ -207,7 +219,8 @@ GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_save: the model is NULL");
     gpunn__saved saved = {model, NULL, 0};
     gpunn_status status = gpunn__commit(model);
-    return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved) : status;
+    return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved)
+                              : status;
 }
 
 GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
@@ -261,24 +274,27 @@ static GPUNN__STATUS gpunn__partners_prepare(gpunn_optimizer *opt)
     return status == GPUNN_OK ? gpunn__partners_sync(opt, true) : status;
 }
 
-static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_loader *loader, const char *path)
+static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_loader *loader,
+                                             const char *path)
 {
     gpunn_model *model = opt->model;
     int          count;
     gpunn_status status = gpunn__partners_prepare(opt);
-    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o))
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK;
+         o = gpunn__partner(opt, o))
         if (o->parts > 0)
             status = gpunn__fail(
                 model->dev, GPUNN_ERR_STATE,
-                "gpunn_checkpoint_save: %s has accumulated %d part%s of its next update, which no checkpoint has; "
-                "make the update before, by gpunn_train_step or gpunn_optimizer_step",
+                "gpunn_checkpoint_save: %s has accumulated %d part%s of its next update, which no checkpoint "
+                "has; make the update before, by gpunn_train_step or gpunn_optimizer_step",
                 o->name, o->parts, o->parts == 1 ? "" : "s");
     if (status != GPUNN_OK) return status;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
         if (gpunn__is_saved(t) && strncmp(t->name, "optimizer.", 10) == 0)
             return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
-                               "gpunn_checkpoint_save: names that begin with 'optimizer.' are the optimizer's; rename '%.120s'",
+                               "gpunn_checkpoint_save: names that begin with 'optimizer.' are the "
+                               "optimizer's; rename '%.120s'",
                                t->name);
     }
     gpunn__resume *resume = gpunn__resume_make(opt, &count);
@@ -288,7 +304,8 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
         gpunn__loader_state(loader, &resume->epoch, &resume->position);
         resume->batch = gpunn__loader_batch(loader);
         resume->seed = loader->args.seed;
-        if (loader->args.group && resume->position == loader->batches) { /* the number of batches may differ next time */
+        /* the number of batches may differ next time */
+        if (loader->args.group && resume->position == loader->batches) {
             resume->epoch++;
             resume->position = 0;
         }
@@ -301,15 +318,20 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
 
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
+    if (opt == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
     static const char function[] = "gpunn_checkpoint_save";
     gpunn_status      collected = GPUNN_OK, status = GPUNN_OK;
-    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && collected == GPUNN_OK; o = gpunn__partner(opt, o))
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && collected == GPUNN_OK;
+         o = gpunn__partner(opt, o))
         if (o->shares) collected = gpunn__states_collect(o, false, function);
-    if (collected == GPUNN_OK && gpunn_group_rank(opt->group) == 0) status = gpunn__checkpoint_write(opt, loader, path);
-    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) gpunn__states_return(o);
+    if (collected == GPUNN_OK && gpunn_group_rank(opt->group) == 0)
+        status = gpunn__checkpoint_write(opt, loader, path);
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
+        gpunn__states_return(o);
     if (collected != GPUNN_OK || opt->group == NULL) return collected == GPUNN_OK ? status : collected;
-    return gpunn__all_reduce_status(opt->group, status, NULL, "%s after update %lld", function, (long long)opt->step_count);
+    return gpunn__all_reduce_status(opt->group, status, NULL, "%s after update %lld", function,
+                                    (long long)opt->step_count);
 }
 
 /* Reads the metadata of all optimizers. Fails if the file has another number of them. */
@@ -323,8 +345,8 @@ static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resu
     if (note && !gpunn__slice_integer(&note->text, &saved)) saved = 0;
     if (saved != count && gpunn__is_checkpoint(a))
         return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "gpunn_checkpoint_load: '%s' holds %lld optimizer%s, but the model has %d that share its parameters; "
-                           "create those that were saved",
+                           "gpunn_checkpoint_load: '%s' holds %lld optimizer%s, but the model has %d that "
+                           "share its parameters; create those that were saved",
                            gpunn__tail(a->reader.path), (long long)saved, saved == 1 ? "" : "s", count);
     for (int i = 0; i < count && status == GPUNN_OK; i++) {
         status = gpunn__resume_read(a, i, &list[i]);
@@ -346,12 +368,16 @@ static GPUNN__STATUS gpunn__stage_complete(const gpunn__archive *a, const gpunn_
             int64_t steps;
             memcpy(&steps, stage, sizeof steps);
             if (steps < 0 || steps > GPUNN__COUNTER)
-                return gpunn__fail(model->dev, GPUNN_ERR_FORMAT,
-                                   "gpunn_checkpoint_load: '%s' is damaged: %s%.120s is %lld; use an older checkpoint",
-                                   gpunn__tail(a->reader.path), gpunn__step_prefix, o->parameters[i]->name, (long long)steps);
+                return gpunn__fail(
+                    model->dev, GPUNN_ERR_FORMAT,
+                    "gpunn_checkpoint_load: '%s' is damaged: %s%.120s is %lld; use an older checkpoint",
+                    gpunn__tail(a->reader.path), gpunn__step_prefix, o->parameters[i]->name,
+                    (long long)steps);
         }
         for (int k = 0; k < GPUNN__STATES; k++) {
-            for (int i = 0; k == GPUNN__AVERAGE && o->uses[k] && !gpunn__has_averages(a, index) && i < o->parameter_count; i++)
+            for (int i = 0; k == GPUNN__AVERAGE && o->uses[k] && !gpunn__has_averages(a, index) &&
+                            i < o->parameter_count;
+                 i++)
                 memcpy(at + o->places[i], weights + o->parameters[i]->offset,
                        (size_t)gpunn__count(o->parameters[i], 1) * sizeof *at);
             at += o->uses[k] ? o->state_count : 0;
@@ -393,13 +419,16 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
     list = gpunn__resume_make(opt, &count);
     status = list ? gpunn__resume_read_all(&archive, list, count) : GPUNN_ERR_MEMORY;
     if (status == GPUNN_OK && loader && !list->loader)
-        status = gpunn__fail(dev, GPUNN_ERR_STATE,
-                             "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
-                             gpunn__tail(path));
-    if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
+        status = gpunn__fail(
+            dev, GPUNN_ERR_STATE,
+            "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
+            gpunn__tail(path));
+    if (status == GPUNN_OK)
+        status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
     if (status == GPUNN_OK) status = gpunn__stage_complete(&archive, opt, stage);
     gpunn__archive_close(&archive);
-    if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, list->epoch, list->position, list->batch);
+    if (loader && status == GPUNN_OK)
+        status = gpunn__loader_set_state(loader, list->epoch, list->position, list->batch);
     if (loader && status == GPUNN_OK) {
         loader->args.seed = list->seed;
         loader->ordered_epoch = -1;
@@ -414,7 +443,8 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
     }
     for (int i = 0; list && i < count; i++)
         if (list[i].opt.fit.capacity)
-            gpunn__free(dev, list[i].opt.fit.history, (size_t)list[i].opt.fit.capacity * sizeof *list[i].opt.fit.history);
+            gpunn__free(dev, list[i].opt.fit.history,
+                        (size_t)list[i].opt.fit.capacity * sizeof *list[i].opt.fit.history);
     gpunn__free(dev, list, (size_t)count * sizeof *list);
     gpunn__free(dev, stage, gpunn__stage_bytes(model, opt));
     return status;
@@ -422,9 +452,11 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
 
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_load: the optimizer is NULL");
+    if (opt == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_load: the optimizer is NULL");
     gpunn_status status = gpunn__checkpoint_read(opt, loader, path);
-    return opt->group ? gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_checkpoint_load of update %lld",
-                                                 (long long)opt->step_count)
-                      : status;
+    return opt->group
+               ? gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_checkpoint_load of update %lld",
+                                          (long long)opt->step_count)
+               : status;
 }

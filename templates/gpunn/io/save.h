@@ -2,7 +2,7 @@
 #define GPUNN__IO_SAVE_H
 #include "io/checkpoint.h"
 
-/* ==== >>io/save ==================================================================================================== *
+/* ==== >>io/save ========================================================================================== *
  * Writes safetensors files. One walk over everything to save runs three times: to measure the header, to
  * write it, and to write the tensors. */
 typedef enum gpunn__pass { GPUNN__MEASURE, GPUNN__HEADER, GPUNN__TENSORS } gpunn__pass;
@@ -27,16 +27,18 @@ GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...) GPU
 GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name);
 
 /* Emits the header's entry of a tensor. */
-GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name, gpunn_dtype dtype, int rank,
-                                       const int64_t *dim, size_t bytes);
+GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name,
+                                       gpunn_dtype dtype, int rank, const int64_t *dim, size_t bytes);
 
 /* Starts a pass and emits the metadata. count: number of optimizers in resume; 0: no checkpoint. */
-GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume, int count);
+GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume,
+                                       int count);
 
 /* Writes a file by calling emit for each pass over `what`. memory: receives the bytes in newly allocated
  * memory; NULL: they go to path. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, gpunn_array *memory,
-                                                   void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what),
+                                                   void (*emit)(gpunn__writer *w, gpunn__pass pass,
+                                                                const void *what),
                                                    const void *what);
 
 #endif /* GPUNN__IO_SAVE_H */

@@ -15,7 +15,7 @@
 #include "io/files.h"
 #include "io/spec_writer.h"
 
-/* ==== >>io/spec_reader ============================================================================================= *
+/* ==== >>io/spec_reader =================================================================================== *
  * Reads a model from JSON. The text is parsed into items, and the items become calls of the public builders.
  * dev->place holds the position in the file that error messages start with. */
 enum { GPUNN__SPEC_TENSORS = 30000, GPUNN__SPEC_SIZES = 256 };
@@ -92,8 +92,10 @@ static bool gpunn__all_read(gpunn__loading *l, int object, const char *of)
         for (int k = object + 1; k < i; k = items[k + 1].next)
             if (items[k].text.length == items[i].text.length &&
                 memcmp(items[k].text.at, items[i].text.at, items[i].text.length) == 0)
-                return gpunn__wrong(l, i, "\"%s\" stands here twice; give it once", gpunn__printable(&items[i].text, shown));
-        return gpunn__wrong(l, i, "%s has no \"%s\"; check its spelling", of, gpunn__printable(&items[i].text, shown));
+                return gpunn__wrong(l, i, "\"%s\" stands here twice; give it once",
+                                    gpunn__printable(&items[i].text, shown));
+        return gpunn__wrong(l, i, "%s has no \"%s\"; check its spelling", of,
+                            gpunn__printable(&items[i].text, shown));
     }
     return true;
 }
@@ -107,15 +109,18 @@ static int gpunn__item_count(const gpunn__loading *l, int list)
 
 /* ---- values: if the key is missing, *value stays unchanged ------- */
 
-static bool gpunn__integer_at(gpunn__loading *l, int item, const char *key, int64_t low, int64_t high, int64_t *value)
+static bool gpunn__integer_at(gpunn__loading *l, int item, const char *key, int64_t low, int64_t high,
+                              int64_t *value)
 {
     const gpunn__item *i = &l->items.at[item];
     int64_t            found;
-    if (i->kind == GPUNN__J_NUMBER && gpunn__slice_integer(&i->text, &found) && found >= low && found <= high) {
+    if (i->kind == GPUNN__J_NUMBER && gpunn__slice_integer(&i->text, &found) && found >= low &&
+        found <= high) {
         *value = found;
         return true;
     }
-    return gpunn__wrong(l, item, "\"%s\" must be an integer from %lld to %lld", key, (long long)low, (long long)high);
+    return gpunn__wrong(l, item, "\"%s\" must be an integer from %lld to %lld", key, (long long)low,
+                        (long long)high);
 }
 
 /* Reads a window setting for `axes` axes: one integer, or a list with one per axis. */
@@ -125,8 +130,8 @@ static bool gpunn__window_at(gpunn__loading *l, int item, const char *key, int a
     int64_t                  value = 0;
     bool                     list = l->items.at[item].kind == GPUNN__J_LIST;
     if (list && gpunn__item_count(l, item) != axes)
-        return gpunn__wrong(l, item, "\"%s\" must be an integer or a list of %s, one for each spatial axis", key,
-                            words[axes - 1]);
+        return gpunn__wrong(l, item, "\"%s\" must be an integer or a list of %s, one for each spatial axis",
+                            key, words[axes - 1]);
     for (int i = 0; i < axes; i++) {
         if (!gpunn__integer_at(l, list ? item + 1 + i : item, key, low, INT32_MAX, &value)) return false;
         values[i] = value == 0 ? GPUNN_ZERO : (int)value;
@@ -138,7 +143,8 @@ static bool gpunn__float_at(gpunn__loading *l, int item, const char *key, bool n
 {
     const gpunn__item *i = &l->items.at[item];
     double             wide;
-    if (i->kind == GPUNN__J_NUMBER && gpunn__json_double(&i->text, &wide) && fabs(wide) < 3.4028235677973366e38) {
+    if (i->kind == GPUNN__J_NUMBER && gpunn__json_double(&i->text, &wide) &&
+        fabs(wide) < 3.4028235677973366e38) {
         *value = (float)wide;
         return true;
     }
@@ -148,8 +154,8 @@ static bool gpunn__float_at(gpunn__loading *l, int item, const char *key, bool n
     else if (word && nan && gpunn__slice_is(&i->text, "nan"))
         *value = NAN;
     else
-        return gpunn__wrong(l, item, "\"%s\" must be a number that a float can hold, \"inf\"%s \"-inf\"%s", key,
-                            nan ? "," : " or", nan ? " or \"nan\"" : "");
+        return gpunn__wrong(l, item, "\"%s\" must be a number that a float can hold, \"inf\"%s \"-inf\"%s",
+                            key, nan ? "," : " or", nan ? " or \"nan\"" : "");
     return true;
 }
 
@@ -165,7 +171,8 @@ static bool gpunn__get_bool(gpunn__loading *l, int entry, const char *key, bool 
     if (item == 0) return true;
     gpunn__item_kind kind = l->items.at[item].kind;
     *value = kind == GPUNN__J_TRUE;
-    return kind == GPUNN__J_TRUE || kind == GPUNN__J_FALSE || gpunn__wrong(l, item, "\"%s\" must be true or false", key);
+    return kind == GPUNN__J_TRUE || kind == GPUNN__J_FALSE ||
+           gpunn__wrong(l, item, "\"%s\" must be true or false", key);
 }
 
 /* Reads a non-empty string without NUL characters, as all names are. */
@@ -185,7 +192,8 @@ static bool gpunn__get_string(gpunn__loading *l, int entry, const char *key, con
 }
 
 /* Reads one of several words and returns its index in *value. */
-static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, const char *const *words, int count, int *value)
+static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, const char *const *words,
+                              int count, int *value)
 {
     char               all[160];
     gpunn__text_buffer line = {all, sizeof all, 0};
@@ -201,7 +209,8 @@ static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, con
     return gpunn__wrong(l, item, "\"%s\" must be %s", key, all);
 }
 
-#define GPUNN__DIM_TEXT "an integer of 1 or more, \"N\" for the batch, \"4N\" for 4 times it, or a formula of \"sizes\""
+#define GPUNN__DIM_TEXT \
+    "an integer of 1 or more, \"N\" for the batch, \"4N\" for 4 times it, or a formula of \"sizes\""
 
 /* Parses "N" or "4N". */
 static bool gpunn__batches_at(const gpunn__slice *text, int64_t *dim)
@@ -210,7 +219,8 @@ static bool gpunn__batches_at(const gpunn__slice *text, int64_t *dim)
     gpunn__slice digits = {text->at, length - (length > 0)};
     int64_t      count = 1;
     if (length == 0 || text->at[length - 1] != 'N') return false;
-    if (length > 1 && (!isdigit((unsigned char)*text->at) || !gpunn__slice_integer(&digits, &count))) return false;
+    if (length > 1 && (!isdigit((unsigned char)*text->at) || !gpunn__slice_integer(&digits, &count)))
+        return false;
     *dim = -count;
     return count >= 1 && count <= GPUNN__MAX_COUNT;
 }
@@ -221,7 +231,9 @@ static bool gpunn__dim_at(gpunn__loading *l, int item, const char *key, int64_t 
     const gpunn__item *i = &l->items.at[item];
     char               shown[128];
     const char        *text;
-    if (i->kind == GPUNN__J_NUMBER && gpunn__slice_integer(&i->text, dim) && *dim >= 1 && *dim <= GPUNN__MAX_COUNT) return true;
+    if (i->kind == GPUNN__J_NUMBER && gpunn__slice_integer(&i->text, dim) && *dim >= 1 &&
+        *dim <= GPUNN__MAX_COUNT)
+        return true;
     if (i->kind != GPUNN__J_STRING || i->text.length == 0)
         return gpunn__wrong(l, item, "\"%s\" must be made of sizes: " GPUNN__DIM_TEXT, key);
     if (gpunn__batches_at(&i->text, dim)) return true;
@@ -230,8 +242,8 @@ static bool gpunn__dim_at(gpunn__loading *l, int item, const char *key, int64_t 
     if (i->text.length >= GPUNN__SIZE_TEXT) formula.fault = "it is too long";
     if (!formula.fault && (*dim = gpunn__parse_size(&formula)) != 0) return true;
     return gpunn__wrong(l, item,
-                        "\"%s\" must be made of sizes, and \"%s\" is none: %s (at byte %d); use names of \"sizes\", "
-                        "\"batch\" and integers with + - * /",
+                        "\"%s\" must be made of sizes, and \"%s\" is none: %s (at byte %d); use names of "
+                        "\"sizes\", \"batch\" and integers with + - * /",
                         key, gpunn__printable(&i->text, shown), formula.fault, (int)(formula.at - text));
 }
 
@@ -240,7 +252,8 @@ static bool gpunn__need_shape(gpunn__loading *l, int entry, gpunn_shape *shape)
     static const char what[] = "a list of up to 8 sizes, each " GPUNN__DIM_TEXT;
     int               list, axis = 0;
     memset(shape, 0, sizeof *shape);
-    if (!gpunn__need(l, entry, "shape", what, &list) || !gpunn__be(l, list, "shape", GPUNN__J_LIST, what)) return false;
+    if (!gpunn__need(l, entry, "shape", what, &list) || !gpunn__be(l, list, "shape", GPUNN__J_LIST, what))
+        return false;
     for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next) {
         if (axis == GPUNN_MAX_RANK) return gpunn__wrong(l, i, "\"shape\" must be %s", what);
         if (!gpunn__dim_at(l, i, "shape", &shape->dim[axis++])) return false;
@@ -253,7 +266,8 @@ static bool gpunn__sizes_at(gpunn__loading *l, int item, const char *key, int ax
 {
     const bool list = l->items.at[item].kind == GPUNN__J_LIST;
     if (list && gpunn__item_count(l, item) != axes)
-        return gpunn__wrong(l, item, "\"%s\" must be a size or a list of %d, one for each spatial axis", key, axes);
+        return gpunn__wrong(l, item, "\"%s\" must be a size or a list of %d, one for each spatial axis", key,
+                            axes);
     for (int i = 0; i < axes; i++)
         if (!gpunn__dim_at(l, list ? item + 1 + i : item, key, &sizes[i])) return false;
     return true;
@@ -262,8 +276,9 @@ static bool gpunn__sizes_at(gpunn__loading *l, int item, const char *key, int ax
 /* Reads the start or the end of a slice. */
 static bool gpunn__index_at(gpunn__loading *l, int item, const char *key, int64_t *index)
 {
-    return l->items.at[item].kind == GPUNN__J_STRING ? gpunn__dim_at(l, item, key, index)
-                                                     : gpunn__integer_at(l, item, key, INT64_MIN, INT64_MAX, index);
+    return l->items.at[item].kind == GPUNN__J_STRING
+               ? gpunn__dim_at(l, item, key, index)
+               : gpunn__integer_at(l, item, key, INT64_MIN, INT64_MAX, index);
 }
 
 /* Reads a list of axes. */
@@ -288,7 +303,8 @@ static bool gpunn__amounts_at(gpunn__loading *l, int list, const char *key, int6
 {
     int count = 0;
     if (!gpunn__be(l, list, key, GPUNN__J_LIST,
-                   low ? "a list of integers of 1 or more" : "a list of integers of 0 or more, one for each axis"))
+                   low ? "a list of integers of 1 or more"
+                       : "a list of integers of 0 or more, one for each axis"))
         return false;
     for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next) {
         if (count == GPUNN_MAX_RANK) return gpunn__wrong(l, i, "\"%s\" must have at most 8 integers", key);
@@ -313,8 +329,9 @@ static gpunn_tensor *gpunn__reference_at(gpunn__loading *l, int item, const char
     if (!gpunn__string_at(l, item, key, &word)) return NULL;
     if (l->word_count) t = gpunn__word_at(l, word)->t;
     if (t == NULL)
-        (void)gpunn__wrong(l, item, "no tensor before this one has the id or name \"%s\"; check its spelling and the order",
-                           gpunn__printable(&l->items.at[item].text, shown));
+        (void)gpunn__wrong(
+            l, item, "no tensor before this one has the id or name \"%s\"; check its spelling and the order",
+            gpunn__printable(&l->items.at[item].text, shown));
     return t;
 }
 
@@ -325,15 +342,16 @@ static bool gpunn__get_reference(gpunn__loading *l, int entry, const char *key, 
 }
 
 /* Reads a list of `low` to `high` references. */
-static bool gpunn__references_at(gpunn__loading *l, int list, const char *key, int low, int high, gpunn_tensor **tensors,
-                                 int *count)
+static bool gpunn__references_at(gpunn__loading *l, int list, const char *key, int low, int high,
+                                 gpunn_tensor **tensors, int *count)
 {
     *count = 0;
     if (!gpunn__be(l, list, key, GPUNN__J_LIST, "a list of ids or names")) return false;
     int given = gpunn__item_count(l, list);
     if (given < low || given > high)
         return low == high ? gpunn__wrong(l, list, "\"%s\" must have %d of them, not %d", key, low, given)
-                           : gpunn__wrong(l, list, "\"%s\" must have %d to %d of them, not %d", key, low, high, given);
+                           : gpunn__wrong(l, list, "\"%s\" must have %d to %d of them, not %d", key, low,
+                                          high, given);
     for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next)
         if ((tensors[(*count)++] = gpunn__reference_at(l, i, key)) == NULL) return false;
     return true;
@@ -345,7 +363,7 @@ typedef struct gpunn__spec_entry { /* one element of "tensors" */
     const char   *op, *name;
 } gpunn__spec_entry;
 
-/* ---- entries --------------------------------------------------------------------------------------------------------- */
+/* ---- entries ------------------------------------------------------------------------------------------- */
 
 static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
 {
@@ -353,10 +371,11 @@ static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
     int                      item = gpunn__look(l, object, "init"), kind = 0, ignored;
     if (item == 0) return true;
     memset(init, 0, sizeof *init);
-    if (!gpunn__be(l, item, "init", GPUNN__J_OBJECT, "an object: {\"kind\": \"normal\", \"a\": 0, \"b\": 1}") ||
+    if (!gpunn__be(l, item, "init", GPUNN__J_OBJECT,
+                   "an object: {\"kind\": \"normal\", \"a\": 0, \"b\": 1}") ||
         !gpunn__need(l, item, "kind", "one of zeros, constant, uniform, normal, kaiming_uniform", &ignored) ||
-        !gpunn__get_choice(l, item, "kind", GPUNN__WORDS(words), &kind) || !gpunn__get_float(l, item, "a", &init->a) ||
-        !gpunn__get_float(l, item, "b", &init->b))
+        !gpunn__get_choice(l, item, "kind", GPUNN__WORDS(words), &kind) ||
+        !gpunn__get_float(l, item, "a", &init->a) || !gpunn__get_float(l, item, "b", &init->b))
         return false;
     init->kind = (gpunn_init_kind)(GPUNN_INIT_ZEROS + kind);
     return gpunn__all_read(l, item, "\"init\"");
@@ -367,9 +386,11 @@ static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t
 {
     bool  trainable = t->trainable, decay = t->decay;
     float lr_scale = t->lr_scale;
-    return gpunn__get_bool(l, object, "trainable", &trainable) && gpunn__get_bool(l, object, "decay", &decay) &&
-           gpunn__get_float(l, object, "lr_scale", &lr_scale) && gpunn_set_trainable(t, trainable) == GPUNN_OK &&
-           gpunn_set_decay(t, decay) == GPUNN_OK && gpunn_set_lr_scale(t, lr_scale) == GPUNN_OK;
+    return gpunn__get_bool(l, object, "trainable", &trainable) &&
+           gpunn__get_bool(l, object, "decay", &decay) &&
+           gpunn__get_float(l, object, "lr_scale", &lr_scale) &&
+           gpunn_set_trainable(t, trainable) == GPUNN_OK && gpunn_set_decay(t, decay) == GPUNN_OK &&
+           gpunn_set_lr_scale(t, lr_scale) == GPUNN_OK;
 }
 
 /* Reads the settings of the tensors that a layer has created, from index first on. */
@@ -382,7 +403,8 @@ static bool gpunn__apply_layer_settings(gpunn__loading *l, const gpunn__spec_ent
         if (model->tensors[i]->kind == GPUNN__PARAMETER) model->tensors[i]->trainable = trainable;
     int object = gpunn__look(l, e->item, "parameters");
     if (object == 0) return true;
-    if (!gpunn__be(l, object, "parameters", GPUNN__J_OBJECT, "an object of settings by parameter")) return false;
+    if (!gpunn__be(l, object, "parameters", GPUNN__J_OBJECT, "an object of settings by parameter"))
+        return false;
     for (int i = 0; i < 2; i++) {
         static const char *const suffixes[] = {"weight", "bias"};
         char                     name[GPUNN__NAME_SIZE];
@@ -392,7 +414,8 @@ static bool gpunn__apply_layer_settings(gpunn__loading *l, const gpunn__spec_ent
         if (item == 0) continue;
         if (t == NULL) return gpunn__wrong(l, item, "the layer has no \"%s\"", suffixes[i]);
         gpunn_init init = t->init;
-        if (!gpunn__be(l, item, suffixes[i], GPUNN__J_OBJECT, "an object of settings") || !gpunn__get_init(l, item, &init))
+        if (!gpunn__be(l, item, suffixes[i], GPUNN__J_OBJECT, "an object of settings") ||
+            !gpunn__get_init(l, item, &init))
             return false;
         gpunn__stand_at(l, item);
         if (!gpunn__apply_settings(l, item, t) || gpunn_set_init(t, init) != GPUNN_OK ||
@@ -402,7 +425,8 @@ static bool gpunn__apply_layer_settings(gpunn__loading *l, const gpunn__spec_ent
     return gpunn__all_read(l, object, "\"parameters\"");
 }
 
-static gpunn_tensor *gpunn__make_parameter(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__plain_args *a)
+static gpunn_tensor *gpunn__make_parameter(gpunn__loading *l, const gpunn__spec_entry *e,
+                                           const gpunn__plain_args *a)
 {
     gpunn_init init = {GPUNN_INIT_DEFAULT, 0, 0};
     if (!gpunn__get_init(l, e->item, &init)) return NULL;
@@ -411,7 +435,8 @@ static gpunn_tensor *gpunn__make_parameter(gpunn__loading *l, const gpunn__spec_
     return t && gpunn__apply_settings(l, e->item, t) ? t : NULL;
 }
 
-static gpunn_tensor *gpunn__make_state(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__plain_args *a)
+static gpunn_tensor *gpunn__make_state(gpunn__loading *l, const gpunn__spec_entry *e,
+                                       const gpunn__plain_args *a)
 {
     gpunn_init init = {GPUNN_INIT_DEFAULT, 0, 0};
     if (!gpunn__get_init(l, e->item, &init)) return NULL;
@@ -425,7 +450,8 @@ static gpunn_tensor *gpunn__make_assign(gpunn_tensor *const *in, const gpunn__as
     return gpunn__assign("assign", in[0], a->axis, a->position, in[1], a->position ? 3 : 2, a->in_training);
 }
 
-static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__plain_args *a)
+static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_entry *e,
+                                          const gpunn__plain_args *a)
 {
     const int64_t *dim = a->shape.dim;
     int            list, used = 0;
@@ -453,23 +479,25 @@ static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_e
 }
 
 /* Builds one recurrent layer from parameters that already exist. */
-static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_rnn_args *a,
-                                           const gpunn__operation *operation)
+static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_entry *e,
+                                           const gpunn_rnn_args *a, const gpunn__operation *operation)
 {
     gpunn_tensor  *weights[8];
     gpunn_rnn_args args = *a;
     const char    *layer = NULL;
     int            list, count = 0;
-    if (!gpunn__get_string(l, e->item, "layer", &layer) || !gpunn__need(l, e->item, "weights", "a list of parameters", &list) ||
+    if (!gpunn__get_string(l, e->item, "layer", &layer) ||
+        !gpunn__need(l, e->item, "weights", "a list of parameters", &list) ||
         !gpunn__references_at(l, list, "weights", 0, 8, weights, &count))
         return NULL;
     const int directions = args.bidirectional ? 2 : 1;
     args.no_bias = count == 2 * directions;
     args.weights = weights;
-    if ((!args.no_bias && count != 4 * directions) || weights[1]->rank != 2 || weights[1]->dim[1] > INT32_MAX) {
+    if ((!args.no_bias && count != 4 * directions) || weights[1]->rank != 2 ||
+        weights[1]->dim[1] > INT32_MAX) {
         (void)gpunn__wrong(l, list,
-                           "\"weights\" must be weight_ih, weight_hh [.., hidden_size] and, both or none, bias_ih, bias_hh for "
-                           "each direction");
+                           "\"weights\" must be weight_ih, weight_hh [.., hidden_size] and, both or none, "
+                           "bias_ih, bias_hh for each direction");
         return NULL;
     }
     args.hidden_size = (int)weights[1]->dim[1];
@@ -477,12 +505,14 @@ static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_
     return gpunn__recurrent(operation, e->in[0], layer, &args);
 }
 
-static gpunn_tensor *gpunn__make_attention(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_attention_args *a)
+static gpunn_tensor *gpunn__make_attention(gpunn__loading *l, const gpunn__spec_entry *e,
+                                           const gpunn_attention_args *a)
 {
     static const char what[] = "a list of q, k and v, or of one for all";
     gpunn_tensor     *in[3] = {NULL, NULL, NULL};
     int               inputs, count;
-    if (!gpunn__need(l, e->item, "inputs", what, &inputs) || !gpunn__references_at(l, inputs, "inputs", 1, 3, in, &count) ||
+    if (!gpunn__need(l, e->item, "inputs", what, &inputs) ||
+        !gpunn__references_at(l, inputs, "inputs", 1, 3, in, &count) ||
         (count == 2 && !gpunn__wrong(l, inputs, "\"inputs\" must be %s", what)))
         return NULL;
     gpunn__stand_at(l, e->item);
@@ -498,25 +528,27 @@ static bool gpunn__scales_at(gpunn__loading *l, int item, int axes, double *scal
         if ((list && gpunn__item_count(l, item) != axes) || number->kind != GPUNN__J_NUMBER ||
             !gpunn__json_double(&number->text, &scales[i]) || (scales[i] == 0 && !list))
             return gpunn__wrong(l, item,
-                                "\"scale_factor\" must be a number that is not 0, or a list with one for each spatial axis, 0 "
-                                "where size alone tells");
+                                "\"scale_factor\" must be a number that is not 0, or a list with one for "
+                                "each spatial axis, 0 where size alone tells");
     }
     return true;
 }
 
-static gpunn_tensor *gpunn__make_custom(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_custom_args *a)
+static gpunn_tensor *gpunn__make_custom(gpunn__loading *l, const gpunn__spec_entry *e,
+                                        const gpunn_custom_args *a)
 {
     gpunn_custom_args args = *a;
     gpunn_shape       shape;
     const char       *kind = NULL;
     char              shown[128], one[128], other[128];
     int               at, list = gpunn__look(l, e->item, "numbers");
-    if (!gpunn__need(l, e->item, "kind", "the name of a registered op", &at) || !gpunn__string_at(l, at, "kind", &kind) ||
-        !gpunn__need_shape(l, e->item, &shape))
+    if (!gpunn__need(l, e->item, "kind", "the name of a registered op", &at) ||
+        !gpunn__string_at(l, at, "kind", &kind) || !gpunn__need_shape(l, e->item, &shape))
         return NULL;
     const gpunn_custom_op *op = gpunn_find_custom(l->dev, kind);
     if (op == NULL) {
-        (void)gpunn__wrong(l, at, "no op \"%s\" is registered; call gpunn_register_custom before gpunn_spec_load",
+        (void)gpunn__wrong(l, at,
+                           "no op \"%s\" is registered; call gpunn_register_custom before gpunn_spec_load",
                            gpunn__printable(&l->items.at[at].text, shown));
         return NULL;
     }
@@ -524,7 +556,8 @@ static gpunn_tensor *gpunn__make_custom(gpunn__loading *l, const gpunn__spec_ent
         (void)gpunn__wrong(l, e->item, "op \"%s\" has %d inputs, not %d", kind, op->inputs, e->count);
         return NULL;
     }
-    if (list && (l->items.at[list].kind != GPUNN__J_LIST || gpunn__item_count(l, list) > GPUNN_CUSTOM_NUMBERS)) {
+    if (list &&
+        (l->items.at[list].kind != GPUNN__J_LIST || gpunn__item_count(l, list) > GPUNN_CUSTOM_NUMBERS)) {
         (void)gpunn__wrong(l, list, "\"numbers\" must be a list of at most %d numbers", GPUNN_CUSTOM_NUMBERS);
         return NULL;
     }
@@ -536,8 +569,8 @@ static gpunn_tensor *gpunn__make_custom(gpunn__loading *l, const gpunn__spec_ent
     int         rank = gpunn__rank_of(&call, &shape, 2);
     if (rank < 0) return NULL;
     if (rank == t->rank && memcmp(shape.dim, t->dim, (size_t)rank * sizeof *t->dim) == 0) return t;
-    (void)gpunn__wrong(l, e->item, "op \"%s\" makes %s of these inputs, not %s", kind, gpunn__shape_text(t, one),
-                       gpunn__dims_text(t->model, rank, shape.dim, other));
+    (void)gpunn__wrong(l, e->item, "op \"%s\" makes %s of these inputs, not %s", kind,
+                       gpunn__shape_text(t, one), gpunn__dims_text(t->model, rank, shape.dim, other));
     return NULL;
 }
 
@@ -546,7 +579,8 @@ static gpunn_tensor *gpunn__make_elementwise(gpunn__loading *l, const gpunn__spe
     float value[2];
     for (int i = 0; i < 2; i++) {
         value[i] = gpunn__op_attribute_default(op, i);
-        if (i < gpunn__op_attribute_count(op) && !gpunn__get_float(l, e->item, gpunn__op_infos[op].attribute[i], &value[i]))
+        if (i < gpunn__op_attribute_count(op) &&
+            !gpunn__get_float(l, e->item, gpunn__op_infos[op].attribute[i], &value[i]))
             return NULL;
     }
     return gpunn__map_node(gpunn__elementwise[op], e->in, value[0], value[1]);
@@ -559,7 +593,8 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
     gpunn_tensor *in[GPUNN__EXPR_ARGS];
     int           at, inputs, consts = gpunn__look(l, e->item, "consts"), count = 0, number_count = 0;
     gpunn__item  *items = l->items.at;
-    if (!gpunn__need(l, e->item, "expression", "a formula", &at) || !gpunn__string_at(l, at, "expression", &expression) ||
+    if (!gpunn__need(l, e->item, "expression", "a formula", &at) ||
+        !gpunn__string_at(l, at, "expression", &expression) ||
         !gpunn__need(l, e->item, "inputs", "a list of ids, or an object of them by name", &inputs) ||
         (consts && !gpunn__be(l, consts, "consts", GPUNN__J_OBJECT, "an object of numbers by name")))
         return NULL;
@@ -591,8 +626,8 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
     }
     if (consts && !gpunn__all_read(l, consts, "\"consts\"")) return NULL;
     gpunn__stand_at(l, at);
-    return gpunn__expr(expression, items[inputs].kind == GPUNN__J_OBJECT ? names : NULL, in, count, number_names, numbers,
-                       number_count, NULL);
+    return gpunn__expr(expression, items[inputs].kind == GPUNN__J_OBJECT ? names : NULL, in, count,
+                       number_names, numbers, number_count, NULL);
 }
 
 #define GPUNN__X(kind, row, op, operands, axes, keys, struct_, call, about)                            \
@@ -648,7 +683,8 @@ static void gpunn__key_default(const gpunn__argument *key, int axes, void *at)
 }
 
 /* Reads a word of a choice and stores its number. */
-static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__argument *key, void *at)
+static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__argument *key,
+                              void *at)
 {
     static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
     const gpunn__choice     *of = gpunn__choice_of(key->kind);
@@ -664,8 +700,8 @@ static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, con
 }
 
 /* Reads one key of an entry into its member of args. */
-static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row, const gpunn__argument *key,
-                            void *args)
+static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row,
+                            const gpunn__argument *key, void *args)
 {
     static const int lowest[] = {1, 0, 0, -INT32_MAX, -GPUNN_MAX_RANK};
     void            *at = (char *)args + key->member;
@@ -687,8 +723,8 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
     case GPUNN__K_CELLS:
     case GPUNN__K_INTEGER:
     case GPUNN__K_AXIS:
-        if (!gpunn__integer_at(l, item, name, lowest[key->kind], key->kind == GPUNN__K_AXIS ? GPUNN_MAX_RANK - 1 : INT32_MAX,
-                               &wide))
+        if (!gpunn__integer_at(l, item, name, lowest[key->kind],
+                               key->kind == GPUNN__K_AXIS ? GPUNN_MAX_RANK - 1 : INT32_MAX, &wide))
             return false;
         *(int *)at = wide == 0 && key->kind != GPUNN__K_AXIS ? zero : (int)wide;
         return true;
@@ -711,7 +747,8 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
         if (*(float *)at == 0) *(float *)at = (float)zero;
         return true;
     case GPUNN__K_BIAS: /* true and false belong to the key before */
-        return l->items.at[item].kind != GPUNN__J_STRING || gpunn__get_reference(l, e->item, name, (gpunn_tensor **)at);
+        return l->items.at[item].kind != GPUNN__J_STRING ||
+               gpunn__get_reference(l, e->item, name, (gpunn_tensor **)at);
     case GPUNN__K_NO_BIAS:
         if (l->items.at[item].kind == GPUNN__J_STRING) return true;
         /* fall through */
@@ -758,7 +795,8 @@ static bool gpunn__register(gpunn__loading *l, int item, const char *text, gpunn
     }
     gpunn__word *word = gpunn__word_at(l, text);
     if (word->t && word->t != t)
-        return gpunn__wrong(l, item, "\"%.100s\" is another tensor already; ids and names are unique in a model", text);
+        return gpunn__wrong(
+            l, item, "\"%.100s\" is another tensor already; ids and names are unique in a model", text);
     l->word_count += word->text == NULL;
     word->text = text;
     word->t = t;
@@ -775,34 +813,38 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
     const char       *id = NULL, *as = NULL;
     char              shown[128];
     int               at, elementwise = GPUNN_OP_COUNT, first = model->tensor_count;
-    if (!gpunn__be(l, item, "tensors", GPUNN__J_OBJECT, "a list of objects") || !gpunn__need(l, item, "op", what, &at) ||
-        !gpunn__string_at(l, at, "op", &e.op))
+    if (!gpunn__be(l, item, "tensors", GPUNN__J_OBJECT, "a list of objects") ||
+        !gpunn__need(l, item, "op", what, &at) || !gpunn__string_at(l, at, "op", &e.op))
         return false;
     e.item = item;
     e.count = 0;
     e.name = NULL;
     const gpunn__row *row = gpunn__row_called(e.op);
     while (row == NULL && --elementwise > 0)
-        if (gpunn__op_arity((gpunn_op)elementwise) > 0 && strcmp(gpunn_op_name((gpunn_op)elementwise), e.op) == 0) break;
+        if (gpunn__op_arity((gpunn_op)elementwise) > 0 &&
+            strcmp(gpunn_op_name((gpunn_op)elementwise), e.op) == 0)
+            break;
     if (elementwise == 0)
         return gpunn__wrong(l, at, "there is no op \"%s\"; see generator/model.schema.json",
                             gpunn__printable(&l->items.at[at].text, shown));
     bool layer = row && row->kind >= GPUNN__LAYER, named = layer || (row && row->kind == GPUNN__SOURCE);
     int  inputs = row ? row->operands : gpunn__op_arity((gpunn_op)elementwise), list;
     if (!gpunn__get_string(l, item, "name", &e.name) || !gpunn__get_string(l, item, "id", &id) ||
-        (layer && !gpunn__get_string(l, item, "as", &as)) || (named && !gpunn__need(l, item, "name", "a string", &at)))
+        (layer && !gpunn__get_string(l, item, "as", &as)) ||
+        (named && !gpunn__need(l, item, "name", "a string", &at)))
         return false;
     if (inputs > 0 || inputs == GPUNN__MANY) {
         if (!gpunn__need(l, item, "inputs", "a list of ids or names", &list) ||
-            !gpunn__references_at(l, list, "inputs", inputs < 0 ? 1 : inputs, inputs < 0 ? GPUNN_MAX_OPERANDS : inputs, e.in,
-                                  &e.count))
+            !gpunn__references_at(l, list, "inputs", inputs < 0 ? 1 : inputs,
+                                  inputs < 0 ? GPUNN_MAX_OPERANDS : inputs, e.in, &e.count))
             return false;
     }
     gpunn__stand_at(l, item);
     t = row ? gpunn__build(l, &e, row) : gpunn__make_elementwise(l, &e, (gpunn_op)elementwise);
     if (t == NULL || (layer && !gpunn__apply_layer_settings(l, &e, first))) return false;
     for (int i = first; i < model->tensor_count; i++)
-        if (model->tensors[i]->name && !gpunn__register(l, item, model->tensors[i]->name, model->tensors[i])) return false;
+        if (model->tensors[i]->name && !gpunn__register(l, item, model->tensors[i]->name, model->tensors[i]))
+            return false;
     const bool  by_id = id && (layer || e.name == NULL);
     const char *name = as ? as : by_id ? id : e.name, *word = id ? id : e.name;
     const char *key = as ? "as" : by_id ? "id" : "name";
@@ -810,7 +852,8 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
         (name && !gpunn__register(l, gpunn__look(l, item, key), name, t)))
         return false;
     if (t->id < first && !as && !by_id && name)
-        return gpunn__wrong(l, item, "the op hands on a tensor that exists already and has its name; give an \"id\" instead");
+        return gpunn__wrong(
+            l, item, "the op hands on a tensor that exists already and has its name; give an \"id\" instead");
     gpunn__stand_at(l, item);
     if (t->id >= first && name && t->name == NULL && gpunn_set_name(t, name) == NULL) return false;
     return gpunn__all_read(l, item, e.op);
@@ -831,7 +874,8 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
             if (i) gpunn__put(&line, ", ");
             gpunn__put(&line, "%s", names[i]);
         }
-        if (!gpunn__be(l, item, "optimizer", GPUNN__J_OBJECT, "an object: {\"type\": \"adam\", \"lr\": 0.001}") ||
+        if (!gpunn__be(l, item, "optimizer", GPUNN__J_OBJECT,
+                       "an object: {\"type\": \"adam\", \"lr\": 0.001}") ||
             !gpunn__need(l, item, "type", one, &ignored) ||
             !gpunn__get_choice(l, item, "type", names, GPUNN_UPDATE_AVERAGE, &kind))
             return false;
@@ -858,7 +902,8 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
         }
         if (!gpunn__all_read(l, item, "\"optimizer\"")) return false;
         gpunn__stand_at(l, item);
-        gpunn_optimizer *opt = gpunn_spec_optimizer(l->model); /* checks that its builder accepts the settings */
+        /* checks that its builder accepts the settings */
+        gpunn_optimizer *opt = gpunn_spec_optimizer(l->model);
         if (opt == NULL) return false;
         gpunn_optimizer_destroy(opt);
     }
@@ -871,7 +916,8 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
             return false;
     if (!gpunn__get_float(l, 0, "ema_decay", &recipe->average_decay)) return false;
     return (recipe->average_decay >= 0 && recipe->average_decay < 1) ||
-           gpunn__wrong(l, gpunn__look(l, 0, "ema_decay"), "\"ema_decay\" must be a number from 0 to below 1");
+           gpunn__wrong(l, gpunn__look(l, 0, "ema_decay"),
+                        "\"ema_decay\" must be a number from 0 to below 1");
 }
 
 /* Reads everything except the tensors. */
@@ -882,17 +928,19 @@ static bool gpunn__spec_rest(gpunn__loading *l)
     gpunn_model             *model = l->model;
     gpunn__spec             *spec = &model->spec;
     const char              *name = NULL;
-    int                      ignored = 0, list = gpunn__look(l, 0, "outputs"), fuse = gpunn__look(l, 0, "fuse");
-    if (!gpunn__get_string(l, 0, "name", &name) || !gpunn__get_choice(l, 0, "math", GPUNN__WORDS(maths), &ignored) ||
+    int ignored = 0, list = gpunn__look(l, 0, "outputs"), fuse = gpunn__look(l, 0, "fuse");
+    if (!gpunn__get_string(l, 0, "name", &name) ||
+        !gpunn__get_choice(l, 0, "math", GPUNN__WORDS(maths), &ignored) ||
         !gpunn__get_choice(l, 0, "layout", GPUNN__WORDS(layouts), &ignored) ||
-        (fuse && !gpunn__be(l, fuse, "fuse", GPUNN__J_OBJECT, "an object")) || !gpunn__get_reference(l, 0, "loss", &spec->loss) ||
-        !gpunn__spec_recipe(l, &spec->recipe))
+        (fuse && !gpunn__be(l, fuse, "fuse", GPUNN__J_OBJECT, "an object")) ||
+        !gpunn__get_reference(l, 0, "loss", &spec->loss) || !gpunn__spec_recipe(l, &spec->recipe))
         return false;
     const gpunn_tensor *loss = spec->loss;
-    if (loss && (loss->kind != GPUNN__VALUE || loss->dtype != GPUNN_F32 || gpunn__any_sized(loss->rank, loss->dim) ||
-                 gpunn__count(loss, 2) != 1)) {
+    if (loss && (loss->kind != GPUNN__VALUE || loss->dtype != GPUNN_F32 ||
+                 gpunn__any_sized(loss->rank, loss->dim) || gpunn__count(loss, 2) != 1)) {
         char text[128];
-        return gpunn__wrong(l, gpunn__look(l, 0, "loss"), "the loss is %s %s; it must be one computed f32 number",
+        return gpunn__wrong(l, gpunn__look(l, 0, "loss"),
+                            "the loss is %s %s; it must be one computed f32 number",
                             gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
     }
     if (name && (spec->name = gpunn__strdup(l->dev, name)) == NULL) return false;
@@ -929,16 +977,21 @@ static bool gpunn__spec_sizes(gpunn__loading *l)
         l->items.at[i].read = true;
         if (++count > GPUNN__SPEC_SIZES)
             return gpunn__wrong(l, i, "\"sizes\" must have at most %d names", (int)GPUNN__SPEC_SIZES);
-        if (name->length == 0 || gpunn__size_name(name->at) != name->length || gpunn__size_find(l->model, name->at, name->length))
-            return gpunn__wrong(l, i, "\"%s\" is no new name of a size: letters, digits, '_', and not \"batch\"",
+        if (name->length == 0 || gpunn__size_name(name->at) != name->length ||
+            gpunn__size_find(l->model, name->at, name->length))
+            return gpunn__wrong(l, i,
+                                "\"%s\" is no new name of a size: letters, digits, '_', and not \"batch\"",
                                 gpunn__printable(name, shown));
         if (!gpunn__be(l, i + 1, "sizes", GPUNN__J_OBJECT, what)) return false;
         for (int k = 0; k < 3; k++) {
             const int item = gpunn__look(l, i + 1, bounds[k].key);
-            if (item && !gpunn__integer_at(l, item, bounds[k].key, 1, GPUNN__MAX_COUNT, bounds[k].value)) return false;
+            if (item && !gpunn__integer_at(l, item, bounds[k].key, 1, GPUNN__MAX_COUNT, bounds[k].value))
+                return false;
         }
         gpunn__stand_at(l, i);
-        if (gpunn_size_(l->model, name->at, args) == GPUNN__FIRST_SIZE || !gpunn__all_read(l, i + 1, "a size")) return false;
+        if (gpunn_size_(l->model, name->at, args) == GPUNN__FIRST_SIZE ||
+            !gpunn__all_read(l, i + 1, "a size"))
+            return false;
     }
     return true;
 }
@@ -948,9 +1001,11 @@ static bool gpunn__spec_build(gpunn__loading *l)
     static const char tensors[] = "a list of objects";
     int64_t           version = 0;
     int               list, kind = 0, format;
-    if (l->items.at[0].kind != GPUNN__J_OBJECT) return gpunn__wrong(l, 0, "a spec is an object: {\"gpunn_spec\": 1, ...}");
+    if (l->items.at[0].kind != GPUNN__J_OBJECT)
+        return gpunn__wrong(l, 0, "a spec is an object: {\"gpunn_spec\": 1, ...}");
     if (!gpunn__need(l, 0, "gpunn_spec", "1, the version of the format", &format) ||
-        !gpunn__integer_at(l, format, "gpunn_spec", 1, 1, &version) || !gpunn__need(l, 0, "tensors", tensors, &list) ||
+        !gpunn__integer_at(l, format, "gpunn_spec", 1, 1, &version) ||
+        !gpunn__need(l, 0, "tensors", tensors, &list) ||
         !gpunn__be(l, list, "tensors", GPUNN__J_LIST, tensors) ||
         !gpunn__get_choice(l, 0, "precision", GPUNN__WORDS(gpunn__precision_names), &kind))
         return false;
@@ -991,13 +1046,15 @@ GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpu
     return NULL;
 }
 
-GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *text, size_t size, gpunn_spec_load_args args)
+GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *text, size_t size,
+                                               gpunn_spec_load_args args)
 {
     gpunn__memory memory = {text, size};
     gpunn_io      io = gpunn__memory_io(&memory);
     args.io = &io;
     if (dev && text == NULL)
-        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT, "gpunn_spec_load_memory: text is NULL; give the JSON of a spec");
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT,
+                                "gpunn_spec_load_memory: text is NULL; give the JSON of a spec");
     return gpunn_spec_load_(dev, "memory", args);
 }
 
@@ -1016,13 +1073,14 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     if (model == NULL) return NULL;
     const gpunn__recipe *recipe = &model->spec.recipe;
     if (!recipe->is_set)
-        return GPUNN__FAIL_NULL(
-            model->dev, GPUNN_ERR_STATE,
-            "gpunn_spec_optimizer: the model comes from no spec with an \"optimizer\"; make one with gpunn_sgd");
+        return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE,
+                                "gpunn_spec_optimizer: the model comes from no spec with an \"optimizer\"; "
+                                "make one with gpunn_sgd");
     gpunn_optimizer *opt = gpunn__optimizer_create(model, recipe->kind, recipe->setting, NULL);
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);
     gpunn_set_clip_value(opt, recipe->clip_value);
-    (void)gpunn_set_ema(opt, recipe->average_decay); /* the number has been checked, and there are no weights to copy yet */
+    /* the number has been checked, and there are no weights to copy yet */
+    (void)gpunn_set_ema(opt, recipe->average_decay);
     return opt;
 }

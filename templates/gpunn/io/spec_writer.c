@@ -10,9 +10,10 @@
 #include "cpu/optimizers.h"
 #include "io/save.h"
 
-/* ---- saving ---------------------------------------------------------------------------------------------------------- */
+/* ---- saving -------------------------------------------------------------------------------------------- */
 
-static const char *const gpunn__init_names[] = {"zeros", "zeros", "constant", "uniform", "normal", "kaiming_uniform"};
+static const char *const gpunn__init_names[] = {"zeros",   "zeros",  "constant",
+                                                "uniform", "normal", "kaiming_uniform"};
 
 GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind)
 {
@@ -85,7 +86,8 @@ static void gpunn__emit_named_sizes(gpunn__writer *w, const gpunn_model *model)
         const struct {
             const char *key;
             int64_t     value, usual;
-        } bounds[] = {{"min", size->min, size->multiple}, {"max", size->max, 0}, {"multiple", size->multiple, 1}};
+        } bounds[] = {
+            {"min", size->min, size->multiple}, {"max", size->max, 0}, {"multiple", size->multiple, 1}};
         const char *separator = "";
         if (size->name == NULL) continue;
         gpunn__emitf(w, "%s\"%s\": {", count++ ? ", " : ",\n  \"sizes\": {", size->name);
@@ -113,7 +115,9 @@ static gpunn_init gpunn__usual_init(const gpunn_tensor *layer, const gpunn_tenso
         init.b = 1;
     } else {
         init.kind = GPUNN_INIT_CONSTANT;
-        init.a = layer->op == GPUNN_OP_PARAMETRIC_RELU ? parameter->init.a : parameter == layer->inputs[1] ? 1 : 0;
+        init.a = layer->op == GPUNN_OP_PARAMETRIC_RELU ? parameter->init.a
+                 : parameter == layer->inputs[1]       ? 1
+                                                       : 0;
     }
     return init;
 }
@@ -127,8 +131,8 @@ static bool gpunn__inits_differ(gpunn_init a, gpunn_init b)
 
 /* Emits the settings of a parameter that differ from the defaults. separator: the text before the first
  * one. */
-static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const gpunn_tensor *layer, const gpunn_tensor *t,
-                                 bool frozen)
+static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const gpunn_tensor *layer,
+                                 const gpunn_tensor *t, bool frozen)
 {
     if (gpunn__inits_differ(t->init, gpunn__usual_init(layer, t))) {
         gpunn__emitf(w, "%s\"init\": {\"kind\": \"%s\"", separator, gpunn__init_names[t->init.kind]);
@@ -179,17 +183,20 @@ static double gpunn__attribute_number(const gpunn_tensor *t, const gpunn__attrib
 }
 
 /* Whether an entry may omit this attribute because its builder infers the same value. */
-static bool gpunn__attribute_is_default(const gpunn_tensor *t, const gpunn__attribute *a, const gpunn__argument *key)
+static bool gpunn__attribute_is_default(const gpunn_tensor *t, const gpunn__attribute *a,
+                                        const gpunn__argument *key)
 {
     if (a->kind == GPUNN__A_AXES) return t->attr.axes == (1u << t->inputs[0]->rank) - 1;
     if (a->kind == GPUNN__A_ROW) return t->attr.ignore_index < 0;
     if (gpunn__op_is(t->op, GPUNN__POOL) && strcmp(a->name, "stride") == 0)
         return memcmp(t->attr.stride, t->attr.kernel, sizeof t->attr.stride) == 0;
-    return gpunn__attribute_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
+    return gpunn__attribute_number(t, a) ==
+           (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
 }
 
 /* The tensor that a key refers to; NULL if there is none or it belongs to the layer itself. */
-static const gpunn_tensor *gpunn__attribute_operand(const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
+static const gpunn_tensor *gpunn__attribute_operand(const gpunn_tensor *t, const gpunn__row *row,
+                                                    const gpunn__argument *key)
 {
     const int           i = (int)key->otherwise;
     const gpunn_tensor *x = i < t->input_count ? t->inputs[i] : NULL;
@@ -237,8 +244,9 @@ static void gpunn__emit_factors(gpunn__writer *w, const gpunn_tensor *t, const c
 static void gpunn__emit_end(gpunn__writer *w, const gpunn_tensor *t, const char *key)
 {
     const int     axis = t->attr.axis;
-    const int64_t from = t->attr.start, size = t->inputs[0]->dim[axis], last = from + (t->dim[axis] - 1) * t->attr.step;
-    const bool    sized = gpunn__is_sized(size) || gpunn__is_sized(from) || gpunn__is_sized(t->attr.end);
+    const int64_t from = t->attr.start, size = t->inputs[0]->dim[axis],
+                  last = from + (t->dim[axis] - 1) * t->attr.step;
+    const bool sized = gpunn__is_sized(size) || gpunn__is_sized(from) || gpunn__is_sized(t->attr.end);
     if (sized ? t->attr.end == size : last + t->attr.step >= size) return;
     gpunn__emitf(w, ", \"%s\": ", key);
     gpunn__emit_dim(w, "", t->model, sized ? t->attr.end : last + 1);
@@ -276,7 +284,8 @@ static void gpunn__emit_weights(gpunn__writer *w, const gpunn_tensor *t, const c
 }
 
 /* Emits a key that corresponds to no attribute, unless it has its default. */
-static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
+static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn__row *row,
+                            const gpunn__argument *key)
 {
     const char         *name = key->name, *word = NULL;
     const gpunn_tensor *x;
@@ -351,12 +360,12 @@ static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, 
         parameters += tensors[i]->kind == GPUNN__PARAMETER;
         frozen += tensors[i]->kind == GPUNN__PARAMETER && !tensors[i]->trainable;
         if (!gpunn__is_saved(tensors[i])) continue;
-        if ((strncmp(tensors[i]->name, t->layer, length) != 0 || tensors[i]->name[length] != '.') && w->status == GPUNN_OK)
-            w->status = gpunn__fail(
-                w->dev, GPUNN_ERR_UNSUPPORTED,
-                "gpunn_spec_save: '%.200s' belongs to layer '%.200s', but its name no longer says so; give it "
-                "back its name",
-                tensors[i]->name, t->layer);
+        if ((strncmp(tensors[i]->name, t->layer, length) != 0 || tensors[i]->name[length] != '.') &&
+            w->status == GPUNN_OK)
+            w->status = gpunn__fail(w->dev, GPUNN_ERR_UNSUPPORTED,
+                                    "gpunn_spec_save: '%.200s' belongs to layer '%.200s', but its name no "
+                                    "longer says so; give it back its name",
+                                    tensors[i]->name, t->layer);
     }
     bool all = parameters > 0 && frozen == parameters;
     if (all) gpunn__emitf(w, ", \"trainable\": false");
@@ -396,7 +405,9 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     char                     text[GPUNN__NAME_SIZE];
     const char              *id = gpunn__id_of(t, text), *layer = gpunn__entry_layer(t);
     switch ((int)t->op) {
-    case GPUNN_OP_BATCH_NORM: op = t->rank == 5 ? "batch_norm3d" : t->rank == 4 ? "batch_norm2d" : "batch_norm1d"; break;
+    case GPUNN_OP_BATCH_NORM:
+        op = t->rank == 5 ? "batch_norm3d" : t->rank == 4 ? "batch_norm2d" : "batch_norm1d";
+        break;
     case GPUNN_OP_INSTANCE_NORM:
         op = t->rank == 5 ? "instance_norm3d" : t->rank == 4 ? "instance_norm2d" : "instance_norm1d";
         break;
@@ -416,7 +427,8 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
         gpunn__emitf(w, ", \"name\": ");
         gpunn__emit_name(w, "", layer);
     }
-    if (t->kind == GPUNN__CONSTANT || (t->kind == GPUNN__VALUE && (layer == NULL || strcmp(layer, id) != 0))) {
+    if (t->kind == GPUNN__CONSTANT ||
+        (t->kind == GPUNN__VALUE && (layer == NULL || strcmp(layer, id) != 0))) {
         gpunn__emitf(w, ", \"id\": ");
         gpunn__emit_name(w, "", id);
     }
@@ -429,7 +441,8 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
         gpunn__emit_arguments(w, t, row);
         if (layer) gpunn__emit_layer_settings(w, t, first);
     } else {
-        if (t->kind == GPUNN__INPUT && t->dtype != GPUNN_F32) gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype));
+        if (t->kind == GPUNN__INPUT && t->dtype != GPUNN_F32)
+            gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype));
         gpunn__emit_shape(w, t);
         if (t->kind == GPUNN__PARAMETER || t->state) gpunn__emit_settings(w, ", ", NULL, t, false);
         if (t->saved) gpunn__emitf(w, ", \"saved\": true");
@@ -529,11 +542,13 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     gpunn__spec  *spec = &model->spec;
     int           given = 0;
     while (given < 8 && args.outputs[given]) given++;
-    bool ours = (args.loss == NULL || args.loss->model == model) && (args.optimizer == NULL || args.optimizer->model == model);
+    bool ours = (args.loss == NULL || args.loss->model == model) &&
+                (args.optimizer == NULL || args.optimizer->model == model);
     for (int i = 0; i < given; i++) ours = ours && args.outputs[i]->model == model;
     if (!ours)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_spec_save: the loss, an output or the optimizer belongs to another model; give this one's");
+                           "gpunn_spec_save: the loss, an output or the optimizer belongs to another model; "
+                           "give this one's");
     gpunn__recipe recipe = spec->recipe;
     if (args.optimizer) gpunn__recipe_of(args.optimizer, &recipe);
     const gpunn_tensor *loss = args.loss ? args.loss : spec->loss;

@@ -2,7 +2,7 @@
 #define GPUNN__IO_SPEC_WRITER_H
 #include "base/structs.h"
 
-/* ==== >>io/spec_writer ============================================================================================= *
+/* ==== >>io/spec_writer =================================================================================== *
  * Writes a model as JSON. gpunn_spec_save writes it and gpunn_spec_load reads it. */
 /* The name of an optimizer's kind, such as "adam". */
 GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind);

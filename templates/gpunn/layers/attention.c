@@ -5,7 +5,7 @@
 #include "layers/recurrent.h"
 #include "layers/shapes.h"
 
-/* ==== >>layers/attention =========================================================================================== */
+/* ==== >>layers/attention ================================================================================ */
 /* Attention: scaled dot product attention, rotary embeddings, multi-head attention and transformer layers. */
 
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
@@ -16,7 +16,8 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     const bool    packed = q && q->rank == 5 && k == NULL && v == NULL;
     gpunn__call   call;
     gpunn__meta   out;
-    if (!gpunn__begin_op(&call, "scaled_dot_product_attention", GPUNN_OP_ATTENTION, operands, packed ? 1 : 3, 7) ||
+    if (!gpunn__begin_op(&call, "scaled_dot_product_attention", GPUNN_OP_ATTENTION, operands, packed ? 1 : 3,
+                         7) ||
         (args.mask && !gpunn__operand(&call, args.mask, ".mask", false)) ||
         (args.lengths && !gpunn__operand(&call, args.lengths, ".lengths", false)))
         return NULL;
@@ -24,14 +25,17 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     attr.is_causal = args.is_causal;
     attr.heads_last = args.heads_last && !packed;
     attr.enable_gqa = args.enable_gqa;
-    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, count, &out) || !gpunn__apply_defaults(&call, &args))
+    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, count, &out) ||
+        !gpunn__apply_defaults(&call, &args))
         return NULL;
     attr.dropout_p = args.dropout_p;
     attr.scale = gpunn__float_setting(args.scale, (float)(1 / sqrt((double)q->dim[q->rank - 1])));
     if (!isfinite(attr.scale))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.scale);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number",
+                                (double)attr.scale);
     attr.site = q->model->random_streams;
-    gpunn_tensor *y = gpunn__node(&call, &gpunn__operation_scaled_dot_product_attention, &attr, operands, count);
+    gpunn_tensor *y = gpunn__node(&call, &gpunn__operation_scaled_dot_product_attention, &attr, operands,
+                                  count);
     if (y && attr.dropout_p > 0) q->model->random_streams++;
     return y;
 }
@@ -67,42 +71,48 @@ static gpunn_tensor *gpunn__rotary_angles(const gpunn_tensor *x, gpunn_tensor *p
 }
 
 /* Checks shapes and settings. dims: number of rotated features per head. */
-static bool gpunn__rotary_fits(const gpunn__call *call, const gpunn_tensor *x, const gpunn_tensor *positions, int64_t dims,
-                               const gpunn_rotary_args *args)
+static bool gpunn__rotary_fits(const gpunn__call *call, const gpunn_tensor *x, const gpunn_tensor *positions,
+                               int64_t dims, const gpunn_rotary_args *args)
 {
     const gpunn_tensor *f = args->frequencies;
     const int64_t       rows = x->dim[args->heads_last ? 1 : 2];
     char                one[128], other[128];
     if (dims < 2 || dims % 2 || dims > x->dim[3])
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               "%lld features of the %lld of a head turn, in pairs; use an even number of them for .dims",
-                               (long long)dims, (long long)x->dim[3]);
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_ARGUMENT,
+            "%lld features of the %lld of a head turn, in pairs; use an even number of them for .dims",
+            (long long)dims, (long long)x->dim[3]);
     else if (f && (f->rank != 1 || f->dim[0] != dims / 2))
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".frequencies is %s, but [%lld], one for each pair of features, is needed",
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               ".frequencies is %s, but [%lld], one for each pair of features, is needed",
                                gpunn__shape_text(f, one), (long long)(dims / 2));
     else if (positions->rank < 1 || positions->rank > 2 || positions->dim[positions->rank - 1] != rows ||
              (positions->rank == 2 && positions->dim[0] != 1 && positions->dim[0] != x->dim[0]))
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "positions is %s and x %s; [l] or [n, l] of x's n and l is needed",
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "positions is %s and x %s; [l] or [n, l] of x's n and l is needed",
                                gpunn__shape_text(positions, one), gpunn__shape_text(x, other));
     else
         return true;
     return false;
 }
 
-GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *positions, gpunn_rotary_args args)
+GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *positions,
+                                                gpunn_rotary_args args)
 {
     static const char *const names[] = {"x", "positions"};
     gpunn__call              call;
     gpunn_tensor            *operands[] = {x, positions};
     if (!gpunn__begin(&call, "rotary_embedding", NULL, names, operands, 2, 1) ||
         !gpunn__are_indices(&call, positions, "positions") ||
-        !gpunn__has_rank(&call, gpunn__meta_of(x), 4, 4, "[n, heads, l, e] or, with .heads_last, [n, l, heads, e]") ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 4, 4,
+                         "[n, heads, l, e] or, with .heads_last, [n, l, heads, e]") ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 3, 3) || !gpunn__apply_defaults(&call, &args) ||
         (args.frequencies && !gpunn__operand(&call, args.frequencies, ".frequencies", true)))
         return NULL;
     const int64_t dims = args.dims ? args.dims : x->dim[3], pairs = dims / 2;
     if (!gpunn__rotary_fits(&call, x, positions, dims, &args)) return NULL;
-    int64_t       split[5] = {x->dim[0], x->dim[1], x->dim[2], args.interleaved ? pairs : 2, args.interleaved ? 2 : pairs};
+    int64_t       split[5] = {x->dim[0], x->dim[1], x->dim[2], args.interleaved ? pairs : 2,
+                        args.interleaved ? 2 : pairs};
     const int     pair = args.interleaved ? 4 : 3; /* the axis of a pair's two features */
     gpunn_tensor *angle = gpunn__rotary_angles(x, positions, pairs, &args);
     gpunn_tensor *turned = dims < x->dim[3] ? gpunn_slice(x, 3, 0, dims, 1) : x;
@@ -123,7 +133,7 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
     return gpunn__call_finish(&call, turned);
 }
 
-/* ---- ---- attention layers: built from other nodes, parameters named as in torch.nn ------------------------------------ */
+/* ---- ---- attention layers: built from other nodes, parameters named as in torch.nn -------------------- */
 
 /* Writes name.part to text, which has GPUNN__NAME_SIZE bytes. */
 static const char *gpunn__part(char *text, const char *name, const char *part)
@@ -132,8 +142,8 @@ static const char *gpunn__part(char *text, const char *name, const char *part)
     return text;
 }
 
-static gpunn_tensor *gpunn__named_parameter(gpunn_model *model, const char *name, const char *part, int64_t rows, int64_t columns,
-                                            float bound)
+static gpunn_tensor *gpunn__named_parameter(gpunn_model *model, const char *name, const char *part,
+                                            int64_t rows, int64_t columns, float bound)
 {
     char        text[GPUNN__NAME_SIZE];
     gpunn_shape shape = {{rows, columns}};
@@ -143,17 +153,19 @@ static gpunn_tensor *gpunn__named_parameter(gpunn_model *model, const char *name
 
 /* Converts a torch.nn mask to F32. A bool mask becomes 1 where attention takes
  * part, else 0; a mask to add stays as it is. */
-static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mask, const char *name, int rank, const int64_t *dim,
-                                      const int64_t *to)
+static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mask, const char *name, int rank,
+                                      const int64_t *dim, const int64_t *to)
 {
     char        given[128], needed[128];
     gpunn_shape shape = {{to[0], to[1], to[2], to[3]}};
     if (!gpunn__operand(call, mask, name, false)) return NULL;
     if (mask->dtype != GPUNN_BOOL && mask->dtype != GPUNN_F32)
-        return gpunn__call_fail(call, GPUNN_ERR_DTYPE, "%s is %s, but must be bool (true: ignored) or f32 (added); gpunn_cast it",
+        return gpunn__call_fail(call, GPUNN_ERR_DTYPE,
+                                "%s is %s, but must be bool (true: ignored) or f32 (added); gpunn_cast it",
                                 name, gpunn_dtype_name(mask->dtype));
     if (mask->rank != rank || memcmp(mask->dim, dim, (size_t)rank * sizeof *dim) != 0)
-        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(mask, given),
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name,
+                                gpunn__shape_text(mask, given),
                                 gpunn__dims_text(call->model, rank, dim, needed));
     bool          choice = mask->dtype == GPUNN_BOOL;
     gpunn_tensor *part = gpunn_reshape(mask, shape);
@@ -163,10 +175,11 @@ static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mas
 
 /* Combines torch.nn's masks, where true means ignored, into one for gpunn_scaled_dot_product_attention.
  * Returns NULL if there is none, or on failure. */
-static gpunn_tensor *gpunn__joined_mask(const gpunn__call *call, const gpunn_multi_head_attention_args *args, int64_t n,
-                                        int64_t l, int64_t s)
+static gpunn_tensor *gpunn__joined_mask(const gpunn__call *call, const gpunn_multi_head_attention_args *args,
+                                        int64_t n, int64_t l, int64_t s)
 {
-    const int64_t heads = args->num_heads, square[4] = {1, 1, l, s}, each[4] = {n, heads, l, s}, padding[4] = {n, 1, 1, s};
+    const int64_t heads = args->num_heads, square[4] = {1, 1, l, s}, each[4] = {n, heads, l, s},
+                  padding[4] = {n, 1, 1, s};
     const int64_t flat[3] = {n * heads, l, s}, rows[2] = {n, s};
     gpunn_tensor *part[2] = {NULL, NULL};
     bool          choice[2] = {false, false};
@@ -174,8 +187,8 @@ static gpunn_tensor *gpunn__joined_mask(const gpunn__call *call, const gpunn_mul
     if (args->attn_mask) {
         const bool two = args->attn_mask->rank == 2;
         choice[count] = args->attn_mask->dtype == GPUNN_BOOL;
-        part[count] = gpunn__mask_part(call, args->attn_mask, ".attn_mask", two ? 2 : 3, two ? square + 2 : flat,
-                                       two ? square : each);
+        part[count] = gpunn__mask_part(call, args->attn_mask, ".attn_mask", two ? 2 : 3,
+                                       two ? square + 2 : flat, two ? square : each);
         if (part[count++] == NULL) return NULL;
     }
     if (args->key_padding_mask) {
@@ -213,7 +226,8 @@ static gpunn_tensor *gpunn__plain_norm(gpunn_tensor *x, const char *name, float 
 
 /* Multiplies x [n, rows, e] by e rows of in_proj_weight [3 e, e] from `first` on and adds their bias. A
  * weight with e rows is used whole. */
-static gpunn_tensor *gpunn__in_proj(gpunn_tensor *x, gpunn_tensor *weight, gpunn_tensor *bias, int64_t first, int64_t e)
+static gpunn_tensor *gpunn__in_proj(gpunn_tensor *x, gpunn_tensor *weight, gpunn_tensor *bias, int64_t first,
+                                    int64_t e)
 {
     if (weight->dim[0] != e) weight = gpunn_slice(weight, 0, first, first + e, 1);
     gpunn_tensor           *part = weight ? gpunn_slice(bias, 0, first, first + e, 1) : NULL;
@@ -229,7 +243,8 @@ static gpunn_tensor *gpunn__swap_rows(gpunn_tensor *x)
 }
 
 /* The attention probabilities [n, heads, l, s] of q [n, l, heads, e] and k [n, s, heads, e]. */
-static gpunn_tensor *gpunn__attention_weights(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *mask, bool is_causal)
+static gpunn_tensor *gpunn__attention_weights(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *mask,
+                                              bool is_causal)
 {
     static const float      least = -INFINITY;
     const gpunn_matmul_args turned = {0, false, true};
@@ -237,11 +252,12 @@ static gpunn_tensor *gpunn__attention_weights(gpunn_tensor *q, gpunn_tensor *k, 
     gpunn_model *const  model = q->model;
     const float         scale = 1 / sqrtf((float)q->dim[3]);
     gpunn_tensor *const none = gpunn_constant(model, GPUNN_SHAPE(0), &least);
-    gpunn_tensor       *scores = gpunn_matmul_(gpunn_permute(q, GPUNN_AXES(0, 2, 1, 3)), gpunn_permute(k, GPUNN_AXES(0, 2, 1, 3)),
-                                               turned);
+    gpunn_tensor       *scores = gpunn_matmul_(gpunn_permute(q, GPUNN_AXES(0, 2, 1, 3)),
+                                               gpunn_permute(k, GPUNN_AXES(0, 2, 1, 3)), turned);
     scores = gpunn_mul_scalar(scores, scale);
     if (mask)
-        scores = mask->dtype == GPUNN_BOOL ? gpunn_where(gpunn_cast(mask, GPUNN_F32), scores, none) : gpunn_add(scores, mask);
+        scores = mask->dtype == GPUNN_BOOL ? gpunn_where(gpunn_cast(mask, GPUNN_F32), scores, none)
+                                           : gpunn_add(scores, mask);
     if (is_causal) {
         gpunn_tensor *row = gpunn_reshape(gpunn__ordinals(model, q->dim[1]), GPUNN_SHAPE(q->dim[1], 1));
         scores = gpunn_where(gpunn_ge(row, gpunn__ordinals(model, k->dim[1])), scores, none);
@@ -249,7 +265,8 @@ static gpunn_tensor *gpunn__attention_weights(gpunn_tensor *q, gpunn_tensor *k, 
     return gpunn_softmax(scores, 3);
 }
 
-GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key, gpunn_tensor *value, const char *name,
+GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key,
+                                                    gpunn_tensor *value, const char *name,
                                                     gpunn_multi_head_attention_args args)
 {
     if (args.weights) *args.weights = NULL;
@@ -258,32 +275,38 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     gpunn_tensor            *x[3] = {query, key, value}, *weight[3] = {NULL, NULL, NULL}, *y = NULL;
     gpunn__call              call;
     char                     text[GPUNN__NAME_SIZE], shapes[3][128];
-    if (!gpunn__begin(&call, "multi_head_attention", name, names, x, 3, 3) || !gpunn__layer_is_new(&call, name)) return NULL;
+    if (!gpunn__begin(&call, "multi_head_attention", name, names, x, 3, 3) ||
+        !gpunn__layer_is_new(&call, name))
+        return NULL;
     for (int i = 0; i < 3; i++) {
         (void)gpunn__shape_text(x[i], shapes[i]);
         if (x[i]->rank != 3 || x[i]->dim[2] < 1 || x[i]->dim[2] > INT32_MAX / 3)
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                    "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed", names[i],
-                                    shapes[i]);
+            return gpunn__call_fail(
+                &call, GPUNN_ERR_SHAPE,
+                "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed", names[i],
+                shapes[i]);
     }
     if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.head_weights && args.weights == NULL)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "head_weights is not used without .weights; leave it out");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "head_weights is not used without .weights; leave it out");
     const int64_t e = query->dim[2], heads = args.num_heads, n = query->dim[args.batch_first ? 0 : 1];
     const int64_t l = query->dim[args.batch_first ? 1 : 0], s = key->dim[args.batch_first ? 1 : 0];
     if (e % heads != 0)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "num_heads is %d, but must divide the size of query %s",
-                                args.num_heads, shapes[0]);
-    if (key->dim[0] != value->dim[0] || key->dim[1] != value->dim[1] || key->dim[args.batch_first ? 0 : 1] != n)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "query is %s, key %s and value %s: all need the same n, key and value the same "
-                                "rows",
-                                shapes[0], shapes[1], shapes[2]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "num_heads is %d, but must divide the size of query %s", args.num_heads,
+                                shapes[0]);
+    if (key->dim[0] != value->dim[0] || key->dim[1] != value->dim[1] ||
+        key->dim[args.batch_first ? 0 : 1] != n)
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "query is %s, key %s and value %s: all need the same n, key and value the same rows", shapes[0],
+            shapes[1], shapes[2]);
     const bool same = query == key && key == value, one = key->dim[2] == e && value->dim[2] == e;
     for (int i = 0; i < (one ? 1 : 3); i++) {
         const int64_t rows = one ? 3 * e : e, columns = x[i]->dim[2];
-        weight[i] = gpunn__named_parameter(call.model, name, one ? "in_proj_weight" : weights[i], rows, columns,
-                                           (float)sqrt(6.0 / (double)(rows + columns)));
+        weight[i] = gpunn__named_parameter(call.model, name, one ? "in_proj_weight" : weights[i], rows,
+                                           columns, (float)sqrt(6.0 / (double)(rows + columns)));
         if (weight[i] == NULL) return gpunn__undo(&call);
     }
     gpunn_tensor *bias = gpunn__named_parameter(call.model, name, "in_proj_bias", 3 * e, 0, 0);
@@ -344,18 +367,27 @@ static gpunn_tensor *gpunn__transformer_dropout(const gpunn__transformer *t, gpu
 
 /* With `part`: attention of x to memory, or to itself if memory is NULL. With
  * part NULL: linear1, activation, linear2. */
-static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn_tensor *x, gpunn_tensor *memory,
-                                              const char *part)
+static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn_tensor *x,
+                                              gpunn_tensor *memory, const char *part)
 {
     const gpunn_transformer_args *args = t->args;
     char                          text[GPUNN__NAME_SIZE];
     if (x == NULL) return NULL;
     if (part) {
-        gpunn_multi_head_attention_args how = {
-            0, args->nhead, t->dropout, args->batch_first, args->key_padding_mask, args->mask, args->is_causal, NULL, false};
+        gpunn_multi_head_attention_args how = {0,
+                                               args->nhead,
+                                               t->dropout,
+                                               args->batch_first,
+                                               args->key_padding_mask,
+                                               args->mask,
+                                               args->is_causal,
+                                               NULL,
+                                               false};
         if (memory)
-            how.key_padding_mask = args->memory_key_padding_mask, how.attn_mask = args->memory_mask, how.is_causal = false;
-        x = gpunn_multi_head_attention_(x, memory ? memory : x, memory ? memory : x, gpunn__part(text, t->name, part), how);
+            how.key_padding_mask = args->memory_key_padding_mask, how.attn_mask = args->memory_mask,
+            how.is_causal = false;
+        x = gpunn_multi_head_attention_(x, memory ? memory : x, memory ? memory : x,
+                                        gpunn__part(text, t->name, part), how);
     } else {
         const int width = (int)x->dim[x->rank - 1];
         x = gpunn__plain_linear(x, gpunn__part(text, t->name, "linear1"), args->dim_feedforward);
@@ -367,7 +399,8 @@ static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn
 }
 
 /* Computes x + block(norm(x)) with norm_first, else norm(x + block(x)). */
-static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_tensor *x, gpunn_tensor *memory, const char *part)
+static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_tensor *x, gpunn_tensor *memory,
+                                                 const char *part)
 {
     if (x == NULL) return NULL;
     gpunn_tensor *inner = t->args->norm_first ? gpunn__transformer_norm(t, x) : x;
@@ -377,8 +410,8 @@ static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_te
 }
 
 /* Makes an encoder layer if memory is NULL, else a decoder layer. args: after gpunn__apply_defaults. */
-static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
-                                              const gpunn_transformer_args *args)
+static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, gpunn_tensor *memory,
+                                              const char *name, const gpunn_transformer_args *args)
 {
     gpunn__transformer t = {name, args, args->dropout, args->layer_norm_eps, 0};
     gpunn__call        call;
@@ -390,8 +423,8 @@ static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, g
 }
 
 /* Makes a single layer. */
-static gpunn_tensor *gpunn__transformer_single(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
-                                               gpunn_transformer_args *args)
+static gpunn_tensor *gpunn__transformer_single(const char *op, gpunn_tensor *x, gpunn_tensor *memory,
+                                               const char *name, gpunn_transformer_args *args)
 {
     gpunn__call call;
     return gpunn__begin_x(&call, op, name, x, true) && gpunn__apply_defaults(&call, args)
@@ -399,12 +432,13 @@ static gpunn_tensor *gpunn__transformer_single(const char *op, gpunn_tensor *x, 
                : NULL;
 }
 
-static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
-                                              gpunn_transformer_args *args)
+static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, gpunn_tensor *memory,
+                                              const char *name, gpunn_transformer_args *args)
 {
     char        part[32], text[GPUNN__NAME_SIZE];
     gpunn__call call;
-    if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name) || !gpunn__apply_defaults(&call, args))
+    if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name) ||
+        !gpunn__apply_defaults(&call, args))
         return NULL;
     const int layers = args->num_layers;
     for (int i = 0; i < layers && x; i++) {
@@ -412,28 +446,31 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
         x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), args);
         int made = call.model->tensor_count - call.mark, limit = call.model->tensor_limit - call.mark;
         if (x && i == 0 && layers > limit / made)
-            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                    "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers, made,
-                                    limit / made);
+            return gpunn__call_fail(
+                &call, GPUNN_ERR_ARGUMENT,
+                "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers, made,
+                limit / made);
     }
     if (x && args->norm) x = gpunn__plain_norm(x, gpunn__part(text, name, "norm"), args->layer_norm_eps);
     return gpunn__call_finish(&call, x);
 }
 
-GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name, gpunn_transformer_args args)
+GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name,
+                                                         gpunn_transformer_args args)
 {
     return gpunn__transformer_single("transformer_encoder_layer", src, NULL, name, &args);
 }
 
-GPUNN_API gpunn_tensor *gpunn_transformer_decoder_layer_(gpunn_tensor *tgt, gpunn_tensor *memory, const char *name,
-                                                         gpunn_transformer_args args)
+GPUNN_API gpunn_tensor *gpunn_transformer_decoder_layer_(gpunn_tensor *tgt, gpunn_tensor *memory,
+                                                         const char *name, gpunn_transformer_args args)
 {
     gpunn__call call = gpunn__call_of(tgt ? tgt->model : NULL, "transformer_decoder_layer", name);
     if (!gpunn__operand(&call, memory, "memory", true)) return NULL;
     return gpunn__transformer_single("transformer_decoder_layer", tgt, memory, name, &args);
 }
 
-GPUNN_API gpunn_tensor *gpunn_transformer_encoder_(gpunn_tensor *src, const char *name, gpunn_transformer_args args)
+GPUNN_API gpunn_tensor *gpunn_transformer_encoder_(gpunn_tensor *src, const char *name,
+                                                   gpunn_transformer_args args)
 {
     return gpunn__transformer_stack("transformer_encoder", src, NULL, name, &args);
 }

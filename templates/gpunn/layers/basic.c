@@ -5,7 +5,7 @@
 #include "graph/nodes.h"
 #include "graph/expr.h"
 
-/* ---- layers ---------------------------------------------------------------------------------------------------------- */
+/* ---- layers -------------------------------------------------------------------------------------------- */
 
 /* Applies the default of one argument and checks its range. */
 static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument *a, void *at)
@@ -20,10 +20,11 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
         else if (*value == GPUNN_ZERO)
             *value = 0;
         if (*value < low)
-            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to %d or more", a->name, *value, a->field, low);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to %d or more", a->name,
+                                   *value, a->field, low);
         else if (a->kind == GPUNN__K_CELLS && *value > 0 && *value % 2 == 0)
-            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; use an odd number, or 0 for the whole image", a->name,
-                                   *value);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                                   "%s is %d; use an odd number, or 0 for the whole image", a->name, *value);
         else
             return true;
         return false;
@@ -42,12 +43,15 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
             range = "a finite number from 0 on";
         else if (a->kind == GPUNN__K_NUMBER ? !isfinite(*value) : *value != *value)
             range = "a finite number";
-        if (range) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %g; use %s", a->name, (double)*value, range);
+        if (range)
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %g; use %s", a->name, (double)*value,
+                                   range);
     } else if (a->kind >= GPUNN__K_REDUCTION && a->kind <= GPUNN__K_PAD_MODE) {
         const gpunn__choice *of = gpunn__choice_of(a->kind);
         const int            value = *(const int *)at;
         if (value < 0 || value >= of->count) range = of->in_c;
-        if (range) (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; use %s", a->name, value, range);
+        if (range)
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; use %s", a->name, value, range);
     }
     return range == NULL;
 }
@@ -56,10 +60,15 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
 static bool gpunn__is_nonzero(const gpunn__argument *a, const void *args)
 {
     static const char nothing[sizeof(void *)] = {0};
-    const bool        flag = (a->kind >= GPUNN__K_FLAG && a->kind <= GPUNN__K_NO_BIAS) || a->kind == GPUNN__K_ACTIVATION;
-    const bool        pointer = a->kind == GPUNN__K_REFERENCE || a->kind == GPUNN__K_BIAS;
-    if (a->kind >= GPUNN__K_AXES ? !pointer : a->kind >= GPUNN__K_WINDOW && a->kind <= GPUNN__K_COUNTS) return false;
-    return memcmp((const char *)args + a->member, nothing, flag ? sizeof(bool) : pointer ? sizeof(void *) : sizeof(int)) != 0;
+    const bool        flag = (a->kind >= GPUNN__K_FLAG && a->kind <= GPUNN__K_NO_BIAS) ||
+                      a->kind == GPUNN__K_ACTIVATION;
+    const bool pointer = a->kind == GPUNN__K_REFERENCE || a->kind == GPUNN__K_BIAS;
+    if (a->kind >= GPUNN__K_AXES ? !pointer : a->kind >= GPUNN__K_WINDOW && a->kind <= GPUNN__K_COUNTS)
+        return false;
+    return memcmp((const char *)args + a->member, nothing,
+                  flag      ? sizeof(bool)
+                  : pointer ? sizeof(void *)
+                            : sizeof(int)) != 0;
 }
 
 GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
@@ -72,12 +81,14 @@ GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
             const gpunn__argument *own = row->arguments;
             while (own->name && own->member != a->member) own++;
             if (own->name || !gpunn__is_nonzero(a, args)) continue;
-            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".%s is for %s, not used here; leave it out", a->field, other->name);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".%s is for %s, not used here; leave it out",
+                                   a->field, other->name);
             return false;
         }
     }
     for (const gpunn__argument *a = row->arguments; a->name; a++)
-        if (a->otherwise != GPUNN__NONE && !gpunn__apply_default(call, a, (char *)args + a->member)) return false;
+        if (a->otherwise != GPUNN__NONE && !gpunn__apply_default(call, a, (char *)args + a->member))
+            return false;
     return true;
 }
 
@@ -93,8 +104,9 @@ GPUNN__INTERNAL float gpunn__float_setting(float given, float otherwise)
 
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
 {
-    const char *fault = call->layer == NULL                     ? "the layer needs a name, which its parameters carry too"
-                        : strlen(name) >= GPUNN__NAME_SIZE - 16 ? "the name is too long; 239 bytes are allowed"
+    const char *fault = call->layer == NULL ? "the layer needs a name, which its parameters carry too"
+                        : strlen(name) >= GPUNN__NAME_SIZE - 16
+                            ? "the name is too long; 239 bytes are allowed"
                         : gpunn__index_find(call->model, GPUNN__BY_LAYER, name)
                             ? "the name is taken by another layer; names are unique in a model"
                             : NULL;
@@ -107,8 +119,9 @@ GPUNN__INTERNAL bool gpunn__begin_layer(gpunn__call *call, const char *op, const
     return gpunn__begin_x(call, op, name, x, true) && gpunn__layer_is_new(call, name);
 }
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind, const char *suffix, int rank,
-                                                  const int64_t *dim, gpunn_init_kind init_kind, float a)
+GPUNN__INTERNAL gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind,
+                                                  const char *suffix, int rank, const int64_t *dim,
+                                                  gpunn_init_kind init_kind, float a)
 {
     char       name[GPUNN__NAME_SIZE];
     gpunn_init init = {init_kind, a, init_kind == GPUNN_INIT_NORMAL ? 1.0f : 0};
@@ -123,18 +136,20 @@ GPUNN__INTERNAL bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor
 
 /* Makes the node of a linear or convolution layer. weight NULL: creates one. With `bias` the layer has a bias
  * [out], created if own_bias is NULL. */
-static gpunn_tensor *gpunn__affine(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
-                                   gpunn_tensor *x, gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim,
-                                   gpunn_tensor *own_bias, bool bias, int64_t out)
+static gpunn_tensor *gpunn__affine(const gpunn__call *call, const gpunn__operation *operation,
+                                   const gpunn_attributes *attr, gpunn_tensor *x, gpunn_tensor *weight,
+                                   int weight_rank, const int64_t *weight_dim, gpunn_tensor *own_bias,
+                                   bool bias, int64_t out)
 {
     float fan_in = 1;
     for (int i = 1; i < weight_rank; i++) fan_in *= (float)weight_dim[i];
     gpunn_tensor *operands[3] = {x, weight, own_bias};
     if (weight == NULL)
-        operands[1] = gpunn__layer_weight(call, GPUNN__PARAMETER, "weight", weight_rank, weight_dim, GPUNN_INIT_KAIMING_UNIFORM,
-                                          fan_in);
+        operands[1] = gpunn__layer_weight(call, GPUNN__PARAMETER, "weight", weight_rank, weight_dim,
+                                          GPUNN_INIT_KAIMING_UNIFORM, fan_in);
     if (operands[1] && bias && own_bias == NULL)
-        operands[2] = gpunn__layer_weight(call, GPUNN__PARAMETER, "bias", 1, &out, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
+        operands[2] = gpunn__layer_weight(call, GPUNN__PARAMETER, "bias", 1, &out, GPUNN_INIT_KAIMING_UNIFORM,
+                                          fan_in);
     if (operands[1] == NULL || (bias && operands[2] == NULL)) return NULL;
     return gpunn__node(call, operation, attr, operands, 3);
 }
@@ -143,15 +158,15 @@ GPUNN__INTERNAL bool gpunn__are_indices(const gpunn__call *call, const gpunn_ten
 {
     bool fits = t->dtype == GPUNN_I64 || t->dtype == GPUNN_I32;
     if (!fits)
-        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "%s is %s, but integers are needed; use i64 or i32", name,
-                               gpunn_dtype_name(t->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "%s is %s, but integers are needed; use i64 or i32",
+                               name, gpunn_dtype_name(t->dtype));
     return fits;
 }
 
 /* Checks a weight [rows, columns] that the layer does not own. dim holds the required
  * sizes; a 0 there is set to the weight's size. */
-static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *weight, const char *rows, const char *columns,
-                                 int64_t dim[2])
+static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *weight, const char *rows,
+                                 const char *columns, int64_t dim[2])
 {
     char text[128];
     if (!gpunn__operand(call, weight, ".weight", true)) return false;
@@ -160,7 +175,8 @@ static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *we
         bool        fits = weight->rank == 2 && weight->dim[i] > 0 && weight->dim[i] <= INT32_MAX;
         if (fits && dim[i] == 0) dim[i] = weight->dim[i];
         if (fits && weight->dim[i] == dim[i]) continue;
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".weight is %s, but [%s, %s] is needed, where %s is %lld",
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               ".weight is %s, but [%s, %s] is needed, where %s is %lld",
                                gpunn__shape_text(weight, text), rows, columns, what, (long long)dim[i]);
         return false;
     }
@@ -174,7 +190,8 @@ static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias
     if (bias == NULL) return true;
     if (!gpunn__operand(call, bias, ".bias", true)) return false;
     if (!no_bias && bias->kind == GPUNN__PARAMETER && bias->rank == 1 && bias->dim[0] == out) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
                            gpunn__shape_text(bias, text), (long long)out);
     return false;
 }
@@ -190,13 +207,17 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
     int64_t                weight_dim[2];
     weight_dim[0] = args.out_features;
     weight_dim[1] = x->dim[x->rank - 1];
-    if (args.weight && !gpunn__shared_weight(&call, args.weight, "out_features", "x's features", weight_dim)) return NULL;
+    if (args.weight && !gpunn__shared_weight(&call, args.weight, "out_features", "x's features", weight_dim))
+        return NULL;
     if (args.weight && args.weight->kind != GPUNN__PARAMETER)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                ".weight is no parameter; use gpunn_matmul with .transpose_b");
     args.out_features = (int)weight_dim[0];
-    if (!gpunn__apply_defaults(&call, &args) || !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
-    return gpunn__affine(&call, &gpunn__operation_linear, &attr, x, args.weight, 2, weight_dim, args.bias, !args.no_bias,
-                         weight_dim[0]);
+    if (!gpunn__apply_defaults(&call, &args) ||
+        !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0]))
+        return NULL;
+    return gpunn__affine(&call, &gpunn__operation_linear, &attr, x, args.weight, 2, weight_dim, args.bias,
+                         !args.no_bias, weight_dim[0]);
 }
 
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args)
@@ -209,19 +230,23 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     int64_t weight_dim[2];
     weight_dim[0] = args.num_embeddings;
     weight_dim[1] = args.embedding_dim;
-    if (args.weight && !gpunn__shared_weight(&call, args.weight, "num_embeddings", "embedding_dim", weight_dim)) return NULL;
+    if (args.weight &&
+        !gpunn__shared_weight(&call, args.weight, "num_embeddings", "embedding_dim", weight_dim))
+        return NULL;
     args.num_embeddings = (int)weight_dim[0];
     args.embedding_dim = (int)weight_dim[1];
     if (!gpunn__apply_defaults(&call, &args)) return NULL;
     int64_t padding = gpunn__int_setting(args.padding_idx, -1);
     if (args.padding_idx < 0 && args.padding_idx != GPUNN_ZERO) padding += weight_dim[0];
     if (args.padding_idx != 0 && (padding < 0 || padding >= weight_dim[0]))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "padding_idx is %d, but there are %lld rows; use -%lld to %lld",
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "padding_idx is %d, but there are %lld rows; use -%lld to %lld",
                                 args.padding_idx, (long long)weight_dim[0], (long long)weight_dim[0],
                                 (long long)weight_dim[0] - 1);
     gpunn_tensor *operands[] = {tokens, args.weight};
     if (args.weight == NULL) {
-        operands[1] = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 2, weight_dim, GPUNN_INIT_NORMAL, 0);
+        operands[1] = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 2, weight_dim, GPUNN_INIT_NORMAL,
+                                          0);
         if (operands[1] == NULL) return NULL;
         operands[1]->padding = padding + 1;
     }
@@ -229,20 +254,23 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     return gpunn__node(&call, &gpunn__operation_embedding, &attr, operands, 2);
 }
 
-GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, const char *one, const char *many, int all,
-                                           const int *each, const int *otherwise, int lowest, int *result)
+GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, const char *one,
+                                           const char *many, int all, const int *each, const int *otherwise,
+                                           int lowest, int *result)
 {
     for (int i = axes; i < 3; i++) {
         if (each[i] == 0) continue;
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s[%d] is set, but the window has %d ax%s; leave it out", many, i, axes,
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "%s[%d] is set, but the window has %d ax%s; leave it out", many, i, axes,
                                axes == 1 ? "is" : "es");
         return false;
     }
     for (int i = 0; i < axes; i++) {
         result[i] = each[i] ? gpunn__int_setting(each[i], 0) : gpunn__int_setting(all, otherwise[i]);
         if (result[i] >= lowest) continue;
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s, or .%s for each axis, to %d or more", one, result[i],
-                               one, many, lowest);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "%s is %d; set .%s, or .%s for each axis, to %d or more", one, result[i], one,
+                               many, lowest);
         return false;
     }
     return true;
@@ -261,62 +289,70 @@ static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *a
     return gpunn_pad_(x, args);
 }
 
-static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_tensor *x, const char *name, gpunn_conv_args *args)
+static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
+                                      gpunn_conv_args *args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     const int        axes = gpunn__conv_axes(operation->op);
     const bool       transposed = gpunn__op_is(operation->op, GPUNN__TRANSPOSED);
     int              ends[3] = {0, 0, 0};
-    if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
-        !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
-                               attr.kernel) ||
-        !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, gpunn__ones, 1, attr.stride) ||
-        !gpunn__window_setting(&call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0,
-                               attr.padding) ||
-        !gpunn__window_setting(&call, axes, "padding_end", "paddings_end", args->padding_end, args->paddings_end, attr.padding, 0,
-                               ends) ||
-        !gpunn__window_setting(&call, axes, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones, 1,
-                               attr.dilation) ||
-        !gpunn__window_setting(&call, axes, "output_padding", "output_paddings", args->output_padding, args->output_paddings,
-                               gpunn__zeros, 0, attr.output_padding))
+    if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) ||
+        !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
+        !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size,
+                               args->kernel_shape, gpunn__zeros, 1, attr.kernel) ||
+        !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, gpunn__ones, 1,
+                               attr.stride) ||
+        !gpunn__window_setting(&call, axes, "padding", "paddings", args->padding, args->paddings,
+                               gpunn__zeros, 0, attr.padding) ||
+        !gpunn__window_setting(&call, axes, "padding_end", "paddings_end", args->padding_end,
+                               args->paddings_end, attr.padding, 0, ends) ||
+        !gpunn__window_setting(&call, axes, "dilation", "dilations", args->dilation, args->dilations,
+                               gpunn__ones, 1, attr.dilation) ||
+        !gpunn__window_setting(&call, axes, "output_padding", "output_paddings", args->output_padding,
+                               args->output_paddings, gpunn__zeros, 0, attr.output_padding))
         return NULL;
     for (int i = 0; i < axes; i++) {
         const int more = attr.output_padding[i];
         if (more && !transposed)
-            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                    "output_padding is %d, but only transposed convolutions have one; leave it out", more);
-        if (more && more >= attr.stride[i] && more >= attr.dilation[i])
             return gpunn__call_fail(
                 &call, GPUNN_ERR_ARGUMENT,
-                "output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d", more, 2 + i,
-                attr.stride[i], attr.dilation[i]);
+                "output_padding is %d, but only transposed convolutions have one; leave it out", more);
+        if (more && more >= attr.stride[i] && more >= attr.dilation[i])
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                    "output_padding is %d along axis %d; it must be less than the stride, "
+                                    "%d, or the dilation, %d",
+                                    more, 2 + i, attr.stride[i], attr.dilation[i]);
     }
     const bool uneven = memcmp(ends, attr.padding, sizeof ends) != 0;
     if (uneven && transposed)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "padding_end is not used by transposed convolutions; leave it out and gpunn_slice the result");
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_ARGUMENT,
+            "padding_end is not used by transposed convolutions; leave it out and gpunn_slice the result");
     if (!gpunn__apply_defaults(&call, args)) return NULL;
     attr.groups = args->groups;
     if (x->dim[1] % attr.groups != 0 || args->out_channels % attr.groups != 0)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "groups is %d, but the input has %d channels and out_channels is %d; it must divide both",
-                                attr.groups, (int)x->dim[1], args->out_channels);
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_ARGUMENT,
+            "groups is %d, but the input has %d channels and out_channels is %d; it must divide both",
+            attr.groups, (int)x->dim[1], args->out_channels);
     const int64_t out = args->out_channels;
     int64_t       weight_dim[5];
     weight_dim[0] = transposed ? x->dim[1] : out;
     weight_dim[1] = (transposed ? out : x->dim[1]) / attr.groups;
     for (int i = 0; i < axes; i++) weight_dim[2 + i] = attr.kernel[i];
     if (args->weight && !gpunn__operand(&call, args->weight, ".weight", true)) return NULL;
-    if (args->weight &&
-        (args->weight->rank != x->rank || memcmp(args->weight->dim, weight_dim, (size_t)x->rank * sizeof *weight_dim) != 0)) {
+    if (args->weight && (args->weight->rank != x->rank ||
+                         memcmp(args->weight->dim, weight_dim, (size_t)x->rank * sizeof *weight_dim) != 0)) {
         char text[128], needed[128];
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed", gpunn__shape_text(args->weight, text),
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed",
+                                gpunn__shape_text(args->weight, text),
                                 gpunn__dims_text(call.model, x->rank, weight_dim, needed));
     }
     if (!gpunn__shared_bias(&call, args->bias, args->no_bias, out)) return NULL;
     if (uneven && (x = gpunn__pad_sides(x, attr.padding, ends, 0)) == NULL) return gpunn__undo(&call);
-    return gpunn__affine(&call, operation, &attr, x, args->weight, x->rank, weight_dim, args->bias, !args->no_bias, out);
+    return gpunn__affine(&call, operation, &attr, x, args->weight, x->rank, weight_dim, args->bias,
+                         !args->no_bias, out);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
@@ -350,14 +386,15 @@ GPUNN_API gpunn_tensor *gpunn_conv_transpose3d_(gpunn_tensor *x, const char *nam
 }
 
 /* Makes the node of a pool. 1-d input is pooled as an image of height 1. */
-static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
-                                        gpunn_tensor *x)
+static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__operation *operation,
+                                        const gpunn_attributes *attr, gpunn_tensor *x)
 {
     gpunn__meta out;
     if (x->rank > 3) return gpunn__node(call, operation, attr, &x, 1);
     if (!gpunn__infer_node(call, operation->op, attr, &x, 1, &out)) return NULL;
-    const gpunn_shape image = {{x->dim[0], x->dim[1], 1, x->dim[2]}}, row = {{out.dim[0], out.dim[1], out.dim[2]}};
-    gpunn_attributes  flat = *attr;
+    const gpunn_shape image = {{x->dim[0], x->dim[1], 1, x->dim[2]}},
+                      row = {{out.dim[0], out.dim[1], out.dim[2]}};
+    gpunn_attributes flat = *attr;
     flat.kernel[1] = attr->kernel[0], flat.stride[1] = attr->stride[0], flat.padding[1] = attr->padding[0];
     flat.dilation[1] = attr->dilation[0], flat.size[1] = attr->size[0];
     flat.kernel[0] = flat.stride[0] = flat.dilation[0] = flat.size[0] = 1, flat.padding[0] = 0;
@@ -368,8 +405,10 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__op
 }
 
 /* Max-pools one axis of x [n, c, ...] with dilation. The cells of each window are placed along an axis of
- * their own, whose maximum is taken. Called from the last axis on, so that of equal values the first counts. */
-static gpunn_tensor *gpunn__dilated_axis(const gpunn_attributes *attr, gpunn_tensor *x, int axis, int64_t windows)
+ * their own, whose maximum is taken. Called from the last axis on, so that of equal values the first
+ * counts. */
+static gpunn_tensor *gpunn__dilated_axis(const gpunn_attributes *attr, gpunn_tensor *x, int axis,
+                                         int64_t windows)
 {
     const int       kernel = attr->kernel[axis - 2];
     const int64_t   stride = attr->stride[axis - 2];
@@ -384,45 +423,50 @@ static gpunn_tensor *gpunn__dilated_axis(const gpunn_attributes *attr, gpunn_ten
     for (int k = 0; k < kernel; k++) {
         const int64_t start = (int64_t)k * attr->dilation[axis - 2];
         if (count == GPUNN_MAX_OPERANDS) parts[0] = gpunn_concat(parts, count, 2), count = 1;
-        parts[count++] = gpunn_reshape(gpunn_slice(x, axis, start, start + (windows - 1) * stride + 1, stride), apart);
+        parts[count++] = gpunn_reshape(
+            gpunn_slice(x, axis, start, start + (windows - 1) * stride + 1, stride), apart);
     }
     x = gpunn_max_pool2d_(gpunn_concat(parts, count, 2), window);
     return x ? gpunn_reshape(x, shape) : NULL;
 }
 
 /* Makes a pool with dilation or with unequal padding at the two ends. x is padded first. */
-static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn__operation *operation, gpunn_attributes *attr,
-                                           gpunn_tensor *x, int *ends)
+static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn__operation *operation,
+                                           gpunn_attributes *attr, gpunn_tensor *x, int *ends)
 {
     static const float one = 1;
     const gpunn_shape  scalar = {{0}};
-    const bool         maximum = gpunn__op_is(operation->op, GPUNN__MAX_POOL), excludes = !maximum && attr->count_exclude_pad;
-    bool               dilated = false;
-    int64_t            windows[3] = {0, 0, 0};
-    int                starts[3];
-    gpunn_shape        cells = GPUNN_SHAPE(1, 1);
-    char               text[128];
+    const bool         maximum = gpunn__op_is(operation->op, GPUNN__MAX_POOL),
+               excludes = !maximum && attr->count_exclude_pad;
+    bool        dilated = false;
+    int64_t     windows[3] = {0, 0, 0};
+    int         starts[3];
+    gpunn_shape cells = GPUNN_SHAPE(1, 1);
+    char        text[128];
     memcpy(starts, attr->padding, sizeof starts);
     for (int i = 0; i < x->rank - 2; i++) dilated = dilated || attr->dilation[i] > 1;
-    if ((dilated || attr->ceil_mode) && !gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, x->rank - 1)) return NULL;
+    if ((dilated || attr->ceil_mode) && !gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, x->rank - 1))
+        return NULL;
     for (int i = 0; i < x->rank - 2; i++) {
-        const int64_t size = cells.dim[2 + i] = x->dim[2 + i], span = (int64_t)attr->dilation[i] * (attr->kernel[i] - 1) + 1;
+        const int64_t size = cells.dim[2 + i] = x->dim[2 + i],
+                      span = (int64_t)attr->dilation[i] * (attr->kernel[i] - 1) + 1;
         const int64_t padded = size + starts[i] + ends[i];
         if (!dilated && !attr->ceil_mode) continue;
-        windows[i] = gpunn__windows(padded, attr->kernel[i], attr->stride[i], 0, attr->dilation[i], attr->ceil_mode);
+        windows[i] = gpunn__windows(padded, attr->kernel[i], attr->stride[i], 0, attr->dilation[i],
+                                    attr->ceil_mode);
         if (windows[i] < 1)
-            return gpunn__call_fail(
-                call, GPUNN_ERR_SHAPE,
-                "the window spans %lld along axis %d, but the padded input only %lld (input %s); use a smaller "
-                "kernel or more padding",
-                (long long)span, 2 + i, (long long)padded, gpunn__shape_text(x, text));
+            return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                    "the window spans %lld along axis %d, but the padded input only %lld "
+                                    "(input %s); use a smaller kernel or more padding",
+                                    (long long)span, 2 + i, (long long)padded, gpunn__shape_text(x, text));
         if (attr->ceil_mode && (windows[i] - 1) * attr->stride[i] >= size + starts[i]) windows[i]--;
         if (dilated && (windows[i] - 1) * attr->stride[i] + span > padded)
             ends[i] = (int)((windows[i] - 1) * attr->stride[i] + span - size - starts[i]);
     }
     gpunn_tensor *y = gpunn__pad_sides(x, attr->padding, ends, maximum ? -INFINITY : 0);
     if (dilated) {
-        for (int axis = x->rank - 1; axis >= 2 && y; axis--) y = gpunn__dilated_axis(attr, y, axis, windows[axis - 2]);
+        for (int axis = x->rank - 1; axis >= 2 && y; axis--)
+            y = gpunn__dilated_axis(attr, y, axis, windows[axis - 2]);
         return gpunn__call_finish(call, y);
     }
     attr->count_exclude_pad = false;
@@ -438,21 +482,23 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn_
 }
 
 /* Makes a pool whose args have their defaults. */
-static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__operation *operation, int axes, gpunn_tensor *x,
-                                      const gpunn_pool_args *args)
+static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__operation *operation, int axes,
+                                      gpunn_tensor *x, const gpunn_pool_args *args)
 {
     gpunn_attributes attr = gpunn__no_attributes();
     int              ends[3] = {0, 0, 0};
     bool             apart = false;
     if (!gpunn__has_axes(call, gpunn__meta_of(x), axes) ||
-        !gpunn__window_setting(call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
-                               attr.kernel) ||
-        !gpunn__window_setting(call, axes, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
-        !gpunn__window_setting(call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr.padding) ||
-        !gpunn__window_setting(call, axes, "padding_end", "paddings_end", args->padding_end, args->paddings_end, attr.padding, 0,
-                               ends) ||
-        !gpunn__window_setting(call, axes, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones, 1,
-                               attr.dilation))
+        !gpunn__window_setting(call, axes, "kernel_size", "kernel_shape", args->kernel_size,
+                               args->kernel_shape, gpunn__zeros, 1, attr.kernel) ||
+        !gpunn__window_setting(call, axes, "stride", "strides", args->stride, args->strides, attr.kernel, 1,
+                               attr.stride) ||
+        !gpunn__window_setting(call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros,
+                               0, attr.padding) ||
+        !gpunn__window_setting(call, axes, "padding_end", "paddings_end", args->padding_end,
+                               args->paddings_end, attr.padding, 0, ends) ||
+        !gpunn__window_setting(call, axes, "dilation", "dilations", args->dilation, args->dilations,
+                               gpunn__ones, 1, attr.dilation))
         return NULL;
     attr.groups = 1;
     attr.ceil_mode = args->ceil_mode;
@@ -461,20 +507,23 @@ static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__oper
         const int64_t span = (int64_t)attr.dilation[i] * (attr.kernel[i] - 1) + 1;
         const int     most = attr.padding[i] > ends[i] ? attr.padding[i] : ends[i];
         if (most > span / 2)
-            return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                                    "padding is %d, more than half of the kernel's %lld; use a smaller padding", most,
-                                    (long long)span);
+            return gpunn__call_fail(
+                call, GPUNN_ERR_ARGUMENT,
+                "padding is %d, more than half of the kernel's %lld; use a smaller padding", most,
+                (long long)span);
         if (attr.dilation[i] > 1 && !gpunn__op_is(operation->op, GPUNN__MAX_POOL))
-            return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "dilation is %d, but only max_pool has one; leave it out",
+            return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                                    "dilation is %d, but only max_pool has one; leave it out",
                                     attr.dilation[i]);
         apart = apart || attr.dilation[i] > 1 || ends[i] != attr.padding[i];
     }
-    return apart ? gpunn__pool_of_padded(call, operation, &attr, x, ends) : gpunn__pool_result(call, operation, &attr, x);
+    return apart ? gpunn__pool_of_padded(call, operation, &attr, x, ends)
+                 : gpunn__pool_result(call, operation, &attr, x);
 }
 
 /* Computes (mean of x^p * cells of the window)^(1/p). */
-static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *operation, int axes, gpunn_tensor *x,
-                                    const gpunn_lp_pool_args *args)
+static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *operation, int axes,
+                                    gpunn_tensor *x, const gpunn_lp_pool_args *args)
 {
     static const char *const names[] = {"cells", "power"};
     const float              p = gpunn__float_setting(args->norm_type, 2);
@@ -484,23 +533,28 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
     memset(&window, 0, sizeof window);
     if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
     if (!(p > 0 && isfinite(p)))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "norm_type is %g; use a positive number", (double)p);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "norm_type is %g; use a positive number",
+                                (double)p);
     window.kernel_size = args->kernel_size, window.stride = args->stride, window.ceil_mode = args->ceil_mode;
     memcpy(window.kernel_shape, args->kernel_shape, sizeof window.kernel_shape);
     memcpy(window.strides, args->strides, sizeof window.strides);
-    for (int i = 0; i < axes; i++) numbers[0] *= args->kernel_shape[i] ? args->kernel_shape[i] : args->kernel_size;
+    for (int i = 0; i < axes; i++)
+        numbers[0] *= args->kernel_shape[i] ? args->kernel_shape[i] : args->kernel_size;
     gpunn_tensor *y = gpunn_pow_scalar(x, p);
     if (y) y = gpunn__pool_node(&call, operation, axes, y, &window);
-    if (y) y = gpunn__expr("m = cells * x; (1 if m == 0 else m) ** power if m != 0 else 0", NULL, &y, 1, names, numbers, 2, NULL);
+    if (y)
+        y = gpunn__expr("m = cells * x; (1 if m == 0 else m) ** power if m != 0 else 0", NULL, &y, 1, names,
+                        numbers, 2, NULL);
     return gpunn__call_finish(&call, y);
 }
 
-#define GPUNN__X(name, op, axes)                                                                               \
-    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                             \
-    {                                                                                                          \
-        gpunn__call call;                                                                                      \
-        if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__apply_defaults(&call, &args)) return NULL; \
-        return gpunn__pool_node(&call, &gpunn__operation_##op, axes, x, &args);                                \
+#define GPUNN__X(name, op, axes)                                                                  \
+    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                \
+    {                                                                                             \
+        gpunn__call call;                                                                         \
+        if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__apply_defaults(&call, &args)) \
+            return NULL;                                                                          \
+        return gpunn__pool_node(&call, &gpunn__operation_##op, axes, x, &args);                   \
     }
 GPUNN__X(max_pool1d, max_pool2d, 1)
 GPUNN__X(max_pool2d, max_pool2d, 2)
@@ -525,17 +579,19 @@ GPUNN_API gpunn_tensor *gpunn_lp_pool3d_(gpunn_tensor *x, gpunn_lp_pool_args arg
     return gpunn__lp_pool("lp_pool3d", &gpunn__operation_avg_pool3d, 3, x, &args);
 }
 
-static gpunn_tensor *gpunn__adaptive_pool(const char *name, const gpunn__operation *operation, int axes, gpunn_tensor *x,
-                                          int first, int second, int third)
+static gpunn_tensor *gpunn__adaptive_pool(const char *name, const gpunn__operation *operation, int axes,
+                                          gpunn_tensor *x, int first, int second, int third)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     const int        out[3] = {first, second, third};
-    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes)) return NULL;
+    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes))
+        return NULL;
     for (int i = 0; i < axes; i++) {
         if (out[i] < 1)
-            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the result's size along axis %d is %d; it must be 1 or more",
-                                    2 + i, out[i]);
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                    "the result's size along axis %d is %d; it must be 1 or more", 2 + i,
+                                    out[i]);
         attr.size[i] = out[i];
     }
     return gpunn__pool_result(&call, operation, &attr, x);
@@ -543,32 +599,38 @@ static gpunn_tensor *gpunn__adaptive_pool(const char *name, const gpunn__operati
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool1d(gpunn_tensor *x, int out)
 {
-    return gpunn__adaptive_pool("adaptive_max_pool1d", &gpunn__operation_adaptive_max_pool2d, 1, x, out, 0, 0);
+    return gpunn__adaptive_pool("adaptive_max_pool1d", &gpunn__operation_adaptive_max_pool2d, 1, x, out, 0,
+                                0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool2d(gpunn_tensor *x, int out_h, int out_w)
 {
-    return gpunn__adaptive_pool("adaptive_max_pool2d", &gpunn__operation_adaptive_max_pool2d, 2, x, out_h, out_w, 0);
+    return gpunn__adaptive_pool("adaptive_max_pool2d", &gpunn__operation_adaptive_max_pool2d, 2, x, out_h,
+                                out_w, 0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w)
 {
-    return gpunn__adaptive_pool("adaptive_max_pool3d", &gpunn__operation_adaptive_max_pool3d, 3, x, out_d, out_h, out_w);
+    return gpunn__adaptive_pool("adaptive_max_pool3d", &gpunn__operation_adaptive_max_pool3d, 3, x, out_d,
+                                out_h, out_w);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool1d(gpunn_tensor *x, int out)
 {
-    return gpunn__adaptive_pool("adaptive_avg_pool1d", &gpunn__operation_adaptive_avg_pool2d, 1, x, out, 0, 0);
+    return gpunn__adaptive_pool("adaptive_avg_pool1d", &gpunn__operation_adaptive_avg_pool2d, 1, x, out, 0,
+                                0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, int out_w)
 {
-    return gpunn__adaptive_pool("adaptive_avg_pool2d", &gpunn__operation_adaptive_avg_pool2d, 2, x, out_h, out_w, 0);
+    return gpunn__adaptive_pool("adaptive_avg_pool2d", &gpunn__operation_adaptive_avg_pool2d, 2, x, out_h,
+                                out_w, 0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w)
 {
-    return gpunn__adaptive_pool("adaptive_avg_pool3d", &gpunn__operation_adaptive_avg_pool3d, 3, x, out_d, out_h, out_w);
+    return gpunn__adaptive_pool("adaptive_avg_pool3d", &gpunn__operation_adaptive_avg_pool3d, 3, x, out_d,
+                                out_h, out_w);
 }
 
 GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, gpunn_grid_args args)
@@ -576,7 +638,8 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
     gpunn_tensor    *operands[] = {x, grid};
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_op(&call, "grid_sample", GPUNN_OP_GRID_SAMPLE, operands, 2, 3) || !gpunn__apply_defaults(&call, &args))
+    if (!gpunn__begin_op(&call, "grid_sample", GPUNN_OP_GRID_SAMPLE, operands, 2, 3) ||
+        !gpunn__apply_defaults(&call, &args))
         return NULL;
     attr.mode = (int)args.mode;
     attr.padding_mode = (int)args.padding_mode;
@@ -591,8 +654,8 @@ GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, g
     gpunn_attributes attr = gpunn__no_attributes();
     if (!gpunn__begin_op(&call, "roi_align", GPUNN_OP_ROI_ALIGN, operands, 2, 3) ||
         !gpunn__has_axes(&call, gpunn__meta_of(x), 2) ||
-        !gpunn__window_setting(&call, 2, "output_size", "output_shape", args.output_size, args.output_shape, gpunn__zeros, 1,
-                               attr.size) ||
+        !gpunn__window_setting(&call, 2, "output_size", "output_shape", args.output_size, args.output_shape,
+                               gpunn__zeros, 1, attr.size) ||
         !gpunn__apply_defaults(&call, &args))
         return NULL;
     attr.scale = args.spatial_scale;
@@ -605,7 +668,8 @@ GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size,
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_op(&call, "affine_grid", GPUNN_OP_AFFINE_GRID, &theta, 1, 1) || gpunn__rank_of(&call, &size, 0) < 0)
+    if (!gpunn__begin_op(&call, "affine_grid", GPUNN_OP_AFFINE_GRID, &theta, 1, 1) ||
+        gpunn__rank_of(&call, &size, 0) < 0)
         return NULL;
     attr.shape = size;
     attr.align_corners = align_corners;
@@ -621,22 +685,24 @@ static int64_t gpunn__scaled_size(gpunn_model *model, int64_t size, double scale
     const double factor = scale * (double)divisor;
     if (floor(factor) != factor || factor > 1e9) return 0;
     const gpunn__sum one = gpunn__sum_of(model, size);
-    const gpunn__sum sum = gpunn__sum_quotient(model, gpunn__sum_plus(gpunn__sum_number(0), &one, (int64_t)factor), divisor);
+    const gpunn__sum sum = gpunn__sum_quotient(
+        model, gpunn__sum_plus(gpunn__sum_number(0), &one, (int64_t)factor), divisor);
     return gpunn__dim_of_sum(model, &sum);
 }
 
 /* Sets up resizing of a variable axis, or to a variable size. size and ratio follow in
  * each run, except a ratio given by a scale. */
-static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr, int i, int64_t in, int64_t size,
-                                bool align_corners, double scale)
+static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr, int i, int64_t in,
+                                int64_t size, bool align_corners, double scale)
 {
     attr->size[i] = size > 0 ? (int)size : 0;
     attr->ratio[i] = scale > 0 && !align_corners ? (float)(1 / scale) : 0;
     if (size <= 0) attr->shape.dim[i] = size ? size : gpunn__scaled_size(call->model, in, scale);
     if (size || attr->shape.dim[i]) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                           "scale_factor %g makes no formula of axis %d, which varies; use a multiple of 1/64, or .size", scale,
-                           2 + i);
+    (void)gpunn__call_fail(
+        call, GPUNN_ERR_SHAPE,
+        "scale_factor %g makes no formula of axis %d, which varies; use a multiple of 1/64, or .size", scale,
+        2 + i);
     return false;
 }
 
@@ -646,47 +712,54 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
     gpunn_attributes attr = gpunn__no_attributes();
     char             text[128];
     if (!gpunn__begin_x(&call, "interpolate", NULL, x, true) ||
-        !gpunn__has_rank(&call, gpunn__meta_of(x), 3, 5,
-                         "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]") ||
+        !gpunn__has_rank(
+            &call, gpunn__meta_of(x), 3, 5,
+            "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]") ||
         !gpunn__image_fits(&call, gpunn__meta_of(x)))
         return NULL;
     if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR && args.mode != GPUNN_INTERPOLATE_CUBIC)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                ".align_corners is used by GPUNN_INTERPOLATE_LINEAR and _CUBIC alone; leave it out");
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_ARGUMENT,
+            ".align_corners is used by GPUNN_INTERPOLATE_LINEAR and _CUBIC alone; leave it out");
     if (args.mode == GPUNN_INTERPOLATE_CUBIC && x->rank != 4)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "x is %s, but GPUNN_INTERPOLATE_CUBIC needs [n, channels, height, width]; gpunn_reshape it",
-                                gpunn__shape_text(x, text));
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "x is %s, but GPUNN_INTERPOLATE_CUBIC needs [n, channels, height, width]; gpunn_reshape it",
+            gpunn__shape_text(x, text));
     int axes = x->rank - 2;
     for (int i = 0; i < 3; i++) {
         double scale = args.scale_factors[i] != 0 ? args.scale_factors[i] : i < axes ? args.scale_factor : 0;
         if (i >= axes && (args.size[i] != 0 || scale != 0))
-            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                    "size[%d] or scale_factors[%d] is set, but x has %d spatial ax%s; leave it out", i, i, axes,
-                                    axes == 1 ? "is" : "es");
-        if (i >= axes) break;
-        const bool sized = gpunn__size_place(call.model, args.size[i]) != 0;
-        if (!(scale == 0 || (scale >= 1e-9 && scale <= 1e9)) || (args.size[i] < 0 && !sized) || args.size[i] > INT32_MAX ||
-            (scale == 0 && args.size[i] == 0))
             return gpunn__call_fail(
                 &call, GPUNN_ERR_ARGUMENT,
-                "size is %lld and scale_factor %g along axis %d; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
-                (long long)args.size[i], scale, 2 + i);
+                "size[%d] or scale_factors[%d] is set, but x has %d spatial ax%s; leave it out", i, i, axes,
+                axes == 1 ? "is" : "es");
+        if (i >= axes) break;
+        const bool sized = gpunn__size_place(call.model, args.size[i]) != 0;
+        if (!(scale == 0 || (scale >= 1e-9 && scale <= 1e9)) || (args.size[i] < 0 && !sized) ||
+            args.size[i] > INT32_MAX || (scale == 0 && args.size[i] == 0))
+            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                    "size is %lld and scale_factor %g along axis %d; set .size to 1 to 2^31 "
+                                    "- 1 or .scale_factor to 1e-9 to 1e9",
+                                    (long long)args.size[i], scale, 2 + i);
         if (sized || gpunn__is_sized(x->dim[2 + i])) {
-            if (!gpunn__resize_sized(&call, &attr, i, x->dim[2 + i], args.size[i], args.align_corners, scale)) return NULL;
+            if (!gpunn__resize_sized(&call, &attr, i, x->dim[2 + i], args.size[i], args.align_corners, scale))
+                return NULL;
             continue;
         }
         double size = args.size[i] ? (double)args.size[i] : floor((double)x->dim[2 + i] * scale);
         if (size < 1 || size > (double)INT32_MAX)
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "scale_factor %g makes %g of the %lld along axis %d; use another",
-                                    scale, size, (long long)x->dim[2 + i], 2 + i);
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                    "scale_factor %g makes %g of the %lld along axis %d; use another", scale,
+                                    size, (long long)x->dim[2 + i], 2 + i);
         attr.size[i] = (int)size;
         attr.ratio[i] = gpunn__resize_ratio(x->dim[2 + i], attr.size[i], args.align_corners, scale);
     }
     if (args.mode == GPUNN_INTERPOLATE_AREA)
         return gpunn__pool_result(
-            &call, axes == 3 ? &gpunn__operation_adaptive_avg_pool3d : &gpunn__operation_adaptive_avg_pool2d, &attr, x);
+            &call, axes == 3 ? &gpunn__operation_adaptive_avg_pool3d : &gpunn__operation_adaptive_avg_pool2d,
+            &attr, x);
     attr.mode = (int)args.mode;
     attr.align_corners = args.align_corners;
     return gpunn__node(&call, &gpunn__operation_interpolate, &attr, &x, 1);
@@ -706,15 +779,16 @@ static gpunn_tensor *gpunn__statistics_node(const gpunn__call *call, const gpunn
                   {"running_var", 1, GPUNN__BUFFER}};
     gpunn_tensor *operands[5] = {x, NULL, NULL, NULL, NULL};
     for (int i = affine ? 0 : 2; i < 4; i++) {
-        operands[1 + i] = gpunn__layer_weight(call, parts[i].kind, parts[i].suffix, 1, &x->dim[1], GPUNN_INIT_CONSTANT,
-                                              parts[i].value);
+        operands[1 + i] = gpunn__layer_weight(call, parts[i].kind, parts[i].suffix, 1, &x->dim[1],
+                                              GPUNN_INIT_CONSTANT, parts[i].value);
         if (operands[1 + i] == NULL) return NULL;
     }
     return gpunn__node(call, operation, attr, operands, 5);
 }
 
 /* Makes a group norm. affine: with weight and bias. */
-static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tensor *x, int64_t groups, float eps, bool affine)
+static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tensor *x, int64_t groups,
+                                            float eps, bool affine)
 {
     gpunn_attributes attr = gpunn__no_attributes();
     if (!gpunn__axes_are_fixed(call, gpunn__meta_of(x), 1, 1)) return NULL;
@@ -722,8 +796,8 @@ static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tenso
     attr.eps = eps;
     gpunn_tensor *operands[3] = {x, NULL, NULL};
     for (int i = 0; i < 2 && affine; i++) {
-        operands[1 + i] = gpunn__layer_weight(call, GPUNN__PARAMETER, i == 0 ? "weight" : "bias", 1, &x->dim[1],
-                                              GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
+        operands[1 + i] = gpunn__layer_weight(call, GPUNN__PARAMETER, i == 0 ? "weight" : "bias", 1,
+                                              &x->dim[1], GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
         if (operands[1 + i] == NULL) return NULL;
     }
     return gpunn__node(call, &gpunn__operation_group_norm, &attr, operands, 3);
@@ -742,8 +816,9 @@ static gpunn_tensor *gpunn__norm_of_batch(const gpunn__call *call, gpunn_tensor 
     return gpunn__call_finish(call, gpunn_permute(y, swap));
 }
 
-static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_batch_norm_args *args,
-                                            int lowest_rank, int highest_rank, const char *layout)
+static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name,
+                                            gpunn_batch_norm_args *args, int lowest_rank, int highest_rank,
+                                            const char *layout)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -754,7 +829,8 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
     attr.eps = args->eps;
     attr.momentum = args->momentum;
     attr.sync = args->sync;
-    if (!args->no_running_stats) return gpunn__statistics_node(&call, &gpunn__operation_batch_norm, &attr, x, !args->no_affine);
+    if (!args->no_running_stats)
+        return gpunn__statistics_node(&call, &gpunn__operation_batch_norm, &attr, x, !args->no_affine);
     if (args->sync)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
                                 ".sync needs running statistics; leave out .sync or .no_running_stats");
@@ -763,7 +839,8 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
 
 GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
 {
-    return gpunn__batch_norm_node("batch_norm1d", x, name, &args, 2, 3, "[n, channels] or [n, channels, length]");
+    return gpunn__batch_norm_node("batch_norm1d", x, name, &args, 2, 3,
+                                  "[n, channels] or [n, channels, length]");
 }
 
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
@@ -773,7 +850,8 @@ GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, g
 
 GPUNN_API gpunn_tensor *gpunn_batch_norm3d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
 {
-    return gpunn__batch_norm_node("batch_norm3d", x, name, &args, 5, 5, "[n, channels, depth, height, width]");
+    return gpunn__batch_norm_node("batch_norm3d", x, name, &args, 5, 5,
+                                  "[n, channels, depth, height, width]");
 }
 
 GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpunn_group_norm_args args)
@@ -786,22 +864,23 @@ GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpu
                : NULL;
 }
 
-static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_instance_norm_args *args,
-                                               int rank, const char *layout)
+static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, const char *name,
+                                               gpunn_instance_norm_args *args, int rank, const char *layout)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     char             text[128];
     bool             one = true;
-    if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, gpunn__meta_of(x), rank, rank, layout) ||
-        !gpunn__apply_defaults(&call, args))
+    if (!gpunn__begin_layer(&call, op, name, x) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), rank, rank, layout) || !gpunn__apply_defaults(&call, args))
         return NULL;
     for (int i = 2; i < rank; i++) one = one && x->dim[i] == 1;
     if (one)
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
                                 "x is %s: one value per channel is nothing to normalise; use larger images",
                                 gpunn__shape_text(x, text));
-    if (!args->track_running_stats) return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
+    if (!args->track_running_stats)
+        return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1)) return NULL;
     attr.groups = (int)x->dim[1];
     attr.eps = args->eps;
@@ -809,31 +888,38 @@ static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, 
     return gpunn__statistics_node(&call, &gpunn__operation_instance_norm, &attr, x, args->affine);
 }
 
-GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args)
+GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name,
+                                               gpunn_instance_norm_args args)
 {
     return gpunn__instance_norm_node("instance_norm1d", x, name, &args, 3, "[n, channels, length]");
 }
 
-GPUNN_API gpunn_tensor *gpunn_instance_norm2d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args)
+GPUNN_API gpunn_tensor *gpunn_instance_norm2d_(gpunn_tensor *x, const char *name,
+                                               gpunn_instance_norm_args args)
 {
     return gpunn__instance_norm_node("instance_norm2d", x, name, &args, 4, "[n, channels, height, width]");
 }
 
-GPUNN_API gpunn_tensor *gpunn_instance_norm3d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args)
+GPUNN_API gpunn_tensor *gpunn_instance_norm3d_(gpunn_tensor *x, const char *name,
+                                               gpunn_instance_norm_args args)
 {
-    return gpunn__instance_norm_node("instance_norm3d", x, name, &args, 5, "[n, channels, depth, height, width]");
+    return gpunn__instance_norm_node("instance_norm3d", x, name, &args, 5,
+                                     "[n, channels, depth, height, width]");
 }
 
-static gpunn_tensor *gpunn__layer_norm_node(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
-                                            gpunn_layer_norm_args *args, bool bias)
+static gpunn_tensor *gpunn__layer_norm_node(const gpunn__operation *operation, gpunn_tensor *x,
+                                            const char *name, gpunn_layer_norm_args *args, bool bias)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     char             text[128];
-    if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) || !gpunn__apply_defaults(&call, args)) return NULL;
+    if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) ||
+        !gpunn__apply_defaults(&call, args))
+        return NULL;
     const int dims = args->dims;
     if (dims > x->rank)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "dims is %d, but x is %s; use a number from 1 to its rank, %d", dims,
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "dims is %d, but x is %s; use a number from 1 to its rank, %d", dims,
                                 gpunn__shape_text(x, text), x->rank);
     attr.axis = x->rank - dims;
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), attr.axis, x->rank - 1)) return NULL;
@@ -841,8 +927,8 @@ static gpunn_tensor *gpunn__layer_norm_node(const gpunn__operation *operation, g
     gpunn_tensor *operands[3] = {x, NULL, NULL};
     int           parts = args->no_affine ? 0 : bias && !args->no_bias ? 2 : 1;
     for (int i = 0; i < parts; i++) {
-        operands[1 + i] = gpunn__layer_weight(&call, GPUNN__PARAMETER, i == 0 ? "weight" : "bias", dims, x->dim + attr.axis,
-                                              GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
+        operands[1 + i] = gpunn__layer_weight(&call, GPUNN__PARAMETER, i == 0 ? "weight" : "bias", dims,
+                                              x->dim + attr.axis, GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
         if (operands[1 + i] == NULL) return NULL;
     }
     return gpunn__node(&call, operation, &attr, operands, 3);
@@ -864,7 +950,8 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     gpunn__call              call;
     if (!gpunn__begin_x(&call, "local_response_norm", NULL, x, true) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 3, GPUNN_MAX_RANK, "[n, channels, ...]") ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1) || !gpunn__apply_defaults(&call, &args))
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1) ||
+        !gpunn__apply_defaults(&call, &args))
         return NULL;
     const double    numbers[] = {(double)args.k, (double)args.alpha, -(double)args.beta};
     gpunn_pool_args window;
@@ -878,30 +965,35 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     gpunn_tensor *squares = gpunn_reshape(gpunn_square(x), column);
     squares = gpunn_avg_pool2d_(gpunn_pad_(squares, around), window);
     gpunn_tensor *operands[] = {x, gpunn_reshape(squares, gpunn_tensor_shape(x))};
-    gpunn_tensor *y = operands[1] ? gpunn__expr(GPUNN__LOCAL_RESPONSE, NULL, operands, 2, names, numbers, 3, NULL) : NULL;
+    gpunn_tensor *y = operands[1]
+                          ? gpunn__expr(GPUNN__LOCAL_RESPONSE, NULL, operands, 2, names, numbers, 3, NULL)
+                          : NULL;
     return gpunn__call_finish(&call, y);
 }
 
-GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name, gpunn_bilinear_args args)
+GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name,
+                                        gpunn_bilinear_args args)
 {
     gpunn__call call;
     char        one[128], other[128];
-    if (!gpunn__begin_layer(&call, "bilinear", name, x1) || !gpunn__operand(&call, x2, "x2", true)) return NULL;
+    if (!gpunn__begin_layer(&call, "bilinear", name, x1) || !gpunn__operand(&call, x2, "x2", true))
+        return NULL;
     const int last = x1->rank - 1;
     if (x1->rank < 1 || x1->rank >= GPUNN_MAX_RANK || x2->rank != x1->rank ||
         memcmp(x1->dim, x2->dim, (size_t)last * sizeof *x1->dim) != 0)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "x1 is %s and x2 %s; 1 to %d axes, all but the last of the same sizes, are needed",
-                                gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), GPUNN_MAX_RANK - 1);
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "x1 is %s and x2 %s; 1 to %d axes, all but the last of the same sizes, are needed",
+            gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), GPUNN_MAX_RANK - 1);
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x1), last, last) ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x2), last, last))
         return NULL;
     const int64_t out = args.out_features, in[] = {x1->dim[last], x2->dim[last]}, dim[] = {out, in[0], in[1]};
     if (out < 1 || out * in[0] > (int64_t)INT32_MAX / in[1])
-        return gpunn__call_fail(
-            &call, GPUNN_ERR_ARGUMENT,
-            "out_features is %d, with %lld and %lld features; set .out_features to 1 or more, for 2^31 weights at most",
-            args.out_features, (long long)in[0], (long long)in[1]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "out_features is %d, with %lld and %lld features; set .out_features to 1 or "
+                                "more, for 2^31 weights at most",
+                                args.out_features, (long long)in[0], (long long)in[1]);
     const float   bound = 1 / sqrtf((float)in[0]);
     gpunn_init    init = {GPUNN_INIT_UNIFORM, -bound, bound};
     gpunn_shape   column = gpunn_tensor_shape(x1), row = gpunn_tensor_shape(x2), flat = column;
@@ -914,7 +1006,7 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
         if (parts[i] == NULL) return NULL;
     }
     const gpunn_matmul_args turned = {0, false, true};
-    gpunn_tensor           *y = gpunn_reshape(gpunn_mul(gpunn_reshape(x1, column), gpunn_reshape(x2, row)), flat);
+    gpunn_tensor *y = gpunn_reshape(gpunn_mul(gpunn_reshape(x1, column), gpunn_reshape(x2, row)), flat);
     y = gpunn_matmul_(y, gpunn_reshape(parts[0], GPUNN_SHAPE(out, in[0] * in[1])), turned);
     return gpunn__call_finish(&call, parts[1] ? gpunn_add(y, parts[1]) : y);
 }

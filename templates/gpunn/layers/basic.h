@@ -2,7 +2,7 @@
 #define GPUNN__LAYERS_BASIC_H
 #include "graph/tensors.h"
 
-/* ==== >>layers/basic =============================================================================================== *
+/* ==== >>layers/basic ===================================================================================== *
  * Builders with code of their own: linear, convolution, pooling, normalization and resizing layers, and
  * helpers for all builders. They check their arguments. The rules for shapes are in >>graph/infer. */
 /* Applies the row's defaults to args, turns GPUNN_ZERO into 0 and checks ranges. Fails if an argument belongs
@@ -21,8 +21,9 @@ GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *na
 GPUNN__INTERNAL bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x);
 
 /* Makes the parameter or buffer name.suffix of the layer. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind, const char *suffix, int rank,
-                                                  const int64_t *dim, gpunn_init_kind init_kind, float a);
+GPUNN__INTERNAL gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind,
+                                                  const char *suffix, int rank, const int64_t *dim,
+                                                  gpunn_init_kind init_kind, float a);
 
 /* Whether the layer created the weight, rather than sharing one given to it. */
 GPUNN__INTERNAL bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight);
@@ -32,8 +33,9 @@ GPUNN__INTERNAL bool gpunn__are_indices(const gpunn__call *call, const gpunn_ten
 
 /* Resolves a setting of a window with `axes` axes: each[i] if set, else all, else otherwise[i]. one, many:
  * names of the fields for messages. Fails if a value is below `lowest`. */
-GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, const char *one, const char *many, int all,
-                                           const int *each, const int *otherwise, int lowest, int *result);
+GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, const char *one,
+                                           const char *many, int all, const int *each, const int *otherwise,
+                                           int lowest, int *result);
 
 GPUNN__PRIVATE const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1};
 

@@ -2,11 +2,12 @@
 #include "base/shapes.h"
 #include "layers/shapes.h"
 
-/* ==== >>layers/einsum ============================================================================================== */
+/* ==== >>layers/einsum =================================================================================== */
 /* Implements gpunn_einsum by permutations, reductions and matrix products, and real Fourier transforms
  * (gpunn_rfft, gpunn_irfft) by products with constant matrices. */
 
-typedef struct gpunn__labels { /* labels of a tensor's axes, and their sizes; "..." has digits, the last of which is 7 */
+/* labels of a tensor's axes, and their sizes; "..." has digits, the last of which is 7 */
+typedef struct gpunn__labels {
     gpunn_tensor *x;
     int           count;
     char          at[GPUNN_MAX_RANK];
@@ -30,11 +31,12 @@ static bool gpunn__label_add(gpunn__labels *l, char label, int64_t dim)
 }
 
 /* Appends the labels of `from` whose presence in a equals in_a and whose presence in b equals in_b. */
-static void gpunn__label_choose(gpunn__labels *l, const gpunn__labels *from, const gpunn__labels *a, bool in_a,
-                                const gpunn__labels *b, bool in_b)
+static void gpunn__label_choose(gpunn__labels *l, const gpunn__labels *from, const gpunn__labels *a,
+                                bool in_a, const gpunn__labels *b, bool in_b)
 {
     for (int i = 0; i < from->count; i++)
-        if ((gpunn__label_place(a, from->at[i]) >= 0) == in_a && (gpunn__label_place(b, from->at[i]) >= 0) == in_b)
+        if ((gpunn__label_place(a, from->at[i]) >= 0) == in_a &&
+            (gpunn__label_place(b, from->at[i]) >= 0) == in_b)
             (void)gpunn__label_add(l, from->at[i], from->dim[i]);
 }
 
@@ -69,7 +71,8 @@ static const char *gpunn__labels_read(const char *c, gpunn__labels *l, int rank,
     for (; *end && *end != ',' && *end != '-'; end++) letters += isalpha((unsigned char)*end) != 0;
     for (*fine = true; c < end && *fine; c++) {
         if (*c == ' ') continue;
-        bool dot = strncmp(c, "...", 3) == 0, again = rank && gpunn__label_place(l, *c) >= 0 && l->count < rank;
+        bool dot = strncmp(c, "...", 3) == 0,
+             again = rank && gpunn__label_place(l, *c) >= 0 && l->count < rank;
         *fine = dot ? !dotted && gpunn__labels_dots(l, rank ? rank - letters : dots)
                     : isalpha((unsigned char)*c) && (again || gpunn__label_add(l, *c, 0));
         if (again && !dot) l->at[l->count++] = *c;
@@ -91,9 +94,10 @@ static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
         while (j < l->count && l->at[j] != l->at[i]) j++;
         if (j == l->count) continue;
         if (l->dim[i] != l->dim[j] || l->dim[i] < 0) {
-            (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                                   "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed", l->at[i],
-                                   gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
+            (void)gpunn__call_fail(
+                call, GPUNN_ERR_SHAPE,
+                "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed", l->at[i],
+                gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
             return false;
         }
         rest.count = 0;
@@ -160,14 +164,16 @@ static bool gpunn__labels_reduce(gpunn__labels *l, const gpunn__labels *other, c
 
 /* Reshapes l to [batch, product of rows, product of columns]. If its axes already lie transposed, it keeps
  * them and sets *transposed. Returns NULL on failure. */
-static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__labels *l, const gpunn__labels *batch,
-                                          const gpunn__labels *rows, const gpunn__labels *columns, bool *transposed)
+static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__labels *l,
+                                          const gpunn__labels *batch, const gpunn__labels *rows,
+                                          const gpunn__labels *columns, bool *transposed)
 {
     gpunn__labels order[2] = {*batch, *batch}; /* plain, transposed */
     for (int i = 0; i < 2; i++) {
         const gpunn__labels *groups[2] = {i == 0 ? rows : columns, i == 0 ? columns : rows};
         for (int k = 0; k < 2; k++)
-            for (int j = 0; j < groups[k]->count; j++) (void)gpunn__label_add(&order[i], groups[k]->at[j], groups[k]->dim[j]);
+            for (int j = 0; j < groups[k]->count; j++)
+                (void)gpunn__label_add(&order[i], groups[k]->at[j], groups[k]->dim[j]);
     }
     *transposed = memcmp(l->at, order[1].at, (size_t)l->count) == 0;
     int64_t dim[GPUNN_MAX_RANK + 2];
@@ -175,10 +181,10 @@ static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__
     if (batch->count + 2 > GPUNN_MAX_RANK ||
         !gpunn__joined(call->model, rows->count, rows->dim, &dim[batch->count + *transposed]) ||
         !gpunn__joined(call->model, columns->count, columns->dim, &dim[batch->count + !*transposed]))
-        return gpunn__call_fail(
-            call, GPUNN_ERR_UNSUPPORTED,
-            "its product has more than %d axes in common, or joins axes that are the batch; gpunn_reshape them",
-            GPUNN_MAX_RANK - 2);
+        return gpunn__call_fail(call, GPUNN_ERR_UNSUPPORTED,
+                                "its product has more than %d axes in common, or joins axes that are the "
+                                "batch; gpunn_reshape them",
+                                GPUNN_MAX_RANK - 2);
     gpunn_tensor *x = gpunn__labels_permute(l, &order[*transposed]);
     return x ? gpunn__reshape_to(x, batch->count + 2, dim) : NULL;
 }
@@ -199,8 +205,8 @@ static gpunn_tensor *gpunn__labels_spread(const gpunn__labels *l, const gpunn__l
 }
 
 /* The product of two operands: elementwise if no label is summed, else a matrix product. */
-static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn__labels *a, const gpunn__labels *b,
-                                           const gpunn__labels *result)
+static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn__labels *a,
+                                           const gpunn__labels *b, const gpunn__labels *result)
 {
     gpunn__labels batch, rows, columns, found, summed;
     memset(&summed, 0, sizeof summed);
@@ -218,7 +224,7 @@ static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn_
     gpunn__label_choose(&found, b, a, false, result, true);
     gpunn_matmul_args args = {0, false, false};
     gpunn_tensor     *x = gpunn__labels_matrix(call, a, &batch, &rows, &summed, &args.transpose_a);
-    gpunn_tensor     *y = x ? gpunn__labels_matrix(call, b, &batch, &summed, &columns, &args.transpose_b) : NULL;
+    gpunn_tensor *y = x ? gpunn__labels_matrix(call, b, &batch, &summed, &columns, &args.transpose_b) : NULL;
     found.x = gpunn_matmul_(x, y, args);
     if (found.x) found.x = gpunn__reshape_to(found.x, found.count, found.dim);
     return found.x ? gpunn__labels_permute(&found, result) : NULL;
@@ -230,9 +236,11 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     gpunn__labels l[3]; /* the last is that of the result */
     bool          fine = true;
     memset(l, 0, sizeof l);
-    if (!gpunn__is_non_null(&call, equation, "equation") || !gpunn__is_non_null(&call, tensors, "tensors")) return NULL;
+    if (!gpunn__is_non_null(&call, equation, "equation") || !gpunn__is_non_null(&call, tensors, "tensors"))
+        return NULL;
     if (count < 1 || count > 2)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; one or two are possible: multiply them by twos",
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "%d tensors are given; one or two are possible: multiply them by twos",
                                 count);
     if (!gpunn__begin(&call, "einsum", NULL, NULL, tensors, count, count)) return NULL;
     const char *c = equation;
@@ -250,20 +258,22 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     for (int i = 0; i < count && fine; i++) {
         char text[128];
         if (l[i].count != tensors[i]->rank)
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "\"%.64s\" has %d letters for tensors[%d], which is %s", equation,
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                    "\"%.64s\" has %d letters for tensors[%d], which is %s", equation,
                                     l[i].count, i, gpunn__shape_text(tensors[i], text));
         memcpy(l[i].dim, tensors[i]->dim, sizeof l[i].dim);
     }
     if (!given && fine) fine = gpunn__labels_dots(&l[2], dots);
     for (char label = 'A'; !given && fine && label <= 'z'; label++)
-        if (gpunn__label_count(&l[0], label) + gpunn__label_count(&l[1], label) == 1) fine = gpunn__label_add(&l[2], label, 0);
+        if (gpunn__label_count(&l[0], label) + gpunn__label_count(&l[1], label) == 1)
+            fine = gpunn__label_add(&l[2], label, 0);
     for (int i = 0; i < l[2].count && fine; i++)
         fine = gpunn__label_place(&l[0], l[2].at[i]) >= 0 || gpunn__label_place(&l[1], l[2].at[i]) >= 0;
     if (!fine)
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
-            "\"%.64s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its other axes, and those "
-            "of the result, each once, which occur before",
+            "\"%.64s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its "
+            "other axes, and those of the result, each once, which occur before",
             equation);
     for (int i = 0; i < count; i++)
         if (!gpunn__labels_diagonal(&call, &l[i])) return gpunn__undo(&call);
@@ -272,24 +282,28 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
         char one[32], other[32], label[4] = {l[0].at[i]};
         bool dot = gpunn__label_is_dot(l[0].at[i]);
         if (at >= 0 && l[1].dim[at] != l[0].dim[i] && !(dot && (l[0].dim[i] == 1 || l[1].dim[at] == 1)))
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                    "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
                                     dot ? "..." : label, gpunn__dim_text(call.model, l[0].dim[i], one),
                                     gpunn__dim_text(call.model, l[1].dim[at], other));
     }
-    if (!gpunn__labels_squeeze(&l[0], &l[1]) || (count == 2 && !gpunn__labels_squeeze(&l[1], &l[0]))) return gpunn__undo(&call);
+    if (!gpunn__labels_squeeze(&l[0], &l[1]) || (count == 2 && !gpunn__labels_squeeze(&l[1], &l[0])))
+        return gpunn__undo(&call);
     gpunn__labels a = l[0], b = l[1];
-    bool          reduced = gpunn__labels_reduce(&a, &l[1], &l[2]) && (count == 1 || gpunn__labels_reduce(&b, &l[0], &l[2]));
+    bool          reduced = gpunn__labels_reduce(&a, &l[1], &l[2]) &&
+                   (count == 1 || gpunn__labels_reduce(&b, &l[0], &l[2]));
     gpunn_tensor *y = !reduced     ? NULL
                       : count == 1 ? gpunn__labels_permute(&a, &l[2])
                                    : gpunn__einsum_product(&call, &a, &b, &l[2]);
     return gpunn__call_finish(&call, y);
 }
 
-/* ---- Fourier transforms ---------------------------------------------------------------------------------------------- *
- * Complex numbers are pairs along a last axis. A transform of n1 numbers is a product with a matrix [2 n1, 2
- * n1]. A transform of n = n1 n2 numbers follows Cooley and Tukey (1965). It transforms n2 sets of n1 numbers
- * that lie n2 apart, rotates each result, and transforms n1 sets of n2. Let j = j1 n2 + j2 and k = k1 + n1
- * k2. Then jk / n = j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, up to whole turns. */
+/* ---- Fourier transforms --------------------------------------------------------------------------------- *
+ * Complex
+ * numbers are pairs along a last axis. A transform of n1 numbers is a product with a matrix [2 n1, 2 n1]. A
+ * transform of n = n1 n2 numbers follows Cooley and Tukey (1965). It transforms n2 sets of n1 numbers that
+ * lie n2 apart, rotates each result, and transforms n1 sets of n2. Let j = j1 n2 + j2 and k = k1 + n1 k2.
+ * Then jk / n = j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, up to whole turns. */
 
 typedef struct gpunn__fourier {
     const gpunn__call *call;
@@ -300,8 +314,8 @@ typedef struct gpunn__fourier {
 /* Makes a constant [turns = n / from, from * in, to * out] with a matrix for each j2. Its factors are e^(sign
  * 2 pi i (j1 k1 (n / from) + j2 k1) / n) for j1 < from and k1 < to. in and out are 2, or 1 for real parts
  * alone. half: every input counts twice except the first and the one opposite it. */
-static gpunn_tensor *gpunn__fourier_matrix(const gpunn__fourier *f, int64_t n, int64_t turns, int64_t from, int64_t to, int in,
-                                           int out, bool half)
+static gpunn_tensor *gpunn__fourier_matrix(const gpunn__fourier *f, int64_t n, int64_t turns, int64_t from,
+                                           int64_t to, int in, int out, bool half)
 {
     const int64_t     rows = from * in, columns = to * out;
     const gpunn_shape shape = {{turns, rows, columns}};
@@ -309,15 +323,18 @@ static gpunn_tensor *gpunn__fourier_matrix(const gpunn__fourier *f, int64_t n, i
     size_t            bytes = 0;
     int64_t           count = 0;
     int               power = 0;
-    if (!gpunn__measure(3, shape.dim, &count, &power) || !gpunn__mul((size_t)count, sizeof(float), &bytes)) return NULL;
+    if (!gpunn__measure(3, shape.dim, &count, &power) || !gpunn__mul((size_t)count, sizeof(float), &bytes))
+        return NULL;
     float *matrix = (float *)gpunn__realloc(dev, NULL, 0, bytes);
     if (matrix == NULL) return NULL;
     for (int64_t t = 0; t < turns; t++)
         for (int64_t j = 0; j < from; j++)
             for (int64_t k = 0; k < to; k++) {
-                const double part = (double)((j * turns + t) * k % n) / (double)n, angle = 6.283185307179586 * part;
+                const double part = (double)((j * turns + t) * k % n) / (double)n,
+                             angle = 6.283185307179586 * part;
                 const double scale = f->scale * (half && j > 0 && 2 * j < n ? 2 : 1);
-                const double real = scale * cos(angle), imaginary = part == 0.5 ? 0 : scale * f->sign * sin(angle);
+                const double real = scale * cos(angle),
+                             imaginary = part == 0.5 ? 0 : scale * f->sign * sin(angle);
                 float *const at = matrix + (t * rows + j * in) * columns + k * out;
                 at[0] = (float)real;
                 if (out == 2) at[1] = (float)imaginary;
@@ -350,7 +367,8 @@ static gpunn_tensor *gpunn__fourier_of(const gpunn__fourier *f, gpunn_tensor *x,
     gpunn_tensor *factor = gpunn__fourier_matrix(f, n, n2, n1, n1, in, 2, false);
     if (factor == NULL || !gpunn__joined(f->call->model, 2, lines, &joined)) return NULL;
     if (n2 == 1) {
-        x = gpunn_matmul(gpunn_reshape(x, GPUNN_SHAPE(rows, n * in)), gpunn_reshape(factor, GPUNN_SHAPE(n * in, 2 * n)));
+        x = gpunn_matmul(gpunn_reshape(x, GPUNN_SHAPE(rows, n * in)),
+                         gpunn_reshape(factor, GPUNN_SHAPE(n * in, 2 * n)));
         return gpunn_reshape(x, GPUNN_SHAPE(rows, n, 2));
     }
     x = gpunn_permute(gpunn_reshape(x, GPUNN_SHAPE(rows, n1, n2, in)), GPUNN_AXES(2, 0, 1, 3));
@@ -364,8 +382,8 @@ static gpunn_tensor *gpunn__fourier_of(const gpunn__fourier *f, gpunn_tensor *x,
 /* Starts a builder call on x. If pairs is 1, its last axis holds pairs. Returns x with the
  * transformed axis last (before the pairs) and all others joined to one. *others: their
  * sizes. *axis is resolved. NULL on failure. */
-static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, gpunn_tensor *x, int pairs, int *axis,
-                                          gpunn_fft_norm norm, gpunn_shape *others)
+static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, gpunn_tensor *x, int pairs,
+                                          int *axis, gpunn_fft_norm norm, gpunn_shape *others)
 {
     gpunn_axes  order = {{0}};
     char        text[128];
@@ -374,12 +392,14 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
     gpunn_shape lines = {{0}};
     if (!gpunn__begin_x(call, name, NULL, x, true)) return NULL;
     const int rank = x->rank - pairs;
-    if (rank < 1 || *axis < -rank || *axis >= rank || (pairs && x->dim[rank] != 2) || (!pairs && rank == GPUNN_MAX_RANK) ||
-        x->dim[*axis + (*axis < 0 ? rank : 0)] < 1 || x->dim[*axis + (*axis < 0 ? rank : 0)] > INT32_MAX / 4)
-        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                                "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
-                                gpunn__shape_text(x, text), *axis,
-                                pairs ? "the last axis must be 2, of real and imaginary parts" : "1 to 7 axes are possible");
+    if (rank < 1 || *axis < -rank || *axis >= rank || (pairs && x->dim[rank] != 2) ||
+        (!pairs && rank == GPUNN_MAX_RANK) || x->dim[*axis + (*axis < 0 ? rank : 0)] < 1 ||
+        x->dim[*axis + (*axis < 0 ? rank : 0)] > INT32_MAX / 4)
+        return gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE,
+            "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
+            gpunn__shape_text(x, text), *axis,
+            pairs ? "the last axis must be 2, of real and imaginary parts" : "1 to 7 axes are possible");
     if ((int)norm < 0 || norm > GPUNN_FFT_FORWARD)
         return gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "norm is %d; use one of gpunn_fft_norm", (int)norm);
     if (*axis < 0) *axis += rank;
@@ -390,7 +410,8 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
         order.axis[count++] = i;
     }
     if (!gpunn__joined(call->model, count, others->dim, &rows))
-        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "the axes of x %s but axis %d hold the batch more than once; reshape it",
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                "the axes of x %s but axis %d hold the batch more than once; reshape it",
                                 gpunn__shape_text(x, text), *axis);
     order.axis[count++] = *axis;
     if (pairs) order.axis[count++] = rank;
@@ -402,7 +423,8 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
 
 /* Reverses gpunn__fourier_begin: from [rows, size, 2], or [rows, size] without pairs, to
  * the original axes around that of `size`. */
-static gpunn_tensor *gpunn__fourier_end(gpunn_tensor *x, const gpunn_shape *others, int axis, int64_t size, bool pairs)
+static gpunn_tensor *gpunn__fourier_end(gpunn_tensor *x, const gpunn_shape *others, int axis, int64_t size,
+                                        bool pairs)
 {
     gpunn_shape shape = *others;
     gpunn_axes  order = {{0}};
@@ -432,7 +454,8 @@ GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm nor
     const int64_t        n = y->dim[1], kept = n / 2 + 1;
     const gpunn__fourier f = {&call, -1, gpunn__fourier_scale(n, norm, GPUNN_FFT_FORWARD)};
     if (gpunn__fourier_factor(n) == n) /* computes only the results that are kept */
-        y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, n, kept, 1, 2, false), GPUNN_SHAPE(n, 2 * kept)));
+        y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, n, kept, 1, 2, false),
+                                          GPUNN_SHAPE(n, 2 * kept)));
     else
         y = gpunn_slice(gpunn__fourier_of(&f, y, n, 1), 1, 0, kept, 1);
     return gpunn__call_finish(&call, gpunn__fourier_end(y, &others, axis, kept, true));
@@ -449,22 +472,26 @@ GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_
     const int64_t        rows = y->dim[0], kept = y->dim[1];
     const gpunn__fourier f = {&call, 1, gpunn__fourier_scale(n, norm, GPUNN_FFT_BACKWARD)};
     if (n < 1 || n / 2 + 1 != kept)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "n is %lld and x %s; n / 2 + 1 must be the size of axis %d", (long long)n,
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "n is %lld and x %s; n / 2 + 1 must be the size of axis %d", (long long)n,
                                 gpunn__shape_text(x, text), axis);
     if (gpunn__fourier_factor(n) == n) {
         y = gpunn_reshape(y, GPUNN_SHAPE(rows, 2 * kept));
-        y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, kept, n, 2, 1, true), GPUNN_SHAPE(2 * kept, n)));
+        y = gpunn_matmul(
+            y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, kept, n, 2, 1, true), GPUNN_SHAPE(2 * kept, n)));
         return gpunn__call_finish(&call, gpunn__fourier_end(y, &others, axis, n, false));
     }
     /* Completes all n numbers: those after the middle are conjugates of those
      * before. The first and the middle one are real. */
-    gpunn_tensor *pair = gpunn_constant(call.model, GPUNN_SHAPE(2), opposite), *first = gpunn_slice(y, 1, 0, 1, 1);
+    gpunn_tensor *pair = gpunn_constant(call.model, GPUNN_SHAPE(2), opposite),
+                 *first = gpunn_slice(y, 1, 0, 1, 1);
     gpunn_tensor *parts[4] = {gpunn_mul(first, gpunn_constant(call.model, GPUNN_SHAPE(2), real)),
                               gpunn_slice(y, 1, 1, (n + 1) / 2, 1), NULL, NULL};
     parts[2] = gpunn_mul(gpunn_flip(parts[1], GPUNN_AXES(1)), pair);
     if (n % 2 == 0) {
         parts[3] = parts[2];
-        parts[2] = gpunn_mul(gpunn_slice(y, 1, n / 2, kept, 1), gpunn_constant(call.model, GPUNN_SHAPE(2), real));
+        parts[2] = gpunn_mul(gpunn_slice(y, 1, n / 2, kept, 1),
+                             gpunn_constant(call.model, GPUNN_SHAPE(2), real));
     }
     y = gpunn__fourier_of(&f, gpunn_concat(parts, n % 2 == 0 ? 4 : 3, 1), n, 2);
     return gpunn__call_finish(&call, gpunn__fourier_end(gpunn_slice(y, 2, 0, 1, 1), &others, axis, n, false));

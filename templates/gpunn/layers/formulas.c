@@ -8,8 +8,9 @@
 #include "layers/losses.h"
 
 /* Defines a check of a formula's operands and arguments. args: after gpunn__apply_defaults. */
-#define GPUNN__FITS(name) \
-    static bool gpunn__fits_##name(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args)
+#define GPUNN__FITS(name)                                                                       \
+    static bool gpunn__fits_##name(const gpunn__call *call, gpunn_tensor *const *in, int count, \
+                                   const void *args)
 
 GPUNN__FITS(SAME)
 {
@@ -39,7 +40,8 @@ GPUNN__FITS(CLASSES)
 GPUNN__FITS(IMAGES)
 {
     return gpunn__fits_SAME(call, in, count, args) &&
-           gpunn__has_rank(call, gpunn__meta_of(in[0]), 3, 5, "[n, channels, ...] of one to three more axes") &&
+           gpunn__has_rank(call, gpunn__meta_of(in[0]), 3, 5,
+                           "[n, channels, ...] of one to three more axes") &&
            gpunn__axes_are_fixed(call, gpunn__meta_of(in[0]), 1, in[0]->rank - 1);
 }
 
@@ -48,7 +50,8 @@ GPUNN__FITS(CHANNELS)
     const bool batch = ((const gpunn_dice_args *)args)->batch;
     if (!gpunn__fits_SAME(call, in, count, args)) return false;
     if (in[0]->rank < (batch ? 2 : 3))
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", in[0]->rank,
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s",
+                               in[0]->rank,
                                batch ? "" : ", and of [n, classes] alone there is only .batch = true");
     return in[0]->rank >= (batch ? 2 : 3);
 }
@@ -58,7 +61,8 @@ GPUNN__FITS(TRIPLET)
     const float p = ((const gpunn_margin_args *)args)->p;
     if (!gpunn__fits_SAME(call, in, count, args)) return false;
     if (in[0]->rank < 1)
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "the anchor is a scalar; give it a last axis of features");
     else if (!(p > 0))
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
     return in[0]->rank > 0 && p > 0;
@@ -69,10 +73,13 @@ GPUNN__FITS(PAIRS)
     const gpunn_tensor *x1 = in[0], *target = in[2];
     char                one[128], other[128];
     if (!gpunn__fits_SAME(call, in, count - 1, args)) return false;
-    if ((x1->rank == 1 && target->rank == 0) || (x1->rank == 2 && target->rank == 1 && target->dim[0] == x1->dim[0])) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                           "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
-                           gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
+    if ((x1->rank == 1 && target->rank == 0) ||
+        (x1->rank == 2 && target->rank == 1 && target->dim[0] == x1->dim[0]))
+        return true;
+    (void)gpunn__call_fail(
+        call, GPUNN_ERR_SHAPE,
+        "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
+        gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
     return false;
 }
 
@@ -82,7 +89,8 @@ GPUNN__FITS(ALONG)
     char                one[128], other[128];
     const int           axis = gpunn__axis_of(call, x1, ((const gpunn__plain_args *)args)->axis);
     if (axis < 0 || (x1->rank == x2->rank && x1->dim[axis] == x2->dim[axis])) return axis >= 0;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "x1 %s and x2 %s need as many axes, and axis %d of one size",
                            gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
     return false;
 }
@@ -104,7 +112,8 @@ static double gpunn__argument_number(const gpunn__argument *a, const void *at)
     return *(const bool *)at == (a->kind == GPUNN__K_FLAG);
 }
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args)
+GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in,
+                                               void *args)
 {
     gpunn_reduction reduction = GPUNN_REDUCE_NONE;
     gpunn__call     call;
@@ -113,8 +122,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
     const int       floats = row->fits == gpunn__fits_CLASSES ? 1 : row->count,
               integer = gpunn__integer_meant(row->name, in, row->count);
     if (integer >= 0) return gpunn__integer_node((gpunn_integer_op)integer, in, row->count, 0);
-    if (!gpunn__begin(&call, row->name, NULL, row->operands, in, row->count, floats) || !gpunn__apply_defaults(&call, args) ||
-        !row->fits(&call, in, row->count, args))
+    if (!gpunn__begin(&call, row->name, NULL, row->operands, in, row->count, floats) ||
+        !gpunn__apply_defaults(&call, args) || !row->fits(&call, in, row->count, args))
         return NULL;
     f.call = gpunn__call_of(call.model, "gpunn_expr", NULL);
     bool ok = gpunn__expr_open(&f, row->formula) && gpunn__expr_add_number(&f, "rank", in[0]->rank);
@@ -155,12 +164,14 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
         return gpunn__composite(&gpunn__formula_of_##row, in, &args); \
     }
 #define GPUNN__BUILDER_OWN(row, count, names, struct_)
-#define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) GPUNN__BUILDER_##form(row, count, names, args)
+#define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) \
+    GPUNN__BUILDER_##form(row, count, names, args)
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
 
 /* Evaluates a formula of x and one or two numbers. other: 0 if there is only one. */
-static gpunn_tensor *gpunn__composite_of(const gpunn__formula_row *row, gpunn_tensor *x, float number, float other)
+static gpunn_tensor *gpunn__composite_of(const gpunn__formula_row *row, gpunn_tensor *x, float number,
+                                         float other)
 {
     gpunn__plain_args args;
     memset(&args, 0, sizeof args);
@@ -176,7 +187,8 @@ GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd)
 
 GPUNN_API gpunn_tensor *gpunn_threshold(gpunn_tensor *x, float threshold, float value)
 {
-    return gpunn__composite_of(&gpunn__formula_of_threshold, x, threshold, value == 0 ? (float)GPUNN_ZERO : value);
+    return gpunn__composite_of(&gpunn__formula_of_threshold, x, threshold,
+                               value == 0 ? (float)GPUNN_ZERO : value);
 }
 
 GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps)
@@ -199,7 +211,8 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
     gpunn__call call;
     if (!gpunn__begin_classes(&call, "top_k_accuracy", logits, labels)) return NULL;
     gpunn_tensor *places = gpunn_cast(gpunn_topk_indices(logits, k, 1, true), GPUNN_F32);
-    gpunn_tensor *truth = gpunn_cast(gpunn__unsqueeze(labels, 1), GPUNN_F32); /* an axis of 1 in the place of the classes */
+    /* an axis of 1 in the place of the classes */
+    gpunn_tensor *truth = gpunn_cast(gpunn__unsqueeze(labels, 1), GPUNN_F32);
     gpunn_tensor *hits = gpunn_sum(gpunn_eq(places, truth), GPUNN_AXES(1), false);
     return gpunn__call_finish(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
 }

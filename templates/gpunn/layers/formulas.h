@@ -3,8 +3,9 @@
 #include "graph/arguments.h"
 #include "graph/tensors.h"
 
-/* ==== >>layers/formulas ============================================================================================ */
-/* Builders defined by a formula in GPUNN__FORMULAS (>>graph/expr), such as most losses and many activations. */
+/* ==== >>layers/formulas ================================================================================= */
+/* Builders defined by a formula in GPUNN__FORMULAS (>>graph/expr), such as most losses and many
+ * activations. */
 
 /* A builder's name and formula. `fits` checks operands and arguments; `operands` are names for messages. */
 typedef struct gpunn__formula_row {
@@ -19,6 +20,7 @@ GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
 
 /* Evaluates a row's formula on its operands and arguments as nodes. Returns NULL on failure. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args);
+GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in,
+                                               void *args);
 
 #endif /* GPUNN__LAYERS_FORMULAS_H */

@@ -10,13 +10,15 @@
 
 static const gpunn_axes gpunn__all_axes = {{GPUNN_END}};
 
-GPUNN__INTERNAL bool gpunn__shapes_are_equal(const gpunn__call *call, const gpunn_tensor *input, const gpunn_tensor *target)
+GPUNN__INTERNAL bool gpunn__shapes_are_equal(const gpunn__call *call, const gpunn_tensor *input,
+                                             const gpunn_tensor *target)
 {
     char one[128], other[128];
     if (input->rank == target->rank && memcmp(input->dim, target->dim, sizeof input->dim) == 0) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
-                           "input %s and target %s differ, and nothing is broadcast here; gpunn_reshape one of them",
-                           gpunn__shape_text(input, one), gpunn__shape_text(target, other));
+    (void)gpunn__call_fail(
+        call, GPUNN_ERR_SHAPE,
+        "input %s and target %s differ, and nothing is broadcast here; gpunn_reshape one of them",
+        gpunn__shape_text(input, one), gpunn__shape_text(target, other));
     return false;
 }
 
@@ -24,7 +26,8 @@ GPUNN__INTERNAL bool gpunn__loss_factor(const gpunn__call *call, const gpunn_ten
                                         const gpunn_tensor *input)
 {
     if (factor == NULL) return true;
-    return gpunn__operand(call, factor, name, true) && gpunn__broadcasts_to(call, factor, name, input, "input");
+    return gpunn__operand(call, factor, name, true) &&
+           gpunn__broadcasts_to(call, factor, name, input, "input");
 }
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction reduction)
@@ -36,41 +39,50 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduc
         inner.axis[loss->rank - 1] = GPUNN_END;
         loss = gpunn_sum(loss, inner, false);
     }
-    return reduction == GPUNN_REDUCE_SUM ? gpunn_sum(loss, gpunn__all_axes, false) : gpunn_mean(loss, gpunn__all_axes, false);
+    return reduction == GPUNN_REDUCE_SUM ? gpunn_sum(loss, gpunn__all_axes, false)
+                                         : gpunn_mean(loss, gpunn__all_axes, false);
 }
 
-GPUNN__INTERNAL bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *labels)
+GPUNN__INTERNAL bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logits,
+                                       const gpunn_tensor *labels)
 {
     if (labels->dtype == GPUNN_I64 || labels->dtype == GPUNN_I32 || labels->dtype == GPUNN_U8)
         return gpunn__classes_fit(call, gpunn__meta_of(logits), gpunn__meta_of(labels));
-    (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
+    (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE,
+                           "labels is %s, but class numbers are needed; use i64, i32 or u8",
                            gpunn_dtype_name(labels->dtype));
     return false;
 }
 
-GPUNN__INTERNAL bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits, gpunn_tensor *labels)
+GPUNN__INTERNAL bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits,
+                                          gpunn_tensor *labels)
 {
     gpunn_tensor *operands[] = {logits, labels};
-    return gpunn__begin_op(call, op, GPUNN_OP_CROSS_ENTROPY, operands, 2, 1) && gpunn__labels_fit(call, logits, labels);
+    return gpunn__begin_op(call, op, GPUNN_OP_CROSS_ENTROPY, operands, 2, 1) &&
+           gpunn__labels_fit(call, logits, labels);
 }
 
 /* Checks an optional weight [classes]. */
-static bool gpunn__class_weight_fits(const gpunn__call *call, const gpunn_tensor *weight, const gpunn_tensor *logits)
+static bool gpunn__class_weight_fits(const gpunn__call *call, const gpunn_tensor *weight,
+                                     const gpunn_tensor *logits)
 {
     char text[128];
     if (weight == NULL) return true;
     if (!gpunn__operand(call, weight, ".weight", true)) return false;
     if (weight->rank == 1 && weight->dim[0] == logits->dim[1]) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".weight is %s, but one number for each of the %lld classes is needed",
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           ".weight is %s, but one number for each of the %lld classes is needed",
                            gpunn__shape_text(weight, text), (long long)logits->dim[1]);
     return false;
 }
 
-static gpunn_tensor *gpunn__class_loss_node(const char *name, const gpunn__operation *operation, gpunn_tensor *logits,
-                                            gpunn_tensor *labels, gpunn_class_loss_args *args)
+static gpunn_tensor *gpunn__class_loss_node(const char *name, const gpunn__operation *operation,
+                                            gpunn_tensor *logits, gpunn_tensor *labels,
+                                            gpunn_class_loss_args *args)
 {
     gpunn__call call;
-    if (!gpunn__begin_classes(&call, name, logits, labels) || !gpunn__apply_defaults(&call, args)) return NULL;
+    if (!gpunn__begin_classes(&call, name, logits, labels) || !gpunn__apply_defaults(&call, args))
+        return NULL;
     if (!gpunn__class_weight_fits(&call, args->weight, logits)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.reduction = args->reduction;
@@ -80,12 +92,14 @@ static gpunn_tensor *gpunn__class_loss_node(const char *name, const gpunn__opera
     return gpunn__node(&call, operation, &attr, operands, 3);
 }
 
-GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args)
+GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels,
+                                             gpunn_class_loss_args args)
 {
     return gpunn__class_loss_node("cross_entropy", &gpunn__operation_cross_entropy, logits, labels, &args);
 }
 
-GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args)
+GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels,
+                                        gpunn_class_loss_args args)
 {
     return gpunn__class_loss_node("nll_loss", &gpunn__operation_nll, log_probabilities, labels, &args);
 }
@@ -103,17 +117,23 @@ static gpunn_tensor *gpunn__class_numbers(gpunn_model *model, int64_t classes)
     return t;
 }
 
-GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels, gpunn_margin_args args)
+GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels,
+                                                 gpunn_margin_args args)
 {
-    static const char *const operands[] = {"x", "own", "label", "classes", "weight"}, *const numbers[] = {"margin", "p"};
+    static const char *const operands[] = {"x", "own", "label", "classes", "weight"}, *const numbers[] = {
+                                                                                          "margin", "p"};
     gpunn_class_loss_args plain;
     gpunn__call           call;
-    if (!gpunn__begin_classes(&call, "multi_margin_loss", x, labels) || !gpunn__apply_defaults(&call, &args)) return NULL;
-    if (x->rank != 2) return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
+    if (!gpunn__begin_classes(&call, "multi_margin_loss", x, labels) || !gpunn__apply_defaults(&call, &args))
+        return NULL;
+    if (x->rank != 2)
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
     if (x->dim[1] > 1 << 24)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible", (long long)x->dim[1]);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible",
+                                (long long)x->dim[1]);
     const double values[] = {(double)args.margin, (double)args.p};
-    if (args.p != 1 && args.p != 2) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", values[1]);
+    if (args.p != 1 && args.p != 2)
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", values[1]);
     if (!gpunn__class_weight_fits(&call, args.weight, x)) return NULL;
     const int64_t column[] = {labels->dim[0], 1};
     memset(&plain, 0, sizeof plain);
@@ -125,14 +145,16 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     in[2] = in[1] ? gpunn__reshape_to(in[2], 2, column) : NULL;
     in[3] = in[2] ? gpunn__class_numbers(call.model, x->dim[1]) : NULL;
     in[0] = in[3] ? gpunn__expr(GPUNN__MULTI_MARGIN, operands, in, 4, numbers, values, 2, NULL) : NULL;
-    if (in[0] && args.weight) in[0] = gpunn__expr(GPUNN__MULTI_MARGIN_WEIGHTED, operands, in, 5, NULL, NULL, 0, NULL);
+    if (in[0] && args.weight)
+        in[0] = gpunn__expr(GPUNN__MULTI_MARGIN_WEIGHTED, operands, in, 5, NULL, NULL, 0, NULL);
     gpunn_axes    last = {{1, GPUNN_END}};
     gpunn_tensor *loss = gpunn__reduce_loss(in[0] ? gpunn_mean(in[0], last, false) : NULL, args.reduction);
     return gpunn__call_finish(&call, loss);
 }
 
-GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
-                                        gpunn_tensor *target_lengths, gpunn_ctc_args args)
+GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets,
+                                        gpunn_tensor *input_lengths, gpunn_tensor *target_lengths,
+                                        gpunn_ctc_args args)
 {
     gpunn_tensor *x = log_probabilities, *operands[] = {x, targets, input_lengths, target_lengths};
     char          name[GPUNN__OPERAND_SIZE];
@@ -141,15 +163,16 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     for (int i = 1; i < 4; i++)
         if (operands[i]->dtype != GPUNN_I64 && operands[i]->dtype != GPUNN_I32)
             return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed",
-                                    gpunn__operand_name(GPUNN_OP_CTC_LOSS, i, name), gpunn_dtype_name(operands[i]->dtype));
+                                    gpunn__operand_name(GPUNN_OP_CTC_LOSS, i, name),
+                                    gpunn_dtype_name(operands[i]->dtype));
     gpunn__meta      out;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.batch_first = args.batch_first;
     if (!gpunn__infer_node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4, &out)) return NULL;
     if (!gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.blank >= x->dim[2])
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "blank is %d; use one of the %lld classes", args.blank,
-                                (long long)x->dim[2]);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "blank is %d; use one of the %lld classes",
+                                args.blank, (long long)x->dim[2]);
     attr.reduction = args.reduction;
     attr.blank = args.blank;
     attr.zero_infinity = args.zero_infinity;
@@ -169,12 +192,14 @@ static const char *gpunn__custom_fault(const gpunn_custom_op *op)
     return op->forward ? NULL : "the op's .forward is NULL; a CPU function is always needed";
 }
 
-GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *const *inputs, gpunn_custom_args args)
+GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *const *inputs,
+                                      gpunn_custom_args args)
 {
     const char *fault = gpunn__custom_fault(op);
     gpunn__call call = gpunn__call_of(NULL, "custom", fault ? NULL : op->name);
     if (fault) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%s", fault);
-    if (!gpunn__is_non_null(&call, inputs, "inputs") || !gpunn__begin(&call, "custom", op->name, NULL, inputs, op->inputs, 0))
+    if (!gpunn__is_non_null(&call, inputs, "inputs") ||
+        !gpunn__begin(&call, "custom", op->name, NULL, inputs, op->inputs, 0))
         return NULL;
     for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++)
         if (!isfinite(args.numbers[i]))
@@ -182,7 +207,8 @@ GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *c
                                     (double)args.numbers[i]);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.custom = op;
-    for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f; /* turns -0 into 0 */
+    /* turns -0 into 0 */
+    for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f;
     gpunn__meta out;
     if (!gpunn__infer_node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs, &out)) return NULL;
     call.layer = NULL; /* it has no parameters */
@@ -200,14 +226,17 @@ GPUNN_API gpunn_status gpunn_register_custom(gpunn_device *dev, const gpunn_cust
 {
     const char *fault = gpunn__custom_fault(op);
     if (dev == NULL || fault)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_register_custom: %s", dev ? fault : "the device is NULL");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_register_custom: %s",
+                           dev ? fault : "the device is NULL");
     const gpunn_custom_op *known = gpunn_find_custom(dev, op->name);
     if (known == op) return GPUNN_OK;
     if (known)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_register_custom: another op is called '%s'; names are unique on a device", op->name);
+                           "gpunn_register_custom: another op is called '%s'; names are unique on a device",
+                           op->name);
     size_t                  bytes = (size_t)dev->custom_count * sizeof *dev->customs;
-    const gpunn_custom_op **grown = (const gpunn_custom_op **)gpunn__realloc(dev, dev->customs, bytes, bytes + sizeof *grown);
+    const gpunn_custom_op **grown = (const gpunn_custom_op **)gpunn__realloc(dev, dev->customs, bytes,
+                                                                             bytes + sizeof *grown);
     if (grown == NULL) return GPUNN_ERR_MEMORY;
     grown[dev->custom_count++] = op;
     dev->customs = grown;

@@ -3,7 +3,7 @@
 #include "graph/expr.h"
 #include "layers/basic.h"
 
-/* ==== >>layers/random ============================================================================================== */
+/* ==== >>layers/random =================================================================================== */
 /* Builders that draw random numbers: dropout, random tensors, randomized activations. Each has a site number
  * of its own, which keys its random numbers in every run. */
 
@@ -12,7 +12,8 @@ static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn
     gpunn__call call;
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), NULL, x, true)) return NULL;
     if (!(p >= 0 && p <= 1))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a probability from 0 to 1", (double)p);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a probability from 0 to 1",
+                                (double)p);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.dropout_p = p;
     attr.site = x->model->random_streams;
@@ -36,7 +37,8 @@ GPUNN_API gpunn_tensor *gpunn_randn_like(gpunn_tensor *x)
     return gpunn__random_node(&gpunn__operation_randn_like, x, 0);
 }
 
-static gpunn_tensor *gpunn__random_in(const gpunn__operation *operation, const char *name, gpunn_model *model, gpunn_shape shape)
+static gpunn_tensor *gpunn__random_in(const gpunn__operation *operation, const char *name, gpunn_model *model,
+                                      gpunn_shape shape)
 {
     static const float zero = 0;
     const gpunn_shape  scalar = {{0}};
@@ -72,7 +74,8 @@ GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper)
     gpunn__call  call;
     if (!gpunn__begin_x(&call, "rrelu", NULL, x, true)) return NULL;
     if (!(lower <= upper && isfinite(lower) && isfinite(upper)))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "the slopes go from %g to %g; use two numbers, the smaller one first",
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "the slopes go from %g to %g; use two numbers, the smaller one first",
                                 numbers[0], numbers[1]);
     gpunn_tensor *random = gpunn_rand_like(x), *in[] = {x, random, random ? gpunn__mode(call.model) : NULL};
     return gpunn__call_finish(&call, gpunn__expr(GPUNN__RRELU, names, in, 3, bounds, numbers, 2, NULL));
@@ -90,9 +93,10 @@ GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_p
     const int64_t count = args.count;
     if (count != 1 && (x->rank < 2 || x->dim[1] != count))
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "num_parameters is %d, but must be 1 or the channels of axis 1 (input %s)", (int)count,
-                                gpunn__shape_text(x, text));
-    gpunn_tensor *weight = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 1, &count, GPUNN_INIT_CONSTANT, args.number);
+                                "num_parameters is %d, but must be 1 or the channels of axis 1 (input %s)",
+                                (int)count, gpunn__shape_text(x, text));
+    gpunn_tensor *weight = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 1, &count,
+                                               GPUNN_INIT_CONSTANT, args.number);
     if (weight && count > 1 && x->rank > 2) {
         gpunn_shape column = {{count}}; /* [channels, 1, ...], which broadcasts along axis 1 */
         for (int i = 2; i < x->rank; i++) column.dim[i - 1] = 1;

@@ -19,13 +19,14 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
     return gpunn_reshape(x, shape);
 }
 
-/* Index of weight_hr in a layer's parts. Layers with proj_size have it, but it is no operand of their node. */
+/* Index of weight_hr in a layer's parts. Layers with proj_size have it, but it is no operand of their
+ * node. */
 enum { GPUNN__WEIGHT_HR = 4 };
 
 /* Makes a parameter of layer k, such as name.weight_ih_l0_reverse. k < 0: a
  * parameter of a cell, such as name.weight_ih. */
-static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int part, bool reverse, int64_t rows,
-                                             int64_t columns, float bound)
+static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int part, bool reverse,
+                                             int64_t rows, int64_t columns, float bound)
 {
     char          name[GPUNN__NAME_SIZE + 32], layer[24] = "";
     const int64_t dim[] = {rows, columns};
@@ -40,44 +41,53 @@ static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int
 static bool gpunn__has_hidden_size(const gpunn__call *call, int hidden_size)
 {
     if (hidden_size >= 1 && hidden_size <= INT32_MAX / 8) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "hidden_size is %d; set .hidden_size to 1 or more", hidden_size);
+    (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "hidden_size is %d; set .hidden_size to 1 or more",
+                           hidden_size);
     return false;
 }
 
 /* Checks the settings that need no look at weights. */
-static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, const gpunn_tensor *x, const gpunn_rnn_args *args,
-                                      int layers)
+static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, const gpunn_tensor *x,
+                                      const gpunn_rnn_args *args, int layers)
 {
     const int   axis = args->batch_first ? 1 : 0;
     const char *stray = args->relu && op != GPUNN_OP_RNN         ? "relu is not used by this layer"
                         : args->c_0 && op != GPUNN_OP_LSTM       ? "c_0 is not used by this layer"
                         : args->c_n && op != GPUNN_OP_LSTM       ? "c_n is not used by this layer"
                         : args->proj_size && op != GPUNN_OP_LSTM ? "proj_size is not used by this layer"
-                        : args->states && args->proj_size        ? "states is not used with proj_size; h_n and c_n are"
-                        : args->dropout != 0 && layers == 1 ? "dropout is not used with one layer, since it stands between layers"
+                        : args->states && args->proj_size
+                            ? "states is not used with proj_size; h_n and c_n are"
+                        : args->dropout != 0 && layers == 1
+                            ? "dropout is not used with one layer, since it stands between layers"
                         : args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n)
                             ? "states is not used with several layers, batch_first, h_n or c_n"
                             : NULL;
     char        text[128];
-    if (!gpunn__has_rank(call, gpunn__meta_of(x), 3, 3, args->batch_first ? "[n, length, features]" : "[length, n, features]"))
+    if (!gpunn__has_rank(call, gpunn__meta_of(x), 3, 3,
+                         args->batch_first ? "[n, length, features]" : "[length, n, features]"))
         return false;
     if (x->dim[axis] < 0 && !gpunn__is_sized(x->dim[axis]))
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of x %s is the batch, but should be the length; %s", axis,
-                               gpunn__shape_text(x, text), args->batch_first ? "leave out .batch_first" : "set .batch_first");
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_SHAPE, "axis %d of x %s is the batch, but should be the length; %s", axis,
+            gpunn__shape_text(x, text), args->batch_first ? "leave out .batch_first" : "set .batch_first");
     else if (stray)
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, ".%s; leave it out", stray);
     else if (layers < 1 || layers > GPUNN_MAX_OPERANDS)
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 to %d", layers, GPUNN_MAX_OPERANDS);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 to %d", layers,
+                               GPUNN_MAX_OPERANDS);
     else if (!(args->dropout >= 0 && args->dropout <= 1))
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "dropout is %g; use a probability from 0 to 1", (double)args->dropout);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "dropout is %g; use a probability from 0 to 1",
+                               (double)args->dropout);
     else if (args->proj_size < 0 || (args->proj_size && args->proj_size >= args->hidden_size))
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               "proj_size is %d and hidden_size %d; use 1 to hidden_size - 1, or 0 for none", args->proj_size,
-                               args->hidden_size);
+                               "proj_size is %d and hidden_size %d; use 1 to hidden_size - 1, or 0 for none",
+                               args->proj_size, args->hidden_size);
     else if (args->lengths && args->lengths->dtype != GPUNN_I64 && args->lengths->dtype != GPUNN_I32)
-        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32", gpunn_dtype_name(args->lengths->dtype));
+        (void)gpunn__call_fail(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32",
+                               gpunn_dtype_name(args->lengths->dtype));
     else
-        return gpunn__has_hidden_size(call, args->hidden_size) && gpunn__axes_fit(call, gpunn__meta_of(x), axis, axis, true) &&
+        return gpunn__has_hidden_size(call, args->hidden_size) &&
+               gpunn__axes_fit(call, gpunn__meta_of(x), axis, axis, true) &&
                gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, 2);
     return false;
 }
@@ -87,7 +97,8 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
 static bool gpunn__is_weight(const gpunn_tensor *t, int steps)
 {
     if (t->kind == GPUNN__PARAMETER) return true;
-    if (t->kind != GPUNN__VALUE || steps == 0 || t->op == GPUNN_OP_RAND_LIKE || t->op == GPUNN_OP_RANDN_LIKE) return false;
+    if (t->kind != GPUNN__VALUE || steps == 0 || t->op == GPUNN_OP_RAND_LIKE || t->op == GPUNN_OP_RANDN_LIKE)
+        return false;
     bool all = true, any = false;
     for (int i = 0; i < t->input_count && all; i++) {
         if (t->inputs[i] == NULL || t->inputs[i]->kind == GPUNN__CONSTANT) continue;
@@ -103,18 +114,21 @@ static int gpunn__recurrent_parts(const gpunn_rnn_args *args)
     return (args->no_bias ? 2 : 4) + (args->proj_size > 0);
 }
 
-static bool gpunn__is_weight_hr(const gpunn__call *call, gpunn_tensor *t, const char *name, const gpunn_rnn_args *args)
+static bool gpunn__is_weight_hr(const gpunn__call *call, gpunn_tensor *t, const char *name,
+                                const gpunn_rnn_args *args)
 {
     const int64_t dim[] = {args->proj_size, args->hidden_size};
     char          one[128], other[128];
     if (t->rank == 2 && memcmp(t->dim, dim, sizeof dim) == 0) return true;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but weight_hr, [proj_size, hidden_size], %s, is needed", name,
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                           "%s is %s, but weight_hr, [proj_size, hidden_size], %s, is needed", name,
                            gpunn__shape_text(t, one), gpunn__dims_text(call->model, 2, dim, other));
     return false;
 }
 
 /* Checks the operands given by the program, for all layers. */
-static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_rnn_args *args, int layers)
+static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_rnn_args *args,
+                                   int layers)
 {
     const int           directions = args->bidirectional ? 2 : 1, parts = gpunn__recurrent_parts(args);
     int64_t             state[] = {layers * directions, x->dim[args->batch_first ? 0 : 1], 0};
@@ -126,7 +140,8 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         if (!gpunn__operand(call, given[i], i ? ".c_0" : ".h_0", true)) return false;
         state[2] = i == 0 && args->proj_size ? args->proj_size : args->hidden_size;
         if (given[i]->rank == 3 && memcmp(given[i]->dim, state, sizeof state) == 0) continue;
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, ".%s is %s, but [num_layers * directions, n, %s], %s, is needed",
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               ".%s is %s, but [num_layers * directions, n, %s], %s, is needed",
                                i ? "c_0" : "h_0", gpunn__shape_text(given[i], one),
                                i == 0 && args->proj_size ? "proj_size" : "hidden_size",
                                gpunn__dims_text(call->model, 3, state, other));
@@ -137,8 +152,10 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         (void)snprintf(name, sizeof name, ".weights[%d]", i);
         if (!gpunn__operand(call, args->weights[i], name, true)) return false;
         if (!gpunn__is_weight(args->weights[i], 16))
-            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
-        else if (i % parts < GPUNN__WEIGHT_HR - 2 * args->no_bias || gpunn__is_weight_hr(call, args->weights[i], name, args))
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                                   "%s is no parameter; give another layer's parameters", name);
+        else if (i % parts < GPUNN__WEIGHT_HR - 2 * args->no_bias ||
+                 gpunn__is_weight_hr(call, args->weights[i], name, args))
             continue; /* inference checks the shapes of all others */
         return false;
     }
@@ -149,7 +166,8 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
 static gpunn_tensor *gpunn__state_row(gpunn_tensor *node, int64_t length, int i)
 {
     if (!gpunn__is_sized(length)) return gpunn_slice(node, 0, length + i, length + i + 1, 1);
-    const int64_t first = gpunn__dim_plus(node->model, length, 0, 1, i), last = gpunn__dim_plus(node->model, length, 0, 1, i + 1);
+    const int64_t first = gpunn__dim_plus(node->model, length, 0, 1, i),
+                  last = gpunn__dim_plus(node->model, length, 0, 1, i + 1);
     return first && last ? gpunn_slice(node, 0, first, last, 1) : NULL;
 }
 
@@ -165,23 +183,27 @@ static gpunn_tensor *gpunn__times_hr(gpunn_tensor *r, gpunn_tensor *weight_hr)
 }
 
 /* Projects r, whose directions share one axis. */
-static gpunn_tensor *gpunn__projected(gpunn_tensor *r, gpunn_tensor *const *weight_hr, int directions, int axis)
+static gpunn_tensor *gpunn__projected(gpunn_tensor *r, gpunn_tensor *const *weight_hr, int directions,
+                                      int axis)
 {
     gpunn_tensor *h[2] = {NULL, NULL};
     if (r == NULL || directions == 1) return r ? gpunn__times_hr(r, weight_hr[0]) : NULL;
     const int64_t size = r->dim[axis] / 2;
-    for (int d = 0; d < 2; d++) h[d] = gpunn__times_hr(gpunn_slice(r, axis, d * size, (d + 1) * size, 1), weight_hr[d]);
+    for (int d = 0; d < 2; d++)
+        h[d] = gpunn__times_hr(gpunn_slice(r, axis, d * size, (d + 1) * size, 1), weight_hr[d]);
     return gpunn_concat(h, 2, axis);
 }
 
 /* Appends features to x [length, n, in] that carry h_0 [directions, n,
  * proj_size]: h_0 where a direction starts, else 0. */
-static gpunn_tensor *gpunn__with_start(gpunn_tensor *x, gpunn_tensor *h_0, gpunn_tensor *lengths, int directions)
+static gpunn_tensor *gpunn__with_start(gpunn_tensor *x, gpunn_tensor *h_0, gpunn_tensor *lengths,
+                                       int directions)
 {
     static const float one = 1;
     const gpunn_shape  scalar = {{0}};
     const gpunn_shape  column = GPUNN_SHAPE(x->dim[0], 1, 1), row = GPUNN_SHAPE(1, x->dim[1], 1);
-    gpunn_tensor      *parts[3] = {x, NULL, NULL}, *place = gpunn_reshape(gpunn__ordinals(x->model, x->dim[0]), column);
+    gpunn_tensor      *parts[3] = {x, NULL, NULL},
+                 *place = gpunn_reshape(gpunn__ordinals(x->model, x->dim[0]), column);
     for (int d = 0; d < directions; d++) {
         gpunn_tensor *first = d == 0    ? gpunn_constant(x->model, scalar, &one)
                               : lengths ? gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), row)
@@ -197,14 +219,16 @@ static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weig
     const gpunn_matmul_args plain = {0, false, false};
     gpunn_tensor *const     h_0 = in[GPUNN__H_0];
     for (int d = 0; d < directions; d++) {
-        gpunn_tensor **const weight = &in[GPUNN__WEIGHTS + 4 * d], *weight_hh = weight[1], *both[2] = {weight[0], weight_hh};
-        const int64_t        size = weight_hh->dim[1];
-        gpunn_pad_args       among;
+        gpunn_tensor **const weight = &in[GPUNN__WEIGHTS + 4 * d], *weight_hh = weight[1],
+                             *both[2] = {weight[0], weight_hh};
+        const int64_t  size = weight_hh->dim[1];
+        gpunn_pad_args among;
         memset(&among, 0, sizeof among);
         among.before[1] = d * size, among.after[1] = (directions - 1 - d) * size;
         if (h_0 && directions == 2) both[1] = gpunn_pad_(weight_hh, among);
         if (h_0) weight[0] = gpunn_concat(both, 2, 1);
-        /* A sum over one element. It keeps the product F32 in 16-bit models, as the layer reads its weights. */
+        /* A sum over one element. It keeps the product F32 in 16-bit models, as the layer reads its
+         * weights. */
         gpunn_tensor *product = gpunn_matmul_(weight_hh, weight_hr[d], plain);
         weight[1] = product ? gpunn_sum(gpunn__unsqueeze(product, 0), GPUNN_AXES(0), false) : NULL;
         if (weight[0] == NULL || weight[1] == NULL) return false;
@@ -214,12 +238,12 @@ static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weig
     return in[0] != NULL;
 }
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
-                                               const gpunn_rnn_args *args)
+GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x,
+                                               const char *name, const gpunn_rnn_args *args)
 {
-    const int            directions = args->bidirectional ? 2 : 1, layers = gpunn__int_setting(args->num_layers, 1);
-    const int            parts = gpunn__recurrent_parts(args);
-    gpunn_tensor        *weight_hr[2] = {NULL, NULL}, *h[GPUNN_MAX_OPERANDS], *c[GPUNN_MAX_OPERANDS];
+    const int     directions = args->bidirectional ? 2 : 1, layers = gpunn__int_setting(args->num_layers, 1);
+    const int     parts = gpunn__recurrent_parts(args);
+    gpunn_tensor *weight_hr[2] = {NULL, NULL}, *h[GPUNN_MAX_OPERANDS], *c[GPUNN_MAX_OPERANDS];
     gpunn_tensor **const state[] = {h, c}, **const wanted[] = {args->h_n, args->c_n};
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -228,7 +252,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
     if (args->c_n) *args->c_n = NULL;
     if (!(args->weights ? gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)
                         : gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x)) ||
-        !gpunn__recurrent_is_sound(&call, operation->op, x, args, layers) || !gpunn__recurrent_takes(&call, x, args, layers))
+        !gpunn__recurrent_is_sound(&call, operation->op, x, args, layers) ||
+        !gpunn__recurrent_takes(&call, x, args, layers))
         return NULL;
     attr.relu = args->relu;
     attr.hidden_size = args->hidden_size;
@@ -247,9 +272,10 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
             const int     reverse = i / parts, last = args->proj_size && i % parts == parts - 1;
             const int     part = last ? GPUNN__WEIGHT_HR : i % parts;
             const int64_t columns = part == 0 ? y->dim[2] : last ? hidden : width;
-            gpunn_tensor *weight = args->weights ? args->weights[k * directions * parts + i]
-                                                 : gpunn__recurrent_weight(&call, k, part, reverse != 0, last ? width : rows,
-                                                                           columns, bound);
+            gpunn_tensor *weight = args->weights
+                                       ? args->weights[k * directions * parts + i]
+                                       : gpunn__recurrent_weight(&call, k, part, reverse != 0,
+                                                                 last ? width : rows, columns, bound);
             if (weight == NULL) return NULL;
             *(last ? &weight_hr[reverse] : &in[GPUNN__WEIGHTS + 4 * reverse + part]) = weight;
         }
@@ -262,7 +288,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
         for (int i = 0; i < 2 && y; i++) {
             gpunn_tensor *row = wanted[i] ? gpunn__state_row(node, length, i) : NULL;
             state[i][k] = row ? gpunn_reshape(row, shape) : NULL;
-            if (i == 0 && args->proj_size) state[i][k] = gpunn__projected(state[i][k], weight_hr, directions, 0);
+            if (i == 0 && args->proj_size)
+                state[i][k] = gpunn__projected(state[i][k], weight_hr, directions, 0);
             if (wanted[i] && state[i][k] == NULL) return gpunn__undo(&call);
         }
         if (args->proj_size) y = gpunn__projected(y, weight_hr, directions, 2);
@@ -279,15 +306,16 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
 }
 
 /* Turns a state [n, hidden_size] of a cell into that of a layer. Returns false on failure. */
-static bool gpunn__cell_takes(const gpunn__call *call, const gpunn_tensor *x, int hidden_size, const char *name,
-                              gpunn_tensor *state, gpunn_tensor **result)
+static bool gpunn__cell_takes(const gpunn__call *call, const gpunn_tensor *x, int hidden_size,
+                              const char *name, gpunn_tensor *state, gpunn_tensor **result)
 {
     const int64_t dim[] = {x->dim[0], hidden_size};
     char          one[128], other[128];
     *result = NULL;
     if (state == NULL) return true;
     if (!gpunn__operand(call, state, name, true)) return false;
-    if (state->rank == 2 && memcmp(state->dim, dim, sizeof dim) == 0) return (*result = gpunn__unsqueeze(state, 0)) != NULL;
+    if (state->rank == 2 && memcmp(state->dim, dim, sizeof dim) == 0)
+        return (*result = gpunn__unsqueeze(state, 0)) != NULL;
     (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s is %s, but [n, hidden_size], %s, is needed", name,
                            gpunn__shape_text(state, one), gpunn__dims_text(call->model, 2, dim, other));
     return false;
@@ -308,13 +336,14 @@ static gpunn_tensor *gpunn__cell(const gpunn__operation *operation, gpunn_tensor
     if (args->c_n) *args->c_n = NULL;
     if (!(args->weights ? gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)
                         : gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x)) ||
-        !gpunn__has_rank(&call, gpunn__meta_of(x), 2, 2, "[n, features]") || !gpunn__has_hidden_size(&call, hidden) ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 2, 2, "[n, features]") ||
+        !gpunn__has_hidden_size(&call, hidden) || !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) ||
         !gpunn__cell_takes(&call, x, hidden, ".h", args->h, &step.h_0) ||
         !gpunn__cell_takes(&call, x, hidden, ".c", args->c, &step.c_0))
         return NULL;
     for (int i = 0; i < parts && args->weights == NULL; i++) {
-        own[i] = gpunn__recurrent_weight(&call, -1, i, false, (int64_t)gpunn__gates_of(operation->op) * hidden,
+        own[i] = gpunn__recurrent_weight(&call, -1, i, false,
+                                         (int64_t)gpunn__gates_of(operation->op) * hidden,
                                          i ? hidden : x->dim[1], 1 / sqrtf((float)hidden));
         if (own[i] == NULL) return NULL;
     }
@@ -341,19 +370,22 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
 }
 
 /* Makes a layer that continues from the final state of the previous run. */
-static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_tensor *x, const char *name, gpunn_rnn_args args)
+static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
+                                     gpunn_rnn_args args)
 {
     const int        count = operation->op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;
     const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
-    gpunn_tensor    *state[2] = {NULL, NULL}, *own[2], **last[] = {args.h_n ? args.h_n : &own[0], args.c_n ? args.c_n : &own[1]};
-    gpunn__call      call;
-    char             text[128];
+    gpunn_tensor    *state[2] = {NULL, NULL}, *own[2],
+                 **last[] = {args.h_n ? args.h_n : &own[0], args.c_n ? args.c_n : &own[1]};
+    gpunn__call call;
+    char        text[128];
     if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (name == NULL || args.h_0 || args.c_0)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "with .stateful h_0 and c_0 are its own; %s",
                                 name ? "leave them out" : "give the layer a name, for theirs");
     if (x->rank != 3 || x->dim[n] < 1)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x is %s, but .stateful needs three axes and a fixed number of sequences",
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x is %s, but .stateful needs three axes and a fixed number of sequences",
                                 gpunn__shape_text(x, text));
     const int64_t rows = (int64_t)gpunn__int_setting(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
@@ -372,10 +404,11 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
     return gpunn__call_finish(&call, y);
 }
 
-static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
-                                            const gpunn_rnn_args *args)
+static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x,
+                                            const char *name, const gpunn_rnn_args *args)
 {
-    return args->stateful ? gpunn__stateful(operation, x, name, *args) : gpunn__recurrent(operation, x, name, args);
+    return args->stateful ? gpunn__stateful(operation, x, name, *args)
+                          : gpunn__recurrent(operation, x, name, args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)

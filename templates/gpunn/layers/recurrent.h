@@ -2,7 +2,7 @@
 #define GPUNN__LAYERS_RECURRENT_H
 #include "base/forward_declarations.h"
 
-/* ==== >>layers/recurrent =========================================================================================== */
+/* ==== >>layers/recurrent ================================================================================ */
 /* Recurrent layers (RNN, LSTM, GRU) and cells, with their states and projections. */
 
 /* A tensor with 1, 2, ... along an axis of this size, which may be variable. */
@@ -12,7 +12,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size);
 GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis);
 
 /* Makes a recurrent layer. Returns its output, or NULL on failure. */
-GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
-                                               const gpunn_rnn_args *args);
+GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x,
+                                               const char *name, const gpunn_rnn_args *args);
 
 #endif /* GPUNN__LAYERS_RECURRENT_H */

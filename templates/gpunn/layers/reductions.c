@@ -4,11 +4,11 @@
 #include "layers/recurrent.h"
 #include "layers/shapes.h"
 
-/* ==== >>layers/reductions ========================================================================================== */
+/* ==== >>layers/reductions =============================================================================== */
 /* Reductions and scans: sum, mean, max, variance, norms, products, cumulative ops, argmax and others. */
 
-static gpunn_tensor *gpunn__reduce_node(const char *name, const gpunn__operation *operation, bool mean, gpunn_tensor *x,
-                                        const gpunn_axes *axes, bool keepdim)
+static gpunn_tensor *gpunn__reduce_node(const char *name, const gpunn__operation *operation, bool mean,
+                                        gpunn_tensor *x, const gpunn_axes *axes, bool keepdim)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -43,7 +43,8 @@ GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim
 static gpunn_tensor *gpunn__reversed(gpunn_tensor *x)
 {
     if (x && x->dtype == GPUNN_BOOL) return gpunn_logical_not(x);
-    return x == NULL || x->dtype == GPUNN_F32 ? gpunn_neg(x) : gpunn_integer_scalar(GPUNN_INTEGER_ADD, gpunn_neg(x), -1);
+    return x == NULL || x->dtype == GPUNN_F32 ? gpunn_neg(x)
+                                              : gpunn_integer_scalar(GPUNN_INTEGER_ADD, gpunn_neg(x), -1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
@@ -57,8 +58,8 @@ GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim
 static gpunn_tensor *gpunn__power_of(gpunn_tensor *x, double p)
 {
     static const char *const names[] = {"p"};
-    return gpunn__expr("t = where(x == 0, 1, x); where(x == 0, 0, sqrt(t) if p == 0.5 else t ** p)", NULL, &x, 1, names, &p, 1,
-                       NULL);
+    return gpunn__expr("t = where(x == 0, 1, x); where(x == 0, 0, sqrt(t) if p == 0.5 else t ** p)", NULL, &x,
+                       1, names, &p, 1, NULL);
 }
 
 GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim)
@@ -75,7 +76,8 @@ GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correcti
         count = size < 0 || count < 0 ? -1 : count * size;
     }
     if (correction && count <= correction)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "correction is %d, but along these axes of %s %s; use correction 0",
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "correction is %d, but along these axes of %s %s; use correction 0",
                                 correction, gpunn__shape_text(x, text),
                                 count < 0 ? "the number of elements varies" : "are no more elements");
     gpunn_tensor *y = gpunn_mean(gpunn_square(gpunn_sub(x, gpunn_mean(x, axes, true))), axes, keepdim);
@@ -94,7 +96,9 @@ GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bo
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "norm", NULL, x, true)) return NULL;
-    if (!(p > 0)) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a number above 0, or INFINITY", (double)p);
+    if (!(p > 0))
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a number above 0, or INFINITY",
+                                (double)p);
     gpunn_tensor *y = p == 2 ? gpunn_square(x) : gpunn_abs(x);
     if (p > FLT_MAX) return gpunn__call_finish(&call, gpunn_max(y, axes, keepdim));
     if (p != 1 && p != 2) y = gpunn__power_of(y, p);
@@ -121,9 +125,10 @@ GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p)
     if (!gpunn__begin(&call, "cdist", NULL, names, operands, 2, 2)) return NULL;
     const int d1 = x1->rank - 1, d2 = x2->rank - 1;
     if (d1 < 1 || d2 < 1 || d1 + 2 > GPUNN_MAX_RANK || d2 + 2 > GPUNN_MAX_RANK || x1->dim[d1] != x2->dim[d2])
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "x1 is %s and x2 %s, but [..., m, d] and [..., n, d] of one d and at most 7 axes are needed",
-                                gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "x1 is %s and x2 %s, but [..., m, d] and [..., n, d] of one d and at most 7 axes are needed",
+            gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
     gpunn_tensor *apart = gpunn_sub(gpunn__unsqueeze(x1, d1), gpunn__unsqueeze(x2, d2 - 1));
     return gpunn__call_finish(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
 }
@@ -144,8 +149,9 @@ GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
     gpunn_tensor *y = x;
     if ((axis = gpunn__begin_along(&call, "prod", x, axis, false)) < 0) return NULL;
     for (int64_t size = x->dim[axis]; size > 1; size -= size / 2) { /* multiplies one half by the other */
-        gpunn_tensor *both[] = {gpunn_mul(gpunn_slice(y, axis, 0, size / 2, 1), gpunn_slice(y, axis, size / 2, size / 2 * 2, 1)),
-                                NULL};
+        gpunn_tensor *both[] = {
+            gpunn_mul(gpunn_slice(y, axis, 0, size / 2, 1), gpunn_slice(y, axis, size / 2, size / 2 * 2, 1)),
+            NULL};
         if (size % 2) both[1] = gpunn_slice(y, axis, size - 1, size, 1);
         y = size % 2 ? gpunn_concat(both, 2, axis) : both[0];
     }
@@ -159,8 +165,10 @@ static gpunn_tensor *gpunn__running(const char *name, gpunn_tensor *x, int axis,
     gpunn__call   call;
     gpunn_tensor *y = x;
     if ((axis = gpunn__begin_along(&call, name, x, axis, false)) < 0) return NULL;
-    for (int64_t step = 1, size = x->dim[axis]; step < size; step *= 2) { /* each element now combines 2 * step elements */
-        gpunn_tensor *ahead = gpunn_slice(y, axis, 0, size - step, 1), *parts[2] = {gpunn_slice(y, axis, 0, step, 1), NULL};
+    /* each element now combines 2 * step elements */
+    for (int64_t step = 1, size = x->dim[axis]; step < size; step *= 2) {
+        gpunn_tensor *ahead = gpunn_slice(y, axis, 0, size - step, 1),
+                     *parts[2] = {gpunn_slice(y, axis, 0, step, 1), NULL};
         parts[1] = both(gpunn_slice(y, axis, step, size, 1), ahead);
         y = gpunn_concat(parts, 2, axis);
     }
@@ -182,8 +190,10 @@ GPUNN_API gpunn_tensor *gpunn_cummin(gpunn_tensor *x, int axis)
     return gpunn__running("cummin", x, axis, gpunn_minimum);
 }
 
-/* Scans for extremes and also finds where each stands: the last place where the extreme up to there occurs. */
-static gpunn_tensor *gpunn__running_places(const char *name, gpunn_tensor *x, int axis, gpunn_tensor **indices,
+/* Scans for extremes and also finds where each stands: the last place where the extreme up to there
+ * occurs. */
+static gpunn_tensor *gpunn__running_places(const char *name, gpunn_tensor *x, int axis,
+                                           gpunn_tensor **indices,
                                            gpunn_tensor *(*both)(gpunn_tensor *, gpunn_tensor *))
 {
     gpunn__call call;
@@ -195,7 +205,8 @@ static gpunn_tensor *gpunn__running_places(const char *name, gpunn_tensor *x, in
     gpunn_tensor *here = gpunn_eq(x, gpunn__running(name, x, axis, both));
     if (x->dtype == GPUNN_F32) here = gpunn_maximum(here, gpunn_ne(x, x)); /* NaN counts as the extreme */
     gpunn_tensor *if_here[] = {here, place};
-    place = gpunn__running(name, gpunn__integer_node(GPUNN_INTEGER_WHERE, if_here, 2, 0), axis, gpunn_maximum);
+    place = gpunn__running(name, gpunn__integer_node(GPUNN_INTEGER_WHERE, if_here, 2, 0), axis,
+                           gpunn_maximum);
     gpunn_tensor *values = gpunn_gather(x, axis, place);
     if (values && indices) *indices = place;
     return gpunn__call_finish(&call, values);
@@ -228,7 +239,8 @@ GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, "argmax", NULL, x, false) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    if (!gpunn__begin_x(&call, "argmax", NULL, x, false) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
     if (x->dtype != GPUNN_F32) {
         gpunn_tensor *largest = gpunn_eq(x, gpunn_max(x, GPUNN_AXES(axis), true));
         return gpunn__call_finish(&call, gpunn_argmax(gpunn_cast(largest, GPUNN_F32), axis, keepdim));
@@ -241,7 +253,8 @@ static gpunn_tensor *gpunn__axis_node(const gpunn__operation *operation, gpunn_t
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+    if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), NULL, x, true) ||
+        (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     return gpunn__node(&call, operation, &attr, &x, 1);
 }
@@ -254,12 +267,13 @@ GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
 }
 
 /* Finds an extreme of x along an axis by `arg`, and its index. */
-static gpunn_tensor *gpunn__extreme(const char *name, gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices,
-                                    gpunn_tensor *(*arg)(gpunn_tensor *, int, bool))
+static gpunn_tensor *gpunn__extreme(const char *name, gpunn_tensor *x, int axis, bool keepdim,
+                                    gpunn_tensor **indices, gpunn_tensor *(*arg)(gpunn_tensor *, int, bool))
 {
     gpunn__call call;
     gpunn__meta shape;
-    if (!gpunn__begin_x(&call, name, NULL, x, false) || (axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    if (!gpunn__begin_x(&call, name, NULL, x, false) || (axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
     gpunn_tensor *places = arg(x, axis, true), *values = gpunn_gather(x, axis, places);
     if (values == NULL) return gpunn__undo(&call);
     if (!keepdim) {
@@ -272,12 +286,14 @@ static gpunn_tensor *gpunn__extreme(const char *name, gpunn_tensor *x, int axis,
     return gpunn__call_finish(&call, places ? values : NULL);
 }
 
-GPUNN_API gpunn_tensor *gpunn_max_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices)
+GPUNN_API gpunn_tensor *gpunn_max_with_indices(gpunn_tensor *x, int axis, bool keepdim,
+                                               gpunn_tensor **indices)
 {
     return gpunn__extreme("max_with_indices", x, axis, keepdim, indices, gpunn_argmax);
 }
 
-GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices)
+GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool keepdim,
+                                               gpunn_tensor **indices)
 {
     return gpunn__extreme("min_with_indices", x, axis, keepdim, indices, gpunn_argmin);
 }
@@ -286,7 +302,9 @@ GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, boo
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, "topk_indices", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    if (!gpunn__begin_x(&call, "topk_indices", NULL, x, true) ||
+        (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
     attr.k = k;
     attr.largest = largest;
     return gpunn__node(&call, &gpunn__operation_topk_indices, &attr, &x, 1);
@@ -317,7 +335,8 @@ GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending
 
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 {
-    if (x && x->dtype != GPUNN_F32) return gpunn__running("cumsum", gpunn_cast(x, GPUNN_I64), axis, gpunn_add);
+    if (x && x->dtype != GPUNN_F32)
+        return gpunn__running("cumsum", gpunn_cast(x, GPUNN_I64), axis, gpunn_add);
     return gpunn__axis_node(&gpunn__operation_cumsum, x, axis);
 }
 

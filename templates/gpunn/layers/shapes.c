@@ -12,7 +12,8 @@ GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape)
     if (!gpunn__begin_x(&call, "reshape", NULL, x, false)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.shape = shape;
-    return gpunn__rank_of(&call, &shape, 2) < 0 ? NULL : gpunn__node(&call, &gpunn__operation_reshape, &attr, &x, 1);
+    return gpunn__rank_of(&call, &shape, 2) < 0 ? NULL
+                                                : gpunn__node(&call, &gpunn__operation_reshape, &attr, &x, 1);
 }
 
 GPUNN__INTERNAL bool gpunn__joined(gpunn_model *model, int rank, const int64_t *dim, int64_t *joined)
@@ -34,10 +35,10 @@ GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x)
     attr.shape.dim[0] = x->dim[0];
     if (!gpunn__joined(call.model, x->rank - 1, x->dim + 1, &attr.shape.dim[1])) {
         char text[128];
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "the axes behind the first hold the batch more than once (x %s); use "
-                                "gpunn_reshape",
-                                gpunn__shape_text(x, text));
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_SHAPE,
+            "the axes behind the first hold the batch more than once (x %s); use gpunn_reshape",
+            gpunn__shape_text(x, text));
     }
     return gpunn__node(&call, &gpunn__operation_reshape, &attr, &x, 1);
 }
@@ -54,7 +55,8 @@ GPUNN__INTERNAL int gpunn__axis_of(const gpunn__call *call, const gpunn_tensor *
     return -1;
 }
 
-GPUNN__INTERNAL int gpunn__axis_list(const gpunn__call *call, const gpunn_tensor *x, const gpunn_axes *axes, int *order)
+GPUNN__INTERNAL int gpunn__axis_list(const gpunn__call *call, const gpunn_tensor *x, const gpunn_axes *axes,
+                                     int *order)
 {
     int      count = 0;
     uint32_t seen = 0;
@@ -62,7 +64,8 @@ GPUNN__INTERNAL int gpunn__axis_list(const gpunn__call *call, const gpunn_tensor
         int axis = gpunn__axis_of(call, x, axes->axis[count]);
         if (axis < 0) return -1;
         if (seen >> axis & 1) {
-            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "axis %d is listed twice; name each axis once", axis);
+            (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "axis %d is listed twice; name each axis once",
+                                   axis);
             return -1;
         }
         seen |= 1u << axis;
@@ -80,8 +83,8 @@ GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order)
     if (count < 0) return NULL;
     char text[128];
     if (count != x->rank)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d axes are listed for %s; list each of its %d", count,
-                                gpunn__shape_text(x, text), x->rank);
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d axes are listed for %s; list each of its %d",
+                                count, gpunn__shape_text(x, text), x->rank);
     return gpunn__node(&call, &gpunn__operation_permute, &attr, &x, 1);
 }
 
@@ -89,9 +92,11 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
 {
     gpunn__call call = gpunn__call_of(NULL, "concat", NULL);
     if (count < 1 || count > GPUNN_MAX_OPERANDS)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; 1 to %d can be joined at once", count,
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "%d tensors are given; 1 to %d can be joined at once", count,
                                 GPUNN_MAX_OPERANDS);
-    if (!gpunn__is_non_null(&call, tensors, "tensors") || !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, 0))
+    if (!gpunn__is_non_null(&call, tensors, "tensors") ||
+        !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, 0))
         return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.axis = gpunn__axis_of(&call, tensors[0], axis);
@@ -114,19 +119,22 @@ GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, in
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     char             text[128];
-    if (!gpunn__begin_x(&call, "slice", NULL, x, false) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    if (!gpunn__begin_x(&call, "slice", NULL, x, false) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
     int64_t size = x->dim[attr.axis];
     if (size < 0 && !gpunn__is_sized(size))
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch, which cannot be cut; choose another axis",
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "axis %d of %s is the batch, which cannot be cut; choose another axis",
                                 attr.axis, gpunn__shape_text(x, text));
-    if (step < 1) return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "step is %lld; use 1 or more", (long long)step);
+    if (step < 1)
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "step is %lld; use 1 or more", (long long)step);
     attr.start = gpunn__slice_index(call.model, start, size);
     attr.end = gpunn__slice_index(call.model, end, size);
     attr.step = step;
     if (attr.end <= attr.start && !gpunn__is_sized(attr.start) && !gpunn__is_sized(attr.end))
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "%lld:%lld along axis %d of %s is empty; at least one element must be left", (long long)start,
-                                (long long)end, attr.axis, gpunn__shape_text(x, text));
+                                "%lld:%lld along axis %d of %s is empty; at least one element must be left",
+                                (long long)start, (long long)end, attr.axis, gpunn__shape_text(x, text));
     return gpunn__node(&call, &gpunn__operation_slice, &attr, &x, 1);
 }
 
@@ -136,7 +144,8 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
     gpunn_attributes attr = gpunn__no_attributes();
     if (!gpunn__begin_x(&call, "pad", NULL, x, false) || !gpunn__apply_defaults(&call, &args)) return NULL;
     if (args.mode != GPUNN_PAD_CONSTANT && x->dtype != GPUNN_F32)
-        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "x is %s, which mode %s does not pad; gpunn_cast it to f32",
+        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
+                                "x is %s, which mode %s does not pad; gpunn_cast it to f32",
                                 gpunn_dtype_name(x->dtype), gpunn__pad_mode_names[args.mode]);
     if (args.mode != GPUNN_PAD_CONSTANT && args.value != 0)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, ".value is not used by mode %s; leave it out",
@@ -146,9 +155,10 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
         if (before == GPUNN_ZERO) before = 0;
         if (after == GPUNN_ZERO) after = 0;
         if (before < 0 || after < 0 || before > GPUNN__MAX_COUNT || after > GPUNN__MAX_COUNT)
-            return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                    "%lld before and %lld after axis %d are out of range; use 0 or more, gpunn_slice to cut",
-                                    (long long)before, (long long)after, i);
+            return gpunn__call_fail(
+                &call, GPUNN_ERR_ARGUMENT,
+                "%lld before and %lld after axis %d are out of range; use 0 or more, gpunn_slice to cut",
+                (long long)before, (long long)after, i);
         attr.before[i] = before;
         attr.after[i] = after;
     }
@@ -184,7 +194,8 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
     int     given = gpunn__rank_of(&call, &repeats, 0), rank = given > x->rank ? given : x->rank, inner = 0;
     int64_t one[2 * GPUNN_MAX_RANK], many[2 * GPUNN_MAX_RANK], dim[GPUNN_MAX_RANK];
     if (given < 0) return NULL;
-    for (int i = 0; i < rank; i++) { /* inserts an axis of 1 before each repeated axis, expands it and joins both */
+    /* inserts an axis of 1 before each repeated axis, expands it and joins both */
+    for (int i = 0; i < rank; i++) {
         int     from = i - (rank - x->rank), at = i - (rank - given);
         int64_t size = from < 0 ? 1 : x->dim[from], times = at < 0 ? 1 : repeats.dim[at];
         if (times > 1) {
@@ -196,14 +207,15 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
         const int64_t both[] = {size, times};
         if (!gpunn__joined(call.model, 2, both, &dim[i])) {
             char text[128];
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "axis %d of %s, %lld times, has more than 2^59 elements", from,
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                    "axis %d of %s, %lld times, has more than 2^59 elements", from,
                                     gpunn__shape_text(x, text), (long long)times);
         }
     }
     if (inner > GPUNN_MAX_RANK)
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "with an axis for each that is repeated, x would have %d; %d are possible", inner,
-                                GPUNN_MAX_RANK);
+                                "with an axis for each that is repeated, x would have %d; %d are possible",
+                                inner, GPUNN_MAX_RANK);
     gpunn_tensor *y = gpunn__reshape_to(x, inner, one);
     gpunn_shape   wide;
     memset(&wide, 0, sizeof wide);
@@ -218,21 +230,24 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
     gpunn__call   call = gpunn__call_of(NULL, "stack", NULL);
     gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
     if (count < 1 || count > GPUNN_MAX_OPERANDS)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; 1 to %d can be joined at once", count,
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "%d tensors are given; 1 to %d can be joined at once", count,
                                 GPUNN_MAX_OPERANDS);
-    if (!gpunn__is_non_null(&call, tensors, "tensors") || !gpunn__begin(&call, "stack", NULL, NULL, tensors, count, 0))
+    if (!gpunn__is_non_null(&call, tensors, "tensors") ||
+        !gpunn__begin(&call, "stack", NULL, NULL, tensors, count, 0))
         return NULL;
     int  rank = tensors[0]->rank + 1, at = axis < 0 ? axis + rank : axis;
     char one[128], other[128];
     if (rank > GPUNN_MAX_RANK || at < 0 || at >= rank)
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "axis %d is not one of the result of tensors %s, which has %d and at most %d", axis,
-                                gpunn__shape_text(tensors[0], one), rank, GPUNN_MAX_RANK);
+                                "axis %d is not one of the result of tensors %s, which has %d and at most %d",
+                                axis, gpunn__shape_text(tensors[0], one), rank, GPUNN_MAX_RANK);
     for (int i = 0; i < count; i++) {
         int64_t dim[GPUNN_MAX_RANK];
         if (!gpunn__same_shape(tensors[i], tensors[0]))
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "tensors[0] is %s and tensors[%d] %s; all must have one shape",
-                                    gpunn__shape_text(tensors[0], one), i, gpunn__shape_text(tensors[i], other));
+            return gpunn__call_fail(
+                &call, GPUNN_ERR_SHAPE, "tensors[0] is %s and tensors[%d] %s; all must have one shape",
+                gpunn__shape_text(tensors[0], one), i, gpunn__shape_text(tensors[i], other));
         for (int d = 0; d < rank; d++) dim[d] = d == at ? 1 : tensors[i]->dim[d < at ? d : d - 1];
         if ((parts[i] = gpunn__reshape_to(tensors[i], rank, dim)) == NULL) return gpunn__undo(&call);
     }
@@ -240,13 +255,15 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
     return gpunn__call_finish(&call, y);
 }
 
-GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int count, gpunn_indexing indexing, gpunn_tensor **grids)
+GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int count, gpunn_indexing indexing,
+                                      gpunn_tensor **grids)
 {
     gpunn__call call = gpunn__call_of(NULL, "meshgrid", NULL);
     gpunn_shape shape = {{0}};
     if (count < 1 || count > GPUNN_MAX_RANK || (int)indexing < 0 || indexing > GPUNN_INDEXING_XY) {
-        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "count is %d and indexing %d; use 1 to %d and one of gpunn_indexing",
-                               count, (int)indexing, GPUNN_MAX_RANK);
+        (void)gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                               "count is %d and indexing %d; use 1 to %d and one of gpunn_indexing", count,
+                               (int)indexing, GPUNN_MAX_RANK);
         return GPUNN_ERR_ARGUMENT;
     }
     if (!gpunn__is_non_null(&call, grids, "grids")) return GPUNN_ERR_ARGUMENT;
@@ -265,7 +282,8 @@ GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int coun
     }
     for (int i = 0; i < count; i++) {
         gpunn_shape line = {{0}};
-        for (int k = 0; k < count; k++) line.dim[k] = k == (i < 2 ? i ^ swap : i) ? coordinates[i]->dim[0] : 1;
+        for (int k = 0; k < count; k++)
+            line.dim[k] = k == (i < 2 ? i ^ swap : i) ? coordinates[i]->dim[0] : 1;
         grids[i] = gpunn__call_finish(&call, gpunn_expand(gpunn_reshape(coordinates[i], line), shape));
         if (grids[i]) continue;
         memset(grids, 0, (size_t)count * sizeof *grids);
@@ -274,14 +292,14 @@ GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int coun
     return GPUNN_OK;
 }
 
-static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts,
-                              int capacity)
+static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t size, int axis,
+                              gpunn_tensor **parts, int capacity)
 {
     if (size > x->dim[axis]) size = x->dim[axis];
     int64_t count = (x->dim[axis] + size - 1) / size;
     if (count > capacity)
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "there are %lld parts, but parts has room for %d", (long long)count,
-                               capacity);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "there are %lld parts, but parts has room for %d",
+                               (long long)count, capacity);
     for (int64_t i = 0; i < count && count <= capacity; i++)
         if ((parts[i] = gpunn_slice(x, axis, i * size, (i + 1) * size, 1)) == NULL) {
             (void)gpunn__undo(call);
@@ -291,7 +309,8 @@ static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t 
 }
 
 /* Starts a builder call that splits a fixed axis of x by `amount`. Returns the axis, or -1 on failure. */
-static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x, int64_t amount, int axis, gpunn_tensor **parts)
+static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x, int64_t amount, int axis,
+                              gpunn_tensor **parts)
 {
     char text[128];
     int  at;
@@ -300,10 +319,11 @@ static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x
         return -1;
     if (amount >= 1 && x->dim[at] > 0) return at;
     if (amount < 1)
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%lld is no number of parts and no size; use 1 or more",
-                               (long long)amount);
+        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
+                               "%lld is no number of parts and no size; use 1 or more", (long long)amount);
     else
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of %s %s; choose another axis", at, gpunn__shape_text(x, text),
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of %s %s; choose another axis", at,
+                               gpunn__shape_text(x, text),
                                gpunn__is_sized(x->dim[at]) ? "varies, and the number of parts would"
                                                            : "is the batch, which cannot be cut");
     return -1;
@@ -329,12 +349,14 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
     char        text[128];
     if (!gpunn__begin_x(&call, "one_hot", NULL, index, false)) return NULL;
     if (index->dtype != GPUNN_I64 && index->dtype != GPUNN_I32 && index->dtype != GPUNN_U8)
-        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE, "index is %s, but class numbers are needed; use i64, i32 or u8",
+        return gpunn__call_fail(&call, GPUNN_ERR_DTYPE,
+                                "index is %s, but class numbers are needed; use i64, i32 or u8",
                                 gpunn_dtype_name(index->dtype));
     if (classes < 1 || classes > 1 << 24 || index->rank == GPUNN_MAX_RANK)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "classes is %d and index %s; 1 to 2^24 classes are possible, and %d axes of the result", classes,
-                                gpunn__shape_text(index, text), GPUNN_MAX_RANK);
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_ARGUMENT,
+            "classes is %d and index %s; 1 to 2^24 classes are possible, and %d axes of the result", classes,
+            gpunn__shape_text(index, text), GPUNN_MAX_RANK);
     int64_t dim[GPUNN_MAX_RANK];
     memcpy(dim, index->dim, sizeof dim);
     dim[index->rank] = 1;
@@ -351,7 +373,8 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
     return gpunn__call_finish(&call, x);
 }
 
-static gpunn_tensor *gpunn__fail_count(gpunn_tensor *x, const char *name, const char *what, int count, int most)
+static gpunn_tensor *gpunn__fail_count(gpunn_tensor *x, const char *name, const char *what, int count,
+                                       int most)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
@@ -359,8 +382,8 @@ static gpunn_tensor *gpunn__fail_count(gpunn_tensor *x, const char *name, const 
 }
 
 /* Computes f(x * scale[i] + shift[i]) for each i < width, concatenated along the last axis. */
-static gpunn_tensor *gpunn__encode(gpunn_tensor *x, const char *name, int width, const float *scale, const float *shift,
-                                   gpunn_tensor *(*f)(gpunn_tensor *))
+static gpunn_tensor *gpunn__encode(gpunn_tensor *x, const char *name, int width, const float *scale,
+                                   const float *shift, gpunn_tensor *(*f)(gpunn_tensor *))
 {
     gpunn__call call;
     char        text[128];
@@ -368,13 +391,14 @@ static gpunn_tensor *gpunn__encode(gpunn_tensor *x, const char *name, int width,
     gpunn_shape each = {{width}};
     if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
     if (x->rank == 0 || x->rank == GPUNN_MAX_RANK)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x is %s, but 1 to %d axes are needed", gpunn__shape_text(x, text),
-                                GPUNN_MAX_RANK - 1);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x is %s, but 1 to %d axes are needed",
+                                gpunn__shape_text(x, text), GPUNN_MAX_RANK - 1);
     memcpy(dim, x->dim, sizeof dim);
     last[0] = dim[x->rank - 1];
     last[1] = width;
     if (!gpunn__joined(call.model, 2, last, &joined))
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "the last axis of %s, %d times, has more than 2^59 elements",
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "the last axis of %s, %d times, has more than 2^59 elements",
                                 gpunn__shape_text(x, text), width);
     dim[x->rank] = 1;
     gpunn_tensor *y = gpunn__reshape_to(x, x->rank + 1, dim);
@@ -471,36 +495,41 @@ GPUNN_API gpunn_tensor *gpunn_spherical_harmonics_encoding(gpunn_tensor *x, int 
     return gpunn__call_finish(&call, y);
 }
 
-GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name, gpunn_hash_grid_args args)
+GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name,
+                                                  gpunn_hash_grid_args args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     gpunn__hash_grid grid;
     gpunn_init       init = {GPUNN_INIT_UNIFORM, -1e-4f, 1e-4f};
     char             text[GPUNN__NAME_SIZE];
-    if (!gpunn__begin_layer(&call, "hash_grid_encoding", name, x) || !gpunn__apply_defaults(&call, &args)) return NULL;
+    if (!gpunn__begin_layer(&call, "hash_grid_encoding", name, x) || !gpunn__apply_defaults(&call, &args))
+        return NULL;
     const int64_t axes = x->rank ? x->dim[x->rank - 1] : 0;
     if (axes != 2 && axes != 3)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "x is %s, but its last axis must be 2 or 3 coordinates",
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x is %s, but its last axis must be 2 or 3 coordinates",
                                 gpunn__shape_text(x, text));
     attr.n_levels = args.n_levels;
     attr.log2_hashmap_size = args.log2_hashmap_size;
     attr.base_resolution = args.base_resolution;
     attr.per_level_scale = args.per_level_scale;
-    if (args.n_levels > GPUNN__HASH_LEVELS || args.n_features_per_level > GPUNN__HASH_FEATURES || args.log2_hashmap_size < 4 ||
-        args.log2_hashmap_size > 28 || !(args.per_level_scale >= 1))
+    if (args.n_levels > GPUNN__HASH_LEVELS || args.n_features_per_level > GPUNN__HASH_FEATURES ||
+        args.log2_hashmap_size < 4 || args.log2_hashmap_size > 28 || !(args.per_level_scale >= 1))
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "n_levels is %d, n_features_per_level %d, log2_hashmap_size %d and "
+                                "per_level_scale %g; give 1 to 32, 1 to 8, 4 to 28, and 1 or more",
+                                args.n_levels, args.n_features_per_level, args.log2_hashmap_size,
+                                (double)args.per_level_scale);
+    if (!gpunn__hash_grid_of(&attr, (int)axes, args.n_features_per_level, &grid))
         return gpunn__call_fail(
             &call, GPUNN_ERR_ARGUMENT,
-            "n_levels is %d, n_features_per_level %d, log2_hashmap_size %d and per_level_scale %g; give 1 to 32, 1 to "
-            "8, 4 to 28, and 1 or more",
-            args.n_levels, args.n_features_per_level, args.log2_hashmap_size, (double)args.per_level_scale);
-    if (!gpunn__hash_grid_of(&attr, (int)axes, args.n_features_per_level, &grid))
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells",
-                                args.n_levels, args.base_resolution, (double)args.per_level_scale);
+            "%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells",
+            args.n_levels, args.base_resolution, (double)args.per_level_scale);
     const int64_t dim[2] = {grid.rows, grid.features};
     (void)snprintf(text, sizeof text, "%s.weight", name);
-    gpunn_tensor *operands[] = {x, gpunn__set_layer(&call, gpunn__weight(&call, GPUNN__PARAMETER, text, 2, dim, init))};
+    gpunn_tensor *operands[] = {
+        x, gpunn__set_layer(&call, gpunn__weight(&call, GPUNN__PARAMETER, text, 2, dim, init))};
     return operands[1] ? gpunn__node(&call, &gpunn__operation_hash_grid_encoding, &attr, operands, 2) : NULL;
 }
 
@@ -509,19 +538,20 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     gpunn_tensor    *operands[] = {x, index};
-    if (!gpunn__begin_op(&call, "gather", GPUNN_OP_GATHER, operands, 2, 0) || !gpunn__are_indices(&call, index, "index") ||
-        (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+    if (!gpunn__begin_op(&call, "gather", GPUNN_OP_GATHER, operands, 2, 0) ||
+        !gpunn__are_indices(&call, index, "index") || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn__meta out;
     if (!gpunn__infer_node(&call, GPUNN_OP_GATHER, &attr, operands, 2, &out)) return NULL;
     for (int i = 0; operands[0] && i < x->rank; i++)
-        if (i != attr.axis && index->dim[i] != x->dim[i]) operands[0] = gpunn_slice(operands[0], i, 0, index->dim[i], 1);
+        if (i != attr.axis && index->dim[i] != x->dim[i])
+            operands[0] = gpunn_slice(operands[0], i, 0, index->dim[i], 1);
     if (operands[0] == NULL) return gpunn__undo(&call);
     return gpunn__node(&call, &gpunn__operation_gather, &attr, operands, 2);
 }
 
-static gpunn_tensor *gpunn__scatter_node(const gpunn__operation *operation, gpunn_tensor *x, int axis, gpunn_tensor *index,
-                                         gpunn_tensor *src)
+static gpunn_tensor *gpunn__scatter_node(const gpunn__operation *operation, gpunn_tensor *x, int axis,
+                                         gpunn_tensor *index, gpunn_tensor *src)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -544,7 +574,8 @@ GPUNN_API gpunn_tensor *gpunn_scatter(gpunn_tensor *x, int axis, gpunn_tensor *i
 }
 
 /* Expands index [count] to one index per element of the slices of x that it selects. */
-static gpunn_tensor *gpunn__index_of_slices(const gpunn__call *call, const gpunn_tensor *x, int axis, gpunn_tensor *index)
+static gpunn_tensor *gpunn__index_of_slices(const gpunn__call *call, const gpunn_tensor *x, int axis,
+                                            gpunn_tensor *index)
 {
     gpunn_shape one, all;
     char        text[128];
@@ -568,7 +599,8 @@ GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tens
     static const char *const names[] = {"x", "index"};
     gpunn__call              call;
     gpunn_tensor            *operands[] = {x, index};
-    if (!gpunn__begin(&call, "index_select", NULL, names, operands, 2, 0) || (axis = gpunn__axis_of(&call, x, axis)) < 0)
+    if (!gpunn__begin(&call, "index_select", NULL, names, operands, 2, 0) ||
+        (axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn_tensor *each = gpunn__index_of_slices(&call, x, axis, index);
     return gpunn__call_finish(&call, gpunn_gather(x, axis, each));
@@ -579,7 +611,8 @@ GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor 
     static const char *const names[] = {"x", "src", "index"};
     gpunn__call              call;
     gpunn_tensor            *operands[] = {x, src, index};
-    if (!gpunn__begin(&call, "index_add", NULL, names, operands, 3, 2) || (axis = gpunn__axis_of(&call, x, axis)) < 0)
+    if (!gpunn__begin(&call, "index_add", NULL, names, operands, 3, 2) ||
+        (axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn_tensor *each = gpunn__index_of_slices(&call, x, axis, index);
     return gpunn__call_finish(&call, gpunn_scatter_add(x, axis, each, src));
@@ -610,7 +643,9 @@ GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, in
     gpunn_shape              flat = {{0}}, each = {{0}}, result = {{0}};
     char                     one[128], other[128];
     const int                lead = batch_dims;
-    if (!gpunn__begin(&call, "gather_nd", NULL, names, operands, 2, 0) || !gpunn__are_indices(&call, index, "index")) return NULL;
+    if (!gpunn__begin(&call, "gather_nd", NULL, names, operands, 2, 0) ||
+        !gpunn__are_indices(&call, index, "index"))
+        return NULL;
     const int     last = index->rank - 1;
     const int64_t depth = last < 0 ? 0 : index->dim[last];
     bool          fits = lead >= 0 && lead <= last && depth >= 1 && depth <= x->rank - lead;
@@ -623,8 +658,8 @@ GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, in
         !gpunn__joined(call.model, last - lead, index->dim + lead, &each.dim[1]))
         return gpunn__call_fail(
             &call, GPUNN_ERR_SHAPE,
-            "x is %s, index %s and batch_dims %d; [b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] are needed, "
-            "of d1 to dk only d1 one that varies, and %d axes in the result",
+            "x is %s, index %s and batch_dims %d; [b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] "
+            "are needed, of d1 to dk only d1 one that varies, and %d axes in the result",
             gpunn__shape_text(x, one), gpunn__shape_text(index, other), lead, GPUNN_MAX_RANK);
     each.dim[0] = flat.dim[0];
     each.dim[2] = 1;
@@ -650,8 +685,8 @@ GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
     for (int i = 0; i < count; i++) {
         const int64_t size = x->dim[list[i]];
         if (size > 1 << 24)
-            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "axis %d of %s has more than 2^24 elements", list[i],
-                                    gpunn__shape_text(x, text));
+            return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "axis %d of %s has more than 2^24 elements",
+                                    list[i], gpunn__shape_text(x, text));
         gpunn_tensor *place = gpunn__ordinals(call.model, size), *last = gpunn_max(place, GPUNN_ALL, false);
         y = gpunn_index_select(y, list[i], gpunn_cast(gpunn_sub(last, place), GPUNN_I64));
     }
@@ -663,8 +698,8 @@ GPUNN__INTERNAL int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_
     char text[128];
     if (!gpunn__begin_x(call, op, NULL, x, f32) || (axis = gpunn__axis_of(call, x, axis)) < 0) return -1;
     if (x->dim[axis] > 0) return axis;
-    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of %s varies between runs; choose another axis", axis,
-                           gpunn__shape_text(x, text));
+    (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of %s varies between runs; choose another axis",
+                           axis, gpunn__shape_text(x, text));
     return -1;
 }
 
@@ -674,12 +709,14 @@ GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis)
     if ((axis = gpunn__begin_along(&call, "roll", x, axis, false)) < 0) return NULL;
     const int64_t cut = (x->dim[axis] - shift % x->dim[axis]) % x->dim[axis];
     if (cut == 0) return x;
-    gpunn_tensor *parts[] = {gpunn_slice(x, axis, cut, GPUNN_END_OF_AXIS, 1), gpunn_slice(x, axis, 0, cut, 1)};
+    gpunn_tensor *parts[] = {gpunn_slice(x, axis, cut, GPUNN_END_OF_AXIS, 1),
+                             gpunn_slice(x, axis, 0, cut, 1)};
     return gpunn__call_finish(&call, gpunn_concat(parts, 2, axis));
 }
 
 /* Reshapes x to six axes, permutes them and reshapes the result to an image. */
-static gpunn_tensor *gpunn__regroup(gpunn_tensor *x, const int64_t *split, gpunn_axes order, const int64_t *image)
+static gpunn_tensor *gpunn__regroup(gpunn_tensor *x, const int64_t *split, gpunn_axes order,
+                                    const int64_t *image)
 {
     gpunn_tensor *y = gpunn_permute(gpunn__reshape_to(x, 6, split), order);
     return y ? gpunn__reshape_to(y, 4, image) : NULL;
@@ -687,27 +724,33 @@ static gpunn_tensor *gpunn__regroup(gpunn_tensor *x, const int64_t *split, gpunn
 
 /* Makes a pixel shuffle or unshuffle. depth_first: the position in the square
  * comes before the channels, else after them. */
-static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_tensor *x, int factor, bool is_shuffle,
-                                       bool depth_first)
+static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_tensor *x, int factor,
+                                       bool is_shuffle, bool depth_first)
 {
     char text[128];
-    if (!gpunn__begin_x(call, op, NULL, x, true) || !gpunn__has_rank(call, gpunn__meta_of(x), 4, 4, "[n, c, h, w]")) return NULL;
+    if (!gpunn__begin_x(call, op, NULL, x, true) ||
+        !gpunn__has_rank(call, gpunn__meta_of(x), 4, 4, "[n, c, h, w]"))
+        return NULL;
     const int64_t r = factor, *dim = x->dim, channels = is_shuffle ? r * r : 1, pixels = is_shuffle ? 1 : r;
-    if (r < 1 || r > 1 << 15 || dim[1] < 0 || dim[1] % channels || (pixels > 1 && (dim[2] < 0 || dim[3] < 0)) ||
-        dim[2] % pixels || dim[3] % pixels)
-        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "factor is %d and x %s; %s must be a multiple of %s, and not vary", factor,
+    if (r < 1 || r > 1 << 15 || dim[1] < 0 || dim[1] % channels ||
+        (pixels > 1 && (dim[2] < 0 || dim[3] < 0)) || dim[2] % pixels || dim[3] % pixels)
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                "factor is %d and x %s; %s must be a multiple of %s, and not vary", factor,
                                 gpunn__shape_text(x, text), is_shuffle ? "the channels" : "height and width",
                                 is_shuffle ? "its square" : "it");
     if (!is_shuffle) {
         const int64_t split[] = {dim[0], dim[1], dim[2] / r, r, dim[3] / r, r};
         const int64_t image[] = {dim[0], dim[1] * r * r, dim[2] / r, dim[3] / r};
-        return gpunn__regroup(x, split, depth_first ? GPUNN_AXES(0, 3, 5, 1, 2, 4) : GPUNN_AXES(0, 1, 3, 5, 2, 4), image);
+        return gpunn__regroup(
+            x, split, depth_first ? GPUNN_AXES(0, 3, 5, 1, 2, 4) : GPUNN_AXES(0, 1, 3, 5, 2, 4), image);
     }
     const int64_t each = dim[1] / channels, behind[] = {dim[0], each, r, r, dim[2], dim[3]};
-    const int64_t before[] = {dim[0], r, r, each, dim[2], dim[3]}, height[] = {dim[2], r}, width[] = {dim[3], r};
-    int64_t       image[] = {dim[0], each, 0, 0};
+    const int64_t before[] = {dim[0], r, r, each, dim[2], dim[3]}, height[] = {dim[2], r},
+                  width[] = {dim[3], r};
+    int64_t image[] = {dim[0], each, 0, 0};
     if (!gpunn__joined(call->model, 2, height, &image[2]) || !gpunn__joined(call->model, 2, width, &image[3]))
-        return gpunn__call_fail(call, GPUNN_ERR_SHAPE, "%s, %d times as high and wide, has more than 2^59 elements",
+        return gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                                "%s, %d times as high and wide, has more than 2^59 elements",
                                 gpunn__shape_text(x, text), factor);
     return depth_first ? gpunn__regroup(x, before, GPUNN_AXES(0, 3, 4, 1, 5, 2), image)
                        : gpunn__regroup(x, behind, GPUNN_AXES(0, 1, 4, 2, 5, 3), image);
@@ -730,17 +773,19 @@ GPUNN_API gpunn_tensor *gpunn_glu(gpunn_tensor *x, int axis)
 {
     gpunn__call call;
     char        text[128];
-    if (!gpunn__begin_x(&call, "glu", NULL, x, true) || (axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    if (!gpunn__begin_x(&call, "glu", NULL, x, true) || (axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
     const int64_t half = x->dim[axis] / 2;
     if (half < 1 || x->dim[axis] % 2)
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
-                                "axis %d of x %s has no halves; an even number that does not vary is needed", axis,
-                                gpunn__shape_text(x, text));
+                                "axis %d of x %s has no halves; an even number that does not vary is needed",
+                                axis, gpunn__shape_text(x, text));
     gpunn_tensor *in[] = {gpunn_slice(x, axis, 0, half, 1), gpunn_slice(x, axis, half, 2 * half, 1)};
     return gpunn__call_finish(&call, in[0] && in[1] ? gpunn_expr("x * sigmoid(y)", in, 2) : NULL);
 }
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr, const int64_t *sizes)
+GPUNN__INTERNAL gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr,
+                                            const int64_t *sizes)
 {
     const int      rank = x->rank;
     gpunn_pad_args args;
@@ -764,18 +809,20 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attribu
 
 /* Resolves settings of unfold and fold and computes the numbers of windows in an
  * image [n, c, h, w]. Returns false on failure. */
-static bool gpunn__unfold_settings(const gpunn__call *call, const gpunn_unfold_args *args, const gpunn__meta *image,
-                                   gpunn_attributes *attr, int64_t *sizes)
+static bool gpunn__unfold_settings(const gpunn__call *call, const gpunn_unfold_args *args,
+                                   const gpunn__meta *image, gpunn_attributes *attr, int64_t *sizes)
 {
     gpunn__meta            out = *image;
     const gpunn__inference rule = {call, GPUNN_OP_NONE, attr, 1, image, &out};
     *attr = gpunn__no_attributes();
-    if (!gpunn__window_setting(call, 2, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
-                               attr->kernel) ||
-        !gpunn__window_setting(call, 2, "stride", "strides", args->stride, args->strides, gpunn__ones, 1, attr->stride) ||
-        !gpunn__window_setting(call, 2, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr->padding) ||
-        !gpunn__window_setting(call, 2, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones, 1,
-                               attr->dilation) ||
+    if (!gpunn__window_setting(call, 2, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape,
+                               gpunn__zeros, 1, attr->kernel) ||
+        !gpunn__window_setting(call, 2, "stride", "strides", args->stride, args->strides, gpunn__ones, 1,
+                               attr->stride) ||
+        !gpunn__window_setting(call, 2, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0,
+                               attr->padding) ||
+        !gpunn__window_setting(call, 2, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones,
+                               1, attr->dilation) ||
         !gpunn__axes_are_fixed(call, *image, 1, 3) || !gpunn__window_rule(&rule))
         return false;
     memcpy(sizes, out.dim + 2, 2 * sizeof *sizes);
@@ -787,13 +834,15 @@ GPUNN_API gpunn_tensor *gpunn_unfold_(gpunn_tensor *x, gpunn_unfold_args args)
     gpunn__call      call;
     gpunn_attributes attr;
     int64_t          sizes[2];
-    if (!gpunn__begin_x(&call, "unfold", NULL, x, true) || !gpunn__has_rank(&call, gpunn__meta_of(x), 4, 4, "[n, c, h, w]"))
+    if (!gpunn__begin_x(&call, "unfold", NULL, x, true) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 4, 4, "[n, c, h, w]"))
         return NULL;
     if (args.output_size[0] || args.output_size[1])
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "output_size is not used by unfold; leave it out");
     const gpunn__meta image = gpunn__meta_of(x);
     if (!gpunn__unfold_settings(&call, &args, &image, &attr, sizes)) return NULL;
-    const int64_t n = x->dim[0], c = x->dim[1], cells = (int64_t)attr.kernel[0] * attr.kernel[1], count = sizes[0] * sizes[1];
+    const int64_t n = x->dim[0], c = x->dim[1], cells = (int64_t)attr.kernel[0] * attr.kernel[1],
+                  count = sizes[0] * sizes[1];
     gpunn_tensor *y = gpunn_reshape(gpunn__unfold(x, &attr, sizes), GPUNN_SHAPE(n, cells, c, count));
     y = gpunn_permute(y, GPUNN_AXES(0, 2, 1, 3));
     return gpunn__call_finish(&call, gpunn_reshape(y, GPUNN_SHAPE(n, c * cells, count)));
@@ -801,7 +850,8 @@ GPUNN_API gpunn_tensor *gpunn_unfold_(gpunn_tensor *x, gpunn_unfold_args args)
 
 /* Removes axis `kernel` of x by adding its slices. Along axis `places`, elements are spread `stride` apart.
  * Slice k is shifted by k * dilation, and the result has `size` elements. */
-static gpunn_tensor *gpunn__fold_axis(gpunn_tensor *x, int kernel, int places, int64_t stride, int64_t dilation, int64_t size)
+static gpunn_tensor *gpunn__fold_axis(gpunn_tensor *x, int kernel, int places, int64_t stride,
+                                      int64_t dilation, int64_t size)
 {
     gpunn_tensor  *sum = NULL;
     gpunn_shape    shape = gpunn_tensor_shape(x), apart;
@@ -837,25 +887,32 @@ GPUNN_API gpunn_tensor *gpunn_fold_(gpunn_tensor *x, gpunn_unfold_args args)
     if (!gpunn__begin_x(&call, "fold", NULL, x, true) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 3, 3, "[n, c kh kw, windows]"))
         return NULL;
-    if (args.output_size[0] < 1 || args.output_size[1] < 1 || args.output_size[0] > INT32_MAX || args.output_size[1] > INT32_MAX)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "output_size is %lld, %lld; set .output_size to h and w",
+    if (args.output_size[0] < 1 || args.output_size[1] < 1 || args.output_size[0] > INT32_MAX ||
+        args.output_size[1] > INT32_MAX)
+        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
+                                "output_size is %lld, %lld; set .output_size to h and w",
                                 (long long)args.output_size[0], (long long)args.output_size[1]);
-    const gpunn__meta image = {GPUNN_F32, 4, {x->dim[0], 1, args.output_size[0], args.output_size[1]}, call.model};
-    if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 2) || !gpunn__unfold_settings(&call, &args, &image, &attr, sizes))
+    const gpunn__meta image = {
+        GPUNN_F32, 4, {x->dim[0], 1, args.output_size[0], args.output_size[1]}, call.model};
+    if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 2) ||
+        !gpunn__unfold_settings(&call, &args, &image, &attr, sizes))
         return NULL;
     const int64_t cells = (int64_t)attr.kernel[0] * attr.kernel[1], c = x->dim[1] / cells;
     if (x->dim[1] % cells || x->dim[2] != sizes[0] * sizes[1])
-        return gpunn__call_fail(
-            &call, GPUNN_ERR_SHAPE,
-            "x is %s, but [n, a multiple of %lld, %lld] is needed for windows of %d x %d at %lld x %lld places",
-            gpunn__shape_text(x, text), (long long)cells, (long long)(sizes[0] * sizes[1]), attr.kernel[0], attr.kernel[1],
-            (long long)sizes[0], (long long)sizes[1]);
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "x is %s, but [n, a multiple of %lld, %lld] is needed for windows of %d x %d "
+                                "at %lld x %lld places",
+                                gpunn__shape_text(x, text), (long long)cells,
+                                (long long)(sizes[0] * sizes[1]), attr.kernel[0], attr.kernel[1],
+                                (long long)sizes[0], (long long)sizes[1]);
     for (int i = 0; i < 2; i++) reach[i] = args.output_size[i] + 2 * (int64_t)attr.padding[i];
-    gpunn_tensor *y = gpunn_reshape(x, GPUNN_SHAPE(x->dim[0], c, attr.kernel[0], attr.kernel[1], sizes[0], sizes[1]));
+    gpunn_tensor *y = gpunn_reshape(
+        x, GPUNN_SHAPE(x->dim[0], c, attr.kernel[0], attr.kernel[1], sizes[0], sizes[1]));
     y = y ? gpunn__fold_axis(y, 3, 5, attr.stride[1], attr.dilation[1], reach[1]) : NULL;
     y = y ? gpunn__fold_axis(y, 2, 3, attr.stride[0], attr.dilation[0], reach[0]) : NULL;
     for (int i = 0; i < 2; i++)
-        if (attr.padding[i]) y = gpunn_slice(y, 2 + i, attr.padding[i], attr.padding[i] + args.output_size[i], 1);
+        if (attr.padding[i])
+            y = gpunn_slice(y, 2 + i, attr.padding[i], attr.padding[i] + args.output_size[i], 1);
     return gpunn__call_finish(&call, y);
 }
 
@@ -865,10 +922,12 @@ static gpunn_tensor *gpunn__triangle(const char *name, gpunn_tensor *x, int diag
     if (!gpunn__begin_x(&call, name, NULL, x, true) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[..., rows, columns]"))
         return NULL;
-    gpunn_tensor *row = gpunn_reshape(gpunn__ordinals(call.model, x->dim[x->rank - 2]), GPUNN_SHAPE(x->dim[x->rank - 2], 1));
+    gpunn_tensor *row = gpunn_reshape(gpunn__ordinals(call.model, x->dim[x->rank - 2]),
+                                      GPUNN_SHAPE(x->dim[x->rank - 2], 1));
     gpunn_tensor *column = gpunn__ordinals(call.model, x->dim[x->rank - 1]);
     gpunn_tensor *in[] = {x, column, gpunn_add_scalar(row, (float)diagonal)};
-    return gpunn__call_finish(&call, gpunn_expr(is_lower ? "where(y <= z, x, 0)" : "where(y >= z, x, 0)", in, 3));
+    return gpunn__call_finish(&call,
+                              gpunn_expr(is_lower ? "where(y <= z, x, 0)" : "where(y >= z, x, 0)", in, 3));
 }
 
 GPUNN_API gpunn_tensor *gpunn_tril(gpunn_tensor *x, int diagonal)
@@ -890,16 +949,20 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset)
         !gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[..., rows, columns]"))
         return NULL;
     const int     axis = x->rank - 2;
-    const int64_t rows = x->dim[axis], columns = x->dim[axis + 1], right = offset > 0 ? offset : 0, down = right - offset;
-    const int64_t count = rows - down < columns - right ? rows - down : columns - right, first = down * columns + right;
+    const int64_t rows = x->dim[axis], columns = x->dim[axis + 1], right = offset > 0 ? offset : 0,
+                  down = right - offset;
+    const int64_t count = rows - down < columns - right ? rows - down : columns - right,
+                  first = down * columns + right;
     if (rows < 0 || columns < 0 || count < 1)
-        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE, "offset is %d and x %s; rows and columns must not vary, and meet it",
-                                offset, gpunn__shape_text(x, text));
+        return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
+                                "offset is %d and x %s; rows and columns must not vary, and meet it", offset,
+                                gpunn__shape_text(x, text));
     memset(&flat, 0, sizeof flat);
     memcpy(flat.dim, x->dim, (size_t)axis * sizeof *x->dim);
-    flat.dim[axis] = rows * columns; /* there each diagonal element lies one row and one column after the last */
-    return gpunn__call_finish(
-        &call, gpunn_slice(gpunn_reshape(x, flat), axis, first, first + (count - 1) * (columns + 1) + 1, columns + 1));
+    /* there each diagonal element lies one row and one column after the last */
+    flat.dim[axis] = rows * columns;
+    return gpunn__call_finish(&call, gpunn_slice(gpunn_reshape(x, flat), axis, first,
+                                                 first + (count - 1) * (columns + 1) + 1, columns + 1));
 }
 
 GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value)
@@ -908,7 +971,8 @@ GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, f
     gpunn__call              call;
     gpunn_tensor            *operands[] = {x, mask}, *fill;
     const gpunn_shape        scalar = {{0}};
-    if (!gpunn__begin(&call, "masked_fill", NULL, names, operands, 2, 1) || !gpunn__broadcasts_to(&call, mask, "mask", x, "x"))
+    if (!gpunn__begin(&call, "masked_fill", NULL, names, operands, 2, 1) ||
+        !gpunn__broadcasts_to(&call, mask, "mask", x, "x"))
         return NULL;
     fill = gpunn_constant(call.model, scalar, &value);
     return gpunn__call_finish(&call, gpunn_where(mask, fill, x));

@@ -10,8 +10,9 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__state_of(gpunn_tensor *t)
     return t->state ? t : NULL;
 }
 
-GPUNN__INTERNAL gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *state, int axis, gpunn_tensor *position,
-                                            gpunn_tensor *value, int count, bool in_training)
+GPUNN__INTERNAL gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *state, int axis,
+                                            gpunn_tensor *position, gpunn_tensor *value, int count,
+                                            bool in_training)
 {
     static const char *const names[] = {"the state", "the value", "the position"};
     gpunn_tensor            *operands[] = {state, value, position};
@@ -19,8 +20,9 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *
     gpunn_attributes         attr = gpunn__no_attributes();
     if (!gpunn__begin(&call, function, NULL, names, operands, count, 2)) return NULL;
     if (gpunn__state_of(state) == NULL)
-        return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
-                                "what is assigned to is no state; use what gpunn_state or an assignment gave");
+        return gpunn__call_fail(
+            &call, GPUNN_ERR_ARGUMENT,
+            "what is assigned to is no state; use what gpunn_state or an assignment gave");
     if (position && (attr.axis = gpunn__axis_of(&call, state, axis)) < 0) return NULL;
     attr.in_training = in_training;
     return gpunn__node(&call, &gpunn__operation_assign, &attr, operands, 3);
@@ -31,29 +33,32 @@ GPUNN_API gpunn_tensor *gpunn_assign_(gpunn_tensor *state, gpunn_tensor *value, 
     return gpunn__assign("assign", state, 0, NULL, value, 2, args.in_training);
 }
 
-GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_tensor *position, gpunn_tensor *value,
-                                         gpunn_assign_args args)
+GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_tensor *position,
+                                         gpunn_tensor *value, gpunn_assign_args args)
 {
     return gpunn__assign("assign_at", state, axis, position, value, 3, args.in_training);
 }
 
-/* ---- sampling -------------------------------------------------------------------------------------------------------- */
+/* ---- sampling ------------------------------------------------------------------------------------------ */
 
 static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *draw,
                                const gpunn_sample_args *args)
 {
     char one[128], other[128];
     if (logits->rank != 2 || logits->dim[1] < 1)
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "logits is %s, but [n, classes] is needed; gpunn_reshape it",
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "logits is %s, but [n, classes] is needed; gpunn_reshape it",
                                gpunn__shape_text(logits, one));
     else if (draw && (draw->rank != 1 || draw->dim[0] != logits->dim[0]))
-        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "draw is %s and logits %s; one number a row, [n], is needed",
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "draw is %s and logits %s; one number a row, [n], is needed",
                                gpunn__shape_text(draw, one), gpunn__shape_text(logits, other));
     else if (!(args->temperature >= 0 && isfinite(args->temperature)) || args->top_k < 0 ||
              !(args->top_p > 0 && args->top_p <= 1))
-        (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
-                               "temperature is %g, top_k %d and top_p %g; 0 or more, 0 or more, and above 0 to 1 are possible",
-                               (double)args->temperature, args->top_k, (double)args->top_p);
+        (void)gpunn__call_fail(
+            call, GPUNN_ERR_ARGUMENT,
+            "temperature is %g, top_k %d and top_p %g; 0 or more, 0 or more, and above 0 to 1 are possible",
+            (double)args->temperature, args->top_k, (double)args->top_p);
     else
         return true;
     return false;
@@ -78,5 +83,6 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
     gpunn_tensor *drawn = gpunn__node(&call, &gpunn__operation_sample, &attr, in, 2);
     if (!few || drawn == NULL) return drawn;
     const int64_t column[2] = {logits->dim[0], 1};
-    return gpunn__call_finish(&call, gpunn__reshape_to(gpunn_gather(places, 1, gpunn__reshape_to(drawn, 2, column)), 1, column));
+    return gpunn__call_finish(
+        &call, gpunn__reshape_to(gpunn_gather(places, 1, gpunn__reshape_to(drawn, 2, column)), 1, column));
 }

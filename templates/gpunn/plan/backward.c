@@ -13,8 +13,8 @@ static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, i
     for (int id = normed ? head : t->id; id >= 0; id = id == t->id ? -1 : b->tensors[id].next) {
         const gpunn_tensor *member = b->model->tensors[id];
         for (int i = 0; i < member->input_count; i++)
-            contributes = contributes ||
-                          (gpunn__passes_gradient(b, member, i) && b->plan->tensors[member->inputs[i]->id].gradient_root == root);
+            contributes = contributes || (gpunn__passes_gradient(b, member, i) &&
+                                          b->plan->tensors[member->inputs[i]->id].gradient_root == root);
     }
     return contributes;
 }
@@ -29,7 +29,9 @@ static int gpunn__next_contribution(const gpunn__builder *b, int root, int befor
             const gpunn__fused *fused = &b->fused[b->tensors[t->id].fused];
             for (int i = 0; i < fused->kernel->external_count; i++) {
                 const gpunn_tensor *external = gpunn__member(b, fused, i);
-                if (b->plan->tensors[external->id].gradient_root == root && gpunn__fused_passes(b, fused, external)) return place;
+                if (b->plan->tensors[external->id].gradient_root == root &&
+                    gpunn__fused_passes(b, fused, external))
+                    return place;
             }
         }
         if (b->tensors[t->id].fused >= 0 || !b->tensors[t->id].feeds_loss || !b->tensors[t->id].wants ||
@@ -45,16 +47,18 @@ static int gpunn__next_contribution(const gpunn__builder *b, int root, int befor
 /* Whether the target's gradient, which equals the node's gradient, can share its memory. Every tensor that
  * shares the memory must have read it, in its own node's step, before any of them is added to. other: a
  * tensor that may share it too, or NULL. */
-static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *node, const gpunn_tensor *target,
-                                 const gpunn_tensor *other)
+static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *node,
+                                 const gpunn_tensor *target, const gpunn_tensor *other)
 {
     enum { MOST = 8 };
     const gpunn__plan *plan = b->plan;
-    int member[MOST], count = 0, root = plan->tensors[target->id].gradient_root, from = plan->tensors[node->id].gradient_root;
+    int                member[MOST], count = 0, root = plan->tensors[target->id].gradient_root,
+                      from = plan->tensors[node->id].gradient_root;
     if (!gpunn__same_shape(node, target) || plan->tensors[from].gradient_slot < 0 ||
         plan->tensors[root].storage != plan->tensors[from].storage ||
-        plan->tensors[root].channels_last != plan->tensors[from].channels_last || b->model->tensors[root]->kind != GPUNN__VALUE ||
-        b->tensors[root].retained || b->tensors[from].retained || b->tensors[root].writes > 0)
+        plan->tensors[root].channels_last != plan->tensors[from].channels_last ||
+        b->model->tensors[root]->kind != GPUNN__VALUE || b->tensors[root].retained ||
+        b->tensors[from].retained || b->tensors[root].writes > 0)
         return false;
     for (int id = 0; id < plan->tensor_count; id++) {
         if (b->tensors[id].place >= b->tensors[node->id].place) continue;
@@ -75,7 +79,8 @@ static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *no
 /* gpunn__shares_memory for an operand of an addition. */
 static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *add, int operand)
 {
-    return add->inputs[0] != add->inputs[1] && gpunn__shares_memory(b, add, add->inputs[operand], add->inputs[1 - operand]);
+    return add->inputs[0] != add->inputs[1] &&
+           gpunn__shares_memory(b, add, add->inputs[operand], add->inputs[1 - operand]);
 }
 
 /* The residual of the batch norm chain that ends at `end`, or NULL. */
@@ -91,7 +96,8 @@ static const gpunn_tensor *gpunn__residual_of(const gpunn__builder *b, const gpu
 
 static bool gpunn__ends_norm(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    return b->tensors[t->id].head != t->id && b->model->tensors[b->tensors[t->id].head]->op == GPUNN_OP_BATCH_NORM;
+    return b->tensors[t->id].head != t->id &&
+           b->model->tensors[b->tensors[t->id].head]->op == GPUNN_OP_BATCH_NORM;
 }
 
 /* Whether a convolution's contribution needs a slot of its own. cuDNN cannot accumulate into a gradient. If a
@@ -99,11 +105,12 @@ static bool gpunn__ends_norm(const gpunn__builder *b, const gpunn_tensor *t)
 static bool gpunn__is_second_part(const gpunn__builder *b, const gpunn_step *step, int i, int root)
 {
     const gpunn_tensor *t = b->model->tensors[root];
-    return gpunn__op_is(step->op, GPUNN__CONVOLUTION) && i == 0 && b->tensors[root].writes > 0 && gpunn__ends_norm(b, t) &&
-           !b->tensors[root].retained && gpunn__residual_of(b, t);
+    return gpunn__op_is(step->op, GPUNN__CONVOLUTION) && i == 0 && b->tensors[root].writes > 0 &&
+           gpunn__ends_norm(b, t) && !b->tensors[root].retained && gpunn__residual_of(b, t);
 }
 
-static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at)
+static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i,
+                                  int at)
 {
     gpunn__plan *plan = b->plan;
     int          root = plan->tensors[input->id].gradient_root;
@@ -121,7 +128,8 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
         return gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_GRADIENT, root);
     }
     if (!step->accumulate[i]) {
-        *slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
+        *slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype),
+                                at);
         if (*slot < 0) return false;
         if (b->tensors[root].retained) plan->slots[*slot].last = INT32_MAX;
     }
@@ -157,12 +165,13 @@ static bool gpunn__write_half_gradient(gpunn__builder *b, const gpunn_tensor *ad
 {
     const gpunn__plan  *plan = b->plan;
     const gpunn_tensor *target = add->inputs[operand];
-    int                 from = plan->tensors[add->id].gradient_root, to = plan->tensors[target->id].gradient_root,
+    int from = plan->tensors[add->id].gradient_root, to = plan->tensors[target->id].gradient_root,
         writer = b->tensors[from].writer;
     *slot = -1;
-    if (add->op != GPUNN_OP_ADD || writer < 0 || b->tensors[to].writes > 0 || plan->tensors[from].storage != GPUNN_F32 ||
-        plan->tensors[to].storage != gpunn__half_of(b->model) || !gpunn__same_shape(add, target) ||
-        plan->tensors[from].channels_last || plan->tensors[to].channels_last)
+    if (add->op != GPUNN_OP_ADD || writer < 0 || b->tensors[to].writes > 0 ||
+        plan->tensors[from].storage != GPUNN_F32 || plan->tensors[to].storage != gpunn__half_of(b->model) ||
+        !gpunn__same_shape(add, target) || plan->tensors[from].channels_last ||
+        plan->tensors[to].channels_last)
         return true;
     gpunn_step *step = &plan->steps[writer];
     int         i = gpunn__half_gradient(b, step, from);
@@ -170,7 +179,8 @@ static bool gpunn__write_half_gradient(gpunn__builder *b, const gpunn_tensor *ad
 }
 
 /* Makes a slot for the gradient of a misplaced operand, in the step's channel order. -1: out of memory. */
-static int gpunn__relaid_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int operand, int at)
+static int gpunn__relaid_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int operand,
+                                  int at)
 {
     gpunn_value *value = &step->grad_in[operand];
     value->dtype = b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].gradient_root].storage;
@@ -185,8 +195,8 @@ static bool gpunn__wait_gradient(gpunn__builder *b, gpunn_step *step, const gpun
     gpunn_value *value = &step->grad_in[1];
     if (b->plan->half) value->dtype = gpunn__half_of(b->model);
     value->channels_last = gpunn__has_layouts(t->inputs[1]);
-    int slot = b->tensors[t->inputs[1]->id].gathered = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype),
-                                                                       at);
+    int slot = b->tensors[t->inputs[1]->id].gathered = gpunn__new_slot(
+        b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
     return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot);
 }
 
@@ -204,7 +214,8 @@ static bool gpunn__gather_filters(gpunn__builder *b)
         step->grad_in[i] = step->in[i];
         if (b->plan->half) step->in[i].dtype = gpunn__half_of(b->model);
         step->in[i].channels_last = gpunn__has_layouts(w);
-        if (!gpunn__use_slot(b, &step->in[i].data, b->tensors[id].gathered, at) || !gpunn__write_gradient(b, step, w, i, at))
+        if (!gpunn__use_slot(b, &step->in[i].data, b->tensors[id].gathered, at) ||
+            !gpunn__write_gradient(b, step, w, i, at))
             return false;
         i++;
     }
@@ -229,19 +240,22 @@ static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, i
     return gpunn__use_slot(b, &step->grad_out.data, slot, at);
 }
 
-/* ---- the steps of a fused group, forward and backward ---------------------------------------------------------------- */
+/* ---- the steps of a fused group, forward and backward -------------------------------------------------- */
 
 /* Binds the gradient of a node, which its readers have written. */
-static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__fused *fused, gpunn_step *step, int i, int at)
+static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__fused *fused, gpunn_step *step, int i,
+                                 int at)
 {
     gpunn__plan                *plan = b->plan;
     const gpunn_kernel_operand *operand = &fused->kernel->program[step->group.direction].operands[i];
     const gpunn_tensor         *t = gpunn__member(b, fused, operand->index);
-    int                         root = plan->tensors[t->id].gradient_root, slot = plan->tensors[root].gradient_slot;
+    int root = plan->tensors[t->id].gradient_root, slot = plan->tensors[root].gradient_slot;
     gpunn__describe(plan, &step->in[i], t);
     step->in[i].dtype = plan->tensors[root].storage;
     if (operand->written) b->tensors[root].writer = -1;
-    if (slot < 0) return operand->written ? gpunn__reject_fused(b, fused) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
+    if (slot < 0)
+        return operand->written ? gpunn__reject_fused(b, fused)
+                                : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
 
@@ -283,12 +297,15 @@ static bool gpunn__fused_operand(gpunn__builder *b, gpunn__fused *fused, gpunn_s
             value->channels_last = gpunn__fused_wants_channels_last(b, fused);
             return gpunn__use_slot(b, &value->data, b->tensors[t->id].transposed, at);
         }
-        if (!operand->written || b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__read_value(b, value, t, at);
+        if (!operand->written || b->model->tensors[root]->kind != GPUNN__VALUE)
+            return gpunn__read_value(b, value, t, at);
         gpunn__describe(plan, value, t);
         value->dtype = plan->tensors[root].storage;
-        int slot = plan->tensors[root].value_slot = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
+        int slot = plan->tensors[root].value_slot = gpunn__new_slot(
+            b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
         if (slot < 0 || !gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot)) return false;
-        if (operand->half != (unsigned char)gpunn__half_of(b->model) || !gpunn__wants_half(b, b->model->tensors[root]))
+        if (operand->half != (unsigned char)gpunn__half_of(b->model) ||
+            !gpunn__wants_half(b, b->model->tensors[root]))
             return true;
         return (b->tensors[root].cast = gpunn__write_half(b, step, i, value, at)) >= 0;
     }
@@ -298,7 +315,8 @@ static bool gpunn__fused_operand(gpunn__builder *b, gpunn__fused *fused, gpunn_s
     if (relays) {
         step->grad_in[i].dtype = plan->tensors[plan->tensors[t->id].gradient_root].storage;
         step->grad_in[i].channels_last = gpunn__fused_wants_channels_last(b, fused);
-        int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
+        int slot = gpunn__new_slot(
+            b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
         return slot >= 0 && gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, slot) &&
                gpunn__relayout_back(b, t, slot, gpunn__fused_wants_channels_last(b, fused));
     }
@@ -306,7 +324,8 @@ static bool gpunn__fused_operand(gpunn__builder *b, gpunn__fused *fused, gpunn_s
         const gpunn_tensor *node = gpunn__member(b, fused, program->operands[operand->shares].index);
         int                 root = plan->tensors[t->id].gradient_root;
         if (gpunn__shares_memory(b, node, t, NULL)) {
-            plan->tensors[root].gradient_slot = plan->tensors[plan->tensors[node->id].gradient_root].gradient_slot;
+            plan->tensors[root].gradient_slot =
+                plan->tensors[plan->tensors[node->id].gradient_root].gradient_slot;
             b->tensors[root].writes++;
             step->grad_in[i].dtype = plan->tensors[root].storage;
             return true;
@@ -336,13 +355,15 @@ GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backwa
     const gpunn_kernel_cuda    *cuda = b->model->kernels->cuda;
     if (!backward && !gpunn__fused_copies(b, fused)) return false;
     int         at = b->plan->step_count, sites = 0;
-    gpunn_step *step = gpunn__new_step(b, gpunn__member(b, fused, -kernel->node_count), backward, program->operand_count);
+    gpunn_step *step = gpunn__new_step(b, gpunn__member(b, fused, -kernel->node_count), backward,
+                                       program->operand_count);
     if (step == NULL) return false;
     gpunn__set_operation(step, &gpunn__operation_group);
     step->name = kernel->name;
     step->group.kernel = kernel;
     step->group.direction = (int)(program - kernel->program);
-    step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction] : NULL;
+    step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction]
+                              : NULL;
     step->group.batch = gpunn__fused_batch(b, fused);
     for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
         const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
@@ -351,7 +372,7 @@ GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backwa
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
         const gpunn_kernel_kept *kept = &kernel->kept[k];
         size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
-        int                      slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->group.batch) * width, at);
+        int slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->group.batch) * width, at);
         if (slot < 0) return false;
         if (k == 0) fused->slot = slot;
     }
@@ -360,7 +381,8 @@ GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backwa
     return true;
 }
 
-/* ---- recomputing ----------------------------------------------------------------------------------------------------- *
+/* ---- recomputing ---------------------------------------------------------------------------------------- *
+ * *
  * gpunn_recompute defines checkpoint segments of the model. Steps of a segment whose results the backward
  * pass reads run a second time, with new memory, when the first of these results is needed. Their first
  * results live only as long as the forward pass reads them. A step that is not recomputed only has its
@@ -408,7 +430,8 @@ static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
     for (int id = maker; id >= 0 && can; id = gpunn__member_before(b, maker, id)) {
         const gpunn_tensor *t = b->model->tensors[id];
         can = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN && !gpunn__is_visible(b->plan, t) &&
-              !gpunn__reads_state(b, t) && !(fused >= 0 && t->op == GPUNN_OP_BATCH_NORM) && !gpunn__communicates(b->plan, t);
+              !gpunn__reads_state(b, t) && !(fused >= 0 && t->op == GPUNN_OP_BATCH_NORM) &&
+              !gpunn__communicates(b->plan, t);
     }
     return can;
 }
@@ -418,7 +441,8 @@ static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
 static void gpunn__mark_again(gpunn__builder *b, const gpunn_tensor *t)
 {
     const int maker = gpunn__maker(b, t), part = b->model->tensors[maker]->part;
-    if (part && b->model->tensors[maker]->kind == GPUNN__VALUE && gpunn__is_repeatable(b, maker)) b->tensors[maker].again = part;
+    if (part && b->model->tensors[maker]->kind == GPUNN__VALUE && gpunn__is_repeatable(b, maker))
+        b->tensors[maker].again = part;
 }
 
 static void gpunn__mark_recomputed(gpunn__builder *b)
@@ -429,15 +453,18 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
         if (b->pass > 0 && gpunn__op_is(t->op, GPUNN__RECURRENT)) b->tensors[id].again = b->model->parts + 1;
         const bool grouped = b->tensors[id].fused >= 0;
         for (int i = 0; i < t->input_count; i++)
-            if (t->inputs[i] && (grouped || gpunn__op_reads_input(t->op, i))) gpunn__mark_again(b, gpunn__source(t, i));
-        if (grouped || gpunn__op_reads_output(t->op) || gpunn__op_is(t->op, GPUNN__SAVES)) gpunn__mark_again(b, t);
+            if (t->inputs[i] && (grouped || gpunn__op_reads_input(t->op, i)))
+                gpunn__mark_again(b, gpunn__source(t, i));
+        if (grouped || gpunn__op_reads_output(t->op) || gpunn__op_is(t->op, GPUNN__SAVES))
+            gpunn__mark_again(b, t);
     }
     for (int place = b->place_count - 1; place >= 0 && b->model->parts; place--) {
         const int maker = b->order[place], part = b->tensors[maker].again;
         for (int id = part ? maker : -1; id >= 0; id = gpunn__member_before(b, maker, id))
             for (int i = 0; i < b->model->tensors[id]->input_count; i++) {
                 const gpunn_tensor *input = gpunn__source(b->model->tensors[id], i);
-                if (input && b->model->tensors[gpunn__maker(b, input)]->part == part) gpunn__mark_again(b, input);
+                if (input && b->model->tensors[gpunn__maker(b, input)]->part == part)
+                    gpunn__mark_again(b, input);
             }
     }
 }
@@ -480,7 +507,7 @@ static bool gpunn__repeat_for(gpunn__builder *b, int maker)
     return fused < 0 || !gpunn__recomputes(b) || gpunn__fused_copies(b, &b->fused[fused]);
 }
 
-/* ---- backward steps -------------------------------------------------------------------------------------------------- */
+/* ---- backward steps ------------------------------------------------------------------------------------ */
 
 /* Whether the backward step of linear t can apply the derivative of the activation that made its x. */
 static bool gpunn__takes_activation(const gpunn__builder *b, const gpunn_tensor *t)
@@ -499,8 +526,10 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     gpunn__plan *plan = b->plan;
     int          root = plan->tensors[t->id].gradient_root, wanted = 0;
     bool         computed[GPUNN_MAX_OPERANDS] = {false};
-    int          relaid[GPUNN_MAX_OPERANDS]; /* slots of gradients still to be copied to another channel order; -1: none */
-    if (t->op == GPUNN_OP_RESHAPE) return gpunn__relayout_back(b, t->inputs[0], plan->tensors[root].gradient_slot, false);
+    /* slots of gradients still to be copied to another channel order; -1: none */
+    int relaid[GPUNN_MAX_OPERANDS];
+    if (t->op == GPUNN_OP_RESHAPE)
+        return gpunn__relayout_back(b, t->inputs[0], plan->tensors[root].gradient_slot, false);
     for (int i = 0; i < t->input_count; i++) {
         relaid[i] = -1;
         if (!gpunn__passes_gradient(b, t, i)) continue;
@@ -517,7 +546,8 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     int         at = plan->step_count;
     gpunn_step *step = gpunn__node_step(b, t, true, 0);
     if (step == NULL) return false;
-    bool from_loss = plan->tensors[root].gradient_slot < 0; /* the gradient of the loss itself is the constant 1 */
+    /* the gradient of the loss itself is the constant 1 */
+    bool from_loss = plan->tensors[root].gradient_slot < 0;
     step->grad_out.dtype = plan->tensors[root].storage;
     step->grad_out.channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(t);
     if (from_loss ? !gpunn__bind(b, &step->grad_out.data, GPUNN__IN_ONE, 0)
@@ -525,12 +555,14 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
         return false;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *target = gpunn__operand_of(plan, t, i);
-        if (target && gpunn__op_reads_input(t->op, i) && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
+        if (target && gpunn__op_reads_input(t->op, i) && !gpunn__read_operand(b, &step->in[i], t, i, at))
+            return false;
         if (!computed[i]) continue;
         if (i == 0 && b->tensors[target->id].activates) {
             step->activated.op = target->op;
             target = target->inputs[0];
-            if (step->activated.op == GPUNN_OP_GELU_TANH && !gpunn__read_value(b, &step->activated.before, target, at))
+            if (step->activated.op == GPUNN_OP_GELU_TANH &&
+                !gpunn__read_value(b, &step->activated.before, target, at))
                 return false;
         }
         if (i == 1 && gpunn__gathers_filter(b, t)) {
@@ -538,12 +570,14 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
             continue;
         }
         bool relays = target == t->inputs[i] && gpunn__is_misplaced(b, t, i);
-        if (relays ? (relaid[i] = gpunn__relaid_gradient(b, step, t, i, at)) < 0 : !gpunn__write_gradient(b, step, target, i, at))
+        if (relays ? (relaid[i] = gpunn__relaid_gradient(b, step, t, i, at)) < 0
+                   : !gpunn__write_gradient(b, step, target, i, at))
             return false;
     }
     if (gpunn__op_reads_output(t->op) && !gpunn__read_value(b, &step->out, t, at)) return false;
     for (int i = 0; i < t->input_count; i++)
-        if (relaid[i] >= 0 && !gpunn__relayout_back(b, t->inputs[i], relaid[i], gpunn__wants_channels_last(b, t, i)))
+        if (relaid[i] >= 0 &&
+            !gpunn__relayout_back(b, t->inputs[i], relaid[i], gpunn__wants_channels_last(b, t, i)))
             return false;
     return true;
 }
@@ -553,12 +587,14 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
 static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn__plan        *plan = b->plan;
-    const gpunn_tensor *t = b->model->tensors[b->tensors[end->id].head], *residual = gpunn__residual_of(b, end);
-    int                 root = plan->tensors[end->id].gradient_root;
-    bool                relu = end->op == GPUNN_OP_RELU, adds = residual && b->tensors[residual->id].wants, wanted = false,
+    const gpunn_tensor *t = b->model->tensors[b->tensors[end->id].head],
+                       *residual = gpunn__residual_of(b, end);
+    int  root = plan->tensors[end->id].gradient_root;
+    bool relu = end->op == GPUNN_OP_RELU, adds = residual && b->tensors[residual->id].wants, wanted = false,
          more = b->tensors[root].more >= 0;
     if (adds && !relu && !more && gpunn__shares_memory(b, end, residual, NULL)) {
-        plan->tensors[plan->tensors[residual->id].gradient_root].gradient_slot = plan->tensors[root].gradient_slot;
+        plan->tensors[plan->tensors[residual->id].gradient_root].gradient_slot =
+            plan->tensors[root].gradient_slot;
         b->tensors[plan->tensors[residual->id].gradient_root].writes++;
         adds = false;
     }
@@ -580,9 +616,11 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
     }
     if (relu && residual && !gpunn__read_value(b, &step->out, end, at)) return false;
     for (int i = 0; i < count; i++) {
-        bool reads = t->inputs[i] && (gpunn__op_reads_input(t->op, i) || (i == 2 && relu && residual == NULL));
+        bool reads = t->inputs[i] &&
+                     (gpunn__op_reads_input(t->op, i) || (i == 2 && relu && residual == NULL));
         if (reads && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
-        if (gpunn__passes_gradient(b, t, i) && !gpunn__write_gradient(b, step, t->inputs[i], i, at)) return false;
+        if (gpunn__passes_gradient(b, t, i) && !gpunn__write_gradient(b, step, t->inputs[i], i, at))
+            return false;
     }
     return true;
 }
@@ -615,7 +653,8 @@ GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b)
     gpunn__plan *plan = b->plan;
     gpunn__mark_trained(b);
     for (int id = 0; id < plan->tensor_count; id++)
-        if (b->needed[id] && (model->tensors[id]->retain_grad || (plan->seeded && gpunn__is_output(plan, model->tensors[id]))))
+        if (b->needed[id] &&
+            (model->tensors[id]->retain_grad || (plan->seeded && gpunn__is_output(plan, model->tensors[id]))))
             b->tensors[plan->tensors[id].gradient_root].retained = true;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
@@ -647,7 +686,8 @@ static bool gpunn__seed_step(gpunn__builder *b, int output)
 {
     gpunn__plan        *plan = b->plan;
     const gpunn_tensor *t = plan->outputs[output];
-    const int at = plan->step_count, slot = gpunn__new_slot(b, (size_t)gpunn__count(t, plan->batch) * sizeof(float), at);
+    const int           at = plan->step_count,
+              slot = gpunn__new_slot(b, (size_t)gpunn__count(t, plan->batch) * sizeof(float), at);
     if (slot < 0) return false;
     plan->slots[slot].user_memory = &plan->seed[output];
     if (!gpunn__relayout_back(b, t, slot, false)) return false;
@@ -665,12 +705,15 @@ GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass)
     gpunn__plan *plan = b->plan;
     b->pass = pass;
     plan->passes[pass].begin = pass ? plan->passes[pass - 1].end : 0;
-    plan->passes[pass].reached_begin = pass ? plan->reached_count : 0; /* a loss's kernel writes gradients before the first
-                                                                          pass begins */
+    plan->passes[pass].reached_begin = pass ? plan->reached_count
+                                            /* a loss's kernel writes gradients before the first pass
+                                             * begins */
+                                            : 0;
     if (plan->pass_count > 1) gpunn__mark_feeding(b, pass, 1);
     for (int id = 0; id < plan->tensor_count && pass > 0; id++) {
         b->tensors[id].writes = id == plan->tensors[plan->outputs[pass]->id].gradient_root;
-        b->tensors[id].writer = b->tensors[id].more = b->tensors[id].gathered = plan->tensors[id].gradient_slot = -1;
+        b->tensors[id].writer = b->tensors[id].more = b->tensors[id].gathered =
+            plan->tensors[id].gradient_slot = -1;
     }
     gpunn__mark_recomputed(b);
 }
@@ -681,7 +724,8 @@ GPUNN__INTERNAL void gpunn__end_pass(gpunn__builder *b)
     gpunn__backpass *pass = &plan->passes[b->pass];
     pass->end = plan->step_count;
     pass->reached_end = plan->reached_count;
-    for (int id = 0; id < plan->tensor_count && pass->gradients; id++) pass->gradients[id] = plan->tensors[id].gradient_slot;
+    for (int id = 0; id < plan->tensor_count && pass->gradients; id++)
+        pass->gradients[id] = plan->tensors[id].gradient_slot;
 }
 
 GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b)
@@ -691,14 +735,16 @@ GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b)
         if (!gpunn__seed_step(b, i)) return false;
     for (int place = b->place_count - 1; place >= 0; place--) {
         const gpunn_tensor *t = b->model->tensors[b->order[place]];
-        if (t->op == GPUNN_OP_ATTENTION && b->tensors[t->id].feeds_loss && t->inputs[3] && b->tensors[t->inputs[3]->id].wants) {
+        if (t->op == GPUNN_OP_ATTENTION && b->tensors[t->id].feeds_loss && t->inputs[3] &&
+            b->tensors[t->inputs[3]->id].wants) {
             (void)gpunn__fail(b->model->dev, GPUNN_ERR_UNSUPPORTED,
-                              "scaled_dot_product_attention: its mask is learned, but has no gradient there; use gpunn_matmul, "
-                              "gpunn_add and gpunn_softmax instead");
+                              "scaled_dot_product_attention: its mask is learned, but has no gradient there; "
+                              "use gpunn_matmul, gpunn_add and gpunn_softmax instead");
             return false;
         }
         bool own = b->tensors[t->id].feeds_loss && b->tensors[t->id].wants && t->kind == GPUNN__VALUE &&
-                   !b->tensors[t->id].activates && !b->tensors[t->id].normed && b->plan->tensors[t->id].part != 2;
+                   !b->tensors[t->id].activates && !b->tensors[t->id].normed &&
+                   b->plan->tensors[t->id].part != 2;
         if ((own || b->tensors[t->id].fused >= 0) && !gpunn__repeat_for(b, t->id)) return false;
         if (b->tensors[t->id].fused >= 0 ? !gpunn__fused_backward(b, b->tensors[t->id].fused)
             : gpunn__ends_norm(b, t)     ? own && !gpunn__norm_backward_step(b, t)

@@ -2,7 +2,7 @@
 #define GPUNN__PLAN_BACKWARD_H
 #include "plan/steps.h"
 
-/* ==== >>plan/backward ============================================================================================== *
+/* ==== >>plan/backward ==================================================================================== *
  * Plans the backward pass, in reverse execution order. A reshape shares its operand's gradient memory and has
  * no step. The first contribution to a gradient writes (=), later ones accumulate (+=). A parameter's first
  * contribution accumulates too if its gradient has been written since gpunn_zero_grad. */

@@ -8,7 +8,7 @@
 #include "graph/infer.h"
 #include "plan/backward.h"
 
-/* ---- user-owned memory ----------------------------------------------------------------------------------------------- */
+/* ---- user-owned memory --------------------------------------------------------------------------------- */
 
 /* Appends a step that copies a value to user-owned memory in the tensor's own dtype and channel order. With
  * gradient_slot >= 0 it copies the gradient in that slot instead. */
@@ -16,8 +16,9 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
 {
     gpunn__plan *plan = b->plan;
     const bool   gradient = gradient_slot >= 0;
-    const int    at = plan->step_count, root = gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root;
-    gpunn_step  *step = gpunn__relayout_step(b, t, false, false);
+    const int    at = plan->step_count,
+              root = gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root;
+    gpunn_step *step = gpunn__relayout_step(b, t, false, false);
     if (step == NULL) return false;
     gpunn__describe(plan, &step->in[0], t);
     step->out = step->in[0];
@@ -25,7 +26,8 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
     step->out.channels_last = false;
     const bool relays = plan->tensors[root].channels_last && gpunn__has_layouts(t);
     if (!relays) step->attr = &plan->attr[2];
-    if (gradient ? !gpunn__use_slot(b, &step->in[0].data, gradient_slot, at) : !gpunn__read_value(b, &step->in[0], t, at))
+    if (gradient ? !gpunn__use_slot(b, &step->in[0].data, gradient_slot, at)
+                 : !gpunn__read_value(b, &step->in[0], t, at))
         return false;
     step->in[0].dtype = plan->tensors[root].storage;
     gpunn__as_stored(&step->in[0], relays);
@@ -44,8 +46,8 @@ static bool gpunn__place_in_user_memory(gpunn__builder *b, bool gradient)
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         const int           root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
-        const int           slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
-        const bool          written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
+        const int  slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
+        const bool written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
         if (!b->needed[id] || t->user_memory[gradient].data == NULL || !written) continue;
         gpunn__slot *own = slot >= 0 ? gpunn__slot_of(plan, slot) : NULL;
         if (own && own->user_memory == NULL && plan->tensors[root].storage == t->dtype &&
@@ -64,9 +66,12 @@ static bool gpunn__forward_steps(gpunn__builder *b)
     for (int place = 0; place < b->place_count; place++) {
         int                 id = b->order[place];
         const gpunn_tensor *t = b->model->tensors[id];
-        bool own = b->needed[id] && t->kind == GPUNN__VALUE && plan->tensors[id].root == id && b->tensors[id].next < 0;
-        if (b->needed[id] && t->op == GPUNN_OP_ASSIGN && !gpunn__is_late(b, t) && !gpunn__assign_step(b, t)) return false;
-        if (b->tensors[id].fused >= 0 ? !gpunn__fused_step(b, b->tensors[id].fused, false) : own && !gpunn__forward_step(b, t))
+        bool                own = b->needed[id] && t->kind == GPUNN__VALUE && plan->tensors[id].root == id &&
+                   b->tensors[id].next < 0;
+        if (b->needed[id] && t->op == GPUNN_OP_ASSIGN && !gpunn__is_late(b, t) && !gpunn__assign_step(b, t))
+            return false;
+        if (b->tensors[id].fused >= 0 ? !gpunn__fused_step(b, b->tensors[id].fused, false)
+                                      : own && !gpunn__forward_step(b, t))
             return false;
     }
     for (int id = 0; id < plan->tensor_count; id++) {
@@ -79,7 +84,7 @@ static bool gpunn__forward_steps(gpunn__builder *b)
     return true;
 }
 
-/* ---- memory of a plan ------------------------------------------------------------------------------------------------ */
+/* ---- memory of a plan ---------------------------------------------------------------------------------- */
 
 /* Lets a result share the memory of an operand that no later step reads, so that the
  * step works in place. Used for elementwise steps, and for a batch norm's backward step,
@@ -87,8 +92,8 @@ static bool gpunn__forward_steps(gpunn__builder *b)
 static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
 {
     gpunn__slot *target = gpunn__slot_of(plan, onto), *slot = &plan->slots[from];
-    if (slot->parent != from || slot->user_memory || target == slot || slot->first != at || target->last != at ||
-        target->bytes != slot->bytes)
+    if (slot->parent != from || slot->user_memory || target == slot || slot->first != at ||
+        target->last != at || target->bytes != slot->bytes)
         return;
     slot->parent = target->parent;
     target->last = slot->last;
@@ -110,12 +115,14 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
             is_gradient = is_gradient || (output->pointer == &step->grad_in[k].data && !step->accumulate[k]);
         }
         if (!is_result && !(is_gradient && wanted == 1)) continue;
-        for (int j = i; j >= 0 && j > i - 8; j--) { /* the bindings of a step are adjacent, with its result's last */
+        /* the bindings of a step are adjacent, with its result's last */
+        for (int j = i; j >= 0 && j > i - 8; j--) {
             const gpunn__binding *input = &plan->bindings[j];
             bool                  operand = is_gradient ? input->pointer == &step->grad_out.data : false;
             for (int k = 0; is_result && k < step->input_count && k < 2; k++)
                 operand = operand || input->pointer == &step->in[k].data;
-            if (operand && input->place == GPUNN__IN_SLOT) gpunn__overlay(plan, output->index, input->index, at);
+            if (operand && input->place == GPUNN__IN_SLOT)
+                gpunn__overlay(plan, output->index, input->index, at);
         }
     }
 }
@@ -131,7 +138,8 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
     for (int i = 0; i < plan->slot_count; i++) {
         if (plan->slots[i].parent != i || plan->slots[i].bytes == 0 || plan->slots[i].user_memory) continue;
         int at = count++;
-        for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--) order[at] = order[at - 1];
+        for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--)
+            order[at] = order[at - 1];
         order[at] = i;
     }
     /* order[0, placed) is sorted by offset; the slots still to place follow by falling size. */
@@ -156,7 +164,8 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
-/* The last forward step before index `before` with these attributes, that is, of the same node. NULL: none. */
+/* The last forward step before index `before` with these attributes, that is, of the same node. NULL:
+ * none. */
 static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *attr, int before)
 {
     for (int i = before - 1; i >= 0; i--)
@@ -192,7 +201,8 @@ static GPUNN__STATUS gpunn__reject_unsupported(gpunn__builder *b, const gpunn_st
 static bool gpunn__changes_operand(const gpunn_step *step, int i)
 {
     if (step->op != GPUNN_OP_GROUP)
-        return gpunn__has_statistics(step->op) && step->input_count > 4 && !step->evaluates && (i == 3 || i == 4);
+        return gpunn__has_statistics(step->op) && step->input_count > 4 && !step->evaluates &&
+               (i == 3 || i == 4);
     const gpunn_kernel_operand *operand = &step->group.kernel->program[step->group.direction].operands[i];
     return operand->role == GPUNN_KERNEL_VALUE && operand->index >= 0 && operand->written;
 }
@@ -232,7 +242,8 @@ static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float 
     *floats = 0;
     for (const gpunn_step *step = plan->steps; step < plan->steps + plan->step_count; step++)
         for (int i = -1; i < step->input_count; i++)
-            count += gpunn__list_ranges(gpunn__changed_by(step, i), list ? list + count : NULL, copies, floats);
+            count += gpunn__list_ranges(gpunn__changed_by(step, i), list ? list + count : NULL, copies,
+                                        floats);
     return count;
 }
 
@@ -246,14 +257,17 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
         gpunn_step *step = &plan->steps[at];
         if (step->backward) {
             gpunn_step *forward = gpunn__forward_of(plan, step->attr, at);
-            if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at)) return GPUNN_ERR_MEMORY;
+            if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at))
+                return GPUNN_ERR_MEMORY;
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
-        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP) return gpunn__reject_unsupported(b, step);
+        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP)
+            return gpunn__reject_unsupported(b, step);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
         if (!step->backward && step->saved_bytes) {
             int saved_slot = gpunn__new_slot(b, step->saved_bytes, at);
-            if (saved_slot < 0 || !gpunn__bind(b, &step->saved, GPUNN__IN_SLOT, saved_slot)) return GPUNN_ERR_MEMORY;
+            if (saved_slot < 0 || !gpunn__bind(b, &step->saved, GPUNN__IN_SLOT, saved_slot))
+                return GPUNN_ERR_MEMORY;
         }
         if (step->workspace_bytes) {
             int slot = gpunn__new_slot(b, step->workspace_bytes, at);
@@ -263,7 +277,9 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
     }
     int64_t floats;
     plan->kept_count = plan->training ? gpunn__list_changes(plan, NULL, NULL, &floats) : 0;
-    plan->kept_bytes = plan->kept_count ? (size_t)floats * sizeof(float) + (size_t)plan->kept_count * sizeof *plan->kept : 0;
+    plan->kept_bytes = plan->kept_count
+                           ? (size_t)floats * sizeof(float) + (size_t)plan->kept_count * sizeof *plan->kept
+                           : 0;
     return GPUNN_OK;
 }
 
@@ -274,13 +290,14 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
         return gpunn__fail(first  ? first->model->dev
                            : last ? last->model->dev
                                   : NULL,
-                           GPUNN_ERR_ARGUMENT, "%s: %s is NULL; a builder failed before: see gpunn_error", caller,
-                           first ? "last" : "first");
+                           GPUNN_ERR_ARGUMENT, "%s: %s is NULL; a builder failed before: see gpunn_error",
+                           caller, first ? "last" : "first");
     gpunn_model  *model = first->model;
     gpunn_device *dev = model->dev;
     const size_t  count = (size_t)model->tensor_count;
     gpunn_status  status = GPUNN_OK;
-    if (last->model != model) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last are of two models", caller);
+    if (last->model != model)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last are of two models", caller);
     bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* what last depends on */
     if (above == NULL) return GPUNN_ERR_MEMORY;
     bool *below = above + count; /* what depends on first */
@@ -288,15 +305,16 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     gpunn__mark_operands(model, above);
     for (int id = first->id + 1; id < model->tensor_count; id++)
         for (int i = 0; i < model->tensors[id]->input_count; i++)
-            below[id] = below[id] || (model->tensors[id]->inputs[i] && below[model->tensors[id]->inputs[i]->id]);
+            below[id] = below[id] ||
+                        (model->tensors[id]->inputs[i] && below[model->tensors[id]->inputs[i]->id]);
     if (first == last || !below[last->id])
-        status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' is not computed from '%s'", caller, gpunn__called(last),
-                             gpunn__called(first));
+        status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' is not computed from '%s'", caller,
+                             gpunn__called(last), gpunn__called(first));
     for (int id = first->id + 1; id < last->id && status == GPUNN_OK; id++)
         if (above[id] && below[id] && model->tensors[id]->part)
             status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                                 "%s: '%s' lies in another part that is recomputed; parts do not overlap", caller,
-                                 gpunn__called(model->tensors[id]));
+                                 "%s: '%s' lies in another part that is recomputed; parts do not overlap",
+                                 caller, gpunn__called(model->tensors[id]));
     if (status == GPUNN_OK) {
         gpunn__invalidate(model);
         model->parts++;
@@ -307,15 +325,16 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     return status;
 }
 
-/* ---- making a plan --------------------------------------------------------------------------------------------------- */
+/* ---- making a plan ------------------------------------------------------------------------------------- */
 
 static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
 {
     gpunn__arena arena = {base, 0};
     const size_t n = (size_t)plan->tensor_count, passes = (size_t)plan->pass_count;
-    plan->outputs = (gpunn_tensor **)gpunn__arena_take(&arena, (size_t)(plan->output_count) * sizeof *plan->outputs);
-    plan->seed = (gpunn__user_memory *)gpunn__arena_take(&arena,
-                                                         (size_t)(plan->seeded ? plan->output_count : 0) * sizeof *plan->seed);
+    plan->outputs = (gpunn_tensor **)gpunn__arena_take(&arena,
+                                                       (size_t)(plan->output_count) * sizeof *plan->outputs);
+    plan->seed = (gpunn__user_memory *)gpunn__arena_take(
+        &arena, (size_t)(plan->seeded ? plan->output_count : 0) * sizeof *plan->seed);
     plan->tensors = (gpunn__plan_tensor *)gpunn__arena_take(&arena, n * sizeof *plan->tensors);
     plan->inputs = (int *)gpunn__arena_take(&arena, n * sizeof(int));
     plan->reached = (int *)gpunn__arena_take(&arena, passes * n * sizeof(int));
@@ -346,7 +365,8 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->tensors = (gpunn__builder_tensor *)gpunn__arena_take(&arena, (size_t)(n) * sizeof *b->tensors);
     b->order = (int *)gpunn__arena_take(&arena, (size_t)(n) * sizeof(int));
     b->fused = (gpunn__fused *)gpunn__arena_take(&arena, (size_t)(n + 1) * sizeof *b->fused);
-    b->ids = (int *)gpunn__arena_take(&arena, (size_t)(b->model->kernels ? gpunn__most_ids(b->model) : 0) * sizeof(int));
+    b->ids = (int *)gpunn__arena_take(&arena, (size_t)(b->model->kernels ? gpunn__most_ids(b->model) : 0) *
+                                                  sizeof(int));
     return arena.bytes;
 }
 
@@ -357,7 +377,8 @@ static bool gpunn__attr_is_sized(const gpunn_tensor *t)
 {
     const gpunn_attributes *attr = &t->attr;
     if (t->op == GPUNN_OP_INTERPOLATE && gpunn__any_sized(t->rank, t->inputs[0]->dim)) return true;
-    return gpunn__any_sized(GPUNN_MAX_RANK, attr->shape.dim) || gpunn__is_sized(attr->start) || gpunn__is_sized(attr->end);
+    return gpunn__any_sized(GPUNN_MAX_RANK, attr->shape.dim) || gpunn__is_sized(attr->start) ||
+           gpunn__is_sized(attr->end);
 }
 
 /* Copies a node's attributes and replaces variable sizes by their values in this plan. */
@@ -365,7 +386,8 @@ static void gpunn__size_attr(const gpunn__builder *b, const gpunn_tensor *t, gpu
 {
     const int64_t batch = b->plan->batch;
     *attr = t->attr;
-    for (int i = 0; i < GPUNN_MAX_RANK; i++) attr->shape.dim[i] = gpunn__dim(b->model, attr->shape.dim[i], batch);
+    for (int i = 0; i < GPUNN_MAX_RANK; i++)
+        attr->shape.dim[i] = gpunn__dim(b->model, attr->shape.dim[i], batch);
     attr->start = gpunn__dim(b->model, attr->start, batch);
     attr->end = gpunn__dim(b->model, attr->end, batch);
     if (t->op != GPUNN_OP_INTERPOLATE) return;
@@ -394,7 +416,8 @@ static const char *gpunn__with_sizes(const gpunn_model *model, const char *what,
     for (int i = 0; i < model->size_count; i++) {
         const gpunn__size *size = &model->sizes[i];
         if (size->name == NULL) continue;
-        gpunn__size_put(text, 200, "%s %s = %lld", sign, size->name, (long long)(size->value * size->multiple));
+        gpunn__size_put(text, 200, "%s %s = %lld", sign, size->name,
+                        (long long)(size->value * size->multiple));
         sign = ",";
     }
     gpunn__size_put(text, 256, ": %s", what);
@@ -402,7 +425,8 @@ static const char *gpunn__with_sizes(const gpunn_model *model, const char *what,
 }
 
 /* Repeats shape inference of a node with this plan's sizes. Fails if the result contradicts its formula. */
-static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t, const gpunn_attributes *attr)
+static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t,
+                                        const gpunn_attributes *attr)
 {
     gpunn_device     *dev = b->model->dev;
     const gpunn__meta expected = gpunn__sized_meta(b, t);
@@ -414,8 +438,8 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
     if (!gpunn__infer(&call, t->op, attr, in, t->input_count, &out)) return dev->error.status;
     for (int i = 0; i < out.rank; i++) out.dim[i] = gpunn__dim(b->model, out.dim[i], b->plan->batch);
     if (gpunn__same_dims(&out, &expected)) return GPUNN_OK;
-    return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: it makes %s, where its formula tells %s; use other sizes", what,
-                       gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
+    return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: it makes %s, where its formula tells %s; use other sizes",
+                       what, gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
 }
 
 /* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
@@ -425,7 +449,8 @@ static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
     int          count = 0;
     for (int i = 0; i < plan->size_count; i++) plan->sizes[i] = b->model->sizes[i].value;
     for (int id = 0; id < plan->tensor_count; id++)
-        count += b->needed[id] && b->model->tensors[id]->kind == GPUNN__VALUE && gpunn__attr_is_sized(b->model->tensors[id]);
+        count += b->needed[id] && b->model->tensors[id]->kind == GPUNN__VALUE &&
+                 gpunn__attr_is_sized(b->model->tensors[id]);
     plan->sized = (gpunn_attributes *)gpunn__calloc(b->model->dev, (size_t)(count + 1) * sizeof *plan->sized);
     if (plan->sized == NULL) return GPUNN_ERR_MEMORY;
     plan->sized_count = count + 1;
@@ -440,7 +465,8 @@ static GPUNN__STATUS gpunn__resolve_sizes(gpunn__builder *b)
             gpunn__size_attr(b, t, plan->tensors[id].attr);
         }
         if (!varies && plan->tensors[id].attr == NULL) continue;
-        gpunn_status status = gpunn__check_sizes(b, t, plan->tensors[id].attr ? plan->tensors[id].attr : &t->attr);
+        gpunn_status status = gpunn__check_sizes(b, t,
+                                                 plan->tensors[id].attr ? plan->tensors[id].attr : &t->attr);
         if (status != GPUNN_OK) return status;
     }
     return GPUNN_OK;
@@ -478,14 +504,16 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
         copies += model->precision == GPUNN_PRECISION_F32 ? 0 : 2 + model->tensors[id]->input_count;
-        copies += (model->tensors[id]->user_memory[0].data != NULL) + (model->tensors[id]->user_memory[1].data != NULL);
+        copies += (model->tensors[id]->user_memory[0].data != NULL) +
+                  (model->tensors[id]->user_memory[1].data != NULL);
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
         values += model->tensors[id]->kind == GPUNN__VALUE;
         if (gpunn__count(model->tensors[id], plan->batch) < 0)
-            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
-                               "batch %lld makes '%s' of op %s larger than memory can be; use a smaller batch",
-                               (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
-                               gpunn_op_name(model->tensors[id]->op));
+            return gpunn__fail(
+                model->dev, GPUNN_ERR_SHAPE,
+                "batch %lld makes '%s' of op %s larger than memory can be; use a smaller batch",
+                (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
+                gpunn_op_name(model->tensors[id]->op));
     }
     const bool repeats = model->parts || plan->pass_count > 1;
     const int  forward = values + copies, pass = plan->training ? values + (repeats ? forward : 0) : 0;
@@ -514,7 +542,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < plan->pass_count; i++) {
         gpunn__begin_pass(b, i);
-        if (gradients && (!gpunn__backward_steps(b) || !gpunn__place_in_user_memory(b, true))) return GPUNN_ERR_MEMORY;
+        if (gradients && (!gpunn__backward_steps(b) || !gpunn__place_in_user_memory(b, true)))
+            return GPUNN_ERR_MEMORY;
         if (i == 0 && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
         gpunn__end_pass(b);
     }
@@ -525,7 +554,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
 
 /* Tries once to make a plan. Returns NULL on failure, or with *again set if a fused group was rejected. Frees
  * everything it made in both cases. */
-static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, int *rejected, bool *again)
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch,
+                                    int *rejected, bool *again)
 {
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
@@ -535,7 +565,8 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
     plan->training = request->training;
     plan->seeded = request->seeded;
     plan->forward_only = request->forward_only;
-    plan->pass_count = request->training && !request->seeded && !request->forward_only ? request->output_count : 1;
+    plan->pass_count = request->training && !request->seeded && !request->forward_only ? request->output_count
+                                                                                       : 1;
     plan->evaluates = request->evaluates;
     plan->scope = gpunn__scope(request);
     plan->batch = batch;
@@ -549,7 +580,8 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
     builder.rejected = rejected;
     size_t scratch_bytes = gpunn__builder_tables(&builder, model->tensor_count, NULL);
     plan->table_bytes = gpunn__plan_tables(plan, NULL);
-    char        *tables = (char *)gpunn__calloc(dev, plan->table_bytes), *scratch = (char *)gpunn__calloc(dev, scratch_bytes);
+    char *tables = (char *)gpunn__calloc(dev, plan->table_bytes),
+         *scratch = (char *)gpunn__calloc(dev, scratch_bytes);
     gpunn_status status = GPUNN_ERR_MEMORY;
     if (tables) (void)gpunn__plan_tables(plan, tables);
     if (tables && scratch) {
@@ -566,12 +598,15 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
 GPUNN__INTERNAL bool gpunn__may_train(const gpunn_model *model, const char *what)
 {
     if (model->inference)
-        (void)gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                          "%s: the model was created with .inference = true, so it has no gradients; create it without", what);
+        (void)gpunn__fail(
+            model->dev, GPUNN_ERR_STATE,
+            "%s: the model was created with .inference = true, so it has no gradients; create it without",
+            what);
     return !model->inference;
 }
 
-GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch)
+GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request,
+                                              int64_t batch)
 {
     size_t bytes = (size_t)model->tensor_count * sizeof(int);
     if (request->training && !gpunn__may_train(model, "a training step")) return NULL;
@@ -583,7 +618,7 @@ GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__r
     return plan;
 }
 
-/* ---- memory of a model ----------------------------------------------------------------------------------------------- */
+/* ---- memory of a model --------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model)
 {
@@ -624,8 +659,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_user_weights(gpunn_model *model, bool 
         const gpunn_tensor *t = model->tensors[id];
         if (!gpunn__is_user_owned_weight(t)) continue;
         float       *ours = model->weights + t->offset, *user_memory = (float *)t->user_memory[0].data;
-        gpunn_status status = dev->backend->convert(dev->context, back ? user_memory : ours, GPUNN_F32, back ? ours : user_memory,
-                                                    GPUNN_F32, gpunn__count(t, 1));
+        gpunn_status status = dev->backend->convert(dev->context, back ? user_memory : ours, GPUNN_F32,
+                                                    back ? ours : user_memory, GPUNN_F32, gpunn__count(t, 1));
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "copying bound weights", status);
     }
     return GPUNN_OK;
@@ -638,25 +673,28 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__round_weights(gpunn_model *model)
     const gpunn_dtype    dtype = gpunn__half_of(model);
     gpunn_status         status = GPUNN_OK;
     if (model->half_stale)
-        status = backend->convert(dev->context, model->half, dtype, model->weights, GPUNN_F32, model->wide_count);
+        status = backend->convert(dev->context, model->half, dtype, model->weights, GPUNN_F32,
+                                  model->wide_count);
     for (int id = 0; id < model->tensor_count && model->user_weights && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (gpunn__is_user_owned_weight(t))
-            status = backend->convert(dev->context, (char *)model->half + t->offset * 2, dtype, t->user_memory[0].data, GPUNN_F32,
-                                      gpunn__count(t, 1));
+            status = backend->convert(dev->context, (char *)model->half + t->offset * 2, dtype,
+                                      t->user_memory[0].data, GPUNN_F32, gpunn__count(t, 1));
     }
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, "rounding weights to 16 bits", status);
     model->half_stale = false;
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to, const void *host, size_t bytes)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to, const void *host,
+                                                    size_t bytes)
 {
     gpunn_status status = model->dev->backend->upload(model->dev->context, to, host, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(model->dev, "writing weights", status);
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values,
+                                                 int64_t count)
 {
     const size_t bytes = gpunn_dtype_size(gpunn__kept_as(t));
     if (t->half_storage) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
@@ -682,8 +720,10 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool 
     gpunn_device *dev = model->dev;
     gpunn_status  status = GPUNN_OK;
     for (int64_t done = 0; done < model->weight_count && status == GPUNN_OK; done += GPUNN__STAGING) {
-        int64_t part = model->weight_count - done < GPUNN__STAGING ? model->weight_count - done : (int64_t)GPUNN__STAGING;
-        status = dev->backend->download(dev->context, staging, model->weights + done, (size_t)part * sizeof(float));
+        int64_t part = model->weight_count - done < GPUNN__STAGING ? model->weight_count - done
+                                                                   : (int64_t)GPUNN__STAGING;
+        status = dev->backend->download(dev->context, staging, model->weights + done,
+                                        (size_t)part * sizeof(float));
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "reading weights", status);
         status = gpunn__upload_weights(model, fresh + done, staging, (size_t)part * sizeof(float));
     }
@@ -715,7 +755,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
     float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     if (staging == NULL) return GPUNN_ERR_MEMORY;
     float       *fresh = (float *)gpunn__device_alloc(dev, (size_t)count * sizeof(float));
-    gpunn_status status = fresh ? dev->backend->fill(dev->context, fresh, 0, (size_t)count * sizeof(float)) : dev->error.status;
+    gpunn_status status = fresh ? dev->backend->fill(dev->context, fresh, 0, (size_t)count * sizeof(float))
+                                : dev->error.status;
     if (fresh && status != GPUNN_OK) status = gpunn__backend_fail(dev, "clearing weights", status);
     if (status == GPUNN_OK) {
         layout = gpunn__lay_out(model, true);
@@ -753,10 +794,10 @@ GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model)
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
 }
 
-/* ---- counts of runs replayed by the program -------------------------------------------------------------------------- */
+/* ---- counts of runs replayed by the program ------------------------------------------------------------ */
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_sync(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
-                                                 bool with_replays)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_sync(gpunn_device *dev, gpunn_count *counts, uint64_t *host,
+                                                 int count, bool with_replays)
 {
     const size_t bytes = (size_t)count * sizeof *counts;
     gpunn_count *list = (gpunn_count *)gpunn__calloc(dev, bytes);
@@ -843,7 +884,8 @@ static GPUNN__STATUS gpunn__plan_keep(gpunn_device *dev, gpunn__plan *plan)
     if (plan->kept_memory == NULL) plan->kept_memory = (float *)gpunn__device_alloc(dev, plan->kept_bytes);
     if (plan->kept_memory == NULL) return dev->error.status;
     (void)gpunn__list_changes(plan, plan->kept, plan->kept_memory, &floats);
-    gpunn_status status = dev->backend->upload(dev->context, plan->kept_memory + floats, plan->kept, list_bytes);
+    gpunn_status status = dev->backend->upload(dev->context, plan->kept_memory + floats, plan->kept,
+                                               list_bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "listing what a step changes", status);
 }
 
@@ -865,16 +907,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
     }
     for (int i = 0; i < plan->step_count; i++) {
         gpunn_step *step = &plan->steps[i];
-        if (step->cache_bytes && step->cache == NULL && (step->cache = gpunn__device_alloc(dev, step->cache_bytes)) == NULL)
+        if (step->cache_bytes && step->cache == NULL &&
+            (step->cache = gpunn__device_alloc(dev, step->cache_bytes)) == NULL)
             return dev->error.status;
     }
     for (int i = 0; i < plan->slot_count; i++) {
         const gpunn__user_memory *user_memory = plan->slots[i].user_memory;
         if (user_memory && user_memory->data && user_memory->bytes < plan->slots[i].bytes)
-            return gpunn__fail(
-                dev, GPUNN_ERR_SHAPE,
-                "the run writes %zu bytes to memory of %zu that a value or gradient is bound to; bind it to as many",
-                plan->slots[i].bytes, user_memory->bytes);
+            return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                               "the run writes %zu bytes to memory of %zu that a value or gradient is bound "
+                               "to; bind it to as many",
+                               plan->slots[i].bytes, user_memory->bytes);
     }
     plan->signature = model->generation;
     for (int i = 0; i < plan->binding_count; i++) {
@@ -890,7 +933,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
             *binding->pointer = binding->place == GPUNN__IN_ONE ? (void *)gpunn__loss_gradient(model)
                                 : t->kind == GPUNN__INPUT       ? t->data
                                                                 : (void *)gpunn__weights(t);
-        plan->signature = (plan->signature ^ (uint64_t)(uintptr_t)*binding->pointer) * UINT64_C(0x100000001B3); /* FNV-1a */
+        /* FNV-1a */
+        plan->signature = (plan->signature ^ (uint64_t)(uintptr_t)*binding->pointer) *
+                          UINT64_C(0x100000001B3);
     }
     status = gpunn__plan_keep(dev, plan);
     if (status != GPUNN_OK) return status;

@@ -2,7 +2,7 @@
 #define GPUNN__PLAN_PLAN_H
 #include "plan/steps.h"
 
-/* ==== >>plan/plan ================================================================================================== */
+/* ==== >>plan/plan ======================================================================================= */
 /* Makes plans, lays out their memory and the model's, and binds steps to it. A new plan is made when the
  * outputs, the mode, the batch size or other sizes have not been planned before. */
 
@@ -10,7 +10,8 @@
 GPUNN__INTERNAL bool gpunn__may_train(const gpunn_model *model, const char *what);
 
 /* Returns NULL on failure and frees everything it made. */
-GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch);
+GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request,
+                                              int64_t batch);
 
 /* The gradient of a loss with respect to itself: the constant 1, or the loss scale in F16 training. */
 GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model);
@@ -35,12 +36,15 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__copy_user_weights(gpunn_model *model, bool 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__round_weights(gpunn_model *model);
 
 /* Copies bytes from the host to the weights on the device. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to, const void *host, size_t bytes);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to, const void *host,
+                                                    size_t bytes);
 
 enum { GPUNN__STAGING = 1 << 18 }; /* floats in one transfer to the device */
 
-/* Uploads elements [at, at + count) of a weight stored at `to`. Overwrites `values` if the weight has 16-bit storage. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count);
+/* Uploads elements [at, at + count) of a weight stored at `to`. Overwrites `values` if the weight has 16-bit
+ * storage. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values,
+                                                 int64_t count);
 
 /* Writes the initial values of a parameter or buffer to its memory `to`. staging: GPUNN__STAGING floats. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging);
@@ -57,8 +61,8 @@ GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model);
 
 /* Makes the device's counts equal to host[count]. With with_replays, first adds to host
  * what the device counted in replayed runs. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_sync(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
-                                                 bool with_replays);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_sync(gpunn_device *dev, gpunn_count *counts, uint64_t *host,
+                                                 int count, bool with_replays);
 
 /* Allocates zeroed counts if there are none and the program can
  * capture runs, which needs a stream of its own. */

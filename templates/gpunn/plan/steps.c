@@ -27,13 +27,13 @@ GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, i
     return request;
 }
 
-/* ---- tables ---------------------------------------------------------------------------------------------------------- */
+/* ---- tables -------------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
 {
     gpunn__plan *plan = b->plan;
-    gpunn__slot *slots = (gpunn__slot *)gpunn__grow(b->model->dev, plan->slots, plan->slot_count, &plan->slot_capacity,
-                                                    sizeof *slots);
+    gpunn__slot *slots = (gpunn__slot *)gpunn__grow(b->model->dev, plan->slots, plan->slot_count,
+                                                    &plan->slot_capacity, sizeof *slots);
     if (slots == NULL) return -1;
     plan->slots = slots;
     gpunn__slot *slot = &slots[plan->slot_count];
@@ -54,8 +54,8 @@ GPUNN__INTERNAL gpunn__slot *gpunn__slot_of(gpunn__plan *plan, int slot)
 GPUNN__INTERNAL bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place place, int index)
 {
     gpunn__plan    *plan = b->plan;
-    gpunn__binding *bindings = (gpunn__binding *)gpunn__grow(b->model->dev, plan->bindings, plan->binding_count,
-                                                             &plan->binding_capacity, sizeof *bindings);
+    gpunn__binding *bindings = (gpunn__binding *)gpunn__grow(
+        b->model->dev, plan->bindings, plan->binding_count, &plan->binding_capacity, sizeof *bindings);
     if (bindings == NULL) return false;
     plan->bindings = bindings;
     bindings[plan->binding_count].pointer = pointer;
@@ -102,8 +102,10 @@ static size_t gpunn__plan_held(const gpunn__plan *plan)
 {
     size_t bytes = sizeof *plan + plan->table_bytes + plan->cache_bytes + plan->seed_bytes + plan->kept_bytes;
     for (int i = 0; i < plan->step_count; i++) bytes += gpunn__operand_bytes(plan->steps[i].input_count);
-    bytes += (size_t)plan->step_capacity * sizeof *plan->steps + (size_t)plan->slot_capacity * sizeof *plan->slots;
-    return bytes + (size_t)plan->binding_capacity * sizeof *plan->bindings + (size_t)plan->sized_count * sizeof *plan->sized;
+    bytes += (size_t)plan->step_capacity * sizeof *plan->steps +
+             (size_t)plan->slot_capacity * sizeof *plan->slots;
+    return bytes + (size_t)plan->binding_capacity * sizeof *plan->bindings +
+           (size_t)plan->sized_count * sizeof *plan->sized;
 }
 
 GPUNN__INTERNAL void gpunn__limit_plans(gpunn_model *model)
@@ -148,7 +150,7 @@ GPUNN__INTERNAL const char *gpunn__called(const gpunn_tensor *t)
     return t->name ? t->name : t->layer ? t->layer : t->built_by ? t->built_by : gpunn_op_name(t->op);
 }
 
-/* ---- which tensors are needed ---------------------------------------------------------------------------------------- */
+/* ---- which tensors are needed -------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL void gpunn__mark_operands(const gpunn_model *model, bool *needed)
 {
@@ -167,7 +169,8 @@ static bool gpunn__mark_possible(const gpunn_model *model, int id, bool *needed,
     memset(scratch, 0, (size_t)model->tensor_count * sizeof *scratch);
     scratch[id] = true;
     gpunn__mark_operands(model, scratch);
-    for (int j = 0; j <= id; j++) possible = possible && (!scratch[j] || needed[j] || model->tensors[j]->kind != GPUNN__INPUT);
+    for (int j = 0; j <= id; j++)
+        possible = possible && (!scratch[j] || needed[j] || model->tensors[j]->kind != GPUNN__INPUT);
     for (int j = 0; possible && j <= id; j++) needed[j] = needed[j] || scratch[j];
     return possible;
 }
@@ -185,7 +188,8 @@ GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training
         found = false;
         for (int id = 0; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
-            if (t->op == GPUNN_OP_ASSIGN && !needed[id] && (!training || t->attr.in_training) && needed[gpunn__state_of(t)->id])
+            if (t->op == GPUNN_OP_ASSIGN && !needed[id] && (!training || t->attr.in_training) &&
+                needed[gpunn__state_of(t)->id])
                 found = gpunn__mark_possible(model, id, needed, scratch) || found;
         }
     }
@@ -193,8 +197,10 @@ GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__source(const gpunn_tensor *t, int i)
 {
-    gpunn_tensor *input = t->inputs[i], *line = input && input->op == GPUNN_OP_EXPAND ? input->inputs[0] : NULL;
-    bool          serves = i == 1 && (t->op == GPUNN_OP_GATHER || t->op == GPUNN_OP_SCATTER_ADD) && line && line->rank == t->rank;
+    gpunn_tensor *input = t->inputs[i],
+                 *line = input && input->op == GPUNN_OP_EXPAND ? input->inputs[0] : NULL;
+    bool serves = i == 1 && (t->op == GPUNN_OP_GATHER || t->op == GPUNN_OP_SCATTER_ADD) && line &&
+                  line->rank == t->rank;
     for (int axis = 0; serves && axis < t->rank; axis++)
         serves = line->dim[axis] == (axis == t->attr.axis ? input->dim[axis] : 1);
     return serves ? line : input;
@@ -210,7 +216,8 @@ GPUNN__INTERNAL bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor
 {
     if (t->kind != GPUNN__VALUE) return false;
     if (t->op == GPUNN_OP_ASSIGN) return true; /* its step is made by gpunn__assign_step */
-    if (t->op == GPUNN_OP_RESHAPE) return !(plan->tensors[t->inputs[0]->id].channels_last && gpunn__has_layouts(t->inputs[0]));
+    if (t->op == GPUNN_OP_RESHAPE)
+        return !(plan->tensors[t->inputs[0]->id].channels_last && gpunn__has_layouts(t->inputs[0]));
     return t->op == GPUNN_OP_DROPOUT && (!plan->training || plan->evaluates || t->attr.dropout_p == 0);
 }
 
@@ -218,7 +225,8 @@ GPUNN__INTERNAL bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor
 static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (gpunn__has_statistics(t->op)) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
-    return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) && t->attr.dropout_p > 0;
+    return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) &&
+           t->attr.dropout_p > 0;
 }
 
 GPUNN__INTERNAL bool gpunn__communicates(const gpunn__plan *plan, const gpunn_tensor *t)
@@ -269,7 +277,8 @@ static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm,
  * this order: a batch norm by running statistics (evaluation only), the sum with a residual, a
  * relu or (linear only) gelu_tanh. Into a batch norm: the sum and the relu. *stage is the stage
  * reached; the next node must be of a later one. */
-static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *end, int *stage)
+static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head,
+                                       const gpunn_tensor *end, int *stage)
 {
     if (b->tensors[end->id].uses != 1 || gpunn__is_visible(b->plan, end)) return NULL;
     for (int id = end->id + 1; id < b->model->tensor_count; id++) {
@@ -277,16 +286,21 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         int           operand = 0, then = 0;
         while (operand < t->input_count && t->inputs[operand] != end) operand++;
         if (!b->needed[id] || operand == t->input_count) continue;
-        if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id || b->tensors[id].fused >= 0)
+        if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id ||
+            b->tensors[id].fused >= 0)
             return NULL; /* it already belongs to another step */
-        if (gpunn__has_statistics(t->op) && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
+        if (gpunn__has_statistics(t->op) && operand == 0 && !b->plan->training &&
+            (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
-        else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]) &&
-                 (head->op != GPUNN_OP_BATCH_NORM || gpunn__suits_norm(b->plan, head, t->inputs[1 - operand])))
+        else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] &&
+                 gpunn__same_shape(t->inputs[0], t->inputs[1]) &&
+                 (head->op != GPUNN_OP_BATCH_NORM ||
+                  gpunn__suits_norm(b->plan, head, t->inputs[1 - operand])))
             then = 2;
         else if (t->op == GPUNN_OP_RELU || (t->op == GPUNN_OP_GELU_TANH && head->op == GPUNN_OP_LINEAR))
             then = 3;
-        if (then <= *stage || b->plan->tensors[id].channels_last != b->plan->tensors[end->id].channels_last) return NULL;
+        if (then <= *stage || b->plan->tensors[id].channels_last != b->plan->tensors[end->id].channels_last)
+            return NULL;
         *stage = then;
         return t;
     }
@@ -307,11 +321,14 @@ GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b)
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         bool                alias = gpunn__is_alias(plan, t);
-        plan->tensors[id].gradient_root = plan->tensors[id].root = alias ? plan->tensors[t->inputs[0]->id].root : id;
+        plan->tensors[id].gradient_root = plan->tensors[id].root = alias
+                                                                       ? plan->tensors[t->inputs[0]->id].root
+                                                                       : id;
         b->tensors[id].head = id;
-        b->tensors[id].next = b->tensors[id].cast = b->tensors[id].transposed = b->tensors[id].filter = b->tensors[id].gathered =
-            b->tensors[id].more = b->tensors[id].fused = -1;
-        plan->tensors[id].beside = b->tensors[id].writer = plan->tensors[id].value_slot = plan->tensors[id].gradient_slot = -1;
+        b->tensors[id].next = b->tensors[id].cast = b->tensors[id].transposed = b->tensors[id].filter =
+            b->tensors[id].gathered = b->tensors[id].more = b->tensors[id].fused = -1;
+        plan->tensors[id].beside = b->tensors[id].writer = plan->tensors[id].value_slot =
+            plan->tensors[id].gradient_slot = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->tensors[t->inputs[i]->id].uses++;
     }
@@ -335,7 +352,8 @@ GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b)
         plan->tensors[id].root = plan->tensors[plan->tensors[id].root].root; /* reshapes of a chain's end */
 }
 
-/* ---- storage --------------------------------------------------------------------------------------------------------- *
+/* ---- storage -------------------------------------------------------------------------------------------- *
+ * *
  * Applies to models of precision BF16 or F16 on a backend that computes in these dtypes. Products (linear,
  * convolutions, matmul, attention) read and write 16 bits. So do ops whose operands, parameters aside, are
  * all stored in 16 bits. An op with an F32 operand gives F32, as torch's promotion does. Sums, log_softmax,
@@ -365,8 +383,8 @@ GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model)
         for (int id = 0; id < model->tensor_count; id++)
             for (int i = 0; i < model->tensors[id]->input_count; i++) {
                 gpunn_tensor *weight = model->tensors[id]->inputs[i];
-                if (weight && weight->kind == GPUNN__PARAMETER && weight->id >= model->laid_out && !weight->bound &&
-                    gpunn__takes_half_storage(model->tensors[id], i) == (pass == 0))
+                if (weight && weight->kind == GPUNN__PARAMETER && weight->id >= model->laid_out &&
+                    !weight->bound && gpunn__takes_half_storage(model->tensors[id], i) == (pass == 0))
                     weight->half_storage = pass == 0;
             }
 }
@@ -384,10 +402,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_half_storage(const gpunn__builder *b)
             if (t->inputs[i] && t->inputs[i]->half_storage && !gpunn__takes_half_storage(t, i))
                 return gpunn__fail(
                     b->model->dev, GPUNN_ERR_UNSUPPORTED,
-                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build all of the model, on the "
-                    "device that runs it, before its weights are written or loaded",
+                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build all of the "
+                    "model, on the device that runs it, before its weights are written or loaded",
                     t->layer ? t->layer : gpunn_op_name(t->op), gpunn__called(t->inputs[i]),
-                    gpunn_dtype_name(gpunn__half_of(b->model)), gpunn_op_name(t->op), b->model->dev->info.name);
+                    gpunn_dtype_name(gpunn__half_of(b->model)), gpunn_op_name(t->op),
+                    b->model->dev->info.name);
     }
     return GPUNN_OK;
 }
@@ -409,10 +428,12 @@ static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t,
     }
 }
 
-/* Whether an F32 value makes the results of ops that read it F32. In an inference-only model inputs do not. */
+/* Whether an F32 value makes the results of ops that read it F32. In an inference-only model inputs do
+ * not. */
 static bool gpunn__widens(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    if ((t->kind != GPUNN__VALUE && t->kind != GPUNN__INPUT) || plan->tensors[t->id].storage != GPUNN_F32) return false;
+    if ((t->kind != GPUNN__VALUE && t->kind != GPUNN__INPUT) || plan->tensors[t->id].storage != GPUNN_F32)
+        return false;
     while (gpunn__is_alias(plan, t)) t = t->inputs[0];
     return t->kind != GPUNN__INPUT || !t->model->inference;
 }
@@ -429,7 +450,8 @@ static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor
         if (input == NULL) continue;
         if (gpunn__widens(plan, input)) return GPUNN_F32;
         const gpunn_dtype storage = plan->tensors[input->id].storage;
-        if (input->kind == GPUNN__VALUE && input->dtype == GPUNN_F32 && storage != GPUNN_F32) result = storage;
+        if (input->kind == GPUNN__VALUE && input->dtype == GPUNN_F32 && storage != GPUNN_F32)
+            result = storage;
     }
     return result;
 }
@@ -438,7 +460,8 @@ static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor
  * do norms, pools and elementwise ops whose operands are such values. Other ops read a copy. */
 static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32) return false;
+    if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32)
+        return false;
     if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return true;
     bool local = gpunn__op_is(t->op, GPUNN__LOCAL) || gpunn__is_alias(plan, t);
     if (local) return t->op != GPUNN_OP_RESHAPE && plan->tensors[t->inputs[0]->id].channels_last;
@@ -446,7 +469,8 @@ static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor 
     if (!gpunn__op_elementwise(t->op)) return false;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
-        bool whole = gpunn__same_shape(input, t) && plan->tensors[input->id].storage == plan->tensors[t->id].storage;
+        bool                whole = gpunn__same_shape(input, t) &&
+                     plan->tensors[input->id].storage == plan->tensors[t->id].storage;
         if (!whole && gpunn__count(input, 1) != 1) return false;
         last = last || (whole && plan->tensors[input->id].channels_last);
     }
@@ -460,8 +484,8 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
     const gpunn_device *dev = model->dev;
     int64_t             largest = 0; /* count of the largest convolution result */
     for (int id = 0; id < plan->tensor_count; id++)
-        if (b->needed[id] && gpunn__op_is(model->tensors[id]->op, GPUNN__CONVOLUTION) && model->tensors[id]->rank == 4 &&
-            gpunn__count(model->tensors[id], plan->batch) > largest)
+        if (b->needed[id] && gpunn__op_is(model->tensors[id]->op, GPUNN__CONVOLUTION) &&
+            model->tensors[id]->rank == 4 && gpunn__count(model->tensors[id], plan->batch) > largest)
             largest = gpunn__count(model->tensors[id], plan->batch);
     const gpunn_precision precision = gpunn__precision_of(model);
     plan->half = precision >= GPUNN_PRECISION_BF16 && dev->info.half;
@@ -472,7 +496,8 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
         plan->tensors[id].storage = plan->half ? gpunn__storage_of(plan, t) : gpunn__kept_as(t);
         plan->tensors[id].channels_last = gpunn__is_channels_last(plan, t);
         int products = 0, others = 0;
-        if (!plan->half || !b->needed[id] || !gpunn__op_is(t->op, GPUNN__ROW_NORM) || t->kind != GPUNN__VALUE) continue;
+        if (!plan->half || !b->needed[id] || !gpunn__op_is(t->op, GPUNN__ROW_NORM) || t->kind != GPUNN__VALUE)
+            continue;
         gpunn__count_readers(b, t, &products, &others);
         if (products > 0 && others == 0) plan->tensors[id].storage = gpunn__half_of(model);
     }
@@ -487,7 +512,8 @@ GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, c
 GPUNN__INTERNAL bool gpunn__has_derivative(const gpunn_tensor *t, int i)
 {
     const gpunn_custom_op *custom = t->attr.custom;
-    return t->op == GPUNN_OP_CUSTOM ? custom->backward && !(custom->no_gradient >> i & 1) : gpunn__op_has_gradient(t->op, i);
+    return t->op == GPUNN_OP_CUSTOM ? custom->backward && !(custom->no_gradient >> i & 1)
+                                    : gpunn__op_has_gradient(t->op, i);
 }
 
 GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
@@ -496,18 +522,23 @@ GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn
     return input && b->tensors[input->id].wants && gpunn__has_derivative(node, operand);
 }
 
-/* ---- fused groups ---------------------------------------------------------------------------------------------------- *
- * A fused group is a set of nodes computed by one fused kernel of gpunn_use_kernels. Groups are chosen before nodes
- * are merged and memory is planned. Nodes of kernels that do not fit this plan are planned as single ops. */
+/* ---- fused groups --------------------------------------------------------------------------------------- *
+ * A
+ * fused group is a set of nodes computed by one fused kernel of gpunn_use_kernels. Groups are chosen before
+ * nodes are merged and memory is planned. Nodes of kernels that do not fit this plan are planned as single
+ * ops. */
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__fused *fused, int number)
 {
     return b->model->tensors[fused->tensors[number < 0 ? -number - 1 : fused->kernel->node_count + number]];
 }
 
-GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__fused *fused, bool backward)
+GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__fused *fused,
+                                                           bool backward)
 {
-    int direction = backward ? GPUNN_KERNEL_BACKWARD : b->plan->training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION;
+    int direction = backward            ? GPUNN_KERNEL_BACKWARD
+                    : b->plan->training ? GPUNN_KERNEL_FORWARD
+                                        : GPUNN_KERNEL_EVALUATION;
     return &fused->kernel->program[direction];
 }
 
@@ -517,7 +548,8 @@ static const gpunn_kernel_program *gpunn__gradient_program(const gpunn__builder 
     return gpunn__program(b, fused, !fused->kernel->loss);
 }
 
-GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__fused *fused, int root,
+GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b,
+                                                                    const gpunn__fused *fused, int root,
                                                                     bool changes)
 {
     const gpunn_kernel_program *program = gpunn__gradient_program(b, fused);
@@ -542,7 +574,8 @@ static bool gpunn__fused_writes(const gpunn__builder *b, const gpunn__fused *fus
     return writes;
 }
 
-GPUNN__INTERNAL bool gpunn__fused_passes(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *external)
+GPUNN__INTERNAL bool gpunn__fused_passes(const gpunn__builder *b, const gpunn__fused *fused,
+                                         const gpunn_tensor *external)
 {
     bool passes = false;
     for (int k = 0; k < fused->kernel->node_count; k++) {
@@ -567,7 +600,8 @@ static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_
 {
     for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
         const gpunn_tensor *reader = b->model->tensors[id];
-        if (!b->needed[id] || b->tensors[id].fused == index || (gradient && !(b->tensors[id].feeds_loss && b->tensors[id].wants)))
+        if (!b->needed[id] || b->tensors[id].fused == index ||
+            (gradient && !(b->tensors[id].feeds_loss && b->tensors[id].wants)))
             continue;
         for (int i = 0; i < reader->input_count; i++)
             if (reader->inputs[i] == t && (!gradient || gpunn__passes_gradient(b, reader, i))) return true;
@@ -585,21 +619,23 @@ GPUNN__INTERNAL bool gpunn__fused_wants_channels_last(const gpunn__builder *b, c
     return false;
 }
 
-GPUNN__INTERNAL bool gpunn__fused_relayouts(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__fused_relayouts(const gpunn__builder *b, const gpunn__fused *fused,
+                                            const gpunn_tensor *t)
 {
-    return gpunn__has_layouts(t) &&
-           b->plan->tensors[b->plan->tensors[t->id].root].channels_last != gpunn__fused_wants_channels_last(b, fused);
+    return gpunn__has_layouts(t) && b->plan->tensors[b->plan->tensors[t->id].root].channels_last !=
+                                        gpunn__fused_wants_channels_last(b, fused);
 }
 
-/* Whether the kernel can take all images of the fused group: its nodes as they are stored, its externals as they
- * are or as a copy. In training the loss's kernel cannot use copies. It writes gradients in the forward pass,
- * where no step could copy them back. */
+/* Whether the kernel can take all images of the fused group: its nodes as they are stored, its externals as
+ * they are or as a copy. In training the loss's kernel cannot use copies. It writes gradients in the forward
+ * pass, where no step could copy them back. */
 static bool gpunn__fused_layout_fits(const gpunn__builder *b, const gpunn__fused *fused)
 {
     const gpunn_kernel *kernel = fused->kernel;
     for (int i = 0; i < kernel->node_count + kernel->external_count; i++) {
         const gpunn_tensor *t = b->model->tensors[fused->tensors[i]];
-        bool                movable = i >= kernel->node_count && t->dtype == GPUNN_F32 && !(kernel->loss && b->plan->training);
+        bool                movable = i >= kernel->node_count && t->dtype == GPUNN_F32 &&
+                       !(kernel->loss && b->plan->training);
         if (gpunn__fused_relayouts(b, fused, t) && !movable) return false;
     }
     return true;
@@ -633,7 +669,8 @@ static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__fused *fuse
     for (int k = 0; k < fused->kernel->node_count; k++) {
         const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         for (int i = 0; b->tensors[t->id].feeds_loss && i < t->input_count; i++)
-            adds = adds || (gpunn__passes_gradient(b, t, i) && b->plan->tensors[t->inputs[i]->id].gradient_root == root &&
+            adds = adds || (gpunn__passes_gradient(b, t, i) &&
+                            b->plan->tensors[t->inputs[i]->id].gradient_root == root &&
                             b->plan->tensors[t->id].gradient_root != root);
     }
     return adds;
@@ -649,7 +686,8 @@ static bool gpunn__fused_gradients_fit(const gpunn__builder *b, int index)
     if (program->operands == NULL) return false;
     int last = plan->tensors[fused->tensors[kernel->node_count - 1]].root;
     if (kernel->loss && (plan->seeded || last != plan->tensors[plan->outputs[0]->id].root)) return false;
-    for (int k = 0; k < kernel->node_count; k++) { /* the kernel reads all gradients that come from outside, and no others */
+    /* the kernel reads all gradients that come from outside, and no others */
+    for (int k = 0; k < kernel->node_count; k++) {
         const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
         int                 root = plan->tensors[t->id].gradient_root;
         bool                comes = gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
@@ -664,20 +702,24 @@ static bool gpunn__fused_gradients_fit(const gpunn__builder *b, int index)
         bool comes = false;
         for (int k = 0; k < kernel->node_count; k++) {
             const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
-            if (plan->tensors[t->id].gradient_root == plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root)
+            if (plan->tensors[t->id].gradient_root ==
+                plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root)
                 comes = comes || gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
         }
         if (!comes) return false;
     }
-    for (int i = 0; i < kernel->external_count; i++) { /* each wanted gradient is written, and to memory of its own */
+    /* each wanted gradient is written, and to memory of its own */
+    for (int i = 0; i < kernel->external_count; i++) {
         const gpunn_tensor *external = gpunn__member(b, fused, i);
         bool                written = false;
         if (!gpunn__fused_passes(b, fused, external)) continue;
         for (int k = 0; k < program->operand_count; k++)
-            written = written || (program->operands[k].role == GPUNN_KERNEL_GRADIENT && program->operands[k].index == i);
+            written = written ||
+                      (program->operands[k].role == GPUNN_KERNEL_GRADIENT && program->operands[k].index == i);
         if (!written) return false;
         for (int k = 0; k < i; k++)
-            if (plan->tensors[gpunn__member(b, fused, k)->id].gradient_root == plan->tensors[external->id].gradient_root)
+            if (plan->tensors[gpunn__member(b, fused, k)->id].gradient_root ==
+                plan->tensors[external->id].gradient_root)
                 return false;
     }
     return true;
@@ -688,7 +730,8 @@ static bool gpunn__fused_gradients_fit(const gpunn__builder *b, int index)
 static bool gpunn__is_norm_step(const gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
     const gpunn_tensor *t = b->model->tensors[tensors[0]];
-    bool is = t->op == GPUNN_OP_BATCH_NORM && kernel->node_count > 1 && b->plan->training && b->model->dev->info.merged_norm;
+    bool                is = t->op == GPUNN_OP_BATCH_NORM && kernel->node_count > 1 && b->plan->training &&
+              b->model->dev->info.merged_norm;
     for (int k = 1; k < kernel->node_count; k++) {
         const gpunn_tensor *before = t;
         t = b->model->tensors[tensors[k]];
@@ -720,12 +763,14 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     fused->tensors = tensors;
     fused->slot = -1;
     bool rejected = b->rejected[last] && kernel->node_count >= b->rejected[last];
-    rejected = rejected || (b->model->dev->info.type == GPUNN_DEVICE_CPU && gpunn__program(b, fused, false)->cpu == NULL);
-    if (gpunn__program(b, fused, false)->operands == NULL || rejected || gpunn__is_norm_step(b, kernel, tensors) ||
-        !gpunn__precision_fits(b, kernel, tensors))
+    rejected = rejected ||
+               (b->model->dev->info.type == GPUNN_DEVICE_CPU && gpunn__program(b, fused, false)->cpu == NULL);
+    if (gpunn__program(b, fused, false)->operands == NULL || rejected ||
+        gpunn__is_norm_step(b, kernel, tensors) || !gpunn__precision_fits(b, kernel, tensors))
         return false;
     for (int k = 0; k < kernel->node_count; k++)
-        if (!b->needed[tensors[k]] || b->tensors[tensors[k]].fused >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
+        if (!b->needed[tensors[k]] || b->tensors[tensors[k]].fused >= 0 ||
+            gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
             gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]) ||
             gpunn__communicates(b->plan, b->model->tensors[tensors[k]]))
             return false;
@@ -743,7 +788,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
 
 /* Matches tensor t with number `number` of a kernel's pattern, and its operands recursively. assigned holds
  * tensor ids by number, nodes first; -1: not matched yet. */
-static bool gpunn__unify(const gpunn_model *model, const gpunn_kernel *kernel, int number, const gpunn_tensor *t, int *assigned)
+static bool gpunn__unify(const gpunn_model *model, const gpunn_kernel *kernel, int number,
+                         const gpunn_tensor *t, int *assigned)
 {
     char text[GPUNN__TEXT_SIZE];
     int  at = number < 0 ? -number - 1 : kernel->node_count + number;
@@ -760,15 +806,16 @@ static bool gpunn__unify(const gpunn_model *model, const gpunn_kernel *kernel, i
     const gpunn_kernel_node *node = &kernel->nodes[at];
     if (t->kind != GPUNN__VALUE || t->input_count != node->operand_count) return false;
     for (int i = 0; i < t->input_count; i++) {
-        if (node->operands[i] == GPUNN__LEFT_OUT ? t->inputs[i] != NULL
-                                                 : !gpunn__unify(model, kernel, node->operands[i], t->inputs[i], assigned))
+        if (node->operands[i] == GPUNN__LEFT_OUT
+                ? t->inputs[i] != NULL
+                : !gpunn__unify(model, kernel, node->operands[i], t->inputs[i], assigned))
             return false;
     }
     return true;
 }
 
-GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_kernel *kernel, const gpunn_tensor *t,
-                                         int *assigned)
+GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_kernel *kernel,
+                                         const gpunn_tensor *t, int *assigned)
 {
     int count = kernel->node_count + kernel->external_count;
     for (int i = 0; i < count; i++) assigned[i] = -1;
@@ -794,14 +841,16 @@ GPUNN__INTERNAL void gpunn__mark_fused(gpunn__builder *b)
     if (model->kernels_exact) {
         const gpunn_kernel_instance *instances = training ? set->training : set->evaluation;
         int                          count = training ? set->training_count : set->evaluation_count;
-        for (int i = 0; i < count; i++) (void)gpunn__claim(b, &set->kernels[instances[i].kernel], instances[i].tensors);
+        for (int i = 0; i < count; i++)
+            (void)gpunn__claim(b, &set->kernels[instances[i].kernel], instances[i].tensors);
         return;
     }
     for (int i = 0; i < set->kernel_count; i++) {
         const gpunn_kernel *kernel = &set->kernels[i];
         for (int id = 0; id < b->plan->tensor_count; id++) {
             int *tensors = b->ids + b->id_count;
-            if (!b->needed[id] || b->tensors[id].fused >= 0 || !gpunn__find_pattern(model, kernel, model->tensors[id], tensors))
+            if (!b->needed[id] || b->tensors[id].fused >= 0 ||
+                !gpunn__find_pattern(model, kernel, model->tensors[id], tensors))
                 continue;
             if (gpunn__claim(b, kernel, tensors)) b->id_count += kernel->node_count + kernel->external_count;
         }
@@ -849,10 +898,11 @@ GPUNN__INTERNAL bool gpunn__mark_order(gpunn__builder *b)
     return true;
 }
 
-/* ---- q, k and v of one product -------------------------------------------------------------------------------------- *
- * Attention with heads side by side can read q, k and v from one tensor. Suppose linear layers compute all
- * three from one value, and their weights and biases are adjacent in memory. This is so if they have the same
- * size and were created in that order. Then one product replaces the three, forward and backward. */
+/* ---- q, k and v of one product -------------------------------------------------------------------------- *
+ * Attention with
+ * heads side by side can read q, k and v from one tensor. Suppose linear layers compute all three from one
+ * value, and their weights and biases are adjacent in memory. This is so if they have the same size and were
+ * created in that order. Then one product replaces the three, forward and backward. */
 
 GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count)
 {
@@ -882,37 +932,44 @@ GPUNN__INTERNAL bool gpunn__is_user_owned(const gpunn_tensor *t)
 static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, const gpunn_tensor *z)
 {
     if (gpunn__is_user_owned(y) || gpunn__is_user_owned(z)) return false;
-    if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) || y->id >= z->id ||
-        y->half_storage != z->half_storage ||
+    if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) ||
+        y->id >= z->id || y->half_storage != z->half_storage ||
         gpunn__count(y, 1) % (y->half_storage ? 2 * GPUNN__WEIGHT_ALIGN : GPUNN__WEIGHT_ALIGN) != 0)
         return false;
-    if (y->id < model->laid_out) return z->id < model->laid_out && z->offset == y->offset + gpunn__floats_of(y);
+    if (y->id < model->laid_out)
+        return z->id < model->laid_out && z->offset == y->offset + gpunn__floats_of(y);
     for (int id = y->id + 1; id < z->id; id++)
         if (gpunn__weight_range(model->tensors[id]) == gpunn__weight_range(y)) return false;
     return true;
 }
 
-/* The linear layer that makes operand i of attention t, if its product may be joined with others. Else NULL. */
+/* The linear layer that makes operand i of attention t, if its product may be joined with others. Else
+ * NULL. */
 static const gpunn_tensor *gpunn__part_of(const gpunn__builder *b, const gpunn_tensor *t, int i)
 {
-    const gpunn_tensor *heads = t->inputs[i], *part = heads && heads->op == GPUNN_OP_RESHAPE ? heads->inputs[0] : NULL;
+    const gpunn_tensor *heads = t->inputs[i],
+                       *part = heads && heads->op == GPUNN_OP_RESHAPE ? heads->inputs[0] : NULL;
     if (part == NULL || part->op != GPUNN_OP_LINEAR || heads->rank != 4 || !gpunn__is_alias(b->plan, heads) ||
-        b->tensors[heads->id].uses != 1 || b->tensors[part->id].uses != 1 || b->tensors[heads->id].fused >= 0 ||
-        b->tensors[part->id].fused >= 0 || gpunn__is_visible(b->plan, heads) || gpunn__is_visible(b->plan, part) ||
+        b->tensors[heads->id].uses != 1 || b->tensors[part->id].uses != 1 ||
+        b->tensors[heads->id].fused >= 0 || b->tensors[part->id].fused >= 0 ||
+        gpunn__is_visible(b->plan, heads) || gpunn__is_visible(b->plan, part) ||
         !gpunn__same_shape(heads, t->inputs[0]))
         return NULL;
     for (int k = 1; k < 3; k++)
-        if (part->inputs[k] && (b->tensors[part->inputs[k]->id].uses != 1 || part->inputs[k]->retain_grad)) return NULL;
+        if (part->inputs[k] && (b->tensors[part->inputs[k]->id].uses != 1 || part->inputs[k]->retain_grad))
+            return NULL;
     return part;
 }
 
 static bool gpunn__can_join(const gpunn__builder *b, const gpunn_tensor *y, const gpunn_tensor *z)
 {
-    if (y->inputs[0] != z->inputs[0] || y->id == z->id || b->tensors[y->id].place > b->tensors[z->id].place) return false;
+    if (y->inputs[0] != z->inputs[0] || y->id == z->id || b->tensors[y->id].place > b->tensors[z->id].place)
+        return false;
     for (int k = 1; k < 3; k++) {
         const gpunn_tensor *own = y->inputs[k], *other = z->inputs[k];
         if ((own == NULL) != (other == NULL)) return false;
-        if (own && (!gpunn__is_beside(b->model, own, other) || b->tensors[own->id].wants != b->tensors[other->id].wants))
+        if (own && (!gpunn__is_beside(b->model, own, other) ||
+                    b->tensors[own->id].wants != b->tensors[other->id].wants))
             return false;
     }
     return true;
@@ -940,7 +997,7 @@ GPUNN__INTERNAL void gpunn__mark_parts(gpunn__builder *b)
     }
 }
 
-/* ---- steps ----------------------------------------------------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------------------------------------- */
 
 /* Turns the description of q into one of q, k and v together. */
 static void gpunn__describe_all(gpunn_value *value, const gpunn_tensor *t)
@@ -973,7 +1030,8 @@ GPUNN__INTERNAL void gpunn__set_operation(gpunn_step *step, const gpunn__operati
     step->operation = operation;
 }
 
-GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int input_count)
+GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward,
+                                            int input_count)
 {
     gpunn__plan *plan = b->plan;
     gpunn_step  *step = &plan->steps[plan->step_count];
@@ -999,7 +1057,8 @@ GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tenso
     return step;
 }
 
-GPUNN__INTERNAL gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int more)
+GPUNN__INTERNAL gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward,
+                                             int more)
 {
     gpunn_step *step = gpunn__new_step(b, t, backward, t->input_count + more);
     for (int i = 0; step && i < t->input_count; i++) {
@@ -1027,11 +1086,10 @@ static bool gpunn__is_current(gpunn__builder *b, const gpunn_tensor *t, int root
     const gpunn_tensor *state = b->model->tensors[root], *seen = t;
     while (seen->id != root && seen->op != GPUNN_OP_ASSIGN) seen = seen->inputs[0];
     if (!state->state || b->tensors[root].version == (seen->id == root ? 0 : seen->id + 1)) return true;
-    (void)gpunn__fail(
-        b->model->dev, GPUNN_ERR_STATE,
-        "state '%s' is read by what runs after an assignment to it; read what gpunn_assign gave instead, or copy the "
-        "state by an op before",
-        state->name);
+    (void)gpunn__fail(b->model->dev, GPUNN_ERR_STATE,
+                      "state '%s' is read by what runs after an assignment to it; read what gpunn_assign "
+                      "gave instead, or copy the state by an op before",
+                      state->name);
     return false;
 }
 
@@ -1042,7 +1100,8 @@ GPUNN__INTERNAL bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, co
     gpunn__describe(b->plan, value, t);
     value->dtype = b->plan->tensors[root].storage;
     value->channels_last = b->plan->tensors[root].channels_last && gpunn__has_layouts(t);
-    if (b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__bind(b, &value->data, GPUNN__IN_TENSOR, root);
+    if (b->model->tensors[root]->kind != GPUNN__VALUE)
+        return gpunn__bind(b, &value->data, GPUNN__IN_TENSOR, root);
     return gpunn__use_slot(b, &value->data, b->plan->tensors[root].value_slot, at);
 }
 
@@ -1065,7 +1124,8 @@ static bool gpunn__is_factor(const gpunn__builder *b, const gpunn_tensor *t, int
 
 static bool gpunn__has_mirror(const gpunn_tensor *t)
 {
-    return t->kind == GPUNN__PARAMETER || (t->kind == GPUNN__BUFFER && !t->state) || t->kind == GPUNN__CONSTANT;
+    return t->kind == GPUNN__PARAMETER || (t->kind == GPUNN__BUFFER && !t->state) ||
+           t->kind == GPUNN__CONSTANT;
 }
 
 GPUNN__INTERNAL bool gpunn__wants_channels_last(const gpunn__builder *b, const gpunn_tensor *t, int operand)
@@ -1079,11 +1139,12 @@ GPUNN__INTERNAL bool gpunn__wants_channels_last(const gpunn__builder *b, const g
 GPUNN__INTERNAL bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     const gpunn_tensor *input = t->inputs[operand];
-    return gpunn__has_layouts(input) &&
-           b->plan->tensors[b->plan->tensors[input->id].root].channels_last != gpunn__wants_channels_last(b, t, operand);
+    return gpunn__has_layouts(input) && b->plan->tensors[b->plan->tensors[input->id].root].channels_last !=
+                                            gpunn__wants_channels_last(b, t, operand);
 }
 
-static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
+static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand,
+                               int at)
 {
     if (!gpunn__is_factor(b, t, operand)) return gpunn__read_value(b, value, gpunn__source(t, operand), at);
     int root = b->plan->tensors[t->inputs[operand]->id].root;
@@ -1094,7 +1155,8 @@ static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpun
     return gpunn__use_slot(b, &value->data, b->tensors[root].cast, at);
 }
 
-GPUNN__INTERNAL bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
+GPUNN__INTERNAL bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t,
+                                         int operand, int at)
 {
     if (gpunn__op_is(t->op, GPUNN__CONVOLUTION) && operand == 1 && b->tensors[t->inputs[1]->id].filter >= 0) {
         gpunn__describe(b->plan, value, t->inputs[1]);
@@ -1104,8 +1166,9 @@ GPUNN__INTERNAL bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, 
     }
     if (!gpunn__is_misplaced(b, t, operand)) return gpunn__read_stored(b, value, t, operand, at);
     gpunn__describe(b->plan, value, t->inputs[operand]);
-    value->dtype = gpunn__is_factor(b, t, operand) ? gpunn__half_of(b->model)
-                                                   : b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].root].storage;
+    value->dtype = gpunn__is_factor(b, t, operand)
+                       ? gpunn__half_of(b->model)
+                       : b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].root].storage;
     value->channels_last = gpunn__wants_channels_last(b, t, operand);
     return gpunn__use_slot(b, &value->data, b->tensors[t->inputs[operand]->id].transposed, at);
 }
@@ -1120,7 +1183,8 @@ GPUNN__INTERNAL void gpunn__as_stored(gpunn_value *value, bool last)
     value->dim[3] = channels;
 }
 
-GPUNN__INTERNAL gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward)
+GPUNN__INTERNAL gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last,
+                                                 bool backward)
 {
     gpunn_attributes *attr = &b->plan->attr[to_last];
     gpunn_step       *step = gpunn__new_step(b, image, backward, 1);
@@ -1131,22 +1195,23 @@ GPUNN__INTERNAL gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_
     return step;
 }
 
-GPUNN__INTERNAL bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tensor *t, int operand, bool to_last)
+GPUNN__INTERNAL bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tensor *t, int operand,
+                                             bool to_last)
 {
     const gpunn_tensor *image = t->inputs[operand];
     int                 at = b->plan->step_count;
     if (b->tensors[image->id].transposed >= 0) return true;
     gpunn_step *step = gpunn__relayout_step(b, image, to_last, false);
-    bool        rounds = gpunn__is_factor(b, t, operand) && b->tensors[b->plan->tensors[image->id].root].cast < 0;
-    if (step == NULL ||
-        !(rounds ? gpunn__read_value(b, &step->in[0], image, at) : gpunn__read_stored(b, &step->in[0], t, operand, at)))
+    bool rounds = gpunn__is_factor(b, t, operand) && b->tensors[b->plan->tensors[image->id].root].cast < 0;
+    if (step == NULL || !(rounds ? gpunn__read_value(b, &step->in[0], image, at)
+                                 : gpunn__read_stored(b, &step->in[0], t, operand, at)))
         return false;
     step->out = step->in[0];
     if (rounds) step->out.dtype = gpunn__half_of(b->model);
     gpunn__as_stored(&step->in[0], !to_last);
     gpunn__as_stored(&step->out, to_last);
-    int slot = b->tensors[image->id].transposed = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype),
-                                                                  at);
+    int slot = b->tensors[image->id].transposed = gpunn__new_slot(
+        b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
     return slot >= 0 && gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot);
 }
 
@@ -1168,29 +1233,34 @@ GPUNN__INTERNAL bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor 
             gpunn__describe(b->plan, &step->out, source);
             step->out.dtype = gpunn__half_of(b->model);
             b->tensors[root].cast = gpunn__new_slot(b, (size_t)step->out.count * 2, at);
-            if (b->tensors[root].cast < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, b->tensors[root].cast))
+            if (b->tensors[root].cast < 0 ||
+                !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, b->tensors[root].cast))
                 return false;
         }
-        if (gpunn__is_misplaced(b, t, i) && !gpunn__relayout_operand(b, t, i, gpunn__wants_channels_last(b, t, i))) return false;
+        if (gpunn__is_misplaced(b, t, i) &&
+            !gpunn__relayout_operand(b, t, i, gpunn__wants_channels_last(b, t, i)))
+            return false;
     }
     return true;
 }
 
 /* Reads the residual that a product adds to its result. With a 16-bit sum, an F32 residual that an earlier
  * step has rounded is read from its 16-bit copy. */
-static bool gpunn__read_residual(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *add, int operand, int at)
+static bool gpunn__read_residual(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *add, int operand,
+                                 int at)
 {
     const gpunn_tensor *input = add->inputs[operand];
     const int           root = b->plan->tensors[input->id].root, rounded = b->tensors[root].cast;
-    if (b->plan->tensors[add->id].storage == GPUNN_F32 || b->plan->tensors[root].storage != GPUNN_F32 || rounded < 0 ||
-        gpunn__is_misplaced(b, add, operand))
+    if (b->plan->tensors[add->id].storage == GPUNN_F32 || b->plan->tensors[root].storage != GPUNN_F32 ||
+        rounded < 0 || gpunn__is_misplaced(b, add, operand))
         return gpunn__read_operand(b, value, add, operand, at);
     gpunn__describe(b->plan, value, input);
     value->dtype = gpunn__half_of(b->model);
     return gpunn__use_slot(b, &value->data, rounded, at);
 }
 
-GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value, int at)
+GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value,
+                                      int at)
 {
     int    slot = gpunn__new_slot(b, (size_t)value->count * 2, at);
     void **pointer = &step->half.data;
@@ -1226,28 +1296,34 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
     gpunn_step *step = gpunn__node_step(b, t, false, 0);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++) {
-        const bool updated = gpunn__has_statistics(t->op) && i > 2 && !step->evaluates; /* running statistics: updated once */
-        if (gpunn__operand_of(b->plan, t, i) && !(updated && b->repeats) && !gpunn__read_operand(b, &step->in[i], t, i, at))
+        /* running statistics: updated once */
+        const bool updated = gpunn__has_statistics(t->op) && i > 2 && !step->evaluates;
+        if (gpunn__operand_of(b->plan, t, i) && !(updated && b->repeats) &&
+            !gpunn__read_operand(b, &step->in[i], t, i, at))
             return false;
     }
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->tensors[member->id].next];
         if (gpunn__has_statistics(member->op)) {
-            gpunn_value *parts[4] = {&step->fused.scale, &step->fused.shift, &step->fused.mean, &step->fused.variance};
+            gpunn_value *parts[4] = {&step->fused.scale, &step->fused.shift, &step->fused.mean,
+                                     &step->fused.variance};
             for (int i = 0; i < 4; i++)
-                if (member->inputs[i + 1] && !gpunn__read_value(b, parts[i], member->inputs[i + 1], at)) return false;
+                if (member->inputs[i + 1] && !gpunn__read_value(b, parts[i], member->inputs[i + 1], at))
+                    return false;
             step->fused.norm = true;
             step->fused.eps = member->attr.eps;
         } else if (member->op == GPUNN_OP_ADD) {
-            if (!gpunn__read_residual(b, &step->fused.residual, member, member->inputs[0] == previous, at)) return false;
+            if (!gpunn__read_residual(b, &step->fused.residual, member, member->inputs[0] == previous, at))
+                return false;
         } else if (member->op == GPUNN_OP_RELU) {
             step->fused.relu = true;
         } else {
             step->fused.gelu_tanh = true;
             if (!gpunn__is_before(b, previous)) continue;
             gpunn__describe(b->plan, &step->fused.before, previous);
-            int kept = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->fused.before.dtype), at);
+            int kept = gpunn__new_slot(
+                b, (size_t)step->out.count * gpunn_dtype_size(step->fused.before.dtype), at);
             b->plan->tensors[previous->id].value_slot = kept;
             if (kept < 0 || !gpunn__bind(b, &step->fused.before.data, GPUNN__IN_SLOT, kept)) return false;
         }
@@ -1276,13 +1352,15 @@ GPUNN__INTERNAL bool gpunn__assign_step(gpunn__builder *b, const gpunn_tensor *t
 
 GPUNN__INTERNAL bool gpunn__is_late(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    return b->needed[t->id] && t->op == GPUNN_OP_ASSIGN && b->tensors[t->id].uses == 0 && t->user_memory[0].data == NULL;
+    return b->needed[t->id] && t->op == GPUNN_OP_ASSIGN && b->tensors[t->id].uses == 0 &&
+           t->user_memory[0].data == NULL;
 }
 
 GPUNN__INTERNAL bool gpunn__late_steps(gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count; id++)
-        if (gpunn__is_late(b, b->model->tensors[id]) && !gpunn__assign_step(b, b->model->tensors[id])) return false;
+        if (gpunn__is_late(b, b->model->tensors[id]) && !gpunn__assign_step(b, b->model->tensors[id]))
+            return false;
     return true;
 }
 
@@ -1290,7 +1368,8 @@ GPUNN__INTERNAL bool gpunn__late_steps(gpunn__builder *b)
  * Weights are stored in the layout of state dicts. Where convolutions want channels last, one step at the
  * start of a run copies all filters to that layout. One step at the end copies their gradients back. */
 
-GPUNN__INTERNAL gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count)
+GPUNN__INTERNAL gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution,
+                                               bool backward, int count)
 {
     gpunn_step *step = gpunn__new_step(b, convolution, backward, count);
     if (step == NULL) return NULL;
@@ -1307,7 +1386,8 @@ GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b)
     gpunn_step  *step = NULL;
     for (int pass = 0; pass < 2; pass++)
         for (int id = 0; id < plan->tensor_count && plan->channels_last; id++) {
-            const gpunn_tensor *t = b->model->tensors[id], *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
+            const gpunn_tensor *t = b->model->tensors[id],
+                               *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
             if (!b->needed[id] || w == NULL || !gpunn__has_mirror(w) || !gpunn__has_layouts(w)) continue;
             if (pass == 0) {
                 count++; /* a shared weight counts more than once, which only reserves more operands */
@@ -1319,8 +1399,10 @@ GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b)
             if (!gpunn__read_stored(b, &step->in[i], t, 1, at)) return false;
             step->grad_in[i] = step->in[i];
             step->grad_in[i].channels_last = true;
-            b->tensors[w->id].filter = gpunn__new_slot(b, (size_t)step->in[i].count * gpunn_dtype_size(step->in[i].dtype), at);
-            if (b->tensors[w->id].filter < 0 || !gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, b->tensors[w->id].filter))
+            b->tensors[w->id].filter = gpunn__new_slot(
+                b, (size_t)step->in[i].count * gpunn_dtype_size(step->in[i].dtype), at);
+            if (b->tensors[w->id].filter < 0 ||
+                !gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, b->tensors[w->id].filter))
                 return false;
             i++;
         }
@@ -1330,6 +1412,6 @@ GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b)
 GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t)
 {
     const gpunn_tensor *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
-    return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER && b->tensors[w->id].uses == 1 &&
-           (b->plan->half || gpunn__has_layouts(w));
+    return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER &&
+           b->tensors[w->id].uses == 1 && (b->plan->half || gpunn__has_layouts(w));
 }

@@ -2,19 +2,26 @@
 #define GPUNN__PLAN_STEPS_H
 #include "base/forward_declarations.h"
 
-/* ==== >>plan/steps ================================================================================================= *
+/* ==== >>plan/steps ======================================================================================= *
  * A plan is the list of steps that computes given outputs in one mode at one batch size. The planner makes it
  * once; runs reuse it. Every value, gradient, saved value and workspace is a slot with a lifetime in steps.
  * Slots whose lifetimes do not overlap share memory in the arena. */
 typedef struct gpunn__slot {
-    size_t                    bytes;
-    int                       first, last; /* first step that writes it, last step that reads it; INT_MAX: the program reads it */
+    size_t bytes;
+    /* first step that writes it, last step that reads it; INT_MAX: the program reads it */
+    int                       first, last;
     size_t                    offset;      /* bytes from the start of the arena */
     int                       parent;      /* index of the slot whose memory it shares, or its own index */
     const gpunn__user_memory *user_memory; /* user-owned memory that holds it; NULL: it lies in the arena */
 } gpunn__slot;
 
-typedef enum gpunn__place { GPUNN__IN_SLOT, GPUNN__IN_TENSOR, GPUNN__IN_HALF, GPUNN__IN_GRADIENT, GPUNN__IN_ONE } gpunn__place;
+typedef enum gpunn__place {
+    GPUNN__IN_SLOT,
+    GPUNN__IN_TENSOR,
+    GPUNN__IN_HALF,
+    GPUNN__IN_GRADIENT,
+    GPUNN__IN_ONE
+} gpunn__place;
 
 /* A pointer in a step that gpunn__plan_bind sets once memory exists.
  * index is a slot or a tensor id, by place. */
@@ -24,7 +31,8 @@ typedef struct gpunn__binding {
     int          index;
 } gpunn__binding;
 
-typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM, GPUNN__TRAIN_FORWARD } gpunn__aim; /* _FROM: seeded */
+/* _FROM: seeded */
+typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM, GPUNN__TRAIN_FORWARD } gpunn__aim;
 
 /* What a plan is made for. Most fields apply to training only. */
 typedef struct gpunn__request {
@@ -45,16 +53,19 @@ GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request);
 GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim);
 
 typedef struct gpunn__plan_tensor { /* a tensor within a plan */
-    int               root; /* id of the tensor that owns its memory: itself, or another through reshapes and merged steps */
-    int               gradient_root;             /* the same for gradients, which follow reshapes only */
-    int               value_slot, gradient_slot; /* valid at the root; -1: none */
-    int               beside;        /* with a part: the tensor behind it in memory (that of k, then of v); -1: none */
-    gpunn_dtype       storage;       /* dtype in memory of the value and of its gradient */
-    bool              channels_last; /* the value and its gradient are stored with channels last */
-    signed char       part;          /* for q, k and v from one product, with their weights, biases and gradients. 1: q's,
-                                        described as all three; 2: k's or v's, which are neither steps nor operands; 0:
-                                        anything else */
-    gpunn_attributes *attr;          /* attributes with this plan's sizes, in plan->sized; NULL: use the node's own */
+    /* id of the tensor that owns its memory: itself, or another through reshapes and merged steps */
+    int root;
+    int gradient_root;             /* the same for gradients, which follow reshapes only */
+    int value_slot, gradient_slot; /* valid at the root; -1: none */
+    /* with a part: the tensor behind it in memory (that of k, then of v); -1: none */
+    int         beside;
+    gpunn_dtype storage;       /* dtype in memory of the value and of its gradient */
+    bool        channels_last; /* the value and its gradient are stored with channels last */
+    signed char part; /* for q, k and v from one product, with their weights, biases and gradients. 1: q's,
+                                        described as all three; 2: k's or v's, which are neither steps nor
+                                        operands; 0: anything else */
+    /* attributes with this plan's sizes, in plan->sized; NULL: use the node's own */
+    gpunn_attributes *attr;
 } gpunn__plan_tensor;
 
 /* The backward steps of one loss. The first pass also holds the forward steps;
@@ -68,8 +79,9 @@ typedef struct gpunn__backpass {
 } gpunn__backpass;
 
 struct gpunn__plan {
-    gpunn__plan        *next;
-    gpunn_tensor      **outputs; /* outputs requested; in training the losses, unless seeded or forward_only */
+    gpunn__plan *next;
+    /* outputs requested; in training the losses, unless seeded or forward_only */
+    gpunn_tensor      **outputs;
     int                 output_count;
     bool                training, evaluates, seeded, forward_only;
     bool                communicates; /* some step communicates with other ranks */
@@ -78,9 +90,11 @@ struct gpunn__plan {
     int                 passed;                   /* the pass that ran last; -1: the first pass failed */
     uint64_t            written, weights_version; /* the model's counters after the first pass */
     gpunn__user_memory *seed;                     /* seeded: output gradients that start the backward pass */
-    void               *seed_memory;              /* device copy of seeds that came from the host; NULL: there are none */
-    size_t              seed_bytes;
-    uint64_t            scope;         /* of the optimizer, if only its parameters get gradients; 0: all parameters */
+    /* device copy of seeds that came from the host; NULL: there are none */
+    void  *seed_memory;
+    size_t seed_bytes;
+    /* of the optimizer, if only its parameters get gradients; 0: all parameters */
+    uint64_t            scope;
     int64_t             batch, *sizes; /* sizes: by place in model->sizes */
     int                 size_count;
     uint64_t            generation;          /* model->generation at the last binding; 0: never bound */
@@ -94,23 +108,26 @@ struct gpunn__plan {
     int                 binding_count, binding_capacity;
     gpunn__plan_tensor *tensors; /* indexed by tensor id */
     int                 tensor_count;
-    bool                half, channels_last; /* products read 16-bit values; convolutions read channels-last values: see
-                                              gpunn__mark_storage */
-    int                *inputs;              /* ids of the inputs it reads */
-    int                 input_count;
-    int                *reached;     /* ids of the parameters whose gradients it writes */
-    bool              **first_write; /* per reached parameter: accumulate flag of the first step that writes its gradient */
-    bool               *was_reached; /* per reached parameter: grad_reached before the last run */
-    int                 reached_count;
-    size_t              arena_bytes, cache_bytes;
-    gpunn_attributes    attr[3]; /* of steps without a node: permute from channels last, to channels last, identity */
-    gpunn_attributes   *sized;   /* of nodes whose attributes contain variable sizes */
-    int                 sized_count;
-    size_t              table_bytes; /* size of the block at outputs, which also holds all tables by id */
-    gpunn_kept         *kept; /* what training steps change in place besides weights, to be restored; NULL: not bound yet */
-    int                 kept_count;
-    float              *kept_memory; /* device memory: the copies, then the list itself */
-    size_t              kept_bytes;
+    /* products read 16-bit values; convolutions read channels-last values: see gpunn__mark_storage */
+    bool half, channels_last;
+    int *inputs; /* ids of the inputs it reads */
+    int  input_count;
+    int *reached; /* ids of the parameters whose gradients it writes */
+    /* per reached parameter: accumulate flag of the first step that writes its gradient */
+    bool **first_write;
+    bool  *was_reached; /* per reached parameter: grad_reached before the last run */
+    int    reached_count;
+    size_t arena_bytes, cache_bytes;
+    /* of steps without a node: permute from channels last, to channels last, identity */
+    gpunn_attributes  attr[3];
+    gpunn_attributes *sized; /* of nodes whose attributes contain variable sizes */
+    int               sized_count;
+    size_t            table_bytes; /* size of the block at outputs, which also holds all tables by id */
+    /* what training steps change in place besides weights, to be restored; NULL: not bound yet */
+    gpunn_kept *kept;
+    int         kept_count;
+    float      *kept_memory; /* device memory: the copies, then the list itself */
+    size_t      kept_bytes;
 };
 
 typedef struct gpunn__fused { /* nodes computed by one fused kernel */
@@ -123,26 +140,31 @@ typedef struct gpunn__builder_tensor { /* a tensor while a plan is made */
     bool wants;                        /* it needs a gradient: requested for it or for one of its operands */
     bool feeds_loss;                   /* the loss depends on it */
     bool retained;                     /* by gradient root: the program reads the gradient */
-    bool activates;  /* relu or gelu_tanh whose derivative is applied by the backward step of the linear that reads
-                                 it */
-    bool normed;     /* its derivative is applied by the backward step of the batch norm that it is merged into */
-    int  uses;       /* number of operands, over all needed nodes, that read it */
-    int  head;       /* by the last node of a merged chain: id of the layer that computes it; other nodes: their own
-                                 id */
-    int  next;       /* by a node of a chain: id of the next node; -1: none */
-    int  writes;     /* by gradient root: contributions so far in the backward pass */
-    int  writer;     /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
-    int  cast;       /* by root: slot of the 16-bit copy of an F32 value; -1: none yet */
-    int  transposed; /* by operand: slot of its copy in the other channel order; -1: none yet */
-    int  filter;     /* by weight: slot of the filters with channels last; -1: none */
-    int  more;       /* by gradient root: slot of a second part of the gradient, still to be added; -1: none */
-    int  gathered;   /* by weight: slot of the filter gradient, which the last step copies to the parameter's
-                                 gradient; -1: none */
-    int  place;      /* position in execution order; the nodes of a fused group share one */
-    int  fused;      /* by node: index in b->fused; -1: none */
-    int  version;    /* by state: 1 + id of the assignment whose value it holds; 0: the value from before the run */
-    int  again;      /* by node with a step: the checkpoint segment that recomputes its values; 0: none, or already
-                                 recomputed */
+    /* relu or gelu_tanh whose derivative is applied by the backward step of the linear that reads it */
+    bool activates;
+    /* its derivative is applied by the backward step of the batch norm that it is merged into */
+    bool normed;
+    int  uses; /* number of operands, over all needed nodes, that read it */
+    /* by the last node of a merged chain: id of the layer that computes it; other nodes: their own id */
+    int head;
+    int next;       /* by a node of a chain: id of the next node; -1: none */
+    int writes;     /* by gradient root: contributions so far in the backward pass */
+    int writer;     /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
+    int cast;       /* by root: slot of the 16-bit copy of an F32 value; -1: none yet */
+    int transposed; /* by operand: slot of its copy in the other channel order; -1: none yet */
+    int filter;     /* by weight: slot of the filters with channels last; -1: none */
+    /* by gradient root: slot of a second part of the gradient, still to be added; -1: none */
+    int more;
+    /* by weight: slot of the filter gradient, which the last step copies to the parameter's gradient; -1:
+     * none */
+    int gathered;
+    int place; /* position in execution order; the nodes of a fused group share one */
+    int fused; /* by node: index in b->fused; -1: none */
+    /* by state: 1 + id of the assignment whose value it holds; 0: the value from before the run */
+    int version;
+    /* by node with a step: the checkpoint segment that recomputes its values; 0: none, or already
+     * recomputed */
+    int again;
 } gpunn__builder_tensor;
 
 typedef struct gpunn__builder { /* exists while a plan is made */
@@ -152,9 +174,9 @@ typedef struct gpunn__builder { /* exists while a plan is made */
     gpunn__builder_tensor *tensors; /* by tensor id, like the next three */
     bool                  *needed;  /* computed in this plan */
     bool                  *scratch;
-    int          *rejected; /* by last node: fused groups with this many nodes or more are rejected; survives a restart of
-                                      planning */
-    int          *order;    /* node by place; for a fused group its last node */
+    /* by last node: fused groups with this many nodes or more are rejected; survives a restart of planning */
+    int          *rejected;
+    int          *order; /* node by place; for a fused group its last node */
     int           place_count;
     gpunn__fused *fused;
     int           fused_count;
@@ -194,10 +216,11 @@ GPUNN__INTERNAL void gpunn__mark_kept(const gpunn_model *model, bool *needed, bo
 
 /* Marks assignments to the states that a run reads, as long as they
  * need no input that the outputs do not need. */
-GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch);
+GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed,
+                                         bool *scratch);
 
-/* The tensor that a step of t reads as operand i. Indices that gpunn_expand copied to all lines of a gather or
- * scatter_add are read as that one line, of size 1 along all other axes. */
+/* The tensor that a step of t reads as operand i. Indices that gpunn_expand copied to all lines of a gather
+ * or scatter_add are read as that one line, of size 1 along all other axes. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__source(const gpunn_tensor *t, int i);
 
 /* Whether t is an image of fixed size for which channels first and channels last differ in memory. */
@@ -227,8 +250,9 @@ GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b);
 /* The model's 16-bit dtype: F16 with precision F16, else BF16. */
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 
-/* Sets `half_storage` on weights that are stored in 16 bits only. These are the weights of an inference-only model
- * of precision BF16 or F16 that only products and embeddings read. Considers weights that have no memory yet. */
+/* Sets `half_storage` on weights that are stored in 16 bits only. These are the weights of an inference-only
+ * model of precision BF16 or F16 that only products and embeddings read. Considers weights that have no
+ * memory yet. */
 GPUNN__INTERNAL void gpunn__find_half_storage(gpunn_model *model);
 
 /* The dtype of a weight in memory. */
@@ -254,15 +278,18 @@ GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn
 GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__fused *fused, int number);
 
 /* The kernel's program for the plan's mode and this direction. */
-GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__fused *fused, bool backward);
+GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__fused *fused,
+                                                           bool backward);
 
-/* The kernel operand through which a fused group reads the gradient with root `root`, or NULL. With `changes` only
- * an operand that the kernel also writes counts. */
-GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__fused *fused, int root,
+/* The kernel operand through which a fused group reads the gradient with root `root`, or NULL. With `changes`
+ * only an operand that the kernel also writes counts. */
+GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b,
+                                                                    const gpunn__fused *fused, int root,
                                                                     bool changes);
 
 /* Whether a training plan needs the gradient of an external from the fused group. */
-GPUNN__INTERNAL bool gpunn__fused_passes(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *external);
+GPUNN__INTERNAL bool gpunn__fused_passes(const gpunn__builder *b, const gpunn__fused *fused,
+                                         const gpunn_tensor *external);
 
 /* Whether a training plan needs the gradient of any external from the fused group. */
 GPUNN__INTERNAL bool gpunn__fused_has_backward(const gpunn__builder *b, const gpunn__fused *fused);
@@ -270,15 +297,17 @@ GPUNN__INTERNAL bool gpunn__fused_has_backward(const gpunn__builder *b, const gp
 /* Whether the fused group reads its images with channels last. */
 GPUNN__INTERNAL bool gpunn__fused_wants_channels_last(const gpunn__builder *b, const gpunn__fused *fused);
 
-/* Whether t is an image in another channel order than the fused group's, so that the fused group needs a copy. */
-GPUNN__INTERNAL bool gpunn__fused_relayouts(const gpunn__builder *b, const gpunn__fused *fused, const gpunn_tensor *t);
+/* Whether t is an image in another channel order than the fused group's, so that the fused group needs a
+ * copy. */
+GPUNN__INTERNAL bool gpunn__fused_relayouts(const gpunn__builder *b, const gpunn__fused *fused,
+                                            const gpunn_tensor *t);
 
 enum { GPUNN__LEFT_OUT = 127 }; /* an omitted operand; also the most tensors that a pattern can number */
 
 /* Matches the kernel's pattern with t as its last node and writes all ids to `assigned`. Nodes that the last
  * one does not depend on are searched among all tensors. */
-GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_kernel *kernel, const gpunn_tensor *t,
-                                         int *assigned);
+GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_kernel *kernel,
+                                         const gpunn_tensor *t, int *assigned);
 
 /* Assigns nodes to the generated kernels that fit this plan. */
 GPUNN__INTERNAL void gpunn__mark_fused(gpunn__builder *b);
@@ -320,11 +349,13 @@ GPUNN__INTERNAL void gpunn__set_operation(gpunn_step *step, const gpunn__operati
 
 /* Appends an empty step that takes its name and attributes from a node. Allocates
  * input_count operands. NULL: out of memory. */
-GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int input_count);
+GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward,
+                                            int input_count);
 
 /* Appends the step of a node by itself, with its operands described.
  * `more` operands are allocated behind them. */
-GPUNN__INTERNAL gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int more);
+GPUNN__INTERNAL gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward,
+                                             int more);
 
 /* Binds a pointer to a slot and extends the slot's lifetime to step `at`. */
 GPUNN__INTERNAL bool gpunn__use_slot(gpunn__builder *b, void **pointer, int index, int at);
@@ -339,18 +370,23 @@ GPUNN__INTERNAL bool gpunn__wants_channels_last(const gpunn__builder *b, const g
 GPUNN__INTERNAL bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand);
 
 /* Binds `value` to an operand, or to its copy in the dtype and channel order that the step of t reads. */
-GPUNN__INTERNAL bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at);
+GPUNN__INTERNAL bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t,
+                                         int operand, int at);
 
-/* Reorders dim as the elements lie in memory (last: with channels last), so that the value can be permuted. */
+/* Reorders dim as the elements lie in memory (last: with channels last), so that the value can be
+ * permuted. */
 GPUNN__INTERNAL void gpunn__as_stored(gpunn_value *value, bool last);
 
-GPUNN__PRIVATE const int gpunn__to_first[4] = {0, 3, 1, 2}, gpunn__to_channels_last[4] = {0, 2, 3, 1}; /* permutations of axes */
+/* permutations of axes */
+GPUNN__PRIVATE const int gpunn__to_first[4] = {0, 3, 1, 2}, gpunn__to_channels_last[4] = {0, 2, 3, 1};
 
 /* Appends a permutation of an image to channels last, or back. */
-GPUNN__INTERNAL gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward);
+GPUNN__INTERNAL gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last,
+                                                 bool backward);
 
 /* Appends the step that copies an image in the channel order that t reads, unless a copy exists. */
-GPUNN__INTERNAL bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tensor *t, int operand, bool to_last);
+GPUNN__INTERNAL bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tensor *t, int operand,
+                                             bool to_last);
 
 /* Appends the steps that copy those operands of t that it cannot read
  * as they are. Existing copies are reused. */
@@ -358,7 +394,8 @@ GPUNN__INTERNAL bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor 
 
 /* Makes a slot for a 16-bit copy of `value` that the step writes too: of a norm's result or gradient, or of
  * operand i of a fused group. -1: out of memory. */
-GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value, int at);
+GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value,
+                                      int at);
 
 /* Whether t is stored in F32 and some product reads it in 16 bits. */
 GPUNN__INTERNAL bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tensor *t);
@@ -376,7 +413,8 @@ GPUNN__INTERNAL bool gpunn__is_late(const gpunn__builder *b, const gpunn_tensor 
 GPUNN__INTERNAL bool gpunn__late_steps(gpunn__builder *b);
 
 /* Appends an empty RELAYOUT step for `count` filters. */
-GPUNN__INTERNAL gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count);
+GPUNN__INTERNAL gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution,
+                                               bool backward, int count);
 
 /* Appends the step that copies all filters to channels last, if there are any. */
 GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b);

@@ -28,8 +28,8 @@ static void gpunn__mpi_announce(gpunn__mpi *mpi)
     mpi->announced = mpi->call;
     for (int rank = 0; rank < mpi->size; rank++) {
         MPI_Request sent;
-        if (rank == mpi->rank ||
-            MPI_Isend(&mpi->announced, 1, MPI_INT64_T, rank, GPUNN__MPI_WAITING, mpi->comm, &sent) != MPI_SUCCESS)
+        if (rank == mpi->rank || MPI_Isend(&mpi->announced, 1, MPI_INT64_T, rank, GPUNN__MPI_WAITING,
+                                           mpi->comm, &sent) != MPI_SUCCESS)
             continue;
         (void)MPI_Request_free(&sent); /* so small that it is already sent */
     }
@@ -41,9 +41,11 @@ static bool gpunn__mpi_receive_notices(gpunn__mpi *mpi)
     MPI_Status status;
     int        there = 0;
     bool       waits = false;
-    while (MPI_Iprobe(MPI_ANY_SOURCE, GPUNN__MPI_WAITING, mpi->comm, &there, &status) == MPI_SUCCESS && there) {
+    while (MPI_Iprobe(MPI_ANY_SOURCE, GPUNN__MPI_WAITING, mpi->comm, &there, &status) == MPI_SUCCESS &&
+           there) {
         int64_t *call = &mpi->waits[status.MPI_SOURCE];
-        if (MPI_Recv(call, 1, MPI_INT64_T, status.MPI_SOURCE, GPUNN__MPI_WAITING, mpi->comm, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        if (MPI_Recv(call, 1, MPI_INT64_T, status.MPI_SOURCE, GPUNN__MPI_WAITING, mpi->comm,
+                     MPI_STATUS_IGNORE) != MPI_SUCCESS)
             break;
         waits = waits || *call >= mpi->call;
     }
@@ -63,11 +65,11 @@ static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
     (void)snprintf(more, sizeof more, " and %d more have", missing - 1);
     if (missing)
         (void)snprintf(mpi->text, sizeof mpi->text,
-                       "%s: rank %d%s not come within %g seconds: look for what it does, or why it ended", what, first,
-                       missing == 1 ? " has" : more, mpi->timeout);
+                       "%s: rank %d%s not come within %g seconds: look for what it does, or why it ended",
+                       what, first, missing == 1 ? " has" : more, mpi->timeout);
     else
-        (void)snprintf(mpi->text, sizeof mpi->text, "%s: all ranks have waited for %g seconds; is the network down?", what,
-                       mpi->timeout);
+        (void)snprintf(mpi->text, sizeof mpi->text,
+                       "%s: all ranks have waited for %g seconds; is the network down?", what, mpi->timeout);
     return GPUNN_ERR_DEVICE;
 }
 
@@ -77,7 +79,8 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
     const double began = MPI_Wtime();
     int          done = 0;
     mpi->call++;
-    while (code == MPI_SUCCESS && (code = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done) {
+    while (code == MPI_SUCCESS && (code = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS &&
+           !done) {
         const double waited = MPI_Wtime() - began;
         if (mpi->announced < mpi->call && (waited > mpi->timeout / 10 || gpunn__mpi_receive_notices(mpi)))
             gpunn__mpi_announce(mpi);
@@ -107,11 +110,13 @@ GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, in
 {
     gpunn__mpi   *mpi = (gpunn__mpi *)user;
     gpunn_status  status = GPUNN_OK;
-    const int64_t most = mpi->size < GPUNN__MPI_MOST / GPUNN__MPI_PIECE ? mpi->size * GPUNN__MPI_PIECE : GPUNN__MPI_MOST;
+    const int64_t most = mpi->size < GPUNN__MPI_MOST / GPUNN__MPI_PIECE ? mpi->size * GPUNN__MPI_PIECE
+                                                                        : GPUNN__MPI_MOST;
     for (int64_t at = 0; at < count && status == GPUNN_OK; at += most) {
         MPI_Request request;
         const int   n = (int)gpunn__part_from(count, at, most);
-        const int   code = MPI_Iallreduce(MPI_IN_PLACE, values + at, n, MPI_FLOAT, MPI_SUM, mpi->comm, &request);
+        const int   code = MPI_Iallreduce(MPI_IN_PLACE, values + at, n, MPI_FLOAT, MPI_SUM, mpi->comm,
+                                          &request);
         status = gpunn__mpi_wait(mpi, "all_reduce", code, &request);
     }
     return status;
@@ -122,7 +127,8 @@ GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, in
 static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const int64_t *counts)
 {
     gpunn__mpi   *mpi = (gpunn__mpi *)user;
-    const int64_t most = gpunn__mpi_received_count(mpi) / mpi->size, all = gpunn__sum_counts(counts, mpi->size);
+    const int64_t most = gpunn__mpi_received_count(mpi) / mpi->size,
+                  all = gpunn__sum_counts(counts, mpi->size);
     const int64_t own = gpunn__sum_counts(counts, mpi->rank);
     int64_t       longest = 0;
     int *const said = mpi->counts, *const from = said + mpi->size, *const received = from + mpi->size,
@@ -140,8 +146,8 @@ static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const i
             received[rank] = rank == mpi->rank ? 0 : (int)mine;
             to[rank] = (int)(rank * most);
         }
-        const int code = MPI_Ialltoallv(values, said, from, MPI_FLOAT, mpi->received, received, to, MPI_FLOAT, mpi->comm,
-                                        &request);
+        const int code = MPI_Ialltoallv(values, said, from, MPI_FLOAT, mpi->received, received, to, MPI_FLOAT,
+                                        mpi->comm, &request);
         status = gpunn__mpi_wait(mpi, "reduce_scatter", code, &request);
         for (int rank = 0; rank < mpi->size && status == GPUNN_OK; rank++) {
             float *GPUNN__RESTRICT       sums = values + own + at;
@@ -162,7 +168,7 @@ static gpunn_status gpunn__mpi_all_reduce_bf16(void *user, uint16_t *values, int
     uint16_t    *sent = mpi->bf16, *received = sent + all;
     memcpy(sent, values, bytes);
     memset(sent + count, 0, all * sizeof *sent - bytes);
-    int          code = MPI_Ialltoall(sent, 2 * each, MPI_BYTE, received, 2 * each, MPI_BYTE, mpi->comm, &request);
+    int code = MPI_Ialltoall(sent, 2 * each, MPI_BYTE, received, 2 * each, MPI_BYTE, mpi->comm, &request);
     gpunn_status status = gpunn__mpi_wait(mpi, "all_reduce_bf16", code, &request);
     if (status != GPUNN_OK) return status;
     gpunn__bf16_add(sent + (size_t)mpi->rank * (size_t)each, received, mpi->size, (size_t)each);
@@ -176,7 +182,8 @@ static gpunn_status gpunn__mpi_all_gather(void *user, void *parts, size_t bytes)
 {
     gpunn__mpi *mpi = (gpunn__mpi *)user;
     MPI_Request request;
-    const int   code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, parts, (int)bytes, MPI_BYTE, mpi->comm, &request);
+    const int   code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, parts, (int)bytes, MPI_BYTE,
+                                      mpi->comm, &request);
     return gpunn__mpi_wait(mpi, "all_gather", code, &request);
 }
 
@@ -210,7 +217,8 @@ GPUNN__INTERNAL void gpunn__mpi_close(gpunn__mpi *mpi, bool ends)
     if (ends && mpi->begun) (void)MPI_Finalize();
     gpunn__free(mpi->dev, mpi->waits, mpi->waits ? (size_t)mpi->size * sizeof *mpi->waits : 0);
     gpunn__free(mpi->dev, mpi->counts, mpi->counts ? 4 * (size_t)mpi->size * sizeof *mpi->counts : 0);
-    gpunn__free(mpi->dev, mpi->received, mpi->received ? (size_t)gpunn__mpi_received_count(mpi) * sizeof *mpi->received : 0);
+    gpunn__free(mpi->dev, mpi->received,
+                mpi->received ? (size_t)gpunn__mpi_received_count(mpi) * sizeof *mpi->received : 0);
     gpunn__free(mpi->dev, mpi->bf16, mpi->bf16 ? gpunn__mpi_bf16_bytes(mpi) : 0);
     gpunn__free(mpi->dev, mpi, sizeof *mpi);
 }
@@ -219,15 +227,19 @@ static GPUNN__STATUS gpunn__mpi_begin(gpunn__mpi *mpi)
 {
     int begun = 0, ended = 0, level;
     if (MPI_Initialized(&begun) != MPI_SUCCESS || MPI_Finalized(&ended) != MPI_SUCCESS || ended)
-        return gpunn__fail(mpi->dev, GPUNN_ERR_STATE,
-                           "gpunn_group_open: MPI has ended, and begins only once in a process; keep one group");
+        return gpunn__fail(
+            mpi->dev, GPUNN_ERR_STATE,
+            "gpunn_group_open: MPI has ended, and begins only once in a process; keep one group");
     if (!begun && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
-        return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE, "gpunn_group_open: MPI does not begin; start the program with mpirun");
+        return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE,
+                           "gpunn_group_open: MPI does not begin; start the program with mpirun");
     mpi->begun = !begun;
     if (MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm) != MPI_SUCCESS ||
         MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN) != MPI_SUCCESS ||
-        MPI_Comm_rank(mpi->comm, &mpi->rank) != MPI_SUCCESS || MPI_Comm_size(mpi->comm, &mpi->size) != MPI_SUCCESS)
-        return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE, "gpunn_group_open: MPI gives no communicator of its own");
+        MPI_Comm_rank(mpi->comm, &mpi->rank) != MPI_SUCCESS ||
+        MPI_Comm_size(mpi->comm, &mpi->size) != MPI_SUCCESS)
+        return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE,
+                           "gpunn_group_open: MPI gives no communicator of its own");
     mpi->waits = (int64_t *)gpunn__calloc(mpi->dev, (size_t)mpi->size * sizeof *mpi->waits);
     mpi->counts = (int *)gpunn__calloc(mpi->dev, 4 * (size_t)mpi->size * sizeof *mpi->counts);
     return mpi->waits && mpi->counts ? GPUNN_OK : GPUNN_ERR_MEMORY;
@@ -246,8 +258,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
         if (mpi->bf16 == NULL) status = GPUNN_ERR_MEMORY;
     }
     if (status == GPUNN_OK && group->args.shard) {
-        mpi->received = (float *)gpunn__realloc(mpi->dev, NULL, 0,
-                                                (size_t)gpunn__mpi_received_count(mpi) * sizeof *mpi->received);
+        mpi->received = (float *)gpunn__realloc(
+            mpi->dev, NULL, 0, (size_t)gpunn__mpi_received_count(mpi) * sizeof *mpi->received);
         if (mpi->received == NULL) status = GPUNN_ERR_MEMORY;
     }
     if (status != GPUNN_OK) {

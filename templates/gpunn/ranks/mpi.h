@@ -2,7 +2,7 @@
 #define GPUNN__RANKS_MPI_H
 #include "base/structs.h"
 
-/* ==== >>ranks/mpi ================================================================================================== */
+/* ==== >>ranks/mpi ======================================================================================= */
 /* The communication engine over MPI (-DGPUNN_MPI). */
 #ifdef GPUNN_MPI
 typedef struct gpunn__mpi {

@@ -1,6 +1,6 @@
 #include "ranks/slices.h"
 
-/* ---- BF16 ------------------------------------------------------------------------------------------------------------ */
+/* ---- BF16 ---------------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL int64_t gpunn__bf16_part(int size)
 {
@@ -8,9 +8,10 @@ GPUNN__INTERNAL int64_t gpunn__bf16_part(int size)
     return part > 0 ? part : 1;
 }
 
-/* ---- parts ----------------------------------------------------------------------------------------------------------- */
+/* ---- parts --------------------------------------------------------------------------------------------- */
 
-GPUNN__INTERNAL void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int64_t count, int64_t *from, int64_t *to)
+GPUNN__INTERNAL void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int64_t count,
+                                        int64_t *from, int64_t *to)
 {
     int64_t begin = 0, end = at + count;
     for (int other = 0; other < rank && counts; other++) begin += counts[other];

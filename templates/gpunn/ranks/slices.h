@@ -2,7 +2,7 @@
 #define GPUNN__RANKS_SLICES_H
 #include "base/structs.h"
 
-/* ==== >>ranks/slices =============================================================================================== *
+/* ==== >>ranks/slices ===================================================================================== *
  * Division of values among ranks. What ranks do together is in >>train/ranks, >>train/loader,
  * >>io/safetensors and >>train/fit. */
 /* GROUP_PIECE: bytes of one exchange through host memory; BF16_MOST: most values of one BF16 exchange */
@@ -13,7 +13,8 @@ GPUNN__INTERNAL int64_t gpunn__bf16_part(int size);
 
 /* Intersects the `count` values that follow `at` others with a rank's part: [*from, *to) of them. counts: as
  * in reduce_scatter; NULL: all values. */
-GPUNN__INTERNAL void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int64_t count, int64_t *from, int64_t *to);
+GPUNN__INTERNAL void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int64_t count,
+                                        int64_t *from, int64_t *to);
 
 /* Sum of counts[0 .. size - 1]. */
 GPUNN__INTERNAL int64_t gpunn__sum_counts(const int64_t *counts, int size);

@@ -25,9 +25,10 @@ static gpunn_status gpunn__store_write(gpunn__store *store, const void *memory, 
 {
     store->call++;
     /* the file is closed in between, so other machines never see the end before the rest */
-    if (gpunn__store_put(store, "wb", memory, bytes) && gpunn__store_put(store, "ab", NULL, 0)) return GPUNN_OK;
-    (void)snprintf(store->text, sizeof store->text, "cannot write rank %d's file in '%.150s': %s", store->rank, store->folder,
-                   strerror(errno));
+    if (gpunn__store_put(store, "wb", memory, bytes) && gpunn__store_put(store, "ab", NULL, 0))
+        return GPUNN_OK;
+    (void)snprintf(store->text, sizeof store->text, "cannot write rank %d's file in '%.150s': %s",
+                   store->rank, store->folder, strerror(errno));
     return GPUNN_ERR_IO;
 }
 
@@ -41,14 +42,17 @@ static bool gpunn__store_seek(FILE *file, size_t place)
 }
 
 /* Reads `bytes` bytes at `place` of a rank's `all` bytes, if its file is complete. False: it is not yet. */
-static bool gpunn__store_try(const gpunn__store *store, int rank, size_t place, void *memory, size_t bytes, size_t all)
+static bool gpunn__store_try(const gpunn__store *store, int rank, size_t place, void *memory, size_t bytes,
+                             size_t all)
 {
     FILE    *file = gpunn__store_file(store, rank, "rb");
     uint64_t begin = 0, end = 0;
     if (file == NULL) return false;
     bool good = fread(&begin, sizeof begin, 1, file) == 1 && begin == store->call &&
-                gpunn__store_seek(file, sizeof begin + all) && fread(&end, sizeof end, 1, file) == 1 && end == store->call;
-    if (bytes > 0) good = good && gpunn__store_seek(file, sizeof begin + place) && fread(memory, bytes, 1, file) == 1;
+                gpunn__store_seek(file, sizeof begin + all) && fread(&end, sizeof end, 1, file) == 1 &&
+                end == store->call;
+    if (bytes > 0)
+        good = good && gpunn__store_seek(file, sizeof begin + place) && fread(memory, bytes, 1, file) == 1;
     (void)fclose(file);
     return good;
 }
@@ -65,11 +69,14 @@ static void gpunn__pause(void) /* a tenth of a millisecond */
 
 GPUNN__INTERNAL gpunn_status gpunn__fail_timeout(char text[256], int rank, double seconds)
 {
-    (void)snprintf(text, 256, "rank %d has not come within %g seconds: look for what it does, or why it ended", rank, seconds);
+    (void)snprintf(text, 256,
+                   "rank %d has not come within %g seconds: look for what it does, or why it ended", rank,
+                   seconds);
     return GPUNN_ERR_DEVICE;
 }
 
-static gpunn_status gpunn__store_read_part(gpunn__store *store, int rank, size_t place, void *memory, size_t bytes, size_t all)
+static gpunn_status gpunn__store_read_part(gpunn__store *store, int rank, size_t place, void *memory,
+                                           size_t bytes, size_t all)
 {
     const double began = gpunn__seconds();
     while (!gpunn__store_try(store, rank, place, memory, bytes, all)) {
@@ -90,7 +97,8 @@ static gpunn_status gpunn__store_all_gather(void *user, void *parts, size_t byte
     gpunn__store *store = (gpunn__store *)user;
     gpunn_status  status = gpunn__store_write(store, (char *)parts + (size_t)store->rank * bytes, bytes);
     for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++)
-        if (rank != store->rank) status = gpunn__store_read(store, rank, (char *)parts + (size_t)rank * bytes, bytes);
+        if (rank != store->rank)
+            status = gpunn__store_read(store, rank, (char *)parts + (size_t)rank * bytes, bytes);
     return status;
 }
 
@@ -104,7 +112,8 @@ static gpunn_status gpunn__store_broadcast(void *user, void *memory, size_t byte
 }
 
 /* Adds [from, to) of all ranks' values in the order of the ranks, so that all have the same bits. */
-static gpunn_status gpunn__store_add(gpunn__store *store, float *values, int64_t count, int64_t from, int64_t to)
+static gpunn_status gpunn__store_add(gpunn__store *store, float *values, int64_t count, int64_t from,
+                                     int64_t to)
 {
     const float *part = (const float *)store->piece;
     const size_t place = (size_t)from * sizeof *values, bytes = (size_t)(to - from) * sizeof *values,
@@ -112,13 +121,15 @@ static gpunn_status gpunn__store_add(gpunn__store *store, float *values, int64_t
     gpunn_status status = gpunn__store_write(store, values, all);
     for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++) {
         status = gpunn__store_read_part(store, rank, place, store->piece, bytes, all);
-        for (int64_t i = from; i < to && status == GPUNN_OK; i++) values[i] = rank ? values[i] + part[i - from] : part[i - from];
+        for (int64_t i = from; i < to && status == GPUNN_OK; i++)
+            values[i] = rank ? values[i] + part[i - from] : part[i - from];
     }
     return status;
 }
 
 /* counts: sizes of the ranks' parts, to read and add only this rank's; NULL: all values. */
-static gpunn_status gpunn__store_reduce(gpunn__store *store, float *values, int64_t count, const int64_t *counts)
+static gpunn_status gpunn__store_reduce(gpunn__store *store, float *values, int64_t count,
+                                        const int64_t *counts)
 {
     const int64_t most = GPUNN__GROUP_PIECE / (int)sizeof *values;
     gpunn_status  status = GPUNN_OK;
@@ -177,8 +188,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_rank(const gpunn_group *group)
 {
     const gpunn_group_args *args = &group->args;
     if (args->rank >= 0 && args->rank < args->size) return GPUNN_OK;
-    return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: rank is %d and size %d; ranks are from 0 to size - 1",
-                       args->rank, args->size);
+    return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT,
+                       "gpunn_group_open: rank is %d and size %d; ranks are from 0 to size - 1", args->rank,
+                       args->size);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__find_rank(gpunn_group *group)
@@ -200,7 +212,8 @@ static GPUNN__STATUS gpunn__store_begin(gpunn__store *store)
         if (file == NULL) continue;
         (void)fclose(file);
         return gpunn__fail(store->dev, GPUNN_ERR_STATE,
-                           "gpunn_group_open: '%.200s' has files of another run's rank %d; name a folder of this run's alone",
+                           "gpunn_group_open: '%.200s' has files of another run's rank %d; name a folder of "
+                           "this run's alone",
                            store->folder, store->rank);
     }
     store->piece = (char *)gpunn__realloc(store->dev, NULL, 0, GPUNN__GROUP_PIECE);
@@ -211,7 +224,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__store_open(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
     gpunn_status      status = gpunn__find_rank(group);
-    gpunn__store     *store = status == GPUNN_OK ? (gpunn__store *)gpunn__calloc(group->dev, sizeof *store) : NULL;
+    gpunn__store     *store = status == GPUNN_OK ? (gpunn__store *)gpunn__calloc(group->dev, sizeof *store)
+                                                 : NULL;
     if (store == NULL) return status == GPUNN_OK ? GPUNN_ERR_MEMORY : status;
     store->dev = group->dev;
     store->folder = args->store;

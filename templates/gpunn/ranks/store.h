@@ -2,7 +2,7 @@
 #define GPUNN__RANKS_STORE_H
 #include "base/structs.h"
 
-/* ==== >>ranks/store ================================================================================================ */
+/* ==== >>ranks/store ===================================================================================== */
 /* The communication engine over a shared folder, and the environment variables of rank launchers. */
 /* In each call a rank writes its data to a file of its own. The file is complete once the call's number is at
  * its beginning and its end. Every call reads the files of all ranks. So a rank that makes the next but one
@@ -30,7 +30,8 @@ GPUNN__INTERNAL void gpunn__store_close(gpunn__store *store, bool leaves);
 GPUNN__INTERNAL int gpunn__number_of(const char *name, int otherwise);
 
 /* Launchers of ranks, and their environment variables for the rank, the number of ranks, and the index among
- * the ranks on this machine. One may start another: torchrun may run inside srun. The innermost comes first. */
+ * the ranks on this machine. One may start another: torchrun may run inside srun. The innermost comes
+ * first. */
 typedef struct gpunn__launcher {
     const char *rank, *size, *local;
 } gpunn__launcher;
@@ -39,7 +40,8 @@ GPUNN__PRIVATE const gpunn__launcher gpunn__launchers[] = {
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"}, /* Open MPI's mpirun */
     {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"},    /* MVAPICH2 */
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},                                    /* MPICH and Intel MPI */
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"}, /* srun; SLURM_NTASKS is set in sbatch's script too */
+    /* srun; SLURM_NTASKS is set in sbatch's script too */
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
 };
 enum { GPUNN__LAUNCHERS = sizeof gpunn__launchers / sizeof *gpunn__launchers };
 

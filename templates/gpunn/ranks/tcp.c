@@ -43,7 +43,8 @@ static bool gpunn__tcp_move(int fd, void *memory, size_t bytes, short what, doub
         const bool spoken = what == (POLLOUT | POLLIN) && gpunn__tcp_ready(fd, POLLIN, 0);
         if (spoken) errno = EINTR;
         if (spoken) return false;
-        const ssize_t moved = what == POLLIN ? recv(fd, rest, bytes - at, 0) : send(fd, rest, bytes - at, GPUNN__NO_SIGNAL);
+        const ssize_t moved = what == POLLIN ? recv(fd, rest, bytes - at, 0)
+                                             : send(fd, rest, bytes - at, GPUNN__NO_SIGNAL);
         if (moved > 0) at += (size_t)moved;
         if (moved == 0) errno = ECONNRESET;
         if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) return false;
@@ -71,10 +72,12 @@ static gpunn_status gpunn__tcp_notice(gpunn__tcp *tcp, int32_t notice)
 static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
 {
     int32_t notice = GPUNN__TCP_WELL;
-    if (errno == EINTR && gpunn__tcp_move(tcp->sockets[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
+    if (errno == EINTR &&
+        gpunn__tcp_move(tcp->sockets[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
         return gpunn__tcp_notice(tcp, notice); /* arrived while this rank was sending */
     const bool         late = errno == ETIMEDOUT;
-    const gpunn_status status = late ? gpunn__fail_timeout(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout)
+    const gpunn_status status = late ? gpunn__fail_timeout(tcp->text, rank,
+                                                           rank ? tcp->timeout : 2 * tcp->timeout)
                                      : gpunn__tcp_left(tcp, rank, strerror(errno));
     notice = late ? rank : GPUNN__TCP_LEFT - rank;
     for (int other = 1; other < tcp->size && tcp->rank == 0; other++)
@@ -88,7 +91,8 @@ static gpunn_status gpunn__tcp_transfer(gpunn__tcp *tcp, int rank, void *memory,
     const double until = gpunn__seconds() + tcp->timeout * (rank ? 1 : 2);
     /* rank 0 answers; it does so earlier only if it misses a rank */
     const short what = !sends ? POLLIN : rank ? POLLOUT : POLLOUT | POLLIN;
-    return gpunn__tcp_move(tcp->sockets[rank], memory, bytes, what, until) ? GPUNN_OK : gpunn__tcp_lost(tcp, rank);
+    return gpunn__tcp_move(tcp->sockets[rank], memory, bytes, what, until) ? GPUNN_OK
+                                                                           : gpunn__tcp_lost(tcp, rank);
 }
 
 /* Receives a notice and a message from rank 0. */
@@ -134,13 +138,15 @@ static gpunn_status gpunn__tcp_broadcast(void *user, void *memory, size_t bytes,
 {
     gpunn__tcp *tcp = (gpunn__tcp *)user;
     if (tcp->rank > 0)
-        return tcp->rank == root ? gpunn__tcp_transfer(tcp, 0, memory, bytes, true) : gpunn__tcp_receive(tcp, memory, bytes);
+        return tcp->rank == root ? gpunn__tcp_transfer(tcp, 0, memory, bytes, true)
+                                 : gpunn__tcp_receive(tcp, memory, bytes);
     gpunn_status status = root ? gpunn__tcp_transfer(tcp, root, memory, bytes, false) : GPUNN_OK;
     return status == GPUNN_OK ? gpunn__tcp_send_all(tcp, memory, bytes, root) : status;
 }
 
 /* Sums the values that follow `at` others: each rank receives its part or, if counts is NULL, all. */
-static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, int64_t count, const int64_t *counts, int64_t at)
+static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, int64_t count, const int64_t *counts,
+                                   int64_t at)
 {
     const float *part = (const float *)tcp->piece;
     const size_t bytes = (size_t)count * sizeof *values;
@@ -149,7 +155,9 @@ static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, int64_t count
     if (tcp->rank > 0) {
         status = gpunn__tcp_transfer(tcp, 0, values, bytes, true);
         gpunn__part_within(counts, tcp->rank, at, count, &from, &to);
-        return status == GPUNN_OK ? gpunn__tcp_receive(tcp, values + from, (size_t)(to - from) * sizeof *values) : status;
+        return status == GPUNN_OK
+                   ? gpunn__tcp_receive(tcp, values + from, (size_t)(to - from) * sizeof *values)
+                   : status;
     }
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++) {
         status = gpunn__tcp_transfer(tcp, rank, tcp->piece, bytes, false);
@@ -290,8 +298,8 @@ static bool gpunn__tcp_starved(gpunn__tcp *tcp)
 {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return false;
     (void)snprintf(tcp->text, sizeof tcp->text,
-                   "rank %d has no socket left: %.60s; raise ulimit -n, on rank 0 by more than the %d ranks", tcp->rank,
-                   strerror(errno), tcp->size);
+                   "rank %d has no socket left: %.60s; raise ulimit -n, on rank 0 by more than the %d ranks",
+                   tcp->rank, strerror(errno), tcp->size);
     return true;
 }
 
@@ -304,8 +312,9 @@ static bool gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
     if (fd < 0) return !gpunn__tcp_starved(tcp);
     gpunn__tcp_set(fd);
     const double until = gpunn__seconds() + 1;
-    if (gpunn__tcp_move(fd, &theirs, sizeof theirs, POLLIN, until) && memcmp(theirs.magic, own.magic, sizeof own.magic) == 0 &&
-        theirs.size == own.size && theirs.rank > 0 && theirs.rank < own.size && tcp->sockets[theirs.rank] < 0 &&
+    if (gpunn__tcp_move(fd, &theirs, sizeof theirs, POLLIN, until) &&
+        memcmp(theirs.magic, own.magic, sizeof own.magic) == 0 && theirs.size == own.size &&
+        theirs.rank > 0 && theirs.rank < own.size && tcp->sockets[theirs.rank] < 0 &&
         gpunn__tcp_move(fd, &own, sizeof own, POLLOUT, until))
         tcp->sockets[theirs.rank] = fd;
     else
@@ -316,10 +325,12 @@ static bool gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
 static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double until)
 {
     const int listener = gpunn__tcp_listen(port);
-    if (listener < 0 && gpunn__tcp_starved(tcp)) return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: %s", tcp->text);
+    if (listener < 0 && gpunn__tcp_starved(tcp))
+        return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: %s", tcp->text);
     if (listener < 0)
-        return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: rank 0 cannot listen at port %s: %s; name another port",
-                           port, strerror(errno));
+        return gpunn__fail(tcp->dev, GPUNN_ERR_IO,
+                           "gpunn_group_open: rank 0 cannot listen at port %s: %s; name another port", port,
+                           strerror(errno));
     gpunn_status status = GPUNN_OK;
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK;)
         if (tcp->sockets[rank] >= 0)
@@ -339,9 +350,10 @@ static bool gpunn__tcp_try(gpunn__tcp *tcp, const struct addrinfo *address, doub
     const double soon = gpunn__seconds() + 5;
     const int    fd = gpunn__tcp_socket(address, false);
     if (fd < 0) return false;
-    if (gpunn__tcp_ready(fd, POLLOUT, soon < until ? soon : until) && gpunn__tcp_move(fd, &own, sizeof own, POLLOUT, until) &&
-        gpunn__tcp_move(fd, &theirs, sizeof theirs, POLLIN, until) && theirs.rank == 0 && theirs.size == own.size &&
-        memcmp(theirs.magic, own.magic, sizeof own.magic) == 0)
+    if (gpunn__tcp_ready(fd, POLLOUT, soon < until ? soon : until) &&
+        gpunn__tcp_move(fd, &own, sizeof own, POLLOUT, until) &&
+        gpunn__tcp_move(fd, &theirs, sizeof theirs, POLLIN, until) && theirs.rank == 0 &&
+        theirs.size == own.size && memcmp(theirs.magic, own.magic, sizeof own.magic) == 0)
         tcp->sockets[0] = fd;
     else
         (void)close(fd);
@@ -353,17 +365,18 @@ static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const c
     do {
         errno = 0;
         struct addrinfo *found = gpunn__tcp_find(host, port, AF_UNSPEC);
-        for (const struct addrinfo *a = found; a && tcp->sockets[0] < 0; a = a->ai_next) (void)gpunn__tcp_try(tcp, a, until);
+        for (const struct addrinfo *a = found; a && tcp->sockets[0] < 0; a = a->ai_next)
+            (void)gpunn__tcp_try(tcp, a, until);
         if (found) freeaddrinfo(found);
         if (tcp->sockets[0] >= 0) return GPUNN_OK;
-        if (gpunn__tcp_starved(tcp)) return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: %s", tcp->text);
+        if (gpunn__tcp_starved(tcp))
+            return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: %s", tcp->text);
         (void)poll(NULL, 0, 20);
     } while (gpunn__seconds() < until);
-    return gpunn__fail(
-        tcp->dev, GPUNN_ERR_DEVICE,
-        "gpunn_group_open: no rank 0 of %d ranks has answered at '%s', port %s, within %g seconds: look whether it "
-        "runs there, and for a firewall",
-        tcp->size, host, port, tcp->timeout);
+    return gpunn__fail(tcp->dev, GPUNN_ERR_DEVICE,
+                       "gpunn_group_open: no rank 0 of %d ranks has answered at '%s', port %s, within %g "
+                       "seconds: look whether it runs there, and for a firewall",
+                       tcp->size, host, port, tcp->timeout);
 }
 
 /* Splits "tcp://host:port" or "tcp://[::1]:port". */
@@ -372,7 +385,8 @@ static bool gpunn__tcp_parse(const char *store, char host[256], char port[8])
     const char  *begin = store + strlen(GPUNN__TCP), *colon = strrchr(begin, ':');
     const bool   quoted = begin[0] == '[' && colon && colon[-1] == ']';
     const size_t length = colon ? (size_t)(colon - begin) - 2 * quoted : 0;
-    if (colon == NULL || length == 0 || length > 255 || strlen(colon + 1) > 5 || atoi(colon + 1) < 1 || atoi(colon + 1) > 65535)
+    if (colon == NULL || length == 0 || length > 255 || strlen(colon + 1) > 5 || atoi(colon + 1) < 1 ||
+        atoi(colon + 1) > 65535)
         return false;
     (void)snprintf(host, 256, "%.*s", (int)length, begin + quoted);
     (void)snprintf(port, 8, "%d", atoi(colon + 1));
@@ -384,8 +398,8 @@ static GPUNN__STATUS gpunn__tcp_begin(gpunn__tcp *tcp, const char *store)
     char         host[256], port[8];
     const double until = gpunn__seconds() + tcp->timeout;
     if (!gpunn__tcp_parse(store, host, port))
-        return gpunn__fail(tcp->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: '%.100s' is not tcp://HOST:PORT with a port to 65535",
-                           store);
+        return gpunn__fail(tcp->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_group_open: '%.100s' is not tcp://HOST:PORT with a port to 65535", store);
     tcp->sockets = (int *)gpunn__realloc(tcp->dev, NULL, 0, (size_t)tcp->size * sizeof *tcp->sockets);
     tcp->piece = (char *)gpunn__realloc(tcp->dev, NULL, 0, GPUNN__GROUP_PIECE);
     for (int i = 0; i < tcp->size && tcp->sockets; i++) tcp->sockets[i] = -1;
@@ -420,10 +434,9 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
 #else
 GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
 {
-    return gpunn__fail(
-        group->dev, GPUNN_ERR_UNSUPPORTED,
-        "gpunn_group_open: ranks meet by TCP on POSIX systems, compiled with -std=gnu99, not -std=c99; give a folder "
-        "in GPUNN_STORE, or use mpirun and -DGPUNN_MPI");
+    return gpunn__fail(group->dev, GPUNN_ERR_UNSUPPORTED,
+                       "gpunn_group_open: ranks meet by TCP on POSIX systems, compiled with -std=gnu99, not "
+                       "-std=c99; give a folder in GPUNN_STORE, or use mpirun and -DGPUNN_MPI");
 }
 #endif
 

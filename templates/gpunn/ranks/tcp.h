@@ -2,7 +2,7 @@
 #define GPUNN__RANKS_TCP_H
 #include "base/structs.h"
 
-/* ==== >>ranks/tcp ================================================================================================== */
+/* ==== >>ranks/tcp ======================================================================================= */
 /* The communication engine over TCP. */
 /* Rank 0 listens and all others connect to it. In each call it receives from the others in turn, then sends
  * the result. Each message of rank 0 is preceded by the number of a missing rank, or -1. The others wait
@@ -29,7 +29,8 @@ GPUNN__INTERNAL void gpunn__tcp_close(gpunn__tcp *tcp);
 /* Sets group->args to the engine; args.store is rank 0's tcp://host:port. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group);
 
-/* The same at torch's MASTER_ADDR and MASTER_PORT, or at the port after it if torchrun itself listens there. */
+/* The same at torch's MASTER_ADDR and MASTER_PORT, or at the port after it if torchrun itself listens
+ * there. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__master_open(gpunn_group *group);
 
 #endif /* GPUNN__RANKS_TCP_H */

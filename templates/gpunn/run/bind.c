@@ -7,32 +7,35 @@
 #include "run/run.h"
 #include "run/io.h"
 
-/* ==== >>run/bind =================================================================================================== */
+/* ==== >>run/bind ======================================================================================== */
 /* Binds tensors to user-owned memory (gpunn_bind, gpunn_bind_grad, DLPack) and
  * switches a model's states between sessions. */
 
 /* Whether the memory is large enough, aligned and reachable for t or its gradient. *held: its shape, which
  * bytes determine if it is not known yet. */
-static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes,
-                                              bool gradient, int64_t *held)
+static GPUNN__STATUS gpunn__check_user_memory(const gpunn_tensor *t, const char *caller, const void *memory,
+                                              size_t bytes, bool gradient, int64_t *held)
 {
-    gpunn_device      *dev = t->model->dev;
-    const gpunn_dtype  dtype = gradient ? GPUNN_F32 : t->dtype;
-    const size_t       alignment = dev->info.alignment ? (size_t)dev->info.alignment : gpunn_dtype_size(dtype);
-    const bool         known = held[0] != 0 || (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
+    gpunn_device     *dev = t->model->dev;
+    const gpunn_dtype dtype = gradient ? GPUNN_F32 : t->dtype;
+    const size_t      alignment = dev->info.alignment ? (size_t)dev->info.alignment : gpunn_dtype_size(dtype);
+    const bool        known = held[0] != 0 ||
+                       (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
     const gpunn_status fits = known ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
     if (fits != GPUNN_OK) return fits;
     if ((uintptr_t)memory % alignment != 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not at a multiple of %zu bytes", caller,
-                           gpunn__called(t), alignment);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not at a multiple of %zu bytes",
+                           caller, gpunn__called(t), alignment);
     if (dev->backend->reaches == NULL) return GPUNN_OK;
     gpunn_status status = dev->backend->reaches(dev->context, memory, bytes);
     if (status == GPUNN_OK) return GPUNN_OK;
-    return gpunn__fail(dev, status, "%s '%s': %s", caller, gpunn__called(t), dev->backend->error(dev->context));
+    return gpunn__fail(dev, status, "%s '%s': %s", caller, gpunn__called(t),
+                       dev->backend->error(dev->context));
 }
 
 /* Makes user-owned memory an input's memory, or removes it. */
-static void gpunn__set_input_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory, const int64_t *held)
+static void gpunn__set_input_memory(gpunn_tensor *t, const gpunn__user_memory *user_memory,
+                                    const int64_t *held)
 {
     if (t->user_memory[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
     t->data = user_memory->data;
@@ -59,8 +62,8 @@ static GPUNN__STATUS gpunn__set_weight_memory(gpunn_tensor *t, const gpunn__user
 
 /* Binds t or its gradient to memory, or unbinds it with NULL. shape: shape of
  * the contents; NULL: determined by bytes. */
-static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, void *memory, size_t bytes, bool gradient,
-                                        const int64_t *shape)
+static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, void *memory, size_t bytes,
+                                        bool gradient, const int64_t *shape)
 {
     if (t == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
     gpunn_model        *model = t->model;
@@ -72,15 +75,18 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
     user_memory.bytes = memory ? bytes : 0;
     if (memory == NULL && own->data == NULL) return GPUNN_OK;
     if (t->kind == GPUNN__CONSTANT)
-        return gpunn__fail(model->dev, GPUNN_ERR_STATE, "%s '%s': it is a constant; make it an input or a parameter", caller,
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s '%s': it is a constant; make it an input or a parameter", caller,
                            gpunn__called(t));
     if (!gradient && t->half_storage && t->id < model->laid_out)
-        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                           "%s '%s': .inference = true keeps it in %s; bind it before weights are written, loaded or run", caller,
-                           gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_STATE,
+            "%s '%s': .inference = true keeps it in %s; bind it before weights are written, loaded or run",
+            caller, gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
     if (memory) status = gpunn__check_user_memory(t, caller, memory, bytes, gradient, held);
     if (status != GPUNN_OK) return status;
-    if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL) return model->dev->error.status;
+    if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL)
+        return model->dev->error.status;
     if (!gradient && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER))
         status = gpunn__set_weight_memory(t, &user_memory);
     if (status != GPUNN_OK) return status;
@@ -150,10 +156,12 @@ static gpunn_session *gpunn__session_make(gpunn_model *model, bool as_now)
 
 GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
 {
-    if (model == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_session_create: the model is NULL");
+    if (model == NULL)
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_session_create: the model is NULL");
     int id = 0;
     if (gpunn__next_state(model, &id) == NULL)
-        return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE, "gpunn_session_create: the model has no states; make them before");
+        return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE,
+                                "gpunn_session_create: the model has no states; make them before");
     gpunn_session *session = gpunn__session_make(model, false);
     model->children += session != NULL;
     return session;
@@ -169,12 +177,13 @@ static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_sessio
     for (const gpunn_tensor *t; (t = gpunn__next_state(model, &id)) != NULL;) {
         if (++states > session->states)
             return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                               "%s: the state '%s' is newer than the session; create sessions when the model has all its states",
+                               "%s: the state '%s' is newer than the session; create sessions when the model "
+                               "has all its states",
                                caller, gpunn__called(t));
         if (model->own == NULL && t->user_memory[0].data)
             return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                               "%s: the state '%s' is bound to memory of the program; unbind it before", caller,
-                               gpunn__called(t));
+                               "%s: the state '%s' is bound to memory of the program; unbind it before",
+                               caller, gpunn__called(t));
     }
     return GPUNN_OK;
 }
@@ -185,12 +194,15 @@ GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *sess
     if (session == NULL && model->own == NULL) return GPUNN_OK;
     gpunn_status status = gpunn__session_check(model, session ? session : model->own);
     if (status != GPUNN_OK) return status;
-    if (model->own == NULL && (model->own = gpunn__session_make(model, true)) == NULL) return model->dev->error.status;
+    if (model->own == NULL && (model->own = gpunn__session_make(model, true)) == NULL)
+        return model->dev->error.status;
     model->session = session ? session : model->own;
     char *at = model->session->memory;
     int   id = 0;
-    for (gpunn_tensor *t; status == GPUNN_OK && (t = gpunn__next_state(model, &id)) != NULL; at += gpunn__state_bytes(t))
-        status = gpunn__bind_memory(t, "gpunn_use_session", at, (size_t)gpunn__count(t, 1) * sizeof(float), false, NULL);
+    for (gpunn_tensor *t; status == GPUNN_OK && (t = gpunn__next_state(model, &id)) != NULL;
+         at += gpunn__state_bytes(t))
+        status = gpunn__bind_memory(t, "gpunn_use_session", at, (size_t)gpunn__count(t, 1) * sizeof(float),
+                                    false, NULL);
     model->written++;
     return status;
 }
@@ -208,7 +220,8 @@ GPUNN_API void gpunn_session_destroy(gpunn_session *session)
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 {
     if (t && t->state && t->model->own)
-        return gpunn__fail(t->model->dev, GPUNN_ERR_STATE, "gpunn_bind '%s': a session holds it", gpunn__called(t));
+        return gpunn__fail(t->model->dev, GPUNN_ERR_STATE, "gpunn_bind '%s': a session holds it",
+                           gpunn__called(t));
     return gpunn__bind_memory(t, "gpunn_bind", memory, bytes, false, NULL);
 }
 
@@ -225,10 +238,11 @@ static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradien
     if (memory == NULL) return NULL;
     if (t->user_memory[gradient].data) return t->user_memory[gradient].data;
     if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
-    return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
-                            "%s '%s': the run stores it as %s%s; gpunn_bind it to memory of yours, or gpunn_read it", caller,
-                            gpunn__called(t), gpunn_dtype_name(gpunn__stored_as(t, gradient)),
-                            gpunn__stored_channels_last(t, gradient) ? " with its channels last" : "");
+    return GPUNN__FAIL_NULL(
+        t->model->dev, GPUNN_ERR_STATE,
+        "%s '%s': the run stores it as %s%s; gpunn_bind it to memory of yours, or gpunn_read it", caller,
+        gpunn__called(t), gpunn_dtype_name(gpunn__stored_as(t, gradient)),
+        gpunn__stored_channels_last(t, gradient) ? " with its channels last" : "");
 }
 
 GPUNN_API const void *gpunn_data(gpunn_tensor *t)
@@ -308,16 +322,21 @@ static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack
     if (gpu ? type != GPUNN_DLPACK_CUDA && type != GPUNN_DLPACK_CUDA_MANAGED
             : type != GPUNN_DLPACK_CPU && type != GPUNN_DLPACK_CUDA_HOST && type != GPUNN_DLPACK_CUDA_MANAGED)
         return gpu ? "its memory is not a GPU's" : "its memory is not the host's";
-    if (gpu && type == GPUNN_DLPACK_CUDA && managed->device_id != dev->args.index) return "its memory is another GPU's";
-    if (managed->dtype_code != gpunn__dlpack_code(t->dtype) || managed->dtype_bits != 8 * gpunn_dtype_size(t->dtype) ||
-        managed->lanes != 1)
+    if (gpu && type == GPUNN_DLPACK_CUDA && managed->device_id != dev->args.index)
+        return "its memory is another GPU's";
+    if (managed->dtype_code != gpunn__dlpack_code(t->dtype) ||
+        managed->dtype_bits != 8 * gpunn_dtype_size(t->dtype) || managed->lanes != 1)
         return "its dtype is another";
-    if ((managed->flags & GPUNN_DLPACK_READ_ONLY) && t->kind != GPUNN__INPUT) return "it is read-only, and no input";
+    if ((managed->flags & GPUNN_DLPACK_READ_ONLY) && t->kind != GPUNN__INPUT)
+        return "it is read-only, and no input";
     if (managed->rank != t->rank) return "its rank is another";
     for (int axis = t->rank - 1; axis >= 0; axis--) {
         const bool    sized = gpunn__is_sized(t->dim[axis]);
-        const int64_t length = managed->shape[axis], unit = sized ? 1 : t->dim[axis] < 0 ? -t->dim[axis] : t->dim[axis];
-        if (length < 1 || (t->dim[axis] < 0 ? length % unit != 0 : length != unit)) return "its shape is another";
+        const int64_t length = managed->shape[axis], unit = sized              ? 1
+                                                            : t->dim[axis] < 0 ? -t->dim[axis]
+                                                                               : t->dim[axis];
+        if (length < 1 || (t->dim[axis] < 0 ? length % unit != 0 : length != unit))
+            return "its shape is another";
         if (managed->stride && length > 1 && managed->stride[axis] != *count) return "it is not row-major";
         *count *= length;
     }
@@ -330,12 +349,14 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
     gpunn_dlpack     *own = (gpunn_dlpack *)(void *)managed;
     int64_t           count;
     if (t == NULL || managed == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller, t ? "DLPack" : "tensor");
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
+                           t ? "DLPack" : "tensor");
     const char *fault = gpunn__dlpack_fault(t, own, &count);
     if (fault) {
         char text[128];
-        return gpunn__fail(t->model->dev, GPUNN_ERR_ARGUMENT, "%s '%s': %s; it must hold %s %s on %s", caller, gpunn__called(t),
-                           fault, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text), t->model->dev->info.name);
+        return gpunn__fail(t->model->dev, GPUNN_ERR_ARGUMENT, "%s '%s': %s; it must hold %s %s on %s", caller,
+                           gpunn__called(t), fault, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text),
+                           t->model->dev->info.name);
     }
     gpunn_status status = gpunn__bind_memory(t, caller, (char *)own->data + own->byte_offset,
                                              (size_t)count * gpunn_dtype_size(t->dtype), false, own->shape);

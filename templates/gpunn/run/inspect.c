@@ -13,14 +13,16 @@ typedef struct gpunn__inspection {
 } gpunn__inspection;
 
 /* Reports statistics of a float value in device memory to on_layer. Other dtypes are skipped. */
-static GPUNN__STATUS gpunn__report_value(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
-                                         const void *data, gpunn_dtype dtype, int64_t count)
+static GPUNN__STATUS gpunn__report_value(gpunn__inspection *in, const char *op, const char *layer,
+                                         const char *gradient_of, const void *data, gpunn_dtype dtype,
+                                         int64_t count)
 {
     gpunn_device          *dev = in->model->dev;
     gpunn_value_sums       parts[GPUNN_SUM_PARTS];
     gpunn_layer_statistics s;
     double                 sum = 0, squares = 0;
-    if (data == NULL || (dtype != GPUNN_F32 && dtype != GPUNN_F16 && dtype != GPUNN_BF16) || in->ended) return GPUNN_OK;
+    if (data == NULL || (dtype != GPUNN_F32 && dtype != GPUNN_F16 && dtype != GPUNN_BF16) || in->ended)
+        return GPUNN_OK;
     gpunn_status status = dev->backend->value_sums(dev->context, data, dtype, count, parts);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_inspect", status);
     memset(&s, 0, sizeof s);
@@ -39,7 +41,8 @@ static GPUNN__STATUS gpunn__report_value(gpunn__inspection *in, const char *op, 
         if (part->finite > 0 && !(s.min <= part->min)) s.min = part->min;
         if (part->finite > 0 && !(s.max >= part->max)) s.max = part->max;
     }
-    const double finite = (double)(count - s.nans - s.infinities), mean = sum / finite, variance = squares / finite - mean * mean;
+    const double finite = (double)(count - s.nans - s.infinities), mean = sum / finite,
+                 variance = squares / finite - mean * mean;
     s.mean = finite > 0 ? mean : NAN;
     s.deviation = finite > 0 ? sqrt(variance > 0 ? variance : 0) : NAN;
     in->ended = !in->args->on_layer(in->args->user, &s);
@@ -63,8 +66,9 @@ static GPUNN__STATUS gpunn__report_sources(gpunn__inspection *in, const gpunn_te
                                      t->kind == GPUNN__INPUT       ? "input"
                                      : t->kind == GPUNN__PARAMETER ? "parameter"
                                                                    : "buffer",
-                                     t->name, NULL, t->kind == GPUNN__INPUT ? t->data : (const void *)gpunn__weights(t), t->dtype,
-                                     gpunn__count(t, in->plan->batch));
+                                     t->name, NULL,
+                                     t->kind == GPUNN__INPUT ? t->data : (const void *)gpunn__weights(t),
+                                     t->dtype, gpunn__count(t, in->plan->batch));
     }
     gpunn__free(model->dev, needed, bytes);
     return status;
@@ -76,14 +80,16 @@ static GPUNN__STATUS gpunn__report_step(gpunn__inspection *in, const gpunn_step 
     const char         *op = gpunn_op_name(step->op);
     const gpunn_tensor *node = NULL;
     gpunn_status        status = GPUNN_OK;
-    if (!step->backward) return gpunn__report_value(in, op, step->name, NULL, step->out.data, step->out.dtype, step->out.count);
+    if (!step->backward)
+        return gpunn__report_value(in, op, step->name, NULL, step->out.data, step->out.dtype,
+                                   step->out.count);
     for (int id = 0; id < in->plan->tensor_count && node == NULL; id++)
         if (&in->model->tensors[id]->attr == step->attr || in->plan->tensors[id].attr == step->attr)
             node = in->model->tensors[id];
     for (int i = 0; i < step->input_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *target = node && i < node->input_count ? node->inputs[i] : NULL;
-        status = gpunn__report_value(in, op, step->name, target && target->name ? target->name : "", step->grad_in[i].data,
-                                     step->grad_in[i].dtype, step->grad_in[i].count);
+        status = gpunn__report_value(in, op, step->name, target && target->name ? target->name : "",
+                                     step->grad_in[i].data, step->grad_in[i].dtype, step->grad_in[i].count);
     }
     return status;
 }
@@ -149,11 +155,13 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     gpunn_model  *model = loss->model;
     gpunn_device *dev = model->dev;
     if (args.on_layer == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_inspect: on_layer is NULL; give the function that is to be told");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_inspect: on_layer is NULL; give the function that is to be told");
     if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, "gpunn_inspect", (int)args.mode);
     const gpunn_kernel_set *kernels = model->kernels;
-    gpunn__request          request = gpunn__request_of(&loss, 1, args.forward_only ? GPUNN__TRAIN_FORWARD : GPUNN__TRAIN);
+    gpunn__request          request = gpunn__request_of(&loss, 1,
+                                               args.forward_only ? GPUNN__TRAIN_FORWARD : GPUNN__TRAIN);
     request.evaluates = args.mode == GPUNN_MODE_EVALUATION;
     const int64_t batch = gpunn__batch_for(model, &request);
     if (batch == 0) return dev->error.status;
@@ -171,7 +179,8 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     gpunn__inspection inspection = {model, plan, &args, false};
     status = gpunn__inspect_apart(&inspection, loss);
     gpunn__plan_free(dev, plan);
-    for (int id = 0; id < model->tensor_count && !args.forward_only; id++) model->tensors[id]->grad_reached = false;
+    for (int id = 0; id < model->tensor_count && !args.forward_only; id++)
+        model->tensors[id]->grad_reached = false;
     return status;
 }
 
@@ -192,7 +201,8 @@ GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss)
     if (status != GPUNN_OK || found.op == NULL) return status;
     const char *of = found.gradient_of;
     return gpunn__fail(loss->model->dev, GPUNN_ERR_NUMERIC,
-                       "gpunn_check_nan: %s%s%s%s %s%s%s%s %lld NaN and %lld infinite of %lld numbers; all before it is finite",
+                       "gpunn_check_nan: %s%s%s%s %s%s%s%s %lld NaN and %lld infinite of %lld numbers; all "
+                       "before it is finite",
                        found.op, found.layer[0] ? " '" : "", found.layer, found.layer[0] ? "'" : "",
                        of ? "gives a gradient" : "has", of && of[0] ? " of '" : "", of && of[0] ? of : "",
                        of == NULL ? ""
@@ -201,7 +211,7 @@ GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss)
                        (long long)found.nans, (long long)found.infinities, (long long)found.count);
 }
 
-/* ---- summary --------------------------------------------------------------------------------------------------------- */
+/* ---- summary ------------------------------------------------------------------------------------------- */
 GPUNN__INTERNAL void gpunn__text_line(const gpunn__text *out, const char *format, ...)
 {
     char    line[256];
@@ -220,7 +230,8 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         bool                computed = t->kind == GPUNN__VALUE &&
-                        (plan->tensors[id].root != id || plan->tensors[id].value_slot >= 0 || gpunn__is_alias(plan, t));
+                        (plan->tensors[id].root != id || plan->tensors[id].value_slot >= 0 ||
+                         gpunn__is_alias(plan, t));
         bool read = false;
         for (int i = 0; i < plan->input_count; i++) read = read || plan->inputs[i] == id;
         if (!computed && !read) continue;
@@ -232,7 +243,8 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
             trainable += p->trainable ? gpunn__count(p, 1) : 0;
         }
         total += own;
-        (void)snprintf(row, sizeof row, "%s%s%s", read ? "input" : gpunn_op_name(t->op), t->layer || t->name ? " " : "",
+        (void)snprintf(row, sizeof row, "%s%s%s", read ? "input" : gpunn_op_name(t->op),
+                       t->layer || t->name ? " " : "",
                        t->layer  ? t->layer
                        : t->name ? t->name
                                  : "");
@@ -241,13 +253,14 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
     gpunn__text_line(out, "parameters %lld, of which %lld train\n", (long long)total, (long long)trainable);
 }
 
-GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const gpunn__plan *plan, bool gradients,
-                                                     size_t least_arena)
+GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const gpunn__plan *plan,
+                                                     bool gradients, size_t least_arena)
 {
     gpunn__footprint    f;
     const gpunn__layout layout = gpunn__lay_out(model, false);
     memset(&f, 0, sizeof f);
-    f.weights = (size_t)layout.weight_count * sizeof(float) + (plan->half ? (size_t)layout.wide_count * 2 : 0);
+    f.weights = (size_t)layout.weight_count * sizeof(float) +
+                (plan->half ? (size_t)layout.wide_count * 2 : 0);
     f.gradients = (size_t)(gradients ? layout.gradient_count : model->gradient_capacity) * sizeof(float);
     f.arena = plan->arena_bytes > least_arena ? plan->arena_bytes : least_arena;
     f.cache = plan->cache_bytes + plan->kept_bytes;
@@ -271,8 +284,10 @@ static GPUNN__STATUS gpunn__summarize(gpunn_model *model, const gpunn__request *
     out.write = args->write;
     out.user = args->user;
     gpunn__summary_rows(model, plan, &out);
-    gpunn__text_line(&out, "bytes at batch %lld: weights %zu, gradients %zu, inputs %zu, arena %zu, cache %zu, together %zu\n",
-                     (long long)batch, f.weights, f.gradients, f.inputs, f.arena, f.cache, f.together);
+    gpunn__text_line(
+        &out,
+        "bytes at batch %lld: weights %zu, gradients %zu, inputs %zu, arena %zu, cache %zu, together %zu\n",
+        (long long)batch, f.weights, f.gradients, f.inputs, f.arena, f.cache, f.together);
     if (args->bytes) *args->bytes = f.together;
     gpunn__plan_free(model->dev, plan);
     return GPUNN_OK;
@@ -298,7 +313,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
         count = 1;
     else
         for (; count < 8 && args.outputs[count]; count++) outputs[count] = args.outputs[count];
-    for (int id = model->tensor_count - 1; id >= 0 && args.outputs[0] == NULL && args.loss == NULL && count < 8; id--) {
+    for (int id = model->tensor_count - 1;
+         id >= 0 && args.outputs[0] == NULL && args.loss == NULL && count < 8; id--) {
         gpunn_tensor *t = model->tensors[id];
         bool          is_read = t->kind != GPUNN__VALUE;
         for (int other = id + 1; other < model->tensor_count && !is_read; other++)
@@ -311,7 +327,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
                            batch < 1 ? "batch_size is negative" : "the model computes nothing yet");
     for (int i = 0; i < count; i++)
         if (outputs[i]->model != model)
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_model_summary: output %d belongs to another model", i);
     gpunn__request request = gpunn__request_of(outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE);
     gpunn__take_largest(model);
     gpunn_status status = gpunn__summarize(model, &request, batch, &args);

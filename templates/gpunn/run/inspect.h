@@ -2,7 +2,7 @@
 #define GPUNN__RUN_INSPECT_H
 #include "base/structs.h"
 
-/* ==== >>run/inspect ================================================================================================ */
+/* ==== >>run/inspect ===================================================================================== */
 /* Reports on models: gpunn_inspect runs a plan step by step with statistics of every value, gpunn_check_nan
  * finds the first non-finite value, and gpunn_model_summary lists layers and memory. */
 
@@ -20,8 +20,8 @@ typedef struct gpunn__footprint {
 } gpunn__footprint;
 
 /* least_arena: bytes of the arena that exists already. */
-GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const gpunn__plan *plan, bool gradients,
-                                                     size_t least_arena);
+GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const gpunn__plan *plan,
+                                                     bool gradients, size_t least_arena);
 
 /* Sets sizes to their maxima, to report memory before a run. gpunn__take_found restores them. */
 GPUNN__INTERNAL void gpunn__take_largest(gpunn_model *model);

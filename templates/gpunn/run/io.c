@@ -15,23 +15,26 @@ GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *b
     gpunn__plan  *plan = model->last;
     int64_t       batch = plan && t->kind == GPUNN__VALUE ? plan->batch : 1;
     const char   *name = gpunn__called(t);
-    *bytes = (size_t)(t->kind == GPUNN__INPUT ? gpunn__held_count(t) : gpunn__count(t, batch)) * gpunn_dtype_size(t->dtype);
+    *bytes = (size_t)(t->kind == GPUNN__INPUT ? gpunn__held_count(t) : gpunn__count(t, batch)) *
+             gpunn_dtype_size(t->dtype);
     if (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT) {
         if (gpunn__commit(model) != GPUNN_OK) return NULL;
         if (!gradient) return gpunn__weights(t);
         if (t->kind == GPUNN__PARAMETER && t->grad_reached) return gpunn__gradient_of(t);
-        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
-                                "'%s' has no gradient; call gpunn_backward or gpunn_train_step on a loss that depends on it",
-                                name);
+        return GPUNN__FAIL_NULL(
+            dev, GPUNN_ERR_STATE,
+            "'%s' has no gradient; call gpunn_backward or gpunn_train_step on a loss that depends on it",
+            name);
     }
     if (gradient) {
         int slot = plan && plan->training && t->id < plan->tensor_count && t->retain_grad
                        ? plan->tensors[plan->tensors[t->id].gradient_root].gradient_slot
                        : -1;
         if (slot >= 0) return gpunn__slot_memory(model, plan, slot);
-        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "'%s' has no gradient: %s", name,
-                                t->retain_grad ? "the loss of the last run does not depend on it, or there was no gpunn_backward"
-                                               : "call gpunn_retain_grad on it before gpunn_backward");
+        return GPUNN__FAIL_NULL(
+            dev, GPUNN_ERR_STATE, "'%s' has no gradient: %s", name,
+            t->retain_grad ? "the loss of the last run does not depend on it, or there was no gpunn_backward"
+                           : "call gpunn_retain_grad on it before gpunn_backward");
     }
     if (t->kind == GPUNN__INPUT) {
         if (t->batch) return t->data;
@@ -46,14 +49,13 @@ GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *b
     }
     if (plan == NULL)
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
-                                "'%s' has not been computed: the model has not run since it was built or changed; call "
-                                "gpunn_forward or gpunn_train_step before",
+                                "'%s' has not been computed: the model has not run since it was built or "
+                                "changed; call gpunn_forward or gpunn_train_step before",
                                 name);
-    return GPUNN__FAIL_NULL(
-        dev, GPUNN_ERR_STATE,
-        "'%s' was not an output of the last run, so its memory has been used again; pass it to gpunn_forward, or call "
-        "gpunn_keep on it before the run",
-        name);
+    return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
+                            "'%s' was not an output of the last run, so its memory has been used again; pass "
+                            "it to gpunn_forward, or call gpunn_keep on it before the run",
+                            name);
 }
 
 GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
@@ -67,7 +69,8 @@ GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gra
 {
     const gpunn__plan *plan = t->model->last;
     if (plan == NULL || t->id >= plan->tensor_count || !gpunn__has_layouts(t)) return false;
-    return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].channels_last;
+    return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root]
+        .channels_last;
 }
 
 /* Reorders images of floats in place from channels last to channels first. */
@@ -82,14 +85,16 @@ static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, si
     for (int64_t n = 0; n < images; n++)
         for (int64_t i = 0; i < area; i++)
             for (int64_t c = 0; c < channels; c++)
-                memcpy((float *)host + (n * channels + c) * area + i, copy + (n * area + i) * channels + c, sizeof *copy);
+                memcpy((float *)host + (n * channels + c) * area + i, copy + (n * area + i) * channels + c,
+                       sizeof *copy);
     gpunn__free(t->model->dev, copy, bytes);
     return GPUNN_OK;
 }
 
 /* Copies a value or gradient to the program's device memory, in the
  * tensor's own dtype and with channels first. */
-static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void *to, const void *memory, size_t bytes)
+static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void *to, const void *memory,
+                                           size_t bytes)
 {
     const gpunn_device  *dev = t->model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -102,7 +107,8 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     if (status != GPUNN_OK) return status;
     if (!gpunn__stored_channels_last(t, gradient) && stored == t->dtype)
         return backend->download(dev->context, to, memory, bytes);
-    if (!gpunn__stored_channels_last(t, gradient)) return backend->convert(dev->context, to, t->dtype, memory, stored, count);
+    if (!gpunn__stored_channels_last(t, gradient))
+        return backend->convert(dev->context, to, t->dtype, memory, stored, count);
     memset(&attr, 0, sizeof attr);
     memset(&step, 0, sizeof step);
     gpunn__describe(t->model->last, &in, t);
@@ -134,16 +140,19 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
     if (memory == NULL) return dev->error.status;
     if (bytes != expected) {
         char text[128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes",
-                           caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                           "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes",
+                           caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype),
+                           gpunn__shape_text(t, text));
     }
     if (dev->backend->on_device && dev->backend->on_device(dev->context, host)) {
         gpunn_status status = gpunn__read_on_device(t, gradient, host, memory, bytes);
         return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
     }
-    gpunn_dtype  stored = gpunn__stored_as(t, gradient);
-    size_t       stored_bytes = stored == t->dtype ? bytes : bytes / 2;
-    char        *at = (char *)host + (bytes - stored_bytes); /* 16-bit values land at the end and are widened from the front */
+    gpunn_dtype stored = gpunn__stored_as(t, gradient);
+    size_t      stored_bytes = stored == t->dtype ? bytes : bytes / 2;
+    /* 16-bit values land at the end and are widened from the front */
+    char        *at = (char *)host + (bytes - stored_bytes);
     gpunn_status status = dev->backend->download(dev->context, at, memory, stored_bytes);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
     if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(stored_bytes / 2), (float *)host);
@@ -165,23 +174,26 @@ GPUNN_API float gpunn_item(gpunn_tensor *t)
     float   value = NAN;
     int64_t integer = 0;
     if (t && t->dtype == GPUNN_I64)
-        return gpunn__read(t, false, &integer, sizeof integer, "gpunn_item") == GPUNN_OK ? (float)integer : NAN;
+        return gpunn__read(t, false, &integer, sizeof integer, "gpunn_item") == GPUNN_OK ? (float)integer
+                                                                                         : NAN;
     if (t && t->dtype != GPUNN_F32)
-        (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE, "gpunn_item '%s': it is %s; only f32 and i64 are read",
-                          gpunn__called(t), gpunn_dtype_name(t->dtype));
+        (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE,
+                          "gpunn_item '%s': it is %s; only f32 and i64 are read", gpunn__called(t),
+                          gpunn_dtype_name(t->dtype));
     else if (gpunn__read(t, false, &value, sizeof value, "gpunn_item") != GPUNN_OK)
         value = NAN;
     return value;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype, size_t bytes,
-                                              int64_t *held)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
+                                              size_t bytes, int64_t *held)
 {
     int    varying = 0, axis = 0;
     size_t sample = gpunn_dtype_size(dtype);
     for (int i = 0; i < t->rank; i++) {
         const bool varies = t->dim[i] < 0;
-        const bool multiple = varies && !gpunn__is_sized(t->dim[i]); /* of a plain dimension: k times the batch */
+        /* of a plain dimension: k times the batch */
+        const bool multiple = varies && !gpunn__is_sized(t->dim[i]);
         held[i] = multiple ? -t->dim[i] : varies ? 1 : t->dim[i];
         sample *= (size_t)held[i];
         varying += varies;
@@ -190,13 +202,13 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char 
     char text[128];
     if (varying > 1 && gpunn__any_sized(t->rank, t->dim))
         return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE,
-                           "%s '%s': bytes do not tell the %d dimensions of %s that vary; use gpunn_write_shape or "
-                           "gpunn_bind_dlpack",
+                           "%s '%s': bytes do not tell the %d dimensions of %s that vary; use "
+                           "gpunn_write_shape or gpunn_bind_dlpack",
                            caller, gpunn__called(t), varying, gpunn__shape_text(t, text));
     if (varying ? bytes == 0 || bytes % sample != 0 : bytes != sample)
-        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %s%zu", caller,
-                           gpunn__called(t), bytes, gpunn_dtype_name(dtype), gpunn__shape_text(t, text),
-                           varying ? "a positive multiple of " : "", sample);
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %s%zu",
+                           caller, gpunn__called(t), bytes, gpunn_dtype_name(dtype),
+                           gpunn__shape_text(t, text), varying ? "a positive multiple of " : "", sample);
     if (varying) held[axis] *= (int64_t)(bytes / sample);
     return GPUNN_OK;
 }
@@ -213,12 +225,14 @@ GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held)
     }
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes,
+                                                   const int64_t *held)
 {
     gpunn_device *dev = t->model->dev;
     if (t->capacity < bytes && t->user_memory[0].data)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "%s '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to more, or unbind it",
+                           "%s '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to "
+                           "more, or unbind it",
                            caller, t->name, bytes, t->capacity);
     if (t->capacity < bytes) {
         gpunn__device_free(dev, t->data, t->capacity);
@@ -233,7 +247,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, const void *host, size_t bytes, const int64_t *held)
+static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, const void *host, size_t bytes,
+                                        const int64_t *held)
 {
     gpunn_device *dev = t->model->dev;
     gpunn_status  status = gpunn__reserve_input(t, caller, bytes, held);
@@ -259,8 +274,8 @@ GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpun
     }
     if (!fits || rank != t->rank || (uint64_t)count > SIZE_MAX / 8) {
         char given[128], own[128];
-        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %s is given, but %s is needed", caller, gpunn__called(t),
-                           gpunn__dims_text(t->model, rank, shape.dim, given),
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %s is given, but %s is needed", caller,
+                           gpunn__called(t), gpunn__dims_text(t->model, rank, shape.dim, given),
                            t->kind == GPUNN__INPUT ? gpunn__shape_text(t, own) : "an input");
     }
     return gpunn__write_input(t, caller, host, (size_t)count * gpunn_dtype_size(t->dtype), shape.dim);
@@ -307,13 +322,14 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
         return status == GPUNN_OK ? gpunn__write_input(t, "gpunn_write", host, bytes, held) : status;
     }
     if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER)
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_write '%s': only inputs, parameters, buffers and states can be written",
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "gpunn_write '%s': only inputs, parameters, buffers and states can be written",
                            gpunn__called(t));
     size_t expected = (size_t)gpunn__count(t, 1) * sizeof(float);
     if (bytes != expected) {
         char text[128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "gpunn_write '%s': %zu bytes given, but f32 %s takes %zu", t->name, bytes,
-                           gpunn__shape_text(t, text), expected);
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "gpunn_write '%s': %zu bytes given, but f32 %s takes %zu",
+                           t->name, bytes, gpunn__shape_text(t, text), expected);
     }
     gpunn_status status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;

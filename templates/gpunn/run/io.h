@@ -2,7 +2,7 @@
 #define GPUNN__RUN_IO_H
 #include "base/structs.h"
 
-/* ==== >>run/io ===================================================================================================== */
+/* ==== >>run/io ========================================================================================== */
 /* Copies values between the program and a model: gpunn_read, gpunn_write and gpunn_item. */
 
 /* The dtype in which the last run stored a value or gradient. */
@@ -13,14 +13,15 @@ GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gra
 
 /* Derives the shape *held from bytes in this dtype, where at most one dimension varies. caller: name for
  * messages. Fails if the bytes do not fit. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype, size_t bytes,
-                                              int64_t *held);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype,
+                                              size_t bytes, int64_t *held);
 
 /* Records the shape of an input's contents, and its batch. */
 GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held);
 
 /* Makes an input's memory large enough for new contents, and records
  * their shape. Fails if it is bound to less. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reserve_input(gpunn_tensor *t, const char *caller, size_t bytes,
+                                                   const int64_t *held);
 
 #endif /* GPUNN__RUN_IO_H */

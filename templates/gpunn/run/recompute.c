@@ -5,20 +5,22 @@
 #include "run/run.h"
 #include "run/inspect.h"
 
-/* ==== >>run/recompute ============================================================================================== *
+/* ==== >>run/recompute ==================================================================================== *
  * Implements gpunn_recompute_within. The values that a loss is computed from, in execution order, are cut
  * into segments of about equal bytes. Each cut is where few bytes of live values cross it; values that cross
  * are held. The first few become checkpoint segments, which are recomputed (>>plan/backward), because
  * their values wait longest for the backward pass. */
 typedef struct gpunn__segments {
     gpunn_model *model;
-    size_t      *bytes;         /* of each tensor's value; 0: it is no value, or shares its operand's memory */
-    size_t      *crossing;      /* after each tensor: bytes of earlier values that later tensors read */
-    int         *last;          /* id of the last tensor that reads it; for the loss its own; 0: the loss does not depend on it */
-    int         *part;          /* the segments before this call */
-    size_t       whole;         /* sum of bytes */
-    size_t       budget, least; /* least: the fewest bytes that any choice needed */
-    int64_t      batch;
+    /* of each tensor's value; 0: it is no value, or shares its operand's memory */
+    size_t *bytes;
+    size_t *crossing; /* after each tensor: bytes of earlier values that later tensors read */
+    /* id of the last tensor that reads it; for the loss its own; 0: the loss does not depend on it */
+    int    *last;
+    int    *part;          /* the segments before this call */
+    size_t  whole;         /* sum of bytes */
+    size_t  budget, least; /* least: the fewest bytes that any choice needed */
+    int64_t batch;
 } gpunn__segments;
 
 enum { GPUNN__MAX_SEGMENTS = 64 };
@@ -47,7 +49,8 @@ static void gpunn__segments_measure(gpunn__segments *s, const gpunn_tensor *loss
             const int reader = t->op == GPUNN_OP_RESHAPE ? s->last[id] : id;
             if (t->inputs[i] && s->last[t->inputs[i]->id] < reader) s->last[t->inputs[i]->id] = reader;
         }
-        if (t->op != GPUNN_OP_RESHAPE) s->bytes[id] = (size_t)gpunn__count(t, s->batch) * gpunn_dtype_size(t->dtype);
+        if (t->op != GPUNN_OP_RESHAPE)
+            s->bytes[id] = (size_t)gpunn__count(t, s->batch) * gpunn_dtype_size(t->dtype);
     }
     for (int id = 0; id < loss->id; id++) { /* prefix sums of differences, which may wrap around */
         s->whole += s->bytes[id];
@@ -68,7 +71,9 @@ static void gpunn__segments_cut(const gpunn__segments *s, int count, int cut[GPU
         before += (double)s->bytes[id];
         const double place = before * count / (double)s->whole;
         const int    k = (int)(place + 0.5);
-        if (k > 0 && k < count && fabs(place - k) <= 0.25 && (cut[k] < 0 || s->crossing[id] < s->crossing[cut[k]])) cut[k] = id;
+        if (k > 0 && k < count && fabs(place - k) <= 0.25 &&
+            (cut[k] < 0 || s->crossing[id] < s->crossing[cut[k]]))
+            cut[k] = id;
     }
 }
 
@@ -89,7 +94,8 @@ static void gpunn__segments_mark(const gpunn__segments *s, int count, int again)
 
 /* Whether a training step fits in the budget with these segments. Returns
  * false on failure too, which *status reports. */
-static bool gpunn__segments_fit(gpunn__segments *s, const gpunn__request *request, int count, int again, gpunn_status *status)
+static bool gpunn__segments_fit(gpunn__segments *s, const gpunn__request *request, int count, int again,
+                                gpunn_status *status)
 {
     gpunn__segments_mark(s, count, again);
     gpunn__plan *plan = gpunn__plan_make(s->model, request, s->batch);
@@ -110,9 +116,11 @@ static GPUNN__STATUS gpunn__segments_choose(gpunn__segments *s, const gpunn__req
     int          best_count = 1, best = 0;
     bool         found = gpunn__segments_fit(s, request, 1, 0, &status);
     const bool   all = found;
-    for (int count = 2; count <= GPUNN__MAX_SEGMENTS && !all && status == GPUNN_OK; count += (count + 1) / 2) {
+    for (int count = 2; count <= GPUNN__MAX_SEGMENTS && !all && status == GPUNN_OK;
+         count += (count + 1) / 2) {
         int few = 1,
-            many = found ? (best * count - 1) / best_count : count - 1; /* less than the best fraction, or all but the last */
+            /* less than the best fraction, or all but the last */
+            many = found ? (best * count - 1) / best_count : count - 1;
         if (many < few || !gpunn__segments_fit(s, request, count, many, &status)) continue;
         while (few < many && status == GPUNN_OK) {
             const int middle = (few + many) / 2;
@@ -126,11 +134,10 @@ static GPUNN__STATUS gpunn__segments_choose(gpunn__segments *s, const gpunn__req
     if (status != GPUNN_OK) return status;
     gpunn__segments_mark(s, best_count, best);
     if (found) return GPUNN_OK;
-    return gpunn__fail(
-        s->model->dev, GPUNN_ERR_MEMORY,
-        "gpunn_recompute_within: a training step of batch %lld holds at least %zu bytes, but %zu are given; give as many, "
-        "or take a smaller batch",
-        (long long)s->batch, s->least, s->budget);
+    return gpunn__fail(s->model->dev, GPUNN_ERR_MEMORY,
+                       "gpunn_recompute_within: a training step of batch %lld holds at least %zu bytes, but "
+                       "%zu are given; give as many, or take a smaller batch",
+                       (long long)s->batch, s->least, s->budget);
 }
 
 GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_size, size_t bytes)
@@ -141,7 +148,8 @@ GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_
     gpunn_device *dev = model->dev;
     const int     parts = model->parts;
     if (batch_size < 1)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_recompute_within: the batch is %lld; give 1 or more",
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_recompute_within: the batch is %lld; give 1 or more",
                            (long long)batch_size);
     gpunn__segments s;
     memset(&s, 0, sizeof s);
@@ -156,7 +164,8 @@ GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_
     status = gpunn__segments_choose(&s, &request);
     gpunn__take_found(model);
     if (status == GPUNN_OK) gpunn__invalidate(model);
-    for (int id = 0; id < model->tensor_count && status != GPUNN_OK; id++) model->tensors[id]->part = s.part[id];
+    for (int id = 0; id < model->tensor_count && status != GPUNN_OK; id++)
+        model->tensors[id]->part = s.part[id];
     if (status != GPUNN_OK) model->parts = parts;
     gpunn__free(dev, tables, size);
     return status;

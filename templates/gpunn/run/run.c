@@ -17,7 +17,8 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     const gpunn__size_term first = sum.term[0];
     gpunn__size           *size = &model->sizes[first.atom[0]];
     const bool             number_behind = sum.count == 2 && sum.term[1].atom[0] == 0;
-    const int64_t          scaled = t->held[axis] - (number_behind ? sum.term[1].factor : 0), value = scaled / first.factor;
+    const int64_t          scaled = t->held[axis] - (number_behind ? sum.term[1].factor : 0),
+                  value = scaled / first.factor;
     if (size->name == NULL || first.atom[1] || (sum.count > 1 && !number_behind)) return true;
     const char *fault = scaled % first.factor || value < 1                ? "is no such size"
                         : value * size->multiple < size->min              ? "makes it less than its .min"
@@ -26,16 +27,18 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     char        text[32];
     (void)gpunn__dim_text(model, t->dim[axis], text);
     if (fault)
-        (void)gpunn__fail(
-            model->dev, GPUNN_ERR_SHAPE,
-            "input '%s' has %lld along axis %d, size '%s', which %s (from %lld to %lld, multiples of %lld; 0: no end)", t->name,
-            (long long)t->held[axis], axis, text, fault, (long long)size->min, (long long)size->max, (long long)size->multiple);
+        (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                          "input '%s' has %lld along axis %d, size '%s', which %s (from %lld to %lld, "
+                          "multiples of %lld; 0: no end)",
+                          t->name, (long long)t->held[axis], axis, text, fault, (long long)size->min,
+                          (long long)size->max, (long long)size->multiple);
     else if (size->found && size->found != value)
-        (void)gpunn__fail(
-            model->dev, GPUNN_ERR_SHAPE,
-            "input '%s' has %lld along axis %d, so that '%s' is %lld, but input '%s' tells %lld; write the same into all",
-            t->name, (long long)t->held[axis], axis, size->name, (long long)(value * size->multiple), size->found_by,
-            (long long)(size->found * size->multiple));
+        (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                          "input '%s' has %lld along axis %d, so that '%s' is %lld, but input '%s' tells "
+                          "%lld; write the same into all",
+                          t->name, (long long)t->held[axis], axis, size->name,
+                          (long long)(value * size->multiple), size->found_by,
+                          (long long)(size->found * size->multiple));
     else {
         size->found = value;
         size->found_by = t->name;
@@ -51,8 +54,10 @@ static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axi
     const int64_t    size = gpunn__sum_value(model, &sum, batch, true);
     char             text[32];
     if (size == t->held[axis]) return true;
-    (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "input '%s' has %lld along axis %d, but '%s' is %lld in the other inputs",
-                      t->name, (long long)t->held[axis], axis, gpunn__dim_text(model, t->dim[axis], text), (long long)size);
+    (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                      "input '%s' has %lld along axis %d, but '%s' is %lld in the other inputs", t->name,
+                      (long long)t->held[axis], axis, gpunn__dim_text(model, t->dim[axis], text),
+                      (long long)size);
     return false;
 }
 
@@ -70,7 +75,8 @@ static bool gpunn__find_written_sizes(gpunn_model *model)
     return true;
 }
 
-/* Finds all sizes but the batch in the inputs of a plan, or in the marked tensors. Returns false on failure. */
+/* Finds all sizes but the batch in the inputs of a plan, or in the marked tensors. Returns false on
+ * failure. */
 static bool gpunn__find_sizes(gpunn_model *model, const gpunn__plan *plan, const bool *needed, int64_t batch)
 {
     const int count = plan ? plan->input_count : model->tensor_count;
@@ -110,7 +116,8 @@ static bool gpunn__has_sizes(const gpunn_model *model, const gpunn__plan *plan)
 static bool gpunn__is_batched(const gpunn_tensor *t)
 {
     bool batched = false;
-    for (int axis = 0; axis < t->rank; axis++) batched = batched || (t->dim[axis] < 0 && !gpunn__is_sized(t->dim[axis]));
+    for (int axis = 0; axis < t->rank; axis++)
+        batched = batched || (t->dim[axis] < 0 && !gpunn__is_sized(t->dim[axis]));
     return batched;
 }
 
@@ -133,15 +140,17 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
         const gpunn_tensor *t = model->tensors[plan ? plan->inputs[i] : i];
         if (t->kind != GPUNN__INPUT || (needed && !needed[i])) continue;
         if (t->batch == 0) {
-            (void)gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                              "input '%s' has not been written; call gpunn_write or gpunn_next before the run", t->name);
+            (void)gpunn__fail(
+                model->dev, GPUNN_ERR_STATE,
+                "input '%s' has not been written; call gpunn_write or gpunn_next before the run", t->name);
             return 0;
         }
         if (!gpunn__is_batched(t)) continue;
         if (leader && leader->batch != t->batch) {
-            (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
-                              "input '%s' holds %lld samples and input '%s' %lld; write the same batch into all", leader->name,
-                              (long long)leader->batch, t->name, (long long)t->batch);
+            (void)gpunn__fail(
+                model->dev, GPUNN_ERR_SHAPE,
+                "input '%s' holds %lld samples and input '%s' %lld; write the same batch into all",
+                leader->name, (long long)leader->batch, t->name, (long long)t->batch);
             return 0;
         }
         leader = t;
@@ -201,8 +210,8 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
     gpunn__plan *plan = *link;
     if (!gpunn__is_ready(model, plan) && dev->backend->capturing && dev->backend->capturing(dev->context)) {
         (void)gpunn__fail(dev, GPUNN_ERR_STATE,
-                          "the program's stream is being captured, and this run has not been planned; run the same outputs, mode "
-                          "and batch once before the capture");
+                          "the program's stream is being captured, and this run has not been planned; run "
+                          "the same outputs, mode and batch once before the capture");
         return NULL;
     }
     if (gpunn__counts_prepare(dev, &model->state.counts, GPUNN_RUN_COUNTS) != GPUNN_OK) return NULL;
@@ -242,8 +251,11 @@ static void gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
     const gpunn_backend *backend = model->dev->backend;
     for (int i = 0; i < step->input_count && model->gradients && !model->doubtful; i++) {
         const float *values = (const float *)step->grad_in[i].data;
-        if (values == NULL || values < model->gradients || values >= model->gradients + model->gradient_capacity) continue;
-        model->doubtful = backend->finite == NULL || !backend->finite(model->dev->context, values, step->grad_in[i].count);
+        if (values == NULL || values < model->gradients ||
+            values >= model->gradients + model->gradient_capacity)
+            continue;
+        model->doubtful = backend->finite == NULL ||
+                          !backend->finite(model->dev->context, values, step->grad_in[i].count);
     }
 }
 
@@ -261,7 +273,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *p
     for (int i = from; i < to; i++) {
         gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, &plan->steps[i], status);
-        if (gpunn__writes_gradients(&plan->steps[i])) gpunn__watch_gradients(plan->outputs[0]->model, &plan->steps[i]);
+        if (gpunn__writes_gradients(&plan->steps[i]))
+            gpunn__watch_gradients(plan->outputs[0]->model, &plan->steps[i]);
     }
     return GPUNN_OK;
 }
@@ -281,7 +294,8 @@ static gpunn_run gpunn__whole_run(gpunn_model *model, gpunn__plan *plan, const g
     return run;
 }
 
-static GPUNN__STATUS gpunn__check_outputs(gpunn_model *model, const char *caller, gpunn_tensor *const *outputs, int count)
+static GPUNN__STATUS gpunn__check_outputs(gpunn_model *model, const char *caller,
+                                          gpunn_tensor *const *outputs, int count)
 {
     for (int i = 1; i < count; i++)
         if (outputs[i] == NULL || outputs[i]->model != model)
@@ -315,7 +329,8 @@ GPUNN__INTERNAL gpunn_group *gpunn__communicating_group(const gpunn_model *model
     return communicates ? (gpunn_group *)model->ranks.user : NULL;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__report_to_ranks(gpunn_group *group, int64_t reductions, gpunn_status status)
+GPUNN__INTERNAL gpunn_status gpunn__report_to_ranks(gpunn_group *group, int64_t reductions,
+                                                    gpunn_status status)
 {
     if (group == NULL || status == GPUNN_OK || gpunn__has_reported(group, reductions)) return status;
     if (!group->joined || group->reductions == reductions)
@@ -327,11 +342,12 @@ GPUNN__INTERNAL gpunn_status gpunn__report_to_ranks(gpunn_group *group, int64_t 
 
 /* Ranks agree before a run whose devices exchange directly, since they cannot report a failure during the
  * run. A step of an optimizer has agreed already. */
-static GPUNN__STATUS gpunn__before_communication(gpunn_model *model, const gpunn__plan *plan, const char *caller)
+static GPUNN__STATUS gpunn__before_communication(gpunn_model *model, const gpunn__plan *plan,
+                                                 const char *caller)
 {
     if (!plan->communicates || !model->ranks.joined) return GPUNN_OK;
-    return gpunn__all_reduce_status((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s",
-                                    caller);
+    return gpunn__all_reduce_status((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller),
+                                    NULL, "%s", caller);
 }
 
 /* Copies everything that runs of a training plan change in place to the kept copies, or back. */
@@ -341,7 +357,8 @@ static GPUNN__STATUS gpunn__kept_copy(gpunn_device *dev, const gpunn__plan *plan
     for (int i = 0; i < plan->kept_count && status == GPUNN_OK; i++) {
         const gpunn_kept *kept = &plan->kept[i];
         float *const      from = back ? kept->copy : kept->values;
-        status = dev->backend->convert(dev->context, back ? kept->values : kept->copy, GPUNN_F32, from, GPUNN_F32, kept->count);
+        status = dev->backend->convert(dev->context, back ? kept->values : kept->copy, GPUNN_F32, from,
+                                       GPUNN_F32, kept->count);
     }
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping what a step changes", status);
 }
@@ -361,7 +378,8 @@ GPUNN__INTERNAL gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status st
     return status;
 }
 
-static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
+static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller,
+                                        gpunn__aim aim)
 {
     gpunn_model *model = outputs[0]->model;
     if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return model->dev->error.status;
@@ -375,7 +393,8 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
     gpunn__count_step(model, plan->training);
     if (dev->backend->execute == NULL) {
         status = gpunn__keep(model, plan);
-        return gpunn__put_back(model, status == GPUNN_OK ? gpunn__run_steps(dev, plan, 0, plan->step_count) : status);
+        return gpunn__put_back(model, status == GPUNN_OK ? gpunn__run_steps(dev, plan, 0, plan->step_count)
+                                                         : status);
     }
     gpunn_run run = gpunn__whole_run(model, plan, &plan->passes[0]);
     run.trains = plan->training;
@@ -385,11 +404,13 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
     return status;
 }
 
-static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
+static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller,
+                                    gpunn__aim aim)
 {
     if (outputs == NULL || count < 1 || outputs[0] == NULL)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error", caller);
+                           "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error",
+                           caller);
     gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__communicating_group(outputs[0]->model) : NULL;
     const int64_t reductions = group ? group->reductions : 0;
     return gpunn__report_to_ranks(group, reductions, gpunn__forward_run(outputs, count, caller, aim));
@@ -444,7 +465,8 @@ static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_ba
     int there = 0, trainable = 0;
     for (int i = 0; i < model->tensor_count && !args->inputs_only; i++) {
         const gpunn_tensor *t = model->tensors[i];
-        bool                counts = t->kind == GPUNN__PARAMETER && (!args->optimizer || gpunn__is_chosen(args->optimizer, t));
+        bool                counts = t->kind == GPUNN__PARAMETER &&
+                      (!args->optimizer || gpunn__is_chosen(args->optimizer, t));
         there += counts;
         trainable += counts && t->trainable;
     }
@@ -454,7 +476,8 @@ static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_ba
                : "it depends on none of them, or only through ops without a gradient, as comparisons are";
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__plan *plan,
+                                                    const gpunn__backpass *pass)
 {
     gpunn_device *dev = model->dev;
     for (int i = pass->reached_begin; i < pass->reached_end; i++) *plan->first_write[i] = false;
@@ -465,7 +488,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__p
     for (int i = pass->reached_begin; i < pass->reached_end; i++) {
         const gpunn_tensor *t = model->tensors[plan->reached[i]];
         if (*plan->first_write[i] == plan->was_reached[i]) continue;
-        gpunn_status status = dev->backend->fill(dev->context, gpunn__gradient_of(t), 0, gpunn_tensor_bytes(t));
+        gpunn_status status = dev->backend->fill(dev->context, gpunn__gradient_of(t), 0,
+                                                 gpunn_tensor_bytes(t));
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "clearing gradients", status);
     }
     return GPUNN_OK;
@@ -474,19 +498,24 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__resolve_writes(gpunn_model *model, gpunn__p
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
 {
     char text[128];
-    if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
-    if (loss->dtype == GPUNN_F32 && loss->kind == GPUNN__VALUE && gpunn__count(loss, 1) == 1 && gpunn__count(loss, 2) == 1)
+    if (loss == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
+                           "the loss is NULL; a builder failed before: see gpunn_error");
+    if (loss->dtype == GPUNN_F32 && loss->kind == GPUNN__VALUE && gpunn__count(loss, 1) == 1 &&
+        gpunn__count(loss, 2) == 1)
         return GPUNN_OK;
-    return gpunn__fail(loss->model->dev, GPUNN_ERR_SHAPE,
-                       "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
-                       gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
+    return gpunn__fail(
+        loss->model->dev, GPUNN_ERR_SHAPE,
+        "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
+        gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
 }
 
 /* Notes that a pass has run, so that its gradients of intermediate values can be read. */
 static void gpunn__note_pass(gpunn_model *model, gpunn__plan *plan, int number)
 {
     const int *gradients = plan->passes[number].gradients;
-    for (int id = 0; id < plan->tensor_count && gradients; id++) plan->tensors[id].gradient_slot = gradients[id];
+    for (int id = 0; id < plan->tensor_count && gradients; id++)
+        plan->tensors[id].gradient_slot = gradients[id];
     plan->passed = number;
     if (number > 0) return;
     plan->written = model->written;
@@ -506,25 +535,28 @@ static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, con
 /* Runs the forward and backward pass of one training step, or a later pass of it. With opt (prepared)
  * gradients start anew, unless parts have been accumulated. With updates, clipping and the update follow.
  * loss is NULL if the program gave output gradients. */
-static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *loss, const gpunn_backward_args *args,
-                                  gpunn_optimizer *opt, bool updates)
+static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *loss,
+                                  const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
 {
     gpunn_model     *model = plan->outputs[0]->model;
     gpunn_device    *dev = model->dev;
     gpunn__backpass *pass = &plan->passes[number];
     if (pass->reached_begin == pass->reached_end && !pass->differentiates)
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "no gradient goes from the %s to a %stensor of gpunn_retain_grad: %s",
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "no gradient goes from the %s to a %stensor of gpunn_retain_grad: %s",
                            loss ? "loss" : "outputs",
                            args->inputs_only ? ""
                            : plan->scope     ? "trainable parameter of the optimizer or to a "
                                              : "trainable parameter or to a ",
                            gpunn__why_unreached(model, args));
     /* Not earlier: a run that fails above leaves gradients unchanged. */
-    for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
+    for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++)
+        opt->parameters[i]->grad_reached = false;
     gpunn__begin_doubts(model, plan, pass, opt);
     model->written_gradients++;
     gpunn_status status = gpunn__resolve_writes(model, plan, pass);
-    if (status == GPUNN_OK && opt == NULL) status = gpunn__before_communication(model, plan, "gpunn_backward");
+    if (status == GPUNN_OK && opt == NULL)
+        status = gpunn__before_communication(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
     const gpunn_run_state before = model->state;
     if (number == 0) gpunn__count_step(model, !plan->evaluates);
@@ -532,11 +564,13 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     if (dev->backend->execute == NULL) {
         if (number == 0) status = gpunn__keep(model, plan);
         if (status == GPUNN_OK)
-            status = loss ? gpunn__run_training(loss, plan, pass) : gpunn__run_steps(dev, plan, 0, plan->step_count);
+            status = loss ? gpunn__run_training(loss, plan, pass)
+                          : gpunn__run_steps(dev, plan, 0, plan->step_count);
         if (status != GPUNN_OK && number == 0) plan->passed = -1;
         for (int i = pass->reached_begin; i < pass->reached_end && status == GPUNN_OK; i++)
             model->tensors[plan->reached[i]]->grad_reached = true;
-        return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : status;
+        return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true)
+                                             : status;
     }
     gpunn_run run = gpunn__whole_run(model, plan, pass);
     size_t    bytes;
@@ -545,24 +579,31 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
         run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
     if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
     if (number == 0) {
-        run.kept = (const gpunn_kept *)((const char *)plan->kept_memory + plan->kept_bytes) - plan->kept_count;
+        run.kept = (const gpunn_kept *)((const char *)plan->kept_memory + plan->kept_bytes) -
+                   plan->kept_count;
         run.kept_count = plan->kept_count;
     }
     run.gradients = model->gradients;
     run.gradient_count = model->gradient_capacity;
     if (opt == NULL) run.doubt = gpunn__doubt_before(model);
-    for (int i = pass->reached_begin; i < pass->reached_end; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+    for (int i = pass->reached_begin; i < pass->reached_end; i++)
+        model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
     if (status == GPUNN_OK) {
-        status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
+        status = gpunn__execute(dev, &run,
+                                opt    ? "gpunn_train_step"
+                                : loss ? "gpunn_backward"
+                                       : "gpunn_backward_from");
     }
     if (run.doubt && status == GPUNN_OK) model->optimizers->checked = model->written_gradients;
     pass->captured = run.captured;
-    if (status == GPUNN_OK && loss && run.loss == NULL) model->undo = plan; /* the host still has to check the loss */
+    /* the host still has to check the loss */
+    if (status == GPUNN_OK && loss && run.loss == NULL) model->undo = plan;
     if (status == GPUNN_ERR_MEMORY || (status != GPUNN_OK && number == 0)) plan->passed = number - 1;
     for (int i = pass->reached_begin; i < pass->reached_end && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
-    if (status == GPUNN_ERR_MEMORY && number == 0) model->state.step -= !plan->evaluates; /* a retry gets the same dropout */
+    /* a retry gets the same dropout */
+    if (status == GPUNN_ERR_MEMORY && number == 0) model->state.step -= !plan->evaluates;
     gpunn__count_back(model, &run, &before);
     if (updates && status == GPUNN_OK) gpunn__optimizer_advance(opt, &run);
     return status;
@@ -602,15 +643,15 @@ static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *reques
     else if (plan->scope != gpunn__scope(request) || plan->evaluates != request->evaluates)
         fault = "its .mode, .optimizer and .inputs_only were others";
     if (fault == NULL) return gpunn__pass_of(plan, loss);
-    (void)gpunn__fail(
-        dev, GPUNN_ERR_STATE,
-        "gpunn_backward: there is no forward pass for '%s' to go on from: %s; leave .retained out, or name the loss in .then "
-        "of the gpunn_backward right before",
-        gpunn__called(loss), fault);
+    (void)gpunn__fail(dev, GPUNN_ERR_STATE,
+                      "gpunn_backward: there is no forward pass for '%s' to go on from: %s; leave .retained "
+                      "out, or name the loss in .then of the gpunn_backward right before",
+                      gpunn__called(loss), fault);
     return 0;
 }
 
-static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
+static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backward_args *args,
+                                          gpunn_optimizer *opt, bool updates)
 {
     gpunn_tensor *losses[1 + GPUNN_MAX_LOSSES] = {loss};
     int           count = 1, number = 0;
@@ -630,10 +671,11 @@ static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backwa
     return plan ? gpunn__train(plan, number, loss, args, opt, updates) : dev->error.status;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
-                                               bool updates)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args,
+                                               gpunn_optimizer *opt, bool updates)
 {
-    gpunn_group  *group = loss && args->mode == GPUNN_MODE_TRAINING ? gpunn__communicating_group(loss->model) : NULL;
+    gpunn_group  *group = loss && args->mode == GPUNN_MODE_TRAINING ? gpunn__communicating_group(loss->model)
+                                                                    : NULL;
     const int64_t reductions = group ? group->reductions : 0;
     return gpunn__report_to_ranks(group, reductions, gpunn__gradients_run(loss, args, opt, updates));
 }
@@ -646,14 +688,16 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
     if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, function, (int)args.mode);
     if (args.optimizer && args.inputs_only)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: optimizer and inputs_only exclude each other; give one of them",
-                           function);
-    if (args.optimizer && loss && args.optimizer->model != loss->model)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
-    if (args.retained && args.then[0])
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: retained and then exclude each other; the first gpunn_backward names all losses in then",
+                           "%s: optimizer and inputs_only exclude each other; give one of them", function);
+    if (args.optimizer && loss && args.optimizer->model != loss->model)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer",
                            function);
+    if (args.retained && args.then[0])
+        return gpunn__fail(
+            dev, GPUNN_ERR_ARGUMENT,
+            "%s: retained and then exclude each other; the first gpunn_backward names all losses in then",
+            function);
     if (args.optimizer) status = gpunn__optimizer_prepare(args.optimizer);
     if (status == GPUNN_OK) status = gpunn__gradients(loss, &args, NULL, false);
     return loss ? gpunn__put_back(loss->model, status) : status;
@@ -666,24 +710,29 @@ static size_t gpunn__whole_cache_lines(size_t bytes)
 
 /* Sets the plan's seeds to the gradients that the program gave. Gradients in
  * host memory are first copied to the device. */
-static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const char *caller, const void *const *gradients)
+static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const char *caller,
+                                 const void *const *gradients)
 {
     gpunn_device        *dev = model->dev;
     const gpunn_backend *backend = dev->backend;
     size_t               whole = 0, used = 0;
     for (int i = 0; i < plan->output_count; i++)
-        whole += gpunn__whole_cache_lines((size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float));
+        whole += gpunn__whole_cache_lines((size_t)gpunn__count(plan->outputs[i], plan->batch) *
+                                          sizeof(float));
     for (int i = 0; i < plan->output_count; i++) {
         const size_t bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
         const bool   near = backend->on_device == NULL || backend->on_device(dev->context, gradients[i]);
-        gpunn_status status = near && backend->reaches ? backend->reaches(dev->context, gradients[i], bytes) : GPUNN_OK;
+        gpunn_status status = near && backend->reaches ? backend->reaches(dev->context, gradients[i], bytes)
+                                                       : GPUNN_OK;
         void        *own = near ? gpunn__unconst(gradients[i]) : NULL;
         if (!near && plan->seed_memory == NULL) {
             plan->seed_memory = gpunn__device_alloc(dev, whole);
             if (plan->seed_memory == NULL) return dev->error.status;
             plan->seed_bytes = whole;
         }
-        if (!near) status = backend->upload(dev->context, own = (char *)plan->seed_memory + used, gradients[i], bytes);
+        if (!near)
+            status = backend->upload(dev->context, own = (char *)plan->seed_memory + used, gradients[i],
+                                     bytes);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
         plan->seed[i].data = own;
         plan->seed[i].bytes = bytes;
@@ -692,8 +741,8 @@ static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const ch
     return gpunn__plan_bind(model, plan);
 }
 
-static GPUNN__STATUS gpunn__backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count,
-                                          const char *caller)
+static GPUNN__STATUS gpunn__backward_from(gpunn_tensor *const *outputs, const void *const *gradients,
+                                          int count, const char *caller)
 {
     gpunn_model  *model = outputs[0]->model;
     gpunn_device *dev = model->dev;
@@ -701,11 +750,13 @@ static GPUNN__STATUS gpunn__backward_from(gpunn_tensor *const *outputs, const vo
     if (status != GPUNN_OK) return status;
     for (int i = 0; i < count; i++) {
         if (outputs[i]->kind != GPUNN__VALUE || outputs[i]->dtype != GPUNN_F32)
-            return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s: output %d, '%s', is %s; give f32 values that the model computes",
-                               caller, i, gpunn__called(outputs[i]), gpunn_dtype_name(outputs[i]->dtype));
+            return gpunn__fail(dev, GPUNN_ERR_DTYPE,
+                               "%s: output %d, '%s', is %s; give f32 values that the model computes", caller,
+                               i, gpunn__called(outputs[i]), gpunn_dtype_name(outputs[i]->dtype));
         if (gradients[i] == NULL)
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the gradient of output %d, '%s', is NULL; leave the output out",
-                               caller, i, gpunn__called(outputs[i]));
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "%s: the gradient of output %d, '%s', is NULL; leave the output out", caller,
+                               i, gpunn__called(outputs[i]));
     }
     gpunn__request request = gpunn__request_of(outputs, count, GPUNN__TRAIN_FROM);
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
@@ -716,16 +767,19 @@ static GPUNN__STATUS gpunn__backward_from(gpunn_tensor *const *outputs, const vo
     return status == GPUNN_OK ? gpunn__train(plan, 0, NULL, &args, NULL, false) : status;
 }
 
-GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count)
+GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients,
+                                           int count)
 {
     static const char caller[] = "gpunn_backward_from";
     if (outputs == NULL || gradients == NULL || count < 1 || outputs[0] == NULL)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: no outputs or gradients, or the first output is NULL; a builder failed before: see gpunn_error",
+                           "%s: no outputs or gradients, or the first output is NULL; a builder failed "
+                           "before: see gpunn_error",
                            caller);
     gpunn_group  *group = gpunn__communicating_group(outputs[0]->model);
     const int64_t reductions = group ? group->reductions : 0;
-    gpunn_status  status = gpunn__report_to_ranks(group, reductions, gpunn__backward_from(outputs, gradients, count, caller));
+    gpunn_status  status = gpunn__report_to_ranks(group, reductions,
+                                                  gpunn__backward_from(outputs, gradients, count, caller));
     return gpunn__put_back(outputs[0]->model, status);
 }
 
@@ -738,7 +792,7 @@ GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
     return GPUNN_OK;
 }
 
-/* ---- generated kernels ----------------------------------------------------------------------------------------------- */
+/* ---- generated kernels --------------------------------------------------------------------------------- */
 
 /* Whether the kernel's pattern occurs in the model. If not, *missing becomes the text of its first node that
  * occurs nowhere, and stays NULL if there is none. missing may be NULL. */
@@ -761,7 +815,8 @@ static bool gpunn__kernel_occurs(const gpunn_model *model, const gpunn_kernel *k
 
 /* Reports how many kernels of a set made for another model fit this one. This is a
  * warning, or an error under the strict policy. */
-static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernel_policy policy)
+static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_set *set,
+                                         gpunn_kernel_policy policy)
 {
     gpunn_device       *dev = model->dev;
     int                 found = 0;
@@ -776,16 +831,20 @@ static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_
     if (stale && missing)
         (void)snprintf(why, sizeof why, " %s (%s) finds no '%s' here;", stale->name, stale->formula, missing);
     else if (stale)
-        (void)snprintf(why, sizeof why, " %s (%s) finds its nodes connected otherwise;", stale->name, stale->formula);
-    (void)snprintf(text, sizeof text,
-                   "%s_kernels.h was made for another model: %d of its %d kernels serve this one;%s renew it: %s", set->name,
-                   found, set->kernel_count, why, set->command);
-    if (policy == GPUNN_KERNELS_STRICT) return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_use_kernels: %s", text);
+        (void)snprintf(why, sizeof why, " %s (%s) finds its nodes connected otherwise;", stale->name,
+                       stale->formula);
+    (void)snprintf(
+        text, sizeof text,
+        "%s_kernels.h was made for another model: %d of its %d kernels serve this one;%s renew it: %s",
+        set->name, found, set->kernel_count, why, set->command);
+    if (policy == GPUNN_KERNELS_STRICT)
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_use_kernels: %s", text);
     if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
     return GPUNN_OK;
 }
 
-GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args)
+GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set,
+                                          gpunn_kernels_args args)
 {
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_use_kernels: the model is NULL");
     gpunn_device *dev = model->dev;
@@ -793,29 +852,33 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
     char          hash[65] = "";
     if ((int)args.policy < GPUNN_KERNELS_AUTO || args.policy > GPUNN_KERNELS_OFF)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_use_kernels: policy %d is none; use GPUNN_KERNELS_AUTO, _STRICT or _OFF", (int)args.policy);
+                           "gpunn_use_kernels: policy %d is none; use GPUNN_KERNELS_AUTO, _STRICT or _OFF",
+                           (int)args.policy);
     if (args.policy == GPUNN_KERNELS_OFF || (environment && strcmp(environment, "off") == 0)) set = NULL;
-    int abi = set == NULL ? GPUNN_KERNELS_ABI : set->cuda && set->abi == GPUNN_KERNELS_ABI ? set->cuda->abi : set->abi;
+    int abi = set == NULL                                  ? GPUNN_KERNELS_ABI
+              : set->cuda && set->abi == GPUNN_KERNELS_ABI ? set->cuda->abi
+                                                           : set->abi;
     if (abi != GPUNN_KERNELS_ABI)
-        return gpunn__fail(
-            dev, GPUNN_ERR_UNSUPPORTED,
-            "gpunn_use_kernels: these kernels are for version %d of the contract and this gpunn.h has %d; renew them "
-            "with the generator that came with it",
-            abi, GPUNN_KERNELS_ABI);
+        return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                           "gpunn_use_kernels: these kernels are for version %d of the contract and this "
+                           "gpunn.h has %d; renew them with the generator that came with it",
+                           abi, GPUNN_KERNELS_ABI);
     if (set && set->cuda && set->cuda->stamp != set->stamp)
-        return gpunn__fail(
-            dev, GPUNN_ERR_STATE,
-            "gpunn_use_kernels: %s_kernels.cu was compiled with another %s_kernels.h than this program; compile both again",
-            set->name, set->name);
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "gpunn_use_kernels: %s_kernels.cu was compiled with another %s_kernels.h than "
+                           "this program; compile both again",
+                           set->name, set->name);
     if (set && set->tensor_count <= model->tensor_count) gpunn__model_sha256(model, set->tensor_count, hash);
     bool         exact = set && strcmp(hash, set->spec_sha256) == 0;
     gpunn_status status = set && !exact ? gpunn__report_stale(model, set, args.policy) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     if (set && set->cuda == NULL && dev->info.type == GPUNN_DEVICE_CUDA) {
         char text[GPUNN__ERROR_SIZE];
-        (void)snprintf(text, sizeof text, "%s_kernels.cu is not linked, so the GPU runs single ops; add it to the compile line",
+        (void)snprintf(text, sizeof text,
+                       "%s_kernels.cu is not linked, so the GPU runs single ops; add it to the compile line",
                        set->name);
-        if (args.policy == GPUNN_KERNELS_STRICT) return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_use_kernels: %s", text);
+        if (args.policy == GPUNN_KERNELS_STRICT)
+            return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_use_kernels: %s", text);
         if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
     }
     gpunn__invalidate(model);

@@ -9,11 +9,11 @@
 #include "io/files.h"
 #include "train/loader.h"
 
-/* ==== >>train/fit ================================================================================================== */
+/* ==== >>train/fit ======================================================================================= */
 /* Implements gpunn_fit, the training loop over epochs, with validation, history files, checkpoints and early
  * stopping. Also gpunn_evaluate, gpunn_evaluate_classes and gpunn_progress_bar. */
 
-/* ---- means over batches ---------------------------------------------------------------------------------------------- */
+/* ---- means over batches -------------------------------------------------------------------------------- */
 
 /* Means over batches, weighted by their samples, so that a smaller last batch counts less. */
 /* Backends that execute whole runs are not waited for after each
@@ -30,7 +30,8 @@ typedef struct gpunn__mean {
 } gpunn__mean;
 
 /* Starts the means of loss, metric unless NULL, and `more` up to the first NULL. */
-static void gpunn__mean_begin(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, gpunn_tensor *const *more)
+static void gpunn__mean_begin(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric,
+                              gpunn_tensor *const *more)
 {
     memset(mean, 0, sizeof *mean);
     mean->measure[mean->count++] = loss;
@@ -58,7 +59,8 @@ static GPUNN__STATUS gpunn__mean_flush(gpunn__mean *mean)
     gpunn_status status = dev->backend->download(dev->context, values, mean->log,
                                                  (size_t)(mean->waiting * mean->count) * sizeof *values);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, "reading the loss", status);
-    for (int i = 0; i < mean->waiting; i++) gpunn__mean_count(mean, values + mean->count * i, mean->waiting_samples[i]);
+    for (int i = 0; i < mean->waiting; i++)
+        gpunn__mean_count(mean, values + mean->count * i, mean->waiting_samples[i]);
     mean->waiting = 0;
     return GPUNN_OK;
 }
@@ -70,8 +72,9 @@ static GPUNN__STATUS gpunn__mean_log(gpunn__mean *mean, int column)
     gpunn_device *dev = t->model->dev;
     const void   *memory = gpunn__memory_of(t, false, &bytes);
     if (memory == NULL) return dev->error.status;
-    gpunn_status status = dev->backend->convert(dev->context, mean->log + mean->count * mean->waiting + column, GPUNN_F32, memory,
-                                                gpunn__stored_as(t, false), 1);
+    gpunn_status status = dev->backend->convert(dev->context,
+                                                mean->log + mean->count * mean->waiting + column, GPUNN_F32,
+                                                memory, gpunn__stored_as(t, false), 1);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping the loss", status);
 }
 
@@ -139,7 +142,8 @@ static GPUNN__STATUS gpunn__mean_end(gpunn__mean *mean)
 }
 
 /* Gets the means of loss, metric and other measures; NaN where there is none. */
-static void gpunn__mean_get(const gpunn__mean *mean, bool metric, float *loss_mean, float *metric_mean, float *others)
+static void gpunn__mean_get(const gpunn__mean *mean, bool metric, float *loss_mean, float *metric_mean,
+                            float *others)
 {
     float value[GPUNN__MEASURES];
     for (int i = 0; i < GPUNN__MEASURES; i++)
@@ -150,15 +154,18 @@ static void gpunn__mean_get(const gpunn__mean *mean, bool metric, float *loss_me
 }
 
 /* Fails unless t is a single F32 number of the model. what: its name in messages. */
-static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_tensor *t, const char *function, const char *what)
+static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_tensor *t,
+                                         const char *function, const char *what)
 {
     char text[128];
     if (t->model != model)
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the %s is of another model than the loader", function, what);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the %s is of another model than the loader",
+                           function, what);
     if (t->dtype != GPUNN_F32 || gpunn__count(t, 1) != 1 || gpunn__count(t, 2) != 1)
-        return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
-                           "%s: the %s is %s %s; it must be one f32 number: reduce it with gpunn_mean or gpunn_sum", function,
-                           what, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_SHAPE,
+            "%s: the %s is %s %s; it must be one f32 number: reduce it with gpunn_mean or gpunn_sum",
+            function, what, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
     return GPUNN_OK;
 }
 
@@ -172,13 +179,14 @@ static GPUNN__STATUS gpunn__mean_evaluate(gpunn__mean *mean, gpunn_loader *loade
         status = gpunn_forward(mean->measure, mean->count);
         if (status == GPUNN_OK) status = gpunn__mean_add(mean, gpunn_loader_batch_size(loader));
     }
-    if (status == GPUNN_OK && batch < gpunn_loader_batches(loader)) status = gpunn_last_status(loader->model->dev);
+    if (status == GPUNN_OK && batch < gpunn_loader_batches(loader))
+        status = gpunn_last_status(loader->model->dev);
     gpunn_status ended = gpunn__mean_end(mean);
     return status == GPUNN_OK ? ended : status;
 }
 
-GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
-                                      float *metric_mean)
+GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric,
+                                      float *loss_mean, float *metric_mean)
 {
     static const char function[] = "gpunn_evaluate";
     if (loader == NULL || loss == NULL)
@@ -200,7 +208,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     return status;
 }
 
-/* ---- class scores ---------------------------------------------------------------------------------------------------- */
+/* ---- class scores -------------------------------------------------------------------------------------- */
 
 typedef struct gpunn__classes { /* all in host memory */
     gpunn_tensor *logits, *labels;
@@ -226,7 +234,8 @@ static void gpunn__classes_count(gpunn__classes *c, const float *logits, int64_t
     if (c->probability) {
         float *row = c->probability + c->count * c->classes;
         for (int64_t k = 0; k < c->classes; k++) sum += exp((double)logits[k] - (double)logits[best]);
-        for (int64_t k = 0; k < c->classes; k++) row[k] = (float)(exp((double)logits[k] - (double)logits[best]) / sum);
+        for (int64_t k = 0; k < c->classes; k++)
+            row[k] = (float)(exp((double)logits[k] - (double)logits[best]) / sum);
         c->truth[c->count] = label;
     }
     c->count++;
@@ -332,7 +341,8 @@ static GPUNN__STATUS gpunn__classes_run(gpunn__classes *c, gpunn_loader *loader)
         status = gpunn_forward(outputs, c->labels->kind == GPUNN__VALUE ? 2 : 1);
         if (status == GPUNN_OK) status = gpunn__classes_add(c, gpunn_loader_batch_size(loader));
     }
-    return status == GPUNN_OK && batch < gpunn_loader_batches(loader) ? gpunn_last_status(loader->model->dev) : status;
+    return status == GPUNN_OK && batch < gpunn_loader_batches(loader) ? gpunn_last_status(loader->model->dev)
+                                                                      : status;
 }
 
 /* Gathers the samples of all ranks, in order of rank. */
@@ -351,9 +361,11 @@ static GPUNN__STATUS gpunn__classes_spread(gpunn__classes *c, gpunn_group *group
     for (int root = 0; root < size && status == GPUNN_OK; c->count += counts[root++]) {
         const size_t count = (size_t)counts[root];
         if (count == 0 || c->probability == NULL) continue;
-        status = gpunn__exchange_host(group, GPUNN__BROADCAST, c->probability + c->count * c->classes, count * each, root);
+        status = gpunn__exchange_host(group, GPUNN__BROADCAST, c->probability + c->count * c->classes,
+                                      count * each, root);
         if (status == GPUNN_OK)
-            status = gpunn__exchange_host(group, GPUNN__BROADCAST, c->truth + c->count, count * sizeof *c->truth, root);
+            status = gpunn__exchange_host(group, GPUNN__BROADCAST, c->truth + c->count,
+                                          count * sizeof *c->truth, root);
     }
     return status;
 }
@@ -369,8 +381,8 @@ static GPUNN__STATUS gpunn__classes_join(gpunn__classes *c, gpunn_group *group, 
     int64_t *part = sum ? (int64_t *)gpunn__realloc(dev, NULL, 0, bytes) : NULL;
     int64_t *counts = part ? (int64_t *)gpunn__calloc(dev, all) : NULL;
     if (status == GPUNN_OK && counts == NULL) status = GPUNN_ERR_MEMORY;
-    status = gpunn__all_reduce_status(group, status, NULL, "gpunn_evaluate_classes of %lld classes%s", (long long)c->classes,
-                                      c->probability ? " with their areas" : "");
+    status = gpunn__all_reduce_status(group, status, NULL, "gpunn_evaluate_classes of %lld classes%s",
+                                      (long long)c->classes, c->probability ? " with their areas" : "");
     for (int root = 0; root < gpunn_group_size(group) && status == GPUNN_OK; root++) {
         memcpy(part, c->confusion, bytes);
         status = gpunn__exchange_host(group, GPUNN__BROADCAST, part, bytes, root);
@@ -387,33 +399,38 @@ static GPUNN__STATUS gpunn__classes_join(gpunn__classes *c, gpunn_group *group, 
     return status;
 }
 
-GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits, gpunn_tensor *labels,
-                                               gpunn_class_scores *scores, gpunn_class_scores_args args)
+GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits,
+                                               gpunn_tensor *labels, gpunn_class_scores *scores,
+                                               gpunn_class_scores_args args)
 {
     static const char function[] = "gpunn_evaluate_classes";
     if (loader == NULL || logits == NULL || labels == NULL || scores == NULL)
-        return gpunn__fail(loader ? loader->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
+        return gpunn__fail(loader ? loader->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL",
+                           function,
                            loader == NULL   ? "loader"
                            : logits == NULL ? "tensor of logits"
                            : labels == NULL ? "tensor of labels"
                                             : "place for the scores");
     gpunn_device *dev = loader->model->dev;
     if (logits->model != loader->model || labels->model != loader->model)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s are of another model than the loader", function,
-                           logits->model != loader->model ? "logits" : "labels");
-    if (logits->rank != 2 || logits->dtype != GPUNN_F32 || labels->rank != 1 || labels->dim[0] != logits->dim[0] ||
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s are of another model than the loader",
+                           function, logits->model != loader->model ? "logits" : "labels");
+    if (logits->rank != 2 || logits->dtype != GPUNN_F32 || labels->rank != 1 ||
+        labels->dim[0] != logits->dim[0] ||
         (labels->dtype != GPUNN_I64 && labels->dtype != GPUNN_I32 && labels->dtype != GPUNN_U8)) {
         char text[2][128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "%s: logits are %s %s and labels %s %s; f32 [n, classes] and integers [n] are needed", function,
-                           gpunn_dtype_name(logits->dtype), gpunn__shape_text(logits, text[0]), gpunn_dtype_name(labels->dtype),
-                           gpunn__shape_text(labels, text[1]));
+        return gpunn__fail(
+            dev, GPUNN_ERR_SHAPE,
+            "%s: logits are %s %s and labels %s %s; f32 [n, classes] and integers [n] are needed", function,
+            gpunn_dtype_name(logits->dtype), gpunn__shape_text(logits, text[0]),
+            gpunn_dtype_name(labels->dtype), gpunn__shape_text(labels, text[1]));
     }
     gpunn__classes c = {logits, labels, logits->dim[1], 0, NULL, NULL, NULL};
     const size_t   confusion = (size_t)(c.classes * c.classes) * sizeof *c.confusion,
                  truth = (size_t)loader->args.count * sizeof *c.truth,
                  probability = (size_t)(loader->args.count * c.classes) * sizeof *c.probability;
-    gpunn_status status = (c.confusion = (int64_t *)gpunn__calloc(dev, confusion)) ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    gpunn_status status = (c.confusion = (int64_t *)gpunn__calloc(dev, confusion)) ? GPUNN_OK
+                                                                                   : GPUNN_ERR_MEMORY;
     if (args.auc) {
         c.truth = (int64_t *)gpunn__realloc(dev, NULL, 0, truth);
         c.probability = (float *)gpunn__realloc(dev, NULL, 0, probability);
@@ -437,7 +454,7 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
     return status;
 }
 
-/* ---- history --------------------------------------------------------------------------------------------------------- */
+/* ---- history ------------------------------------------------------------------------------------------- */
 
 static void gpunn__print(gpunn__file *f, const char *format, ...) GPUNN__PRINTF(2, 3);
 static void gpunn__print(gpunn__file *f, const char *format, ...)
@@ -447,7 +464,8 @@ static void gpunn__print(gpunn__file *f, const char *format, ...)
     va_start(list, format);
     int length = vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    if (length > 0) (void)gpunn__file_write(f, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+    if (length > 0)
+        (void)gpunn__file_write(f, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
 }
 
 /* Formats a number as "%.{digits}g" with a point in every locale. Gives "" for NaN and infinities. */
@@ -457,15 +475,15 @@ static const char *gpunn__number(char text[32], double value, int digits)
     (void)snprintf(local, sizeof local, "%.*g", digits, value);
     for (const char *in = local; *in && isfinite(value); in++) {
         bool plain = strchr("0123456789+-e", *in) != NULL;
-        if (plain || out == text || out[-1] != '.')
-            *out++ = plain ? *in : '.'; /* a locale's decimal separator may have
-                                                                                   several bytes */
+        if (plain || out == text || out[-1] != '.') /* a locale's decimal separator may have several bytes */
+            *out++ = plain ? *in : '.';
     }
     *out = 0;
     return text;
 }
 
-static GPUNN__STATUS gpunn__write_csv(gpunn_device *dev, const char *path, const gpunn__epoch *epochs, int count)
+static GPUNN__STATUS gpunn__write_csv(gpunn_device *dev, const char *path, const gpunn__epoch *epochs,
+                                      int count)
 {
     gpunn__file  file;
     gpunn_status status = gpunn__file_open(dev, path, &file);
@@ -474,7 +492,8 @@ static GPUNN__STATUS gpunn__write_csv(gpunn_device *dev, const char *path, const
     for (int i = 0; i < count; i++) {
         char text[32];
         gpunn__print(&file, "%d,", i + 1);
-        for (int c = 0; c < GPUNN__CURVES; c++) gpunn__print(&file, "%s,", gpunn__number(text, (double)epochs[i].value[c], 7));
+        for (int c = 0; c < GPUNN__CURVES; c++)
+            gpunn__print(&file, "%s,", gpunn__number(text, (double)epochs[i].value[c], 7));
         gpunn__print(&file, "%s,", gpunn__number(text, (double)epochs[i].lr, 7));
         gpunn__print(&file, "%s\n", gpunn__number(text, epochs[i].seconds, 6));
     }
@@ -490,7 +509,8 @@ static double gpunn__tick(double span, int most)
 
 /* Draws one panel. Lengths are in tenths of a pixel, so that coordinates are whole numbers in every locale.
  * The two curves are value[kind] and value[kind + 2]. */
-static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const gpunn__epoch *epochs, int count, int kind)
+static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const gpunn__epoch *epochs,
+                             int count, int kind)
 {
     static const char *const names[] = {"train", "validation"};
     const double             x0 = left + 700, x1 = left + 4400, y0 = 3050, y1 = 620;
@@ -509,11 +529,14 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
     high = ceil((high + margin) / step) * step;
     int last = count > 2 ? count : 2, every = (int)ceil(gpunn__tick(last - 1, 8));
     gpunn__print(f, "<text class=\"title\" x=\"%.0f\" y=\"360\">", x0);
-    for (const char *c = title; *c; c++) gpunn__print(f, strchr("<>&", *c) ? "&#%d;" : "%c", (unsigned char)*c < 32 ? '?' : *c);
+    for (const char *c = title; *c; c++)
+        gpunn__print(f, strchr("<>&", *c) ? "&#%d;" : "%c", (unsigned char)*c < 32 ? '?' : *c);
     gpunn__print(f, "</text>\n");
     for (int i = 0; i <= (int)floor((high - low) / step + 0.5); i++) {
         double value = low + i * step, y = y0 + (y1 - y0) * i * step / (high - low);
-        gpunn__print(f, "<path class=\"grid\" d=\"M%.0f %.0fH%.0f\"/><text x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">%s</text>\n",
+        gpunn__print(f,
+                     "<path class=\"grid\" d=\"M%.0f %.0fH%.0f\"/><text x=\"%.0f\" y=\"%.0f\" "
+                     "text-anchor=\"end\">%s</text>\n",
                      x0, y, x1, x0 - 80, y + 40, gpunn__number(text, fabs(value) < step / 2 ? 0 : value, 5));
     }
     for (int epoch = every; epoch <= last; epoch += every)
@@ -521,7 +544,8 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
                      x0 + (x1 - x0) * (epoch - 1) / (last - 1), epoch);
     gpunn__print(f, "<text x=\"%.0f\" y=\"3430\" text-anchor=\"middle\">epoch</text>\n", (x0 + x1) / 2);
     double key = x1;
-    for (int c = kind + 2; c >= kind; c -= 2) { /* training is drawn last, so on top; the key grows to the left */
+    /* training is drawn last, so on top; the key grows to the left */
+    for (int c = kind + 2; c >= kind; c -= 2) {
         const char *name = names[c / 2];
         double      x = 0, y = 0, value = NAN;
         bool        drawn = false, line = false;
@@ -542,27 +566,35 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
         gpunn__print(f, "\"/><path class=\"curve end %s\" d=\"M%.0f %.0fh0\"/>\n", name, x, y);
         double width = c < 2 ? 1280 : 1600;
         key -= width;
-        gpunn__print(f, "<path class=\"curve %s\" d=\"M%.0f 320h220\"/><text x=\"%.0f\" y=\"360\">%s %s</text>\n", name, key,
-                     key + 280, name, gpunn__number(text, value, 4));
+        gpunn__print(
+            f, "<path class=\"curve %s\" d=\"M%.0f 320h220\"/><text x=\"%.0f\" y=\"360\">%s %s</text>\n",
+            name, key, key + 280, name, gpunn__number(text, value, 4));
     }
 }
 
-static GPUNN__STATUS gpunn__write_svg(gpunn_device *dev, const char *path, const gpunn__epoch *epochs, int count,
-                                      const char *metric)
+static GPUNN__STATUS gpunn__write_svg(gpunn_device *dev, const char *path, const gpunn__epoch *epochs,
+                                      int count, const char *metric)
 {
     gpunn__file  file;
     gpunn_status status = gpunn__file_open(dev, path, &file);
     if (status != GPUNN_OK) return status;
     int width = metric ? 9400 : 4700;
-    gpunn__print(&file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"360\" viewBox=\"0 0 %d 3600\">\n",
-                 width / 10, width);
-    gpunn__print(&file, "<title>Training history, %d epoch%s</title>\n<style>\n", count, count == 1 ? "" : "s");
-    gpunn__print(&file,
-                 "text{fill:#59636e;font:120px system-ui,sans-serif}.title{fill:#1f2328;font-size:150px;font-weight:600}\n"
-                 ".curve{fill:none;stroke-width:20;stroke-linejoin:round;stroke-linecap:round}.end{stroke-width:70}\n"
-                 ".page{fill:#fff}.grid{stroke:#d1d9e0;stroke-width:8}.train{stroke:#0969da}.validation{stroke:#d4570b}\n");
+    gpunn__print(
+        &file,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"360\" viewBox=\"0 0 %d 3600\">\n",
+        width / 10, width);
+    gpunn__print(&file, "<title>Training history, %d epoch%s</title>\n<style>\n", count,
+                 count == 1 ? "" : "s");
+    gpunn__print(
+        &file,
+        "text{fill:#59636e;font:120px "
+        "system-ui,sans-serif}.title{fill:#1f2328;font-size:150px;font-weight:600}\n"
+        ".curve{fill:none;stroke-width:20;stroke-linejoin:round;stroke-linecap:round}.end{stroke-width:70}\n"
+        ".page{fill:#fff}.grid{stroke:#d1d9e0;stroke-width:8}.train{stroke:#0969da}.validation{stroke:#"
+        "d4570b}\n");
     gpunn__print(&file, "@media(prefers-color-scheme:dark){text{fill:#9198a1}.title{fill:#f0f6fc}\n"
-                        ".page{fill:#0d1117}.grid{stroke:#2f353d}.train{stroke:#58a6ff}.validation{stroke:#f0883e}}\n</style>\n");
+                        ".page{fill:#0d1117}.grid{stroke:#2f353d}.train{stroke:#58a6ff}.validation{stroke:#"
+                        "f0883e}}\n</style>\n");
     gpunn__print(&file, "<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n");
     gpunn__svg_panel(&file, 0, "loss", epochs, count, 0);
     if (metric) gpunn__svg_panel(&file, 4700, metric, epochs, count, 1);
@@ -570,7 +602,7 @@ static GPUNN__STATUS gpunn__write_svg(gpunn_device *dev, const char *path, const
     return gpunn__file_commit(&file);
 }
 
-/* ---- the loop -------------------------------------------------------------------------------------------------------- */
+/* ---- the loop ------------------------------------------------------------------------------------------ */
 
 typedef struct gpunn__fit {
     gpunn_device         *dev;
@@ -583,14 +615,16 @@ typedef struct gpunn__fit {
 
 /* Calls one of the program's functions, unless it is NULL. Fails with
  * GPUNN_ERR_CANCELLED if it returns false. */
-static GPUNN__STATUS gpunn__fit_call(gpunn__fit *fit, const char *name, bool (*function)(void *, const gpunn_progress *))
+static GPUNN__STATUS gpunn__fit_call(gpunn__fit *fit, const char *name,
+                                     bool (*function)(void *, const gpunn_progress *))
 {
     gpunn_progress *p = &fit->progress;
     p->seconds = gpunn__seconds() - fit->began;
     if (function == fit->args->on_progress && gpunn_group_rank(fit->opt->group) != 0) return GPUNN_OK;
     if (function == NULL || function(fit->args->user, p)) return GPUNN_OK;
-    return gpunn__fail(fit->dev, GPUNN_ERR_CANCELLED, "gpunn_fit: %s cancelled it in epoch %d, %s batch %lld of %lld", name,
-                       p->epoch, function == fit->args->on_batch_begin ? "before" : "after", (long long)p->batch,
+    return gpunn__fail(fit->dev, GPUNN_ERR_CANCELLED,
+                       "gpunn_fit: %s cancelled it in epoch %d, %s batch %lld of %lld", name, p->epoch,
+                       function == fit->args->on_batch_begin ? "before" : "after", (long long)p->batch,
                        (long long)p->batches);
 }
 
@@ -613,9 +647,11 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
         p->batch++;
         status = gpunn__fit_call(fit, "on_batch_begin", args->on_batch_begin);
         if (status == GPUNN_OK)
-            status = gpunn_train_step(fit->opt, args->loss, .accumulate = p->batch < p->batches ? args->accumulate : 1);
+            status = gpunn_train_step(fit->opt, args->loss,
+                                      .accumulate = p->batch < p->batches ? args->accumulate : 1);
         if (status == GPUNN_OK) status = gpunn__mean_add(&mean, gpunn_loader_batch_size(args->train));
-        bool due = p->batch == p->batches || (args->schedule_per_batch && fit->opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) ||
+        bool due = p->batch == p->batches ||
+                   (args->schedule_per_batch && fit->opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) ||
                    (args->on_progress && gpunn__seconds() - reported > 0.05);
         if (status == GPUNN_OK && due) {
             status = gpunn__mean_flush(&mean);
@@ -642,9 +678,11 @@ static GPUNN__STATUS gpunn__fit_files(gpunn__fit *fit)
     const gpunn__fit_record *record = fit->record;
     gpunn_status             status = GPUNN_OK;
     if (gpunn_group_rank(fit->opt->group) != 0) return GPUNN_OK;
-    if (args->history_csv) status = gpunn__write_csv(fit->dev, args->history_csv, record->history, record->epochs);
+    if (args->history_csv)
+        status = gpunn__write_csv(fit->dev, args->history_csv, record->history, record->epochs);
     if (status == GPUNN_OK && args->history_svg)
-        status = gpunn__write_svg(fit->dev, args->history_svg, record->history, record->epochs, fit->progress.metric_name);
+        status = gpunn__write_svg(fit->dev, args->history_svg, record->history, record->epochs,
+                                  fit->progress.metric_name);
     return status;
 }
 
@@ -654,18 +692,21 @@ static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
 {
     const gpunn_fit_args *args = fit->args;
     gpunn_progress       *p = &fit->progress;
-    const bool            averages = fit->opt->uses[GPUNN__AVERAGE] && !args->no_ema && (args->validation || args->best_weights);
-    gpunn_status          status = averages ? gpunn_ema_swap(fit->opt) : GPUNN_OK, back = GPUNN_OK;
+    const bool            averages = fit->opt->uses[GPUNN__AVERAGE] && !args->no_ema &&
+                          (args->validation || args->best_weights);
+    gpunn_status status = averages ? gpunn_ema_swap(fit->opt) : GPUNN_OK, back = GPUNN_OK;
     if (status != GPUNN_OK) return status;
     if (args->validation) {
         gpunn__mean mean;
         gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
         status = gpunn__mean_join(&mean, fit->opt->group, gpunn__mean_evaluate(&mean, args->validation));
         if (status == GPUNN_OK)
-            gpunn__mean_get(&mean, args->metric != NULL, &p->validation_loss, &p->validation_metric, p->validation_metrics);
+            gpunn__mean_get(&mean, args->metric != NULL, &p->validation_loss, &p->validation_metric,
+                            p->validation_metrics);
     }
     *watched = args->validation ? p->validation_loss : p->loss;
-    if (status == GPUNN_OK && args->best_weights && *watched < fit->record->best && gpunn_group_rank(fit->opt->group) == 0)
+    if (status == GPUNN_OK && args->best_weights && *watched < fit->record->best &&
+        gpunn_group_rank(fit->opt->group) == 0)
         status = gpunn_save(fit->opt->model, args->best_weights);
     if (averages) back = gpunn_ema_swap(fit->opt);
     return status == GPUNN_OK ? back : status;
@@ -702,7 +743,8 @@ static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
     p->epoch_done = true;
     p->stopped_early = gpunn__fit_is_over(fit) && p->epoch < p->epochs;
     status = gpunn__fit_files(fit);
-    if (status == GPUNN_OK && args->checkpoint) status = gpunn_checkpoint_save(fit->opt, args->train, args->checkpoint);
+    if (status == GPUNN_OK && args->checkpoint)
+        status = gpunn_checkpoint_save(fit->opt, args->train, args->checkpoint);
     if (status != GPUNN_OK) return status;
     if (args->epochs_run) ++*args->epochs_run;
     return gpunn__fit_call(fit, "on_progress", args->on_progress);
@@ -721,11 +763,12 @@ static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
         record->epochs = record->best_epoch = 0;
     }
     if (args->epochs > INT32_MAX / 2 - record->epochs)
-        return gpunn__fail(fit->dev, GPUNN_ERR_ARGUMENT, "gpunn_fit: %d epochs after %d are too many", args->epochs,
-                           record->epochs);
+        return gpunn__fail(fit->dev, GPUNN_ERR_ARGUMENT, "gpunn_fit: %d epochs after %d are too many",
+                           args->epochs, record->epochs);
     if (record->epochs + args->epochs > record->capacity) {
         int           capacity = record->epochs + args->epochs;
-        gpunn__epoch *grown = (gpunn__epoch *)gpunn__realloc(fit->dev, record->history, (size_t)record->capacity * sizeof *grown,
+        gpunn__epoch *grown = (gpunn__epoch *)gpunn__realloc(fit->dev, record->history,
+                                                             (size_t)record->capacity * sizeof *grown,
                                                              (size_t)capacity * sizeof *grown);
         if (grown == NULL) return GPUNN_ERR_MEMORY;
         record->history = grown;
@@ -739,17 +782,22 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
     static const char function[] = "gpunn_fit";
     gpunn_device     *dev = opt->model->dev;
     if (args->loss == NULL || args->train == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is NULL; a builder failed before, or it was left out", function,
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: %s is NULL; a builder failed before, or it was left out", function,
                            args->loss ? "train" : "loss");
     if (args->train->model != opt->model || (args->validation && args->validation->model != opt->model))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s loader is of another model than the optimizer", function,
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: the %s loader is of another model than the optimizer", function,
                            args->train->model != opt->model ? "train" : "validation");
     if (args->epochs < 0 || args->patience < 0 || args->accumulate < 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: epochs is %d, patience %d and accumulate %d; none may be negative",
-                           function, args->epochs, args->patience, args->accumulate);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: epochs is %d, patience %d and accumulate %d; none may be negative", function,
+                           args->epochs, args->patience, args->accumulate);
     gpunn_status status = gpunn__check_number(opt->model, args->loss, function, "loss");
-    if (status == GPUNN_OK && args->metric) status = gpunn__check_number(opt->model, args->metric, function, "metric");
-    if (status == GPUNN_OK && args->metric && gpunn_keep(args->metric) == NULL) status = gpunn_last_status(dev);
+    if (status == GPUNN_OK && args->metric)
+        status = gpunn__check_number(opt->model, args->metric, function, "metric");
+    if (status == GPUNN_OK && args->metric && gpunn_keep(args->metric) == NULL)
+        status = gpunn_last_status(dev);
     for (int i = 0; status == GPUNN_OK && i < GPUNN_MAX_METRICS && args->metrics[i]; i++) {
         status = gpunn__check_number(opt->model, args->metrics[i], function, "metric");
         if (status == GPUNN_OK && gpunn_keep(args->metrics[i]) == NULL) status = gpunn_last_status(dev);
@@ -764,8 +812,8 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     if (args.epochs == GPUNN_ZERO) args.epochs = 0;
     gpunn_status status = gpunn__fit_check(opt, &args);
     if (opt->group)
-        status = gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_fit of %d epochs of %lld batches", args.epochs,
-                                          (long long)gpunn_loader_batches(args.train));
+        status = gpunn__all_reduce_status(opt->group, status, NULL, "gpunn_fit of %d epochs of %lld batches",
+                                          args.epochs, (long long)gpunn_loader_batches(args.train));
     if (status != GPUNN_OK) return status;
     gpunn__fit fit;
     memset(&fit, 0, sizeof fit);
@@ -781,7 +829,8 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     status = gpunn__fit_begin(&fit);
     p->epochs = opt->fit.epochs + args.epochs;
     p->best_epoch = opt->fit.best_epoch;
-    for (p->epoch = opt->fit.epochs + 1; status == GPUNN_OK && p->epoch <= p->epochs && !gpunn__fit_is_over(&fit); p->epoch++) {
+    for (p->epoch = opt->fit.epochs + 1;
+         status == GPUNN_OK && p->epoch <= p->epochs && !gpunn__fit_is_over(&fit); p->epoch++) {
         fit.began = gpunn__seconds();
         p->epoch_done = false;
         status = gpunn__fit_batches(&fit);
@@ -792,7 +841,7 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     return status;
 }
 
-/* ---- progress -------------------------------------------------------------------------------------------------------- */
+/* ---- progress ------------------------------------------------------------------------------------------ */
 
 /* Appends to a line and drops what does not fit. */
 static void gpunn__line_add(char *line, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
@@ -831,7 +880,8 @@ static void gpunn__line_add_metric(char *line, size_t size, const gpunn_progress
     int  n = 0;
     if (value != value) return;
     for (const char *c = p->metric_name ? p->metric_name : "metric"; *c && n < (int)sizeof name - 1; c++)
-        name[n++] = (unsigned char)*c < 32 || *c == 127 ? '?' : *c; /* a name must not send control codes to the terminal */
+        /* a name must not send control codes to the terminal */
+        name[n++] = (unsigned char)*c < 32 || *c == 127 ? '?' : *c;
     name[n] = 0;
     gpunn__line_add(line, size, " %s %.4f", name, (double)value);
 }
@@ -844,12 +894,13 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
     if (progress == NULL) return true;
     const gpunn_progress *p = progress;
     double                share = p->batch > 0 ? p->seconds / (double)p->batch : 0;
-    bool                  due = p->epoch_done || p->batch == 1 || floor(p->seconds * 10) > floor((p->seconds - share) * 10);
-    const int             width = due ? gpunn__terminal_width() : 0;
+    bool due = p->epoch_done || p->batch == 1 || floor(p->seconds * 10) > floor((p->seconds - share) * 10);
+    const int width = due ? gpunn__terminal_width() : 0;
     if (!due || (width == 0 && !p->epoch_done)) return true;
     char line[256] = "", rest[224] = "", bar[21] = "";
     gpunn__line_add(line, sizeof line, "Epoch %d/%d ", p->epoch, p->epochs);
-    gpunn__line_add(rest, sizeof rest, "%lld/%lld loss %.4g", (long long)p->batch, (long long)p->batches, (double)p->loss);
+    gpunn__line_add(rest, sizeof rest, "%lld/%lld loss %.4g", (long long)p->batch, (long long)p->batches,
+                    (double)p->loss);
     gpunn__line_add_metric(rest, sizeof rest, p, p->metric);
     if (p->epoch_done && p->validation_loss == p->validation_loss)
         gpunn__line_add(rest, sizeof rest, " validation %.4g", (double)p->validation_loss);
@@ -858,7 +909,8 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
         gpunn__line_add(rest, sizeof rest, " %.0fs", p->seconds);
     else
         gpunn__line_add(rest, sizeof rest, " %.0fs left", share * (double)(p->batches - p->batch));
-    int room = width - 1 - (int)strlen(line) - (int)strlen(rest) - 3; /* a line as wide as the terminal would wrap */
+    /* a line as wide as the terminal would wrap */
+    int room = width - 1 - (int)strlen(line) - (int)strlen(rest) - 3;
     int cells = room < (int)sizeof bar - 1 ? room : (int)sizeof bar - 1;
     for (int i = 0, done = (int)(p->batches > 0 ? cells * p->batch / p->batches : cells); i < cells; i++)
         bar[i] = i < done ? '=' : i == done ? '>' : ' ';

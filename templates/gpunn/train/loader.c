@@ -7,7 +7,7 @@
 #include "ranks/group.h"
 #include "run/io.h"
 
-/* ---- order ----------------------------------------------------------------------------------------------------------- */
+/* ---- order --------------------------------------------------------------------------------------------- */
 
 /* Fisher-Yates shuffle. Draw k of an epoch uses half of the words at counter (k / 2 low, k / 2 high, epoch
  * low, 3 2^30 + epoch high). Dropout and initial values never use these counters. */
@@ -18,7 +18,8 @@ static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t
     for (int64_t i = 0; i < count; i++) order[i] = i;
     for (int64_t i = count - 1; i > 0; i--) {
         uint64_t choices = (uint64_t)i + 1, bits, chosen;
-        do { /* rejection sampling: bits must lie in a complete run of choices, so that each is equally likely */
+        /* rejection sampling: bits must lie in a complete run of choices, so that each is equally likely */
+        do {
             if (draw % 2 == 0) {
                 counter[0] = (uint32_t)(draw / 2);
                 counter[1] = (uint32_t)(draw / 2 >> 32);
@@ -49,7 +50,8 @@ static void gpunn__sort_by_length(int64_t *order, int64_t count, const int64_t *
         for (int64_t i = gap; i < count; i++) {
             const int64_t sample = order[i];
             int64_t       to = i;
-            for (; to >= gap && lengths[order[to - gap]] < lengths[sample]; to -= gap) order[to] = order[to - gap];
+            for (; to >= gap && lengths[order[to - gap]] < lengths[sample]; to -= gap)
+                order[to] = order[to - gap];
             order[to] = sample;
         }
     }
@@ -57,10 +59,12 @@ static void gpunn__sort_by_length(int64_t *order, int64_t count, const int64_t *
 
 /* Shuffles the order of whole batches. The draw for batch i uses counter (i, 2^31, ...),
  * which the draws for samples do not reach. */
-static void gpunn__shuffle_batches(int64_t *order, int64_t batches, int64_t size, uint64_t seed, int64_t epoch)
+static void gpunn__shuffle_batches(int64_t *order, int64_t batches, int64_t size, uint64_t seed,
+                                   int64_t epoch)
 {
     for (int64_t i = batches - 1; i > 0; i--) {
-        const uint32_t counter[4] = {(uint32_t)i, 0x80000000u, (uint32_t)epoch, 0xC0000000u + (uint32_t)((uint64_t)epoch >> 32)};
+        const uint32_t counter[4] = {(uint32_t)i, 0x80000000u, (uint32_t)epoch,
+                                     0xC0000000u + (uint32_t)((uint64_t)epoch >> 32)};
         uint32_t       word[4];
         gpunn__philox(seed, counter, word);
         int64_t *one = order + i * size, *other = order + gpunn__draw_below(word[0], i + 1) * size;
@@ -72,21 +76,24 @@ static void gpunn__shuffle_batches(int64_t *order, int64_t batches, int64_t size
     }
 }
 
-enum { GPUNN__LIKE_BATCHES = 50 }; /* batches whose samples are sorted together, as in Hugging Face's group_by_length */
+/* batches whose samples are sorted together, as in Hugging Face's group_by_length */
+enum { GPUNN__LIKE_BATCHES = 50 };
 
 static void gpunn__order_epoch(gpunn_loader *loader)
 {
     const gpunn_loader_args *args = &loader->args;
-    const int64_t            size = (int64_t)args->batch_size * gpunn_group_size(args->group), most = GPUNN__LIKE_BATCHES * size;
+    const int64_t            size = (int64_t)args->batch_size * gpunn_group_size(args->group),
+                  most = GPUNN__LIKE_BATCHES * size;
     loader->ordered_epoch = loader->epoch;
     gpunn__shuffle(loader->order, args->count, args->seed, loader->epoch);
     if (args->lengths == NULL) return;
     for (int64_t first = 0; first < args->count; first += most)
-        gpunn__sort_by_length(loader->order + first, args->count - first < most ? args->count - first : most, args->lengths);
+        gpunn__sort_by_length(loader->order + first, args->count - first < most ? args->count - first : most,
+                              args->lengths);
     gpunn__shuffle_batches(loader->order, args->count / size, size, args->seed, loader->epoch);
 }
 
-/* ---- making batches -------------------------------------------------------------------------------------------------- */
+/* ---- making batches ------------------------------------------------------------------------------------ */
 
 /* Converts one sample. gpunn__loader_field_check has checked the dtypes. */
 static void gpunn__convert(const gpunn__loader_field *field, const void *from, void *to)
@@ -103,7 +110,8 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     } else if (field->from == GPUNN_I32) {
         for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = ((const int32_t *)from)[i];
     } else {
-        uint8_t most = field->from == GPUNN_BOOL || field->to == GPUNN_BOOL ? 1 : 255; /* any non-zero byte is 1 in a BOOL */
+        /* any non-zero byte is 1 in a BOOL */
+        uint8_t most = field->from == GPUNN_BOOL || field->to == GPUNN_BOOL ? 1 : 255;
         switch (gpunn_dtype_size(field->to)) {
         case 8:
             for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = byte[i] < most ? byte[i] : most;
@@ -144,13 +152,15 @@ static void gpunn__loader_draw(const gpunn_loader *loader, uint64_t number, uint
     gpunn__philox(loader->args.seed, counter, word);
 }
 
-static gpunn__placement gpunn__placement_of(const gpunn_loader *loader, const gpunn_field *args, int64_t sample)
+static gpunn__placement gpunn__placement_of(const gpunn_loader *loader, const gpunn_field *args,
+                                            int64_t sample)
 {
     const int64_t padding = args->crop_padding;
     uint32_t      word[4], turn[4];
     gpunn__loader_draw(loader, (uint64_t)sample, GPUNN__DRAW_PLACE, word);
     gpunn__loader_draw(loader, (uint64_t)sample, GPUNN__DRAW_TURN, turn);
-    const double     angle = gpunn__draw_between(turn[0], -(double)args->degrees, args->degrees) * (3.14159265358979323846 / 180);
+    const double angle = gpunn__draw_between(turn[0], -(double)args->degrees, args->degrees) *
+                         (3.14159265358979323846 / 180);
     gpunn__placement place = {gpunn__draw_below(word[0], 2 * padding + 1) - padding,
                               gpunn__draw_below(word[1], 2 * padding + 1) - padding,
                               sin(angle),
@@ -174,7 +184,8 @@ static void gpunn__mirror(char *row, int64_t width, size_t size)
 
 /* Copies a sample in its own dtype to its augmented position, with a turn.
  * Each pixel takes the nearest source pixel. */
-static void gpunn__turn_image(const gpunn__loader_field *field, gpunn__placement place, const char *from, char *to)
+static void gpunn__turn_image(const gpunn__loader_field *field, gpunn__placement place, const char *from,
+                              char *to)
 {
     const int     rank = field->input->rank;
     const int64_t height = field->input->dim[rank - 2], width = field->input->dim[rank - 1];
@@ -195,7 +206,8 @@ static void gpunn__turn_image(const gpunn__loader_field *field, gpunn__placement
 }
 
 /* Copies a sample in its own dtype to its augmented position, without a turn. */
-static void gpunn__move_image(const gpunn__loader_field *field, gpunn__placement place, const char *from, char *to)
+static void gpunn__move_image(const gpunn__loader_field *field, gpunn__placement place, const char *from,
+                              char *to)
 {
     const int     rank = field->input->rank;
     const int64_t height = field->input->dim[rank - 2], width = field->input->dim[rank - 1];
@@ -206,13 +218,15 @@ static void gpunn__move_image(const gpunn__loader_field *field, gpunn__placement
     for (int64_t row = 0; row < field->count / width; row++, to += row_bytes) {
         const int64_t y = row % height, source = (place.mirror_y ? height - 1 - y : y) + place.dy;
         if (source < 0 || source >= height || left >= right) continue;
-        memcpy(to + (size_t)left * size, from + ((size_t)((row - y + source) * width + left + place.dx)) * size,
+        memcpy(to + (size_t)left * size,
+               from + ((size_t)((row - y + source) * width + left + place.dx)) * size,
                (size_t)(right - left) * size);
         if (place.mirror_x) gpunn__mirror(to, width, size);
     }
 }
 
-/* Colour changes and the order in which they apply. Brightness has index 0, contrast 1, saturation 2, hue 3. */
+/* Colour changes and the order in which they apply. Brightness has index 0, contrast 1, saturation 2, hue
+ * 3. */
 typedef struct gpunn__jitter {
     int   order[4];
     float factor[4];
@@ -232,7 +246,8 @@ static gpunn__jitter gpunn__jitter_of(const gpunn_loader *loader, const gpunn_fi
         jitter.order[other] = kept;
     }
     for (int i = 0; i < 3; i++)
-        jitter.factor[i] = (float)gpunn__draw_between(word[i], range[i] < 1 ? 1 - (double)range[i] : 0, 1 + (double)range[i]);
+        jitter.factor[i] = (float)gpunn__draw_between(word[i], range[i] < 1 ? 1 - (double)range[i] : 0,
+                                                      1 + (double)range[i]);
     jitter.factor[3] = (float)gpunn__draw_between(word[3], -(double)args->hue, args->hue);
     return jitter;
 }
@@ -250,15 +265,16 @@ static float gpunn__saturate(float x)
 /* Converts a pixel to hue, saturation and value, turns the hue, and converts it back (Smith, 1978). */
 static void gpunn__turn_hue(float *pixel, int64_t plane, float turn)
 {
-    const float r = pixel[0], g = pixel[plane], b = pixel[2 * plane], most = fmaxf(r, fmaxf(g, b)), least = fminf(r, fminf(g, b)),
-                range = most - least;
+    const float r = pixel[0], g = pixel[plane], b = pixel[2 * plane], most = fmaxf(r, fmaxf(g, b)),
+                least = fminf(r, fminf(g, b)), range = most - least;
     if (!(range > 0)) return; /* grey has no hue */
     float hue = most == r ? (g - b) / range : most == g ? 2 + (b - r) / range : 4 + (r - g) / range;
     hue = hue / 6 + turn;
     hue = 6 * (hue - floorf(hue));
     const float channel_at[3] = {0, 2, 4}; /* position on the hue circle where a channel is full */
     for (int c = 0; c < 3; c++) {
-        float away = fabsf(hue - channel_at[c]); /* distance on the circle; 0 to 1: the full range, 2 to 3: none of it */
+        /* distance on the circle; 0 to 1: the full range, 2 to 3: none of it */
+        float away = fabsf(hue - channel_at[c]);
         if (away > 3) away = 6 - away;
         pixel[c * plane] = least + range * gpunn__saturate(2 - away);
     }
@@ -272,10 +288,13 @@ static void gpunn__jitter_image(float *pixel, int64_t plane, int channels, const
         const float factor = jitter->factor[what];
         double      mean = 0;
         if (channels == 1 && what >= 2) continue;
-        for (int64_t i = 0; what == 1 && i < plane; i++) mean += (double)gpunn__grey(pixel + i, plane, channels);
+        for (int64_t i = 0; what == 1 && i < plane; i++)
+            mean += (double)gpunn__grey(pixel + i, plane, channels);
         mean /= (double)plane;
         for (int64_t i = 0; i < plane; i++) {
-            const float towards = what == 0 ? 0.0f : what == 1 ? (float)mean : gpunn__grey(pixel + i, plane, channels);
+            const float towards = what == 0   ? 0.0f
+                                  : what == 1 ? (float)mean
+                                              : gpunn__grey(pixel + i, plane, channels);
             for (int c = 0; what < 3 && c < channels; c++) {
                 float *x = pixel + c * plane + i;
                 *x = gpunn__saturate(factor * *x + (1 - factor) * towards);
@@ -287,15 +306,15 @@ static void gpunn__jitter_image(float *pixel, int64_t plane, int channels, const
 
 /* Writes a sample as the input takes it: augmented, converted and normalized. from
  * equals `to` if load wrote directly to it. */
-static void gpunn__batch_row(const gpunn_loader *loader, const gpunn__batch *batch, int f, int64_t sample, const char *from,
-                             char *to)
+static void gpunn__batch_row(const gpunn_loader *loader, const gpunn__batch *batch, int f, int64_t sample,
+                             const char *from, char *to)
 {
     const gpunn__loader_field *field = &loader->fields[f];
     const gpunn_field         *args = &loader->args.fields[f];
     if (field->moves) {
         char *moved = field->from == field->to ? to : batch->memory + field->moved;
-        (args->degrees != 0 ? gpunn__turn_image : gpunn__move_image)(field, gpunn__placement_of(loader, args, sample), from,
-                                                                     moved);
+        (args->degrees != 0 ? gpunn__turn_image : gpunn__move_image)(
+            field, gpunn__placement_of(loader, args, sample), from, moved);
         from = moved;
     }
     if (from != to) gpunn__convert(field, from, to);
@@ -318,7 +337,8 @@ static double gpunn__draw_beta(const gpunn_loader *loader, int64_t batch, double
         uint32_t word[4];
         gpunn__loader_draw(loader, (uint64_t)batch | attempt << 32 | rank << 48, GPUNN__DRAW_MIX, word);
         const double u = ((double)word[0] + 1) / 4294967296.0, v = ((double)word[1] + 1) / 4294967296.0;
-        if (alpha > 0.5) return 0.5 + 0.5 * sqrt(1 - pow(u, 2 / (2 * alpha - 1))) * cos(6.283185307179586 * v);
+        if (alpha > 0.5)
+            return 0.5 + 0.5 * sqrt(1 - pow(u, 2 / (2 * alpha - 1))) * cos(6.283185307179586 * v);
         const double x = log(u) / alpha, y = log(v) / alpha;
         if (exp(x) + exp(y) <= 1) return 1 / (1 + exp(y - x));
     }
@@ -384,7 +404,8 @@ static void gpunn__batch_cut(const gpunn_loader *loader, gpunn__batch *batch, in
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
     const gpunn_loader_args *args = &loader->args;
-    const int64_t            first = gpunn__batch_first(loader, batch->number), n = gpunn__batch_size(loader, batch->number);
+    const int64_t            first = gpunn__batch_first(loader, batch->number),
+                  n = gpunn__batch_size(loader, batch->number);
     batch->status = GPUNN_OK;
     batch->longest = loader->least;
     for (int64_t i = 0; i < n; i++) {
@@ -394,8 +415,9 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         if (args->load) {
             for (int f = 0; f < loader->field_count; f++) {
                 const gpunn__loader_field *field = &loader->fields[f];
-                loaded[f] = batch->memory +
-                            (gpunn__loads_aside(field) ? field->loaded : field->rows + (size_t)i * field->to_bytes);
+                loaded[f] = batch->memory + (gpunn__loads_aside(field)
+                                                 ? field->loaded
+                                                 : field->rows + (size_t)i * field->to_bytes);
             }
             batch->status = args->load(args->user, sample, loaded);
             batch->sample = sample;
@@ -403,9 +425,14 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         }
         for (int f = 0; f < loader->field_count; f++) {
             const gpunn__loader_field *field = &loader->fields[f];
-            const char *from = args->load ? (const char *)loaded[f] : field->samples + (size_t)sample * field->from_bytes;
+            const char                *from = NULL;
+            if (args->load)
+                from = (const char *)loaded[f];
+            else
+                from = field->samples + (size_t)sample * field->from_bytes;
             if (!field->direct)
-                gpunn__batch_row(loader, batch, f, sample, from, batch->memory + field->rows + (size_t)i * field->to_bytes);
+                gpunn__batch_row(loader, batch, f, sample, from,
+                                 batch->memory + field->rows + (size_t)i * field->to_bytes);
         }
     }
     if (args->mixup_alpha > 0) gpunn__batch_mix(loader, batch, n);
@@ -419,7 +446,8 @@ static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
     gpunn_loader *loader = (gpunn_loader *)arg;
     GPUNN__LOCK(&loader->monitor);
     while (!loader->stop) {
-        bool room = loader->claimed < loader->batches && loader->claimed < loader->position + loader->ring_count;
+        bool room = loader->claimed < loader->batches &&
+                    loader->claimed < loader->position + loader->ring_count;
         if (!loader->running || !room) {
             GPUNN__WAIT(&loader->monitor);
             continue;
@@ -498,7 +526,8 @@ static void gpunn__loader_move(gpunn_loader *loader, int64_t epoch, int64_t posi
 static gpunn__batch *gpunn__batch_next(gpunn_loader *loader)
 {
     gpunn__batch *batch = &loader->ring[loader->position % loader->ring_count];
-    if (!loader->running && loader->order && loader->ordered_epoch != loader->epoch) gpunn__order_epoch(loader);
+    if (!loader->running && loader->order && loader->ordered_epoch != loader->epoch)
+        gpunn__order_epoch(loader);
     if (loader->worker_count == 0) {
         batch->number = loader->position;
         gpunn__batch_make(loader, batch);
@@ -530,13 +559,15 @@ static GPUNN__STATUS gpunn__write_pixels(const gpunn__loader_field *field, const
     if (pixels == NULL) return dev->error.status;
     status = dev->backend->upload(dev->context, pixels, rows, bytes);
     if (status == GPUNN_OK)
-        status = dev->backend->normalize(dev->context, (float *)input->data, pixels, (int64_t)bytes, &field->pixels);
+        status = dev->backend->normalize(dev->context, (float *)input->data, pixels, (int64_t)bytes,
+                                         &field->pixels);
     if (status != GPUNN_OK) status = gpunn__backend_fail(dev, caller, status);
     gpunn__device_free(dev, pixels, bytes);
     return status;
 }
 
-static GPUNN__STATUS gpunn__write_longest(const gpunn__loader_field *field, const char *rows, int64_t n, int64_t longest)
+static GPUNN__STATUS gpunn__write_longest(const gpunn__loader_field *field, const char *rows, int64_t n,
+                                          int64_t longest)
 {
     gpunn_shape shape = gpunn_tensor_shape(field->input);
     shape.dim[0] = n;
@@ -554,13 +585,16 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
     if (more) {
         const gpunn__batch *batch = gpunn__batch_next(loader);
         gpunn_status        status = batch->status;
-        const int64_t       first = gpunn__batch_first(loader, loader->position), n = gpunn__batch_size(loader, loader->position);
+        const int64_t       first = gpunn__batch_first(loader, loader->position),
+                      n = gpunn__batch_size(loader, loader->position);
         if (status != GPUNN_OK)
-            (void)gpunn__fail(loader->model->dev, status, "gpunn_next: the load callback failed for sample %lld with %s",
+            (void)gpunn__fail(loader->model->dev, status,
+                              "gpunn_next: the load callback failed for sample %lld with %s",
                               (long long)batch->sample, gpunn_status_name(status));
         for (int f = 0; f < loader->field_count && status == GPUNN_OK; f++) {
             const gpunn__loader_field *field = &loader->fields[f];
-            const char *rows = field->direct ? field->samples + (size_t)first * field->to_bytes : batch->memory + field->rows;
+            const char                *rows = field->direct ? field->samples + (size_t)first * field->to_bytes
+                                                            : batch->memory + field->rows;
             status = field->axis     ? gpunn__write_longest(field, rows, n, batch->longest)
                      : field->widens ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
                                      : gpunn_write(field->input, rows, (size_t)n * field->to_bytes);
@@ -579,18 +613,20 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
     return true;
 }
 
-/* ---- creating and querying ------------------------------------------------------------------------------------------- */
+/* ---- creating and querying ----------------------------------------------------------------------------- */
 
 /* The named size that a dimension consists of, or NULL. */
 static const gpunn__size *gpunn__size_of_name(const gpunn_model *model, int64_t dim)
 {
     const gpunn__sum   sum = gpunn__sum_of(model, dim);
-    const gpunn__size *size = sum.count == 1 && sum.term[0].atom[1] == 0 ? &model->sizes[sum.term[0].atom[0]] : NULL;
+    const gpunn__size *size = sum.count == 1 && sum.term[0].atom[1] == 0 ? &model->sizes[sum.term[0].atom[0]]
+                                                                         : NULL;
     return size && size->name && sum.term[0].factor == size->multiple ? size : NULL;
 }
 
 /* Checks the lengths and finds the axis of an input that varies with them. */
-static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__loader_field *field, const gpunn_tensor *input)
+static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__loader_field *field,
+                                                 const gpunn_tensor *input)
 {
     const gpunn_loader_args *args = &loader->args;
     const gpunn_model       *model = loader->model;
@@ -601,19 +637,22 @@ static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__lo
     const gpunn__size  *size = is_sized ? gpunn__size_of_name(model, input->dim[axis]) : NULL;
     const gpunn_tensor *other = NULL; /* an earlier input with another size */
     for (int f = 0; f < loader->field_count; f++)
-        if (is_sized && loader->fields[f].axis && loader->fields[f].input->dim[loader->fields[f].axis] != input->dim[axis])
+        if (is_sized && loader->fields[f].axis &&
+            loader->fields[f].input->dim[loader->fields[f].axis] != input->dim[axis])
             other = loader->fields[f].input;
     if (!is_sized && !gpunn__any_sized(input->rank, input->dim)) return GPUNN_OK;
-    if (size == NULL || size->max == 0 || gpunn__any_sized(input->rank - axis - 1, input->dim + axis + 1) || other)
-        return gpunn__fail(
-            model->dev, GPUNN_ERR_SHAPE,
-            "gpunn_loader_create: .lengths are of one gpunn_size with .max, the first dimension above 1 of each sample, "
-            "which '%s' %s does not have%s",
-            input->name, gpunn__shape_text(input, text), other ? " as the fields before it do" : "");
+    if (size == NULL || size->max == 0 || gpunn__any_sized(input->rank - axis - 1, input->dim + axis + 1) ||
+        other)
+        return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                           "gpunn_loader_create: .lengths are of one gpunn_size with .max, the first "
+                           "dimension above 1 of each sample, which '%s' %s does not have%s",
+                           input->name, gpunn__shape_text(input, text),
+                           other ? " as the fields before it do" : "");
     for (int64_t i = 0; i < args->count; i++)
         if (args->lengths[i] < 1 || args->lengths[i] > size->max)
             return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
-                               "gpunn_loader_create: the length of sample %lld is %lld; lengths are 1 to %lld, the .max of '%s'",
+                               "gpunn_loader_create: the length of sample %lld is %lld; lengths are 1 to "
+                               "%lld, the .max of '%s'",
                                (long long)i, (long long)args->lengths[i], (long long)size->max, size->name);
     field->axis = axis;
     field->most = size->max;
@@ -637,23 +676,27 @@ static GPUNN__STATUS gpunn__field_input(gpunn_loader *loader, int f)
     const char              *name = gpunn__field_name(given);
     char                     text[128];
     if (input->model != loader->model)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_loader_create: the input of field %d is of another model", f);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: the input of field %d is of another model", f);
     if (input->kind != GPUNN__INPUT || input->rank < 1 || input->dim[0] != GPUNN_BATCH ||
         (args->lengths == NULL && gpunn__any_sized(input->rank, input->dim)))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_loader_create: field %d goes to '%s' %s; give a gpunn_input whose first dimension is "
-                           "GPUNN_BATCH, and where another varies, .lengths",
+                           "gpunn_loader_create: field %d goes to '%s' %s; give a gpunn_input whose first "
+                           "dimension is GPUNN_BATCH, and where another varies, .lengths",
                            f, name, gpunn__shape_text(input, text));
-    gpunn_status status = args->lengths ? gpunn__loader_lengths_check(loader, &loader->fields[f], input) : GPUNN_OK;
+    gpunn_status status = args->lengths ? gpunn__loader_lengths_check(loader, &loader->fields[f], input)
+                                        : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     for (int other = 0; other < f; other++)
         if (args->fields[other].input == input)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                               "gpunn_loader_create: fields %d and %d both go to '%s'; give each input once", other, f, name);
+                               "gpunn_loader_create: fields %d and %d both go to '%s'; give each input once",
+                               other, f, name);
     if ((given->samples != NULL) == (args->load != NULL))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_loader_create: field %d ('%s') has %s; give either samples in every field or load", f, name,
-                           args->load ? "samples although there is load" : "no samples and there is no load");
+        return gpunn__fail(
+            dev, GPUNN_ERR_ARGUMENT,
+            "gpunn_loader_create: field %d ('%s') has %s; give either samples in every field or load", f,
+            name, args->load ? "samples although there is load" : "no samples and there is no load");
     return GPUNN_OK;
 }
 
@@ -667,15 +710,15 @@ static GPUNN__STATUS gpunn__field_dtypes(gpunn_loader *loader, int f)
     const bool bytes = field->from == GPUNN_U8 || field->from == GPUNN_BOOL;
     if (field->from != field->to && !bytes && !(field->from == GPUNN_I32 && field->to == GPUNN_I64))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_DTYPE,
-                           "gpunn_loader_create: field %d ('%s') has %s samples, its input is %s; samples are of the input's "
-                           "dtype, U8, BOOL, or I32 for an I64 input",
-                           f, gpunn__field_name(given), gpunn_dtype_name(field->from), gpunn_dtype_name(field->to));
+                           "gpunn_loader_create: field %d ('%s') has %s samples, its input is %s; samples "
+                           "are of the input's dtype, U8, BOOL, or I32 for an I64 input",
+                           f, gpunn__field_name(given), gpunn_dtype_name(field->from),
+                           gpunn_dtype_name(field->to));
     if (loader->args.mixup_alpha > 0 && field->to != GPUNN_F32)
-        return gpunn__fail(
-            loader->model->dev, GPUNN_ERR_DTYPE,
-            "gpunn_loader_create: field %d ('%s') is %s, and mixup_alpha mixes all fields; give F32 inputs, labels "
-            "as probabilities of the classes",
-            f, gpunn__field_name(given), gpunn_dtype_name(field->to));
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_DTYPE,
+                           "gpunn_loader_create: field %d ('%s') is %s, and mixup_alpha mixes all fields; "
+                           "give F32 inputs, labels as probabilities of the classes",
+                           f, gpunn__field_name(given), gpunn_dtype_name(field->to));
     return GPUNN_OK;
 }
 
@@ -694,23 +737,23 @@ static GPUNN__STATUS gpunn__field_colours(gpunn_loader *loader, int f)
     const float          b = given->brightness, c = given->contrast, s = given->saturation, h = given->hue;
     char                 text[128];
     field->jitters = b != 0 || c != 0 || s != 0 || h != 0;
-    if (field->jitters && (field->to != GPUNN_F32 || (!gpunn__field_has_pixels(field) && field->from != GPUNN_F32) ||
-                           input->rank != 4 || (input->dim[1] != 1 && input->dim[1] != 3)))
+    if (field->jitters &&
+        (field->to != GPUNN_F32 || (!gpunn__field_has_pixels(field) && field->from != GPUNN_F32) ||
+         input->rank != 4 || (input->dim[1] != 1 && input->dim[1] != 3)))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_SHAPE,
-                           "gpunn_loader_create: field %d goes to '%s' %s %s from %s; colours are changed of F32 inputs "
-                           "[GPUNN_BATCH, 3 or 1, height, width] whose samples are U8 or F32",
-                           f, gpunn__field_name(given), gpunn_dtype_name(field->to), gpunn__shape_text(input, text),
-                           gpunn_dtype_name(field->from));
+                           "gpunn_loader_create: field %d goes to '%s' %s %s from %s; colours are changed of "
+                           "F32 inputs [GPUNN_BATCH, 3 or 1, height, width] whose samples are U8 or F32",
+                           f, gpunn__field_name(given), gpunn_dtype_name(field->to),
+                           gpunn__shape_text(input, text), gpunn_dtype_name(field->from));
     if (field->axis && (field->jitters || loader->args.mixup_alpha > 0))
-        return gpunn__fail(
-            loader->model->dev, GPUNN_ERR_SHAPE,
-            "gpunn_loader_create: field %d goes to '%s' %s; with .lengths samples are neither mixed nor changed in "
-            "colour",
-            f, gpunn__field_name(given), gpunn__shape_text(input, text));
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_SHAPE,
+                           "gpunn_loader_create: field %d goes to '%s' %s; with .lengths samples are neither "
+                           "mixed nor changed in colour",
+                           f, gpunn__field_name(given), gpunn__shape_text(input, text));
     if (!(b >= 0 && b <= FLT_MAX && c >= 0 && c <= FLT_MAX && s >= 0 && s <= FLT_MAX && h >= 0 && h <= 0.5f))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_loader_create: field %d ('%s') has brightness %g, contrast %g, saturation %g and hue %g; give "
-                           "finite numbers of at least 0, and for hue at most 0.5",
+                           "gpunn_loader_create: field %d ('%s') has brightness %g, contrast %g, saturation "
+                           "%g and hue %g; give finite numbers of at least 0, and for hue at most 0.5",
                            f, gpunn__field_name(given), (double)b, (double)c, (double)s, (double)h);
     return GPUNN_OK;
 }
@@ -725,14 +768,14 @@ static GPUNN__STATUS gpunn__field_pixels(gpunn_loader *loader, int f)
         const float mean = given->mean[c], std = given->std[c];
         if (!pixels && (mean != 0 || std != 0))
             return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
-                               "gpunn_loader_create: field %d ('%s') has mean or std, which are for U8 samples of an F32 input",
+                               "gpunn_loader_create: field %d ('%s') has mean or std, which are for U8 "
+                               "samples of an F32 input",
                                f, gpunn__field_name(given));
         if (!(fabsf(mean) <= FLT_MAX) || !(std >= 0 && std <= FLT_MAX))
-            return gpunn__fail(
-                loader->model->dev, GPUNN_ERR_ARGUMENT,
-                "gpunn_loader_create: field %d ('%s') has mean[%d] %g and std[%d] %g; give finite numbers, std not "
-                "negative",
-                f, gpunn__field_name(given), c, (double)mean, c, (double)std);
+            return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_loader_create: field %d ('%s') has mean[%d] %g and std[%d] %g; give "
+                               "finite numbers, std not negative",
+                               f, gpunn__field_name(given), c, (double)mean, c, (double)std);
         field->pixels.mean[c] = mean;
         field->pixels.std[c] = std > 0 ? std : 1.0f;
         for (int x = 0; x < 256; x++)
@@ -752,19 +795,19 @@ static GPUNN__STATUS gpunn__field_moves(gpunn_loader *loader, int f)
     char                 text[128];
     field->moves = given->crop_padding != 0 || given->degrees != 0 || left != 0 || down != 0;
     if (field->moves && (given->input->rank < 3 || field->axis))
-        return gpunn__fail(
-            loader->model->dev, GPUNN_ERR_SHAPE,
-            "gpunn_loader_create: field %d goes to '%s' %s, which holds no images [GPUNN_BATCH, ..., height, width] "
-            "to crop, turn or flip",
-            f, gpunn__field_name(given), gpunn__shape_text(given->input, text));
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_SHAPE,
+                           "gpunn_loader_create: field %d goes to '%s' %s, which holds no images "
+                           "[GPUNN_BATCH, ..., height, width] to crop, turn or flip",
+                           f, gpunn__field_name(given), gpunn__shape_text(given->input, text));
     if (!(given->degrees >= 0 && given->degrees <= FLT_MAX))
-        return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_loader_create: field %d ('%s') has degrees %g; give a finite number of at least 0", f,
-                           gpunn__field_name(given), (double)given->degrees);
+        return gpunn__fail(
+            loader->model->dev, GPUNN_ERR_ARGUMENT,
+            "gpunn_loader_create: field %d ('%s') has degrees %g; give a finite number of at least 0", f,
+            gpunn__field_name(given), (double)given->degrees);
     if (given->crop_padding < 0 || !(left >= 0 && left <= 1) || !(down >= 0 && down <= 1))
         return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_loader_create: field %d ('%s') has crop_padding %d, horizontal_flip %g and vertical_flip %g; "
-                           "give at least 0 pixels, and probabilities from 0 to 1",
+                           "gpunn_loader_create: field %d ('%s') has crop_padding %d, horizontal_flip %g and "
+                           "vertical_flip %g; give at least 0 pixels, and probabilities from 0 to 1",
                            f, gpunn__field_name(given), given->crop_padding, (double)left, (double)down);
     return GPUNN_OK;
 }
@@ -782,10 +825,12 @@ static GPUNN__STATUS gpunn__field_sizes(gpunn_loader *loader, int f)
     for (int i = field->axis + 1; field->axis && i < input->rank && field->count > 0; i++)
         field->count = field->count <= GPUNN__MAX_COUNT / input->dim[i] ? field->count * input->dim[i] : -1;
     if (field->count < 0 || !gpunn__mul((size_t)field->count, to > from ? to : from, &whole) ||
-        (uint64_t)args->count > SIZE_MAX / 16 || !gpunn__mul(whole, (size_t)args->count, &whole) || whole > SIZE_MAX / 2)
-        return gpunn__fail(loader->model->dev, GPUNN_ERR_SHAPE,
-                           "gpunn_loader_create: %lld samples of '%s' %s are more than the address space holds",
-                           (long long)args->count, gpunn__field_name(&args->fields[f]), gpunn__shape_text(input, text));
+        (uint64_t)args->count > SIZE_MAX / 16 || !gpunn__mul(whole, (size_t)args->count, &whole) ||
+        whole > SIZE_MAX / 2)
+        return gpunn__fail(
+            loader->model->dev, GPUNN_ERR_SHAPE,
+            "gpunn_loader_create: %lld samples of '%s' %s are more than the address space holds",
+            (long long)args->count, gpunn__field_name(&args->fields[f]), gpunn__shape_text(input, text));
     field->pixels.channels = input->rank > 1 && input->dim[1] <= 4 ? (int)input->dim[1] : 1;
     field->pixels.plane = field->count / field->pixels.channels;
     field->from_bytes = (size_t)field->count * from;
@@ -806,11 +851,11 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     if (status == GPUNN_OK) status = gpunn__field_colours(loader, f);
     if (status == GPUNN_OK) status = gpunn__field_pixels(loader, f);
     if (status == GPUNN_OK) status = gpunn__field_moves(loader, f);
-    field->widens = gpunn__field_has_pixels(field) && loader->model->dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters &&
-                    !mixes && !field->axis; /* on a CPU the loader's own threads convert */
+    field->widens = gpunn__field_has_pixels(field) && loader->model->dev->info.type == GPUNN_DEVICE_CUDA &&
+                    !field->jitters && !mixes && !field->axis; /* on a CPU the loader's own threads convert */
     if (field->widens) field->to = field->from;
-    field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !mixes && field->from == field->to &&
-                    !field->axis;
+    field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !mixes &&
+                    field->from == field->to && !field->axis;
     return status == GPUNN_OK ? gpunn__field_sizes(loader, f) : status;
 }
 
@@ -832,28 +877,33 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
     if (args->seed == 0) args->seed = dev->args.seed;
     if (args->count < 1 || args->batch_size < 0 || args->workers < 0 || args->workers > GPUNN__MAX_WORKERS)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: count is %lld, batch_size %d and workers %d; count and batch_size are at least 1, "
-                           "workers 0 to %d",
-                           function, (long long)args->count, args->batch_size, args->workers, (int)GPUNN__MAX_WORKERS);
+                           "%s: count is %lld, batch_size %d and workers %d; count and batch_size are at "
+                           "least 1, workers 0 to %d",
+                           function, (long long)args->count, args->batch_size, args->workers,
+                           (int)GPUNN__MAX_WORKERS);
     const int64_t ranks = gpunn_group_size(args->group), each = args->count / ranks;
     loader->batches = each / args->batch_size + (!args->drop_last && each % args->batch_size != 0);
     if (loader->batches == 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: %lld samples do not fill one batch of %d on %lld rank%s%s; use a smaller batch_size", function,
-                           (long long)args->count, args->batch_size, (long long)ranks, ranks == 1 ? "" : "s",
-                           args->drop_last ? " and drop_last leaves out the rest" : "");
+        return gpunn__fail(
+            dev, GPUNN_ERR_ARGUMENT,
+            "%s: %lld samples do not fill one batch of %d on %lld rank%s%s; use a smaller batch_size",
+            function, (long long)args->count, args->batch_size, (long long)ranks, ranks == 1 ? "" : "s",
+            args->drop_last ? " and drop_last leaves out the rest" : "");
     if (!(args->mixup_alpha >= 0 && args->mixup_alpha <= FLT_MAX))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: mixup_alpha is %g; give a finite number of at least 0", function,
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: mixup_alpha is %g; give a finite number of at least 0", function,
                            (double)args->mixup_alpha);
     bool   fits = true, copies = false;
     size_t largest = 0; /* bytes of the largest sample */
-    for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input; loader->field_count++) {
+    for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input;
+         loader->field_count++) {
         gpunn_status status = gpunn__loader_field_check(loader, loader->field_count);
         if (status != GPUNN_OK) return status;
         gpunn__loader_field *field = &loader->fields[loader->field_count];
         int64_t              rows = gpunn__batch_size(loader, 0);
         copies = copies || !field->direct;
-        if (!field->direct) fits = fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
+        if (!field->direct)
+            fits = fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
         if (args->load && gpunn__loads_aside(field))
             fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
         if (field->moves && field->from != field->to)
@@ -862,16 +912,18 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
     }
     if (args->mixup_alpha > 0) fits = fits && gpunn__batch_reserve(loader, largest, &loader->mixed);
     if (loader->field_count == 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}",
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}",
                            function);
     loader->ring_count = copies ? args->workers + 1 : 1;
     size_t bytes;
     if (!fits || !gpunn__mul(loader->batch_bytes, (size_t)loader->ring_count, &bytes))
         return gpunn__fail(dev, GPUNN_ERR_MEMORY,
-                           "%s: %d batches of %d samples are more than the address space holds; use fewer workers or a "
-                           "smaller batch_size",
+                           "%s: %d batches of %d samples are more than the address space holds; use fewer "
+                           "workers or a smaller batch_size",
                            function, loader->ring_count, args->batch_size);
-    if (copies && dev->backend->host_alloc && (loader->memory = (char *)dev->backend->host_alloc(dev->context, bytes)) != NULL)
+    if (copies && dev->backend->host_alloc &&
+        (loader->memory = (char *)dev->backend->host_alloc(dev->context, bytes)) != NULL)
         loader->memory_free = dev->backend->host_free;
     else if (copies && (loader->memory = (char *)gpunn__realloc(dev, NULL, 0, bytes)) == NULL)
         return GPUNN_ERR_MEMORY;
@@ -901,8 +953,9 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     gpunn_status status = gpunn__loader_setup(loader);
     if (args.group)
         status = gpunn__all_reduce_status(
-            args.group, status, NULL, "gpunn_loader_create of %lld samples, batches of %d, seed %llu%s", (long long)args.count,
-            loader->args.batch_size, (unsigned long long)loader->args.seed, args.shuffle ? ", shuffled" : "");
+            args.group, status, NULL, "gpunn_loader_create of %lld samples, batches of %d, seed %llu%s",
+            (long long)args.count, loader->args.batch_size, (unsigned long long)loader->args.seed,
+            args.shuffle ? ", shuffled" : "");
     if (status != GPUNN_OK) {
         gpunn_loader_destroy(loader);
         return NULL;
@@ -960,24 +1013,27 @@ GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader)
     return loader->args.batch_size * gpunn_group_size(loader->args.group);
 }
 
-/* The batch of this loader that begins where `position` batches of `batch` samples end, or -1 if none does. */
+/* The batch of this loader that begins where `position` batches of `batch` samples end, or -1 if none
+ * does. */
 static int64_t gpunn__loader_place(const gpunn_loader *loader, int64_t position, int64_t batch)
 {
     const int64_t own = gpunn__loader_batch(loader), count = loader->args.count;
     if (batch == 0 || batch == own) return position;
-    if (position > count / batch || (position == count / batch && (count % batch == 0 || loader->args.drop_last)))
+    if (position > count / batch ||
+        (position == count / batch && (count % batch == 0 || loader->args.drop_last)))
         return loader->batches;
     return position * batch % own ? -1 : position * batch / own;
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position, int64_t batch)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position,
+                                                      int64_t batch)
 {
     const int64_t place = gpunn__loader_place(loader, position, batch);
     if (place < 0)
         return gpunn__fail(
             loader->model->dev, GPUNN_ERR_STATE,
-            "the saved loader stood behind %lld batches of %lld samples of all ranks, where no batch of %lld begins; "
-            "load it with other batches, or save where an epoch has ended",
+            "the saved loader stood behind %lld batches of %lld samples of all ranks, where no batch of %lld "
+            "begins; load it with other batches, or save where an epoch has ended",
             (long long)position, (long long)batch, (long long)gpunn__loader_batch(loader));
     if (epoch < 0 || place > loader->batches)
         return gpunn__fail(loader->model->dev, GPUNN_ERR_FORMAT,

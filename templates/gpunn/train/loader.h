@@ -2,28 +2,30 @@
 #define GPUNN__TRAIN_LOADER_H
 #include "cpu/threads.h"
 
-/* ==== >>train/loader =============================================================================================== */
+/* ==== >>train/loader ==================================================================================== */
 /* A loader delivers batches of samples to a model's inputs. It shuffles, converts, augments and mixes
- * samples, in worker threads if requested. Samples come from the program's arrays or from its load callback. */
+ * samples, in worker threads if requested. Samples come from the program's arrays or from its load
+ * callback. */
 
 enum { GPUNN__MAX_WORKERS = 64 };
 
 typedef struct gpunn__loader_field {
     gpunn_tensor *input;
-    const char   *samples;              /* NULL if there is a load callback */
-    gpunn_dtype   from, to;             /* dtype of the samples, and of a batch on its way to the device */
-    bool          widens;               /* the device converts pixels to floats; otherwise the host converts and `to` is the
-                                           input's dtype */
-    bool          direct;               /* a batch is a contiguous range of samples, so nothing is copied */
-    int64_t       count;                /* elements per sample */
-    size_t        from_bytes, to_bytes; /* bytes per sample, before and after conversion */
-    size_t        rows, loaded, moved;  /* offsets in a batch's memory: of its samples, of what load writes, of what a crop
-                                           writes */
-    bool          moves, jitters;       /* it is cropped, turned or flipped; its colours change */
-    int           axis;                 /* axis with the length of the batch's longest sample; 0: none */
-    int64_t       most;                 /* length of that axis in the batch's memory */
-    gpunn_pixels  pixels;               /* U8 to F32: mean and std */
-    float         table[4][256];        /* U8 or BOOL to F32: value of each byte, by channel */
+    const char   *samples;  /* NULL if there is a load callback */
+    gpunn_dtype   from, to; /* dtype of the samples, and of a batch on its way to the device */
+    /* the device converts pixels to floats; otherwise the host converts and `to` is the input's dtype */
+    bool    widens;
+    bool    direct;               /* a batch is a contiguous range of samples, so nothing is copied */
+    int64_t count;                /* elements per sample */
+    size_t  from_bytes, to_bytes; /* bytes per sample, before and after conversion */
+    size_t  rows, loaded,
+        /* offsets in a batch's memory: of its samples, of what load writes, of what a crop writes */
+        moved;
+    bool         moves, jitters; /* it is cropped, turned or flipped; its colours change */
+    int          axis;           /* axis with the length of the batch's longest sample; 0: none */
+    int64_t      most;           /* length of that axis in the batch's memory */
+    gpunn_pixels pixels;         /* U8 to F32: mean and std */
+    float        table[4][256];  /* U8 or BOOL to F32: value of each byte, by channel */
 } gpunn__loader_field;
 
 typedef struct gpunn__batch {
@@ -48,13 +50,14 @@ struct gpunn_loader {
     int64_t             least, multiple; /* minimum and unit of a batch's length */
     int64_t            *order;           /* order of the samples in epoch ordered_epoch; NULL: not shuffled */
     int64_t             epoch, ordered_epoch;
-    char               *memory;        /* memory of the batches in the ring */
-    void (*memory_free)(void *ptr);    /* frees memory that the backend allocated; NULL: gpunn__free */
-    size_t         batch_bytes, mixed; /* mixed: offset of a sample's buffer, used for mixing */
-    int            worker_count, ring_count;
-    int            process; /* process that started the workers and allocated memory */
-    gpunn__thread  workers[GPUNN__MAX_WORKERS];
-    gpunn__monitor monitor;           /* guards what follows; only the program's thread changes position and running */
+    char               *memory;       /* memory of the batches in the ring */
+    void (*memory_free)(void *ptr);   /* frees memory that the backend allocated; NULL: gpunn__free */
+    size_t        batch_bytes, mixed; /* mixed: offset of a sample's buffer, used for mixing */
+    int           worker_count, ring_count;
+    int           process; /* process that started the workers and allocated memory */
+    gpunn__thread workers[GPUNN__MAX_WORKERS];
+    /* guards what follows; only the program's thread changes position and running */
+    gpunn__monitor monitor;
     int64_t        position, claimed; /* batches of the epoch that were delivered; that workers have begun */
     int            busy;              /* workers that are making a batch */
     bool           running, stop;
@@ -69,6 +72,7 @@ GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader);
 
 /* Moves to a saved state. batch: gpunn__loader_batch of the saved loader, or 0 if it is the same. Fails if no
  * batch begins at that position. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position, int64_t batch);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position,
+                                                      int64_t batch);
 
 #endif /* GPUNN__TRAIN_LOADER_H */

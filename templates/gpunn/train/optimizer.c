@@ -10,20 +10,20 @@
 #include "run/run.h"
 #include "cpu/optimizers.h"
 
-GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field, float value, float low,
-                                        float high)
+GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field,
+                                        float value, float low, float high)
 {
     if (value >= low && value < high) return true;
     if (isinf(high))
-        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a finite number from %g on", function, field,
-                          (double)value, (double)low);
+        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a finite number from %g on", function,
+                          field, (double)value, (double)low);
     else
-        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a number from %g to below %g", function, field,
-                          (double)value, (double)low, (double)high);
+        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a number from %g to below %g",
+                          function, field, (double)value, (double)low, (double)high);
     return false;
 }
 
-/* ---- creating -------------------------------------------------------------------------------------------------------- */
+/* ---- creating ------------------------------------------------------------------------------------------ */
 
 GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k)
 {
@@ -38,7 +38,8 @@ static void gpunn__optimizer_update_fields(gpunn_optimizer *opt)
     for (int k = 0; k < GPUNN__AVERAGE; k++) opt->uses[k] = gpunn__has_state(kind, opt->rule.setting, k);
     opt->state_start = gpunn__setting_of(kind, opt->rule.setting, "initial_accumulator_value");
     opt->decay = gpunn__setting_at(kind, "weight_decay");
-    opt->keeps_zeros = gpunn__setting_at(kind, "eps") < 0 || gpunn__setting_of(kind, opt->rule.setting, "eps") != 0;
+    opt->keeps_zeros = gpunn__setting_at(kind, "eps") < 0 ||
+                       gpunn__setting_of(kind, opt->rule.setting, "eps") != 0;
 }
 
 /* Fails if another optimizer trains one of the parameters from tensor `from` on,
@@ -50,29 +51,30 @@ static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from,
         for (int id = from; other != opt && (opt->scope || other->scope) && id < model->tensor_count; id++) {
             const gpunn_tensor *t = model->tensors[id];
             if (gpunn__is_chosen(opt, t) && gpunn__is_chosen(other, t))
-                return gpunn__fail(
-                    model->dev, status,
-                    "%s: another optimizer, %s, trains '%s' too; give each its own with .parameters or .prefix, or "
-                    "destroy one",
-                    opt->name, other->name, t->name);
+                return gpunn__fail(model->dev, status,
+                                   "%s: another optimizer, %s, trains '%s' too; give each its own with "
+                                   ".parameters or .prefix, or destroy one",
+                                   opt->name, other->name, t->name);
         }
     return GPUNN_OK;
 }
 
 /* Copies a list and a prefix to `chosen`. where: start of error messages, as in "gpunn_adam: ". */
-static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_tensor *const *list, int count,
-                                   const char *prefix, gpunn__chosen *chosen)
+static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_tensor *const *list,
+                                   int count, const char *prefix, gpunn__chosen *chosen)
 {
     gpunn_device *dev = model->dev;
     if (count < 0 || (count > 0) != (list != NULL))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameter_count is %d and parameters is %s; give both or neither", where,
-                           count, list ? "there" : "NULL");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%sparameter_count is %d and parameters is %s; give both or neither", where, count,
+                           list ? "there" : "NULL");
     for (int i = 0; i < count; i++)
         if (list[i] == NULL || list[i]->model != model || list[i]->kind != GPUNN__PARAMETER)
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is %s", where, i,
-                               list[i] == NULL           ? "NULL; a builder failed before, or gpunn_find knows no such name"
-                               : list[i]->model != model ? "of another model"
-                                                         : "no parameter; inputs, buffers and values are not trained");
+            return gpunn__fail(
+                dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is %s", where, i,
+                list[i] == NULL           ? "NULL; a builder failed before, or gpunn_find knows no such name"
+                : list[i]->model != model ? "of another model"
+                                          : "no parameter; inputs, buffers and values are not trained");
     if (prefix && (chosen->prefix = gpunn__strdup(dev, prefix)) == NULL) return GPUNN_ERR_MEMORY;
     if (count == 0) return GPUNN_OK;
     chosen->list = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, (size_t)count * sizeof *list);
@@ -83,17 +85,19 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
 }
 
 /* Resolves one setting of a group, which must be below `high`. *number is -1 if it is left out (0). */
-static GPUNN__STATUS gpunn__param_group_number(const gpunn_optimizer *opt, int index, const char *key, float given, float high,
-                                               float *number)
+static GPUNN__STATUS gpunn__param_group_number(const gpunn_optimizer *opt, int index, const char *key,
+                                               float given, float high, float *number)
 {
     char name[48];
     *number = given == 0 ? -1 : gpunn__default(given, 0);
     (void)snprintf(name, sizeof name, "groups[%d].%s", index, key);
-    return given == 0 || gpunn__check_range(opt->model->dev, opt->name, name, *number, 0, high) ? GPUNN_OK : GPUNN_ERR_ARGUMENT;
+    return given == 0 || gpunn__check_range(opt->model->dev, opt->name, name, *number, 0, high)
+               ? GPUNN_OK
+               : GPUNN_ERR_ARGUMENT;
 }
 
-static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_optimizer_group *given, int index,
-                                             gpunn__param_group *group)
+static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_optimizer_group *given,
+                                             int index, gpunn__param_group *group)
 {
     const gpunn__setting *row = gpunn__rules[opt->rule.kind].setting;
     gpunn_device         *dev = opt->model->dev;
@@ -102,25 +106,35 @@ static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_o
     const struct {
         const char *key;
         float       given;
-    } own[] = {{"lr", given->lr}, {"weight_decay", given->weight_decay}, {"beta1", given->beta1}, {"beta2", given->beta2}};
+    } own[] = {{"lr", given->lr},
+               {"weight_decay", given->weight_decay},
+               {"beta1", given->beta1},
+               {"beta2", given->beta2}};
     if (given->parameters == NULL && given->prefix == NULL)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sprefix is NULL, and so is parameters; say which it is of", where);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%sprefix is NULL, and so is parameters; say which it is of", where);
     for (int i = 0; i < GPUNN_SETTINGS; i++) group->setting[i] = -1;
-    gpunn_status status = gpunn__param_group_number(opt, index, "clip_norm", given->clip_norm, INFINITY, &group->clip_norm);
+    gpunn_status status = gpunn__param_group_number(opt, index, "clip_norm", given->clip_norm, INFINITY,
+                                                    &group->clip_norm);
     if (status == GPUNN_OK)
-        status = gpunn__param_group_number(opt, index, "clip_value", given->clip_value, INFINITY, &group->clip_value);
+        status = gpunn__param_group_number(opt, index, "clip_value", given->clip_value, INFINITY,
+                                           &group->clip_value);
     for (int i = 0; i < (int)(sizeof own / sizeof *own) && status == GPUNN_OK; i++) {
         const int at = gpunn__setting_at(opt->rule.kind, own[i].key);
         if (at < 0 && own[i].given != 0)
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s%s is given, but this optimizer has none; leave it out", where,
-                               own[i].key);
-        if (at >= 0) status = gpunn__param_group_number(opt, index, own[i].key, own[i].given, row[at].high, &group->setting[at]);
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "%s%s is given, but this optimizer has none; leave it out", where, own[i].key);
+        if (at >= 0)
+            status = gpunn__param_group_number(opt, index, own[i].key, own[i].given, row[at].high,
+                                               &group->setting[at]);
     }
     if (status != GPUNN_OK) return status;
-    status = gpunn__choose(opt->model, where, given->parameters, given->parameter_count, given->prefix, &group->chosen);
+    status = gpunn__choose(opt->model, where, given->parameters, given->parameter_count, given->prefix,
+                           &group->chosen);
     for (int i = 0; status == GPUNN_OK && i < group->chosen.count; i++)
         if (!gpunn__is_chosen(opt, group->chosen.list[i]))
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is '%s', which the optimizer does not train", where, i,
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "%sparameters[%d] is '%s', which the optimizer does not train", where, i,
                                group->chosen.list[i]->name);
     return status;
 }
@@ -131,13 +145,16 @@ static GPUNN__STATUS gpunn__optimizer_select(gpunn_optimizer *opt, const gpunn__
     gpunn_device *dev = opt->model->dev;
     char          where[64];
     (void)snprintf(where, sizeof where, "%s: ", opt->name);
-    gpunn_status status = gpunn__choose(opt->model, where, s->parameters, s->parameter_count, s->prefix, &opt->chosen);
+    gpunn_status status = gpunn__choose(opt->model, where, s->parameters, s->parameter_count, s->prefix,
+                                        &opt->chosen);
     if (status == GPUNN_OK && (s->parameters || s->prefix)) opt->scope = ++opt->model->scopes;
     if (status == GPUNN_OK && (s->group_count < 0 || (s->group_count > 0) != (s->groups != NULL)))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sgroup_count is %d and groups is %s; give both or neither", where,
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%sgroup_count is %d and groups is %s; give both or neither", where,
                            s->group_count, s->groups ? "there" : "NULL");
     if (status != GPUNN_OK || s->group_count == 0) return status;
-    opt->param_groups = (gpunn__param_group *)gpunn__calloc(dev, (size_t)s->group_count * sizeof *opt->param_groups);
+    opt->param_groups = (gpunn__param_group *)gpunn__calloc(dev, (size_t)s->group_count *
+                                                                     sizeof *opt->param_groups);
     if (opt->param_groups == NULL) return GPUNN_ERR_MEMORY;
     opt->param_group_count = s->group_count;
     for (int i = 0; i < s->group_count && status == GPUNN_OK; i++)
@@ -160,7 +177,8 @@ static void gpunn__optimizer_free(gpunn_optimizer *opt)
     gpunn__free(dev, opt, sizeof *opt);
 }
 
-GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting,
+GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind,
+                                                         const float            *setting,
                                                          const gpunn__selection *selection)
 {
     gpunn_device      *dev = model->dev;
@@ -173,10 +191,10 @@ GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpu
                                 rule->setting[i].high))
             return NULL;
     if (gpunn__setting_of(kind, setting, "nesterov") != 0 && (!(momentum > 0) || dampening != 0))
-        return (gpunn_optimizer *)GPUNN__FAIL_NULL(
-            dev, GPUNN_ERR_ARGUMENT,
-            "%s: nesterov needs a momentum above 0 and no dampening, here they are %g and %g; set .momentum = 0.9f",
-            rule->function, (double)momentum, (double)dampening);
+        return (gpunn_optimizer *)GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT,
+                                                   "%s: nesterov needs a momentum above 0 and no dampening, "
+                                                   "here they are %g and %g; set .momentum = 0.9f",
+                                                   rule->function, (double)momentum, (double)dampening);
     gpunn_optimizer *opt = (gpunn_optimizer *)gpunn__calloc(dev, sizeof *opt);
     if (opt == NULL) return NULL;
     opt->model = model;
@@ -203,19 +221,21 @@ static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_
 {
     float setting[GPUNN_SETTINGS];
     if (model == NULL) return NULL;
-    for (int i = 0; i < GPUNN_SETTINGS; i++) setting[i] = gpunn__default(given[i], gpunn__rules[kind].setting[i].usual);
+    for (int i = 0; i < GPUNN_SETTINGS; i++)
+        setting[i] = gpunn__default(given[i], gpunn__rules[kind].setting[i].usual);
     return gpunn__optimizer_create(model, kind, setting, &selection);
 }
 
 /* clang-format off */
 #define GPUNN__NUMBER(kind, key, usual) (float)args.key,
 #define GPUNN__FLAG(key) (float)args.key,
-#define GPUNN__X(ENUM, name, settings, ...)                                                                                    \
-    GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args)                                   \
-    {                                                                                                                          \
-        const float         given[GPUNN_SETTINGS] = {settings};                                                                \
-        const gpunn__selection selection = {args.parameters, args.parameter_count, args.prefix, args.groups, args.group_count};\
-        return gpunn__optimizer_build(model, GPUNN_UPDATE_##ENUM, given, selection);                                           \
+#define GPUNN__X(ENUM, name, settings, ...)                                                                  \
+    GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args)                 \
+    {                                                                                                        \
+        const float         given[GPUNN_SETTINGS] = {settings};                                              \
+        const gpunn__selection selection = {args.parameters, args.parameter_count, args.prefix, args.groups, \
+        args.group_count};                                                                                   \
+        return gpunn__optimizer_build(model, GPUNN_UPDATE_##ENUM, given, selection);                         \
     }
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
@@ -242,7 +262,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gp
 {
     gpunn_device *dev = opt->model->dev;
     for (int k = 0; k < GPUNN__STATES; k++) {
-        states->data[k] = opt->uses[k] ? (float *)gpunn__device_alloc(dev, gpunn__states_bytes(states)) : NULL;
+        states->data[k] = opt->uses[k] ? (float *)gpunn__device_alloc(dev, gpunn__states_bytes(states))
+                                       : NULL;
         if (states->data[k] || !opt->uses[k]) continue;
         gpunn__states_free(dev, states);
         return dev->error.status;
@@ -250,7 +271,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gp
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL bool gpunn__states_overlap(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to)
+GPUNN__INTERNAL bool gpunn__states_overlap(const gpunn__states *states, int64_t place, int64_t count,
+                                           int64_t *from, int64_t *to)
 {
     *from = states->begin > place ? states->begin - place : 0;
     *to = states->begin + states->count < place + count ? states->begin + states->count - place : count;
@@ -277,7 +299,8 @@ GPUNN__INTERNAL int64_t gpunn__share_of(const gpunn_optimizer *opt)
 
 GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
 {
-    const int64_t       each = gpunn__share_of(opt), begin = each * gpunn_group_rank(opt->group), left = opt->state_count - begin;
+    const int64_t each = gpunn__share_of(opt), begin = each * gpunn_group_rank(opt->group),
+                  left = opt->state_count - begin;
     const gpunn__states own = {{NULL}, begin, left < 0 ? 0 : left < each ? left : each};
     return own;
 }
@@ -328,7 +351,8 @@ GPUNN__INTERNAL void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group 
         gpunn__plan_forget(dev, plan);
 }
 
-/* Drops plans that only this optimizer used. The last run's plan stays, since its values may still be read. */
+/* Drops plans that only this optimizer used. The last run's plan stays, since its values may still be
+ * read. */
 static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
 {
     gpunn__plan **link = &model->plans;
@@ -349,8 +373,8 @@ GPUNN__INTERNAL void gpunn__update_ranks(gpunn_model *model)
     while (opt && opt->group == NULL) opt = opt->next;
     gpunn_group *group = opt ? opt->group : NULL;
     if (model->ranks.user == group) return;
-    gpunn_ranks ranks = {gpunn_group_rank(group), gpunn_group_size(group), gpunn__in_ranks(group, model->dev), gpunn__gather_sums,
-                         group};
+    gpunn_ranks ranks = {gpunn_group_rank(group), gpunn_group_size(group), gpunn__in_ranks(group, model->dev),
+                         gpunn__gather_sums, group};
     const bool  communicated = gpunn__communicating_group(model) != NULL;
     model->ranks = ranks;
     if (communicated || gpunn__communicating_group(model)) gpunn__invalidate(model);
@@ -376,7 +400,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     gpunn__model_release(model);
 }
 
-/* ---- state ----------------------------------------------------------------------------------------------------------- */
+/* ---- state --------------------------------------------------------------------------------------------- */
 
 /* Sets count floats on the device to one value. */
 static GPUNN__STATUS gpunn__upload_value(const gpunn_device *dev, float *to, int64_t count, float value)
@@ -399,10 +423,13 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const 
     const float          start = k == 0 ? opt->state_start : 0;
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
-    gpunn_status         status = backend->fill(dev->context, opt->states.data[k], 0, gpunn__states_bytes(&opt->states));
+    gpunn_status         status = backend->fill(dev->context, opt->states.data[k], 0,
+                                                gpunn__states_bytes(&opt->states));
     for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = opt->parameters[i];
-        const float        *source = i < known ? old + opt->places[i] : k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
+        const float        *source = i < known             ? old + opt->places[i]
+                                     : k == GPUNN__AVERAGE ? gpunn__weights(t)
+                                                           : NULL;
         int64_t             from, to;
         if (!gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to)) continue;
         float *place = gpunn__state_at(opt, k, opt->places[i] + from);
@@ -501,7 +528,8 @@ static GPUNN__STATUS gpunn__refused_prepare(gpunn_optimizer *opt)
     if (opt->refused == NULL) return dev->error.status;
     gpunn_status status = dev->backend->fill(dev->context, opt->refused, 0, bytes);
     if (status == GPUNN_OK)
-        status = dev->backend->fill(dev->context, opt->refused + 1 + opt->parameter_count, 0xFF, sizeof *opt->refused);
+        status = dev->backend->fill(dev->context, opt->refused + 1 + opt->parameter_count, 0xFF,
+                                    sizeof *opt->refused);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
@@ -517,7 +545,8 @@ static GPUNN__STATUS gpunn__counted_prepare(gpunn_optimizer *opt)
 {
     gpunn_status status = gpunn__scale_prepare(opt);
     if (status == GPUNN_OK) status = gpunn__refused_prepare(opt);
-    return status == GPUNN_OK ? gpunn__counts_prepare(opt->model->dev, &opt->counts, 1 + opt->parameter_count) : status;
+    return status == GPUNN_OK ? gpunn__counts_prepare(opt->model->dev, &opt->counts, 1 + opt->parameter_count)
+                              : status;
 }
 
 /* Keeps the loss scale and the counts on the host only. The next step allocates them again. */
@@ -555,7 +584,8 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.steps);
     grown.places = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.places);
     grown.param_group_of = (int *)gpunn__calloc(dev, (size_t)all * sizeof *grown.param_group_of);
-    grown.updates = (gpunn_update *)gpunn__calloc(dev, gpunn__updates_capacity((size_t)all) * sizeof *grown.updates);
+    grown.updates = (gpunn_update *)gpunn__calloc(dev, gpunn__updates_capacity((size_t)all) *
+                                                           sizeof *grown.updates);
     memset(&grown.states, 0, sizeof grown.states);
     if (grown.parameters && grown.steps && grown.places && grown.param_group_of && grown.updates) {
         int count = known;
@@ -593,19 +623,21 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
     int          fresh = 0;
     if (model->swapped)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                           "%s: the model holds the averages of its weights, for which there are no steps and no checkpoints; "
-                           "exchange them back with gpunn_ema_swap",
+                           "%s: the model holds the averages of its weights, for which there are no steps "
+                           "and no checkpoints; exchange them back with gpunn_ema_swap",
                            opt->name);
     gpunn_status status = gpunn__commit(model);
     if (status != GPUNN_OK) return status;
     if (opt->considered == model->tensor_count) return gpunn__counted_prepare(opt);
     status = gpunn__check_unshared(opt, opt->considered, GPUNN_ERR_STATE);
     if (status != GPUNN_OK) return status;
-    for (int id = opt->considered; id < model->tensor_count; id++) fresh += gpunn__is_chosen(opt, model->tensors[id]);
+    for (int id = opt->considered; id < model->tensor_count; id++)
+        fresh += gpunn__is_chosen(opt, model->tensors[id]);
     if (fresh && opt->shares && opt->parameter_count > 0)
-        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
-                           "%s: layers have been added, of whose states no rank has a share; call gpunn_distribute again",
-                           opt->name);
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_STATE,
+            "%s: layers have been added, of whose states no rank has a share; call gpunn_distribute again",
+            opt->name);
     if (fresh) {
         status = gpunn__counted_keep(opt);
         if (status == GPUNN_OK) status = gpunn__optimizer_grow(opt, fresh);
@@ -615,7 +647,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
     return gpunn__counted_prepare(opt);
 }
 
-/* ---- averages -------------------------------------------------------------------------------------------------------- */
+/* ---- averages ------------------------------------------------------------------------------------------ */
 
 GPUNN__INTERNAL void gpunn__average_start(gpunn_optimizer *opt)
 {
@@ -632,7 +664,8 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
     float       **average = &opt->states.data[GPUNN__AVERAGE];
     if (!gpunn__check_range(dev, function, "decay", decay, 0, 1)) return GPUNN_ERR_ARGUMENT;
     if (model->swapped)
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: the model holds the averages; exchange them back with gpunn_ema_swap",
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: the model holds the averages; exchange them back with gpunn_ema_swap",
                            function);
     gpunn_status status = GPUNN_OK;
     if (decay == 0) {
@@ -665,22 +698,26 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
     gpunn_device        *dev = model->dev;
     const gpunn_backend *backend = dev->backend;
     if (!opt->uses[GPUNN__AVERAGE])
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: %s keeps no averages; ask for them with gpunn_set_ema", function,
-                           opt->name);
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: %s keeps no averages; ask for them with gpunn_set_ema",
+                           function, opt->name);
     gpunn_status status = model->swapped == opt ? GPUNN_OK : gpunn__optimizer_prepare(opt);
     float       *piece = status == GPUNN_OK ? (float *)gpunn__device_alloc(dev, PIECE * sizeof *piece) : NULL;
     if (status == GPUNN_OK && piece == NULL) status = dev->error.status;
     if (opt->shares) status = gpunn__all_reduce_status(opt->group, status, NULL, "%s", function);
     for (int i = 0; i < opt->parameter_count && piece; i++) {
         int64_t at, end;
-        if (!gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(opt->parameters[i], 1), &at, &end)) continue;
+        if (!gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(opt->parameters[i], 1), &at,
+                                   &end))
+            continue;
         for (int64_t n; at < end && status == GPUNN_OK; at += n) {
             float *weights = gpunn__weights(opt->parameters[i]) + at;
             float *averages = gpunn__state_at(opt, GPUNN__AVERAGE, opt->places[i] + at);
             n = end - at < PIECE ? end - at : (int64_t)PIECE;
             status = backend->convert(dev->context, piece, GPUNN_F32, weights, GPUNN_F32, n);
-            if (status == GPUNN_OK) status = backend->convert(dev->context, weights, GPUNN_F32, averages, GPUNN_F32, n);
-            if (status == GPUNN_OK) status = backend->convert(dev->context, averages, GPUNN_F32, piece, GPUNN_F32, n);
+            if (status == GPUNN_OK)
+                status = backend->convert(dev->context, weights, GPUNN_F32, averages, GPUNN_F32, n);
+            if (status == GPUNN_OK)
+                status = backend->convert(dev->context, averages, GPUNN_F32, piece, GPUNN_F32, n);
             if (status != GPUNN_OK) status = gpunn__backend_fail(dev, function, status);
         }
     }
@@ -692,7 +729,7 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
     return GPUNN_OK;
 }
 
-/* ---- moving to another device ---------------------------------------------------------------------------------------- */
+/* ---- moving to another device -------------------------------------------------------------------------- */
 
 typedef struct gpunn__moving { /* a block that moves to another device */
     void  *memory, *moved;
@@ -701,7 +738,8 @@ typedef struct gpunn__moving { /* a block that moves to another device */
 
 /* Adds a block to the list, if list is non-NULL, and counts it. With `arrived`
  * returns its new address, else the old one. */
-static void *gpunn__list_block(gpunn__moving *list, int *count, void *memory, size_t capacity, size_t used, bool arrived)
+static void *gpunn__list_block(gpunn__moving *list, int *count, void *memory, size_t capacity, size_t used,
+                               bool arrived)
 {
     if (memory == NULL) return NULL;
     gpunn__moving *block = list ? &list[*count] : NULL;
@@ -731,19 +769,22 @@ static int gpunn__list_blocks(gpunn_model *model, gpunn__moving *list, bool arri
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
         for (int i = 0; i < GPUNN__STATES; i++) {
             bytes = gpunn__states_bytes(&opt->states);
-            opt->states.data[i] = (float *)gpunn__list_block(list, &count, opt->states.data[i], bytes, bytes, arrived);
+            opt->states.data[i] = (float *)gpunn__list_block(list, &count, opt->states.data[i], bytes, bytes,
+                                                             arrived);
         }
     return count;
 }
 
-static GPUNN__STATUS gpunn__move_block(gpunn_device *from, gpunn_device *to, gpunn__moving *move, void *piece, size_t piece_bytes)
+static GPUNN__STATUS gpunn__move_block(gpunn_device *from, gpunn_device *to, gpunn__moving *move, void *piece,
+                                       size_t piece_bytes)
 {
     static const char function[] = "gpunn_model_to";
     move->moved = gpunn__device_alloc(to, move->capacity);
     if (move->moved == NULL) return to->error.status;
     for (size_t at = 0, n; at < move->used; at += n) {
         n = move->used - at < piece_bytes ? move->used - at : piece_bytes;
-        gpunn_status status = from->backend->download(from->context, piece, (const char *)move->memory + at, n);
+        gpunn_status status = from->backend->download(from->context, piece, (const char *)move->memory + at,
+                                                      n);
         if (status != GPUNN_OK) return gpunn__backend_fail(from, function, status);
         status = to->backend->upload(to->context, (char *)move->moved + at, piece, n);
         if (status != GPUNN_OK) return gpunn__backend_fail(to, function, status);
@@ -790,14 +831,17 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
     if (from == dev) return GPUNN_OK;
     if (from->args.realloc_fn != dev->args.realloc_fn || from->args.user != dev->args.user)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_model_to: the devices were opened with different realloc_fn or user; open both with the same");
+                           "gpunn_model_to: the devices were opened with different realloc_fn or user; open "
+                           "both with the same");
     if (model->own)
-        return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "gpunn_model_to: the model's sessions stay where they are; move it before one is used");
+        return gpunn__fail(
+            dev, GPUNN_ERR_STATE,
+            "gpunn_model_to: the model's sessions stay where they are; move it before one is used");
     for (int id = 0; id < model->tensor_count; id++)
         if (gpunn__is_user_owned(model->tensors[id]))
             return gpunn__fail(dev, GPUNN_ERR_STATE,
-                               "gpunn_model_to: '%s' is bound to memory of the device that the model leaves; unbind it before",
+                               "gpunn_model_to: '%s' is bound to memory of the device that the model leaves; "
+                               "unbind it before",
                                gpunn__called(model->tensors[id]));
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
         gpunn_status kept = gpunn__counted_keep(opt);
@@ -810,7 +854,8 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
     gpunn__moving *list = (gpunn__moving *)gpunn__realloc(dev, NULL, 0, bytes);
     if (list == NULL) return GPUNN_ERR_MEMORY;
     (void)gpunn__list_blocks(model, list, false);
-    for (int i = 0; i < count && status == GPUNN_OK; i++) status = gpunn__move_block(from, dev, &list[i], list + count, PIECE);
+    for (int i = 0; i < count && status == GPUNN_OK; i++)
+        status = gpunn__move_block(from, dev, &list[i], list + count, PIECE);
     bool moved = status == GPUNN_OK;
     if (moved) {
         gpunn__leave(model);

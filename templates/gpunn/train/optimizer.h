@@ -2,7 +2,7 @@
 #define GPUNN__TRAIN_OPTIMIZER_H
 #include "base/structs.h"
 
-/* ==== >>train/optimizer ============================================================================================ */
+/* ==== >>train/optimizer ================================================================================= */
 /* Creates optimizers, allocates their states, keeps averages of the weights
  * (EMA), and moves models between devices. */
 
@@ -18,8 +18,8 @@ GPUNN__INLINE int gpunn__default_int(int value, int standard)
 }
 
 /* Fails unless low <= value < high. With high INFINITY any finite value from low on is valid. */
-GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field, float value, float low,
-                                        float high);
+GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field,
+                                        float value, float low, float high);
 
 /* Whether an update kind with these settings has state k. */
 GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k);
@@ -30,7 +30,8 @@ typedef struct gpunn__selection {
 
 /* Creates an optimizer from resolved settings. selection NULL: it trains
  * all parameters. Returns NULL on failure. */
-GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting,
+GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind,
+                                                         const float            *setting,
                                                          const gpunn__selection *selection);
 
 GPUNN__INTERNAL void gpunn__states_free(gpunn_device *dev, gpunn__states *states);
@@ -40,7 +41,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gp
 
 /* Finds the part [from, to) of the `count` floats at `place` that these
  * states hold. Returns whether it is non-empty. */
-GPUNN__INTERNAL bool gpunn__states_overlap(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to);
+GPUNN__INTERNAL bool gpunn__states_overlap(const gpunn__states *states, int64_t place, int64_t count,
+                                           int64_t *from, int64_t *to);
 
 /* Address of state k at a place. NULL: the optimizer does not use it. */
 GPUNN__INTERNAL float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_t place);

@@ -7,7 +7,7 @@
 #include "run/inspect.h"
 #include "io/save.h"
 
-/* ==== >>train/profile ============================================================================================== *
+/* ==== >>train/profile ==================================================================================== *
  * Implements gpunn_profile. Runs are ordinary ones whose steps the backend times. */
 typedef struct gpunn__profile {
     gpunn_device             *dev;
@@ -16,8 +16,9 @@ typedef struct gpunn__profile {
     const gpunn__plan        *plan;
     gpunn_group              *group;                    /* group that its runs communicate with; NULL: none */
     int                       output_count, step_count; /* step_count + 1 are timed: the update is the last */
-    double                   *seconds;                  /* [step_count + 1] for the sum of all runs, then as many for one run */
-    double                    peak_flops, peak_bytes;
+    /* [step_count + 1] for the sum of all runs, then as many for one run */
+    double *seconds;
+    double  peak_flops, peak_bytes;
 } gpunn__profile;
 
 /* Floating-point operations of the products in a step. 0: it has none. */
@@ -28,7 +29,8 @@ static double gpunn__product_flops(const gpunn_step *step)
     double             weights = 0;
     switch (step->op) {
     case GPUNN_OP_LINEAR: return 2.0 * (double)y->count * (double)w->dim[1];
-    case GPUNN_OP_MATMUL: return 2.0 * (double)y->count * (double)x->dim[x->rank - (step->attr->transpose_a ? 2 : 1)];
+    case GPUNN_OP_MATMUL:
+        return 2.0 * (double)y->count * (double)x->dim[x->rank - (step->attr->transpose_a ? 2 : 1)];
     case GPUNN_OP_CONV1D:
     case GPUNN_OP_CONV2D:
     case GPUNN_OP_CONV3D: return 2.0 * (double)y->count * (double)w->count / (double)w->dim[0];
@@ -37,12 +39,14 @@ static double gpunn__product_flops(const gpunn_step *step)
     case GPUNN_OP_CONV_TRANSPOSE3D: return 2.0 * (double)x->count * (double)w->count / (double)w->dim[0];
     case GPUNN_OP_ATTENTION: { /* q k' and p v; length of k */
         const int axis = step->attr->heads_last || x->rank == 5 ? 1 : 2;
-        return 4.0 * (double)y->count * (double)(step->input_count > 2 && w->rank == 4 ? w->dim[axis] : x->dim[1]);
+        return 4.0 * (double)y->count *
+               (double)(step->input_count > 2 && w->rank == 4 ? w->dim[axis] : x->dim[1]);
     }
     case GPUNN_OP_RNN:
     case GPUNN_OP_LSTM:
     case GPUNN_OP_GRU:
-        for (int i = 4; i < step->input_count; i++) weights += step->in[i].rank == 2 ? (double)step->in[i].count : 0;
+        for (int i = 4; i < step->input_count; i++)
+            weights += step->in[i].rank == 2 ? (double)step->in[i].count : 0;
         return 2.0 * (double)x->count / (double)x->dim[x->rank - 1] * weights;
     default: return 0;
     }
@@ -53,7 +57,8 @@ static double gpunn__step_flops(const gpunn_step *step)
     const gpunn_value *y = step->backward ? &step->grad_out : &step->out;
     const double       product = gpunn__product_flops(step);
     int                wanted = 0;
-    if (product == 0) return (double)(step->input_count && step->in[0].count > y->count ? step->in[0].count : y->count);
+    if (product == 0)
+        return (double)(step->input_count && step->in[0].count > y->count ? step->in[0].count : y->count);
     if (!step->backward) return product;
     if (step->op == GPUNN_OP_ATTENTION) return 2.5 * product; /* recomputes the scores, and four products */
     for (int i = 0; i < step->input_count && i < 2; i++) wanted += step->grad_in[i].data != NULL;
@@ -67,8 +72,9 @@ static double gpunn__value_bytes(const gpunn_value *value)
 
 static double gpunn__step_bytes(const gpunn_step *step)
 {
-    const bool picks = step->op == GPUNN_OP_EMBEDDING || step->op == GPUNN_OP_GATHER; /* they read only part of their table */
-    double     bytes = gpunn__value_bytes(&step->out) + gpunn__value_bytes(&step->fused.residual), result = bytes;
+    /* they read only part of their table */
+    const bool picks = step->op == GPUNN_OP_EMBEDDING || step->op == GPUNN_OP_GATHER;
+    double bytes = gpunn__value_bytes(&step->out) + gpunn__value_bytes(&step->fused.residual), result = bytes;
     bytes += gpunn__value_bytes(&step->half) + gpunn__value_bytes(&step->fused.before);
     bytes += gpunn__value_bytes(&step->activated.before);
     if (step->backward) bytes += gpunn__value_bytes(&step->grad_out);
@@ -114,7 +120,8 @@ static GPUNN__STATUS gpunn__profile_run(const gpunn__profile *p)
     if (args->optimizer) return gpunn_train_step(args->optimizer, args->loss);
     const int64_t      reductions = p->group ? p->group->reductions : 0;
     const gpunn_status status = gpunn_zero_grad(p->model);
-    return status == GPUNN_OK ? gpunn_backward(args->loss) : gpunn__report_to_ranks(p->group, reductions, status);
+    return status == GPUNN_OK ? gpunn_backward(args->loss)
+                              : gpunn__report_to_ranks(p->group, reductions, status);
 }
 
 /* Runs once and adds the times. Where the backend does not time the
@@ -178,7 +185,8 @@ static void gpunn__profile_label(const gpunn__profile *p, int i, char *text, siz
     const gpunn_value *y = step->backward ? &step->grad_out : &step->out;
     gpunn__put(&line, "%s%s%s%s [", step->name, step->name[0] ? " " : "", gpunn_op_name(step->op),
                step->backward ? " backward" : "");
-    for (int axis = 0; axis < y->rank; axis++) gpunn__put(&line, "%s%lld", axis ? ", " : "", (long long)y->dim[axis]);
+    for (int axis = 0; axis < y->rank; axis++)
+        gpunn__put(&line, "%s%lld", axis ? ", " : "", (long long)y->dim[axis]);
     gpunn__put(&line, "]");
 }
 
@@ -192,9 +200,10 @@ static void gpunn__profile_row(const gpunn__profile *p, int i, double total, con
     const double flops = gpunn__profile_flops(p, i), bytes = gpunn__profile_bytes(p, i), s = p->seconds[i];
     char         label[160];
     gpunn__profile_label(p, i, label, sizeof label);
-    gpunn__text_line(out, "%11.2f %6.1f %11.3f %6.1f %11.3f %6.1f  %s\n", s * 1e6, total > 0 ? 100 * s / total : 0, flops * 1e-6,
-                     gpunn__profile_share(flops, s, p->peak_flops), bytes * 1e-6, gpunn__profile_share(bytes, s, p->peak_bytes),
-                     label);
+    gpunn__text_line(out, "%11.2f %6.1f %11.3f %6.1f %11.3f %6.1f  %s\n", s * 1e6,
+                     total > 0 ? 100 * s / total : 0, flops * 1e-6,
+                     gpunn__profile_share(flops, s, p->peak_flops), bytes * 1e-6,
+                     gpunn__profile_share(bytes, s, p->peak_bytes), label);
 }
 
 /* Prints steps by falling time. Steps of equal time stay in order. */
@@ -207,9 +216,10 @@ static void gpunn__profile_table(const gpunn__profile *p)
     out.user = p->args->user;
     for (int i = 0; i < count; i++) total += p->seconds[i];
     gpunn__text_line(&out, "%s, batch %lld: %.2f us; peaks %.2f GFLOP/s, %.2f GB/s\n",
-                     p->args->loss ? "training step" : "evaluation", (long long)p->plan->batch, total * 1e6, p->peak_flops * 1e-9,
-                     p->peak_bytes * 1e-9);
-    gpunn__text_line(&out, "%11s %6s %11s %6s %11s %6s  %s\n", "us", "%", "MFLOP", "% peak", "MB", "% peak", "step");
+                     p->args->loss ? "training step" : "evaluation", (long long)p->plan->batch, total * 1e6,
+                     p->peak_flops * 1e-9, p->peak_bytes * 1e-9);
+    gpunn__text_line(&out, "%11s %6s %11s %6s %11s %6s  %s\n", "us", "%", "MFLOP", "% peak", "MB", "% peak",
+                     "step");
     for (int printed = 0; printed < count;) {
         double next = -1;
         for (int i = 0; i < count; i++)
@@ -244,7 +254,8 @@ static GPUNN__STATUS gpunn__profile_trace(const gpunn__profile *p)
     for (int i = 0; i < count; i++) {
         const gpunn_step *step = i < p->step_count ? &p->plan->steps[i] : NULL;
         gpunn__profile_label(p, i, label, sizeof label);
-        gpunn__emitf(&w, "%s\n{\"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"cat\": \"%s\", \"name\": ", i ? "," : "",
+        gpunn__emitf(&w,
+                     "%s\n{\"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"cat\": \"%s\", \"name\": ", i ? "," : "",
                      step == NULL     ? "update"
                      : step->backward ? "backward"
                                       : "forward");
@@ -289,13 +300,14 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
         (args.optimizer && args.loss == NULL))
         return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s",
                            args.optimizer && args.loss == NULL ? "an optimizer needs a .loss"
-                           : first == NULL                     ? "neither .loss nor .outputs, or NULL; a builder failed before"
-                                                               : "runs and peaks may not be negative");
+                           : first == NULL ? "neither .loss nor .outputs, or NULL; a builder failed before"
+                                           : "runs and peaks may not be negative");
     if (first->model != model || (args.optimizer && args.optimizer->model != model))
         return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: the %s is of another model",
                            first->model != model ? "tensor" : "optimizer");
     if (p.dev->backend->time == NULL)
-        return gpunn__fail(p.dev, GPUNN_ERR_UNSUPPORTED, "gpunn_profile: this device's backend cannot time steps; use the CPU's");
+        return gpunn__fail(p.dev, GPUNN_ERR_UNSUPPORTED,
+                           "gpunn_profile: this device's backend cannot time steps; use the CPU's");
     if (args.loss) p.group = args.optimizer ? args.optimizer->group : gpunn__communicating_group(model);
     gpunn_status status = gpunn__profile_run(&p);
     if (status != GPUNN_OK) return status;
@@ -306,9 +318,8 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
     p.step_count = p.plan->step_count;
     const size_t bytes = 2 * (size_t)(p.step_count + 1) * sizeof *p.seconds;
     p.seconds = (double *)gpunn__calloc(p.dev, bytes);
-    if (p.seconds == NULL)
-        return gpunn__report_to_ranks(p.group, reductions, GPUNN_ERR_MEMORY); /* the other ranks are starting the
-                                                                                           next run */
+    /* the other ranks are starting the next run */
+    if (p.seconds == NULL) return gpunn__report_to_ranks(p.group, reductions, GPUNN_ERR_MEMORY);
     status = gpunn__profile_all(&p, args.runs ? args.runs : 10);
     gpunn__free(p.dev, p.seconds, bytes);
     return status;

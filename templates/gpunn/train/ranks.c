@@ -14,7 +14,8 @@
 
 /* Finds the next parameters or buffers, from tensor *id on, that are adjacent in memory. *count: their floats
  * from the first one's start. Returns the first, or NULL. */
-static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__kind kind, int *id, int64_t *count)
+static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__kind kind, int *id,
+                                               int64_t *count)
 {
     while (*id < model->tensor_count && model->tensors[*id]->kind != kind) ++*id;
     if (*id == model->tensor_count) return NULL;
@@ -87,7 +88,8 @@ static GPUNN__STATUS gpunn__add_shares(gpunn_optimizer *opt)
     gpunn__range   run = {0, 0, 0, 0};
     gpunn_exchange share = {NULL, 0, 0, GPUNN_AFTER_UPDATES, false, NULL, 0};
     gpunn_status   status = GPUNN_OK;
-    while (status == GPUNN_OK && gpunn__next_share(opt, &run, &share)) status = gpunn__exchange_add(opt->group, share);
+    while (status == GPUNN_OK && gpunn__next_share(opt, &run, &share))
+        status = gpunn__exchange_add(opt->group, share);
     return status;
 }
 
@@ -99,11 +101,12 @@ static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
     gpunn_status  status = gpunn__states_alloc(opt, &own);
     for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK && own.count > 0; k++) {
         if (own.data[k] == NULL) continue;
-        status = dev->backend->convert(dev->context, own.data[k], GPUNN_F32, opt->states.data[k] + own.begin, GPUNN_F32,
-                                       own.count);
+        status = dev->backend->convert(dev->context, own.data[k], GPUNN_F32, opt->states.data[k] + own.begin,
+                                       GPUNN_F32, own.count);
         if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_distribute", status);
     }
-    status = gpunn__all_reduce_status(opt->group, status, NULL, "shares of %lld floats", (long long)gpunn__share_of(opt));
+    status = gpunn__all_reduce_status(opt->group, status, NULL, "shares of %lld floats",
+                                      (long long)gpunn__share_of(opt));
     gpunn__states_free(dev, status == GPUNN_OK ? &opt->states : &own);
     if (status != GPUNN_OK) return status;
     opt->states = own;
@@ -114,8 +117,8 @@ static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
 /* Broadcasts n floats of rank `root` to all ranks that have memory for them. own: the floats on that rank,
  * NULL elsewhere. all: where to store them, or NULL. aside: buffer for joined GPUs that receive without
  * storing. A failed copy goes to *copied, so that no other rank waits. */
-static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, float *all, float *aside, int64_t n, int root,
-                                          gpunn_status *copied)
+static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, float *all, float *aside,
+                                          int64_t n, int root, gpunn_status *copied)
 {
     gpunn_group         *group = opt->group;
     gpunn_device        *dev = opt->model->dev;
@@ -125,12 +128,14 @@ static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, floa
     if (gpunn__in_ranks(group, dev)) {
         const gpunn_exchange exchange = {own ? own : all ? all : aside, n, root, 0, false, NULL, 0};
         spoken = gpunn__exchange_joined(group, dev, &exchange);
-        if (spoken == GPUNN_OK && own && all) *copied = backend->convert(dev->context, all, GPUNN_F32, own, GPUNN_F32, n);
+        if (spoken == GPUNN_OK && own && all)
+            *copied = backend->convert(dev->context, all, GPUNN_F32, own, GPUNN_F32, n);
         return spoken;
     }
     if (own && *copied == GPUNN_OK) *copied = backend->download(dev->context, group->piece, own, bytes);
     spoken = gpunn__exchange_host(group, GPUNN__BROADCAST, group->piece, bytes, root);
-    if (spoken == GPUNN_OK && *copied == GPUNN_OK && all) *copied = backend->upload(dev->context, all, group->piece, bytes);
+    if (spoken == GPUNN_OK && *copied == GPUNN_OK && all)
+        *copied = backend->upload(dev->context, all, group->piece, bytes);
     return spoken;
 }
 
@@ -143,8 +148,8 @@ static gpunn_status gpunn__state_collect(gpunn_optimizer *opt, int k, int root, 
     gpunn_status  spoken = GPUNN_OK, copied = GPUNN_OK;
     for (int64_t at = root * each, n; at < end && spoken == GPUNN_OK; at += n) {
         n = end - at < most ? end - at : most;
-        spoken = gpunn__collect_piece(opt, here ? gpunn__state_at(opt, k, at) : NULL, all ? all + at : NULL, aside, n, root,
-                                      &copied);
+        spoken = gpunn__collect_piece(opt, here ? gpunn__state_at(opt, k, at) : NULL, all ? all + at : NULL,
+                                      aside, n, root, &copied);
     }
     if (copied != GPUNN_OK) copied = gpunn__backend_fail(opt->model->dev, "collecting states", copied);
     return spoken == GPUNN_OK ? copied : spoken;
@@ -166,7 +171,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool e
             const gpunn_status done = gpunn__state_collect(opt, k, root, all.data[k], aside);
             if (part == GPUNN_OK) part = done;
         }
-    if (status == GPUNN_OK) status = gpunn__all_reduce_status(opt->group, part, NULL, "%s of all states", caller);
+    if (status == GPUNN_OK)
+        status = gpunn__all_reduce_status(opt->group, part, NULL, "%s of all states", caller);
     gpunn__device_free(dev, aside, GPUNN__GROUP_PIECE);
     if (status != GPUNN_OK)
         gpunn__states_free(dev, &all);
@@ -217,9 +223,9 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
     while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL)) {
         float *const  values = gpunn__gradient_of(opt->parameters[range.first]);
         const int64_t count = range.end - range.begin;
-        status = scatters
-                     ? gpunn__scatter_gradients(opt->group, dev, values, count, opt->places[range.first], gpunn__share_of(opt))
-                     : gpunn__exchange_gradients(opt->group, dev, values, count);
+        status = scatters ? gpunn__scatter_gradients(opt->group, dev, values, count, opt->places[range.first],
+                                                     gpunn__share_of(opt))
+                          : gpunn__exchange_gradients(opt->group, dev, values, count);
     }
     opt->model->doubtful = true; /* finite gradients may add up to infinity */
     opt->model->written_gradients++;
@@ -247,8 +253,8 @@ static GPUNN__STATUS gpunn__all_reduce_update(gpunn_optimizer *opt, gpunn_status
     return gpunn__all_reduce_status(
         opt->group, status, loss,
         "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
-        gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm, (double)opt->clip_value,
-        opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
+        gpunn__common_number(opt), opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
+        (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
 }
 
 /* The number of steps after which no step changes gradients in these floats. */
@@ -286,15 +292,15 @@ static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
 }
 
 /* Adds the exchange of a bucket to the run: whole, or split by the ranks that update its parts. */
-static GPUNN__STATUS gpunn__add_bucket(gpunn_optimizer *opt, float *values, int64_t count, int64_t place, bool scatters,
-                                       int after)
+static GPUNN__STATUS gpunn__add_bucket(gpunn_optimizer *opt, float *values, int64_t count, int64_t place,
+                                       bool scatters, int after)
 {
     gpunn_status   status = GPUNN_OK;
     gpunn_exchange part = {NULL, count, GPUNN_MEAN, 0, false, NULL, 0};
     for (int64_t at = 0; at < count && status == GPUNN_OK; at += part.count) {
         if (scatters) gpunn__cut_share(opt, place + at, count - at, &part);
-        status = gpunn__exchange_add(opt->group,
-                                     gpunn__gradients_exchange(opt->group, values + at, part.count, part.root, after));
+        status = gpunn__exchange_add(
+            opt->group, gpunn__gradients_exchange(opt->group, values + at, part.count, part.root, after));
     }
     return status;
 }
@@ -314,23 +320,27 @@ static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *r
         }
         if (most < 0) break;
         float *const  values = gpunn__gradient_of(opt->parameters[from]);
-        const int64_t count = opt->parameters[to]->offset + gpunn__count(opt->parameters[to], 1) - opt->parameters[from]->offset;
-        status = gpunn__add_bucket(opt, values, count, opt->places[from], scatters, gpunn__complete_after(run, values, count));
+        const int64_t count = opt->parameters[to]->offset + gpunn__count(opt->parameters[to], 1) -
+                              opt->parameters[from]->offset;
+        status = gpunn__add_bucket(opt, values, count, opt->places[from], scatters,
+                                   gpunn__complete_after(run, values, count));
         next = most;
     }
     return status;
 }
 
 /* Lists what the GPUs of joined ranks exchange in a training step. */
-static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *run, gpunn_tensor *loss, bool updates)
+static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *run, gpunn_tensor *loss,
+                                         bool updates)
 {
     gpunn_model         *model = opt->model;
     const gpunn_tensor  *first;
     size_t               bytes;
     const bool           apart = updates && gpunn__needs_share(opt, run->update_count);
     const int            after = apart ? GPUNN_AFTER_CHECK : run->step_count;
-    const gpunn_exchange mean = {(float *)gpunn__memory_of(loss, false, &bytes), 1, GPUNN_MEAN, after, false, NULL, 0};
-    gpunn_exchange       spread = {NULL, 0, 0, run->step_count, false, NULL, 0};
+    const gpunn_exchange mean = {
+        (float *)gpunn__memory_of(loss, false, &bytes), 1, GPUNN_MEAN, after, false, NULL, 0};
+    gpunn_exchange spread = {NULL, 0, 0, run->step_count, false, NULL, 0};
     opt->group->exchange_count = 0;
     gpunn_status status = updates ? gpunn__add_buckets(opt, run) : GPUNN_OK;
     for (int id = 0; updates && status == GPUNN_OK;) {
@@ -345,7 +355,8 @@ static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *
 
 /* Adds the updates to a run. In a group of joined devices also adds the
  * exchanges, after all ranks agreed to do the same. */
-GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates)
+GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run,
+                                                      gpunn_tensor *loss, bool updates)
 {
     run->updates = opt->updates;
     run->update_count = updates ? gpunn__optimizer_updates(opt, opt->parts + 1, true) : 0;
@@ -362,11 +373,12 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
 }
 
 #ifndef GPUNN__MANY_GRADIENTS
-#define GPUNN__MANY_GRADIENTS (1 << 21) /* a kernel before the update looks at fewer in less time than it takes to launch */
+#define GPUNN__MANY_GRADIENTS \
+    (1 << 21) /* a kernel before the update looks at fewer in less time than it takes to launch */
 #endif
 
-/* Where it stands whether a gradient that an optimizer reads is not finite. NULL: gradients may change without a call, by the
- * program, a replay or other ranks. */
+/* Where it stands whether a gradient that an optimizer reads is not finite. NULL: gradients may change
+ * without a call, by the program, a replay or other ranks. */
 static uint64_t *gpunn__doubt_of(const gpunn_optimizer *opt)
 {
     if (opt->refused == NULL || opt->counts || opt->group) return NULL;
@@ -375,7 +387,8 @@ static uint64_t *gpunn__doubt_of(const gpunn_optimizer *opt)
     return (uint64_t *)(opt->refused + 1 + opt->parameter_count);
 }
 
-/* The same for gradients that a run without updates makes, all of them anew, and the model's one optimizer. */
+/* The same for gradients that a run without updates makes, all of them anew, and the model's one
+ * optimizer. */
 GPUNN__INTERNAL uint64_t *gpunn__doubt_before(gpunn_model *model)
 {
     const gpunn_optimizer *opt = model->optimizers;
@@ -422,30 +435,36 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
     gpunn_group *group = opt->group;
     const bool   copies = group->copies && !gpunn__in_ranks(group, opt->model->dev);
     if (opt->shares || copies || group->unlike)
-        status = gpunn__all_reduce_status(group, status, NULL, "the end of update %lld", gpunn__common_number(opt) - 1);
+        status = gpunn__all_reduce_status(group, status, NULL, "the end of update %lld",
+                                          gpunn__common_number(opt) - 1);
     if (status != GPUNN_OK) return status;
-    return opt->shares ? gpunn__spread_shares(opt) : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
+    return opt->shares     ? gpunn__spread_shares(opt)
+           : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER)
+                           : GPUNN_OK;
 }
 
 /* trains: the gradients come from a training step and are not read after it. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips,
+                                                      bool trains)
 {
     const int    count = gpunn__optimizer_updates(opt, parts, clips);
     const bool   joined = gpunn__in_ranks(opt->group, opt->model->dev);
-    gpunn_status status = opt->group ? gpunn__average_gradients(opt, trains && gpunn__needs_share(opt, count)) : GPUNN_OK;
+    gpunn_status status = opt->group ? gpunn__average_gradients(opt, trains && gpunn__needs_share(opt, count))
+                                     : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     if (opt->model->doubtful && (opt->model->dev->backend->execute == NULL || (opt->group && !joined)))
         status = gpunn__check_gradients(opt);
     if (opt->shares && !joined)
-        status = gpunn__all_reduce_status(opt->group, status, NULL, "the gradients of update %lld", gpunn__common_number(opt));
+        status = gpunn__all_reduce_status(opt->group, status, NULL, "the gradients of update %lld",
+                                          gpunn__common_number(opt));
     if (status != GPUNN_OK) return status;
     status = gpunn__update_alone(opt, count, clips);
     return opt->group ? gpunn__spread_update(opt, status) : status;
 }
 
 /* Continues a training step after this rank's gradients, or after its failure. */
-static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, int64_t reductions,
-                                           gpunn_status status)
+static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates,
+                                           int64_t reductions, gpunn_status status)
 {
     gpunn_device *dev = opt->model->dev;
     float         value = 0;
@@ -461,8 +480,9 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
 
 /* A training step of joined GPUs, which exchange within the run. The ranks agree before it. All GPUs note a
  * loss that is not finite; each host learns of it at some later time. The first to report it tells all. */
-static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss, const gpunn_backward_args *backward,
-                                         bool updates, gpunn_status status)
+static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss,
+                                         const gpunn_backward_args *backward, bool updates,
+                                         gpunn_status status)
 {
     static const char function[] = "gpunn_train_step";
     gpunn_device     *dev = opt->model->dev;
@@ -486,10 +506,12 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
                                   : NULL,
                            GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, opt ? "loss" : "optimizer");
     if (loss->model != opt->model)
-        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
+                           "%s: the loss is of another model than the optimizer", function);
     if (args.accumulate < 0)
-        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: accumulate is %d; give the number of calls for one update",
-                           function, args.accumulate);
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
+                           "%s: accumulate is %d; give the number of calls for one update", function,
+                           args.accumulate);
     gpunn_backward_args backward;
     memset(&backward, 0, sizeof backward);
     backward.optimizer = opt;
@@ -500,7 +522,8 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
     if (gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__train_joined(opt, loss, &backward, updates, status);
     else {
-        if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
+        if (status == GPUNN_OK)
+            status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
         if (opt->group) status = gpunn__train_together(opt, loss, updates, reductions, status);
     }
     status = gpunn__put_back(opt->model, status);
@@ -513,7 +536,8 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
 
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
 {
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
+    if (opt == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
     gpunn_status status = gpunn__optimizer_prepare(opt);
     const bool   ends = opt->parts > 0, first = opt->model->dev->error.status == GPUNN_OK;
     if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
@@ -534,22 +558,24 @@ static void gpunn__treatment_text(const gpunn_tensor *t, char *text, size_t size
         (void)snprintf(text, size, ", frozen");
 }
 
-static GPUNN__STATUS gpunn__compare_settings(const gpunn_optimizer *opt, const float *setting, float clip_norm, float clip_value,
-                                             int group)
+static GPUNN__STATUS gpunn__compare_settings(const gpunn_optimizer *opt, const float *setting,
+                                             float clip_norm, float clip_value, int group)
 {
     char     text[256] = "";
     int      count = 0, length = 0;
     uint32_t which = 0;
-    for (int i = 0; i < GPUNN_SETTINGS && gpunn__rules[opt->rule.kind].setting[i].key && length < (int)sizeof text; i++)
-        length += snprintf(text + length, sizeof text - (size_t)length, ", %s %.9g", gpunn__rules[opt->rule.kind].setting[i].key,
-                           (double)setting[i]);
+    for (int i = 0;
+         i < GPUNN_SETTINGS && gpunn__rules[opt->rule.kind].setting[i].key && length < (int)sizeof text; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, ", %s %.9g",
+                           gpunn__rules[opt->rule.kind].setting[i].key, (double)setting[i]);
     for (int i = 0; i < opt->parameter_count; i++) {
         if (opt->param_group_of[i] != group) continue;
         which = which * 31 + (uint32_t)opt->parameters[i]->id;
         count++;
     }
-    return gpunn__all_reduce_status(opt->group, GPUNN_OK, NULL, "settings of %d parameters (%08x), clip norm %g and value %g%s",
-                                    count, (unsigned)which, (double)clip_norm, (double)clip_value, text);
+    return gpunn__all_reduce_status(opt->group, GPUNN_OK, NULL,
+                                    "settings of %d parameters (%08x), clip norm %g and value %g%s", count,
+                                    (unsigned)which, (double)clip_norm, (double)clip_value, text);
 }
 
 /* Fails if the ranks have different tensors, optimizers or counts. The message names the first difference. */
@@ -559,14 +585,13 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
     gpunn_group *group = opt->group;
     char         text[512], shape[128], treatment[64];
     if (status == GPUNN_OK && group->args.shard && gpunn__rules[opt->rule.kind].move)
-        status = gpunn__fail(
-            model->dev, GPUNN_ERR_UNSUPPORTED,
-            "gpunn_distribute: %s has a trust ratio, for which a rank needs whole parameters; open the group without "
-            ".shard",
-            opt->name);
-    status = gpunn__all_reduce_status(group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
-                                      (int)model->precision, (unsigned long long)(model->state.seed - model->salt),
-                                      model->tensor_count);
+        status = gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED,
+                             "gpunn_distribute: %s has a trust ratio, for which a rank needs whole "
+                             "parameters; open the group without .shard",
+                             opt->name);
+    status = gpunn__all_reduce_status(
+        group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
+        (int)model->precision, (unsigned long long)(model->state.seed - model->salt), model->tensor_count);
     for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         gpunn__node_text(t, text, sizeof text);
@@ -577,10 +602,12 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
     }
     if (status == GPUNN_OK)
         status = gpunn__all_reduce_status(
-            group, status, NULL, "%s of %d parameters, groups of settings %d, average %g, after %lld updates and %d epochs%s",
-            opt->name, opt->parameter_count, opt->param_group_count, (double)opt->average_decay, (long long)opt->step_count,
-            opt->fit.epochs, gpunn__scales_loss(opt) ? ", a loss scale" : "");
-    if (status == GPUNN_OK) status = gpunn__compare_settings(opt, opt->rule.setting, opt->clip_norm, opt->clip_value, -1);
+            group, status, NULL,
+            "%s of %d parameters, groups of settings %d, average %g, after %lld updates and %d epochs%s",
+            opt->name, opt->parameter_count, opt->param_group_count, (double)opt->average_decay,
+            (long long)opt->step_count, opt->fit.epochs, gpunn__scales_loss(opt) ? ", a loss scale" : "");
+    if (status == GPUNN_OK)
+        status = gpunn__compare_settings(opt, opt->rule.setting, opt->clip_norm, opt->clip_value, -1);
     for (int i = 0; i < opt->param_group_count && status == GPUNN_OK; i++)
         status = gpunn__compare_settings(opt, opt->param_groups[i].setting, opt->param_groups[i].clip_norm,
                                          opt->param_groups[i].clip_value, i);
@@ -620,15 +647,16 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
 }
 
 /* Every gradient becomes clamp(gradient * scale, -limit, limit). */
-static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *function, float scale, float limit)
+static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *function, float scale,
+                                            float limit)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = GPUNN_OK;
     gpunn__range  range = {0, 0, 0, 0};
     model->written_gradients++;
     while (status == GPUNN_OK && gpunn__next_range(&range, model->tensors, model->tensor_count, NULL))
-        status = dev->backend->scale(dev->context, gpunn__gradient_of(model->tensors[range.first]), range.end - range.begin,
-                                     scale, limit);
+        status = dev->backend->scale(dev->context, gpunn__gradient_of(model->tensors[range.first]),
+                                     range.end - range.begin, scale, limit);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, function, status);
 }
 
@@ -637,7 +665,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, 
     static const char function[] = "gpunn_clip_grad_norm";
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
     if (!(max_norm > 0))
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; give one above 0", function, (double)max_norm);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; give one above 0", function,
+                           (double)max_norm);
     double       norm = 0;
     gpunn_status status = gpunn__gradient_norm(model, function, &norm);
     if (total_norm) *total_norm = (float)norm;
@@ -656,7 +685,8 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 }
 
 /* Sets one of the optimizer's numbers. Fails if the value is NaN or negative. */
-static void gpunn__optimizer_set(gpunn_optimizer *opt, const char *function, const char *what, float *field, float value)
+static void gpunn__optimizer_set(gpunn_optimizer *opt, const char *function, const char *what, float *field,
+                                 float value)
 {
     if (opt == NULL)
         (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
@@ -676,7 +706,8 @@ GPUNN_API void gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm)
 
 GPUNN_API void gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value)
 {
-    gpunn__optimizer_set(opt, "gpunn_set_clip_value", "clip_value", opt ? &opt->clip_value : NULL, clip_value);
+    gpunn__optimizer_set(opt, "gpunn_set_clip_value", "clip_value", opt ? &opt->clip_value : NULL,
+                         clip_value);
 }
 
 GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)

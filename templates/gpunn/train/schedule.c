@@ -14,8 +14,9 @@ static double gpunn__anneal(double from, double to, double share)
 GPUNN__INTERNAL double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base)
 {
     const gpunn_schedule_args *s = &opt->schedule;
-    const int64_t warmup = s->type == GPUNN_SCHEDULE_LINEAR ? 0 : s->warmup_steps, step = opt->schedule_step - warmup;
-    double        lr = base, low = s->min_lr, t = (double)step, total = (double)(s->total_steps - warmup);
+    const int64_t              warmup = s->type == GPUNN_SCHEDULE_LINEAR ? 0 : s->warmup_steps,
+                  step = opt->schedule_step - warmup;
+    double lr = base, low = s->min_lr, t = (double)step, total = (double)(s->total_steps - warmup);
     if (step < 0) return lr * (double)opt->schedule_step / (double)warmup;
     switch (s->type) {
     case GPUNN_SCHEDULE_STEP: return lr * pow(gpunn__as_written(s->gamma), (double)(step / s->step_size));
@@ -26,8 +27,10 @@ GPUNN__INTERNAL double gpunn__scheduled_lr(const gpunn_optimizer *opt, float bas
     }
     case GPUNN_SCHEDULE_EXPONENTIAL: return lr * pow(gpunn__as_written(s->gamma), t);
     case GPUNN_SCHEDULE_COSINE: return t < total ? gpunn__anneal(lr, low, t / total) : low;
-    case GPUNN_SCHEDULE_ONE_CYCLE: { /* up from lr / div_factor until step `top`, then down to that over final_div_factor */
-        double first = lr / s->div_factor, top = gpunn__as_written(s->pct_start) * total - 1, last = total - 1;
+    /* up from lr / div_factor until step `top`, then down to that over final_div_factor */
+    case GPUNN_SCHEDULE_ONE_CYCLE: {
+        double first = lr / s->div_factor, top = gpunn__as_written(s->pct_start) * total - 1,
+               last = total - 1;
         if (t > last) t = last;
         if (t <= top) return gpunn__anneal(first, lr, top > 0 ? t / top : 1);
         return gpunn__anneal(lr, first / s->final_div_factor, (t - top) / (last - top));
@@ -43,10 +46,11 @@ GPUNN__INTERNAL double gpunn__scheduled_lr(const gpunn_optimizer *opt, float bas
     return lr;
 }
 
-static GPUNN__STATUS gpunn__schedule_bad_count(gpunn_device *dev, const char *name, int64_t count, const char *most)
+static GPUNN__STATUS gpunn__schedule_bad_count(gpunn_device *dev, const char *name, int64_t count,
+                                               const char *most)
 {
-    return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: %s is %lld; it must be from 0 to %s", name, (long long)count,
-                       most);
+    return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: %s is %lld; it must be from 0 to %s",
+                       name, (long long)count, most);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s)
@@ -63,7 +67,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
     s->patience = gpunn__default_int(s->patience, 10);
     s->cooldown = gpunn__default_int(s->cooldown, 0);
     if ((int)type < 0 || type > GPUNN_SCHEDULE_PLATEAU)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: type %d is no gpunn_schedule_type", function, (int)type);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: type %d is no gpunn_schedule_type", function,
+                           (int)type);
     if (!gpunn__check_range(dev, function, "gamma", s->gamma, 0, INFINITY) ||
         !gpunn__check_range(dev, function, "min_lr", s->min_lr, 0, INFINITY) ||
         !gpunn__check_range(dev, function, "factor", s->factor, 0, 1) ||
@@ -71,13 +76,16 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
         return GPUNN_ERR_ARGUMENT;
     if (!(s->pct_start >= 0 && s->pct_start <= 1 && s->div_factor > 0 && s->final_div_factor > 0))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: pct_start is %g, div_factor %g and final_div_factor %g; give a pct_start from 0 to 1 "
-                           "and factors above 0",
-                           function, (double)s->pct_start, (double)s->div_factor, (double)s->final_div_factor);
+                           "%s: pct_start is %g, div_factor %g and final_div_factor %g; give a pct_start "
+                           "from 0 to 1 and factors above 0",
+                           function, (double)s->pct_start, (double)s->div_factor,
+                           (double)s->final_div_factor);
     const struct {
         const char *name;
         int64_t     count;
-    } steps[] = {{"total_steps", s->total_steps}, {"step_size", s->step_size}, {"warmup_steps", s->warmup_steps}},
+    } steps[] = {{"total_steps", s->total_steps},
+                 {"step_size", s->step_size},
+                 {"warmup_steps", s->warmup_steps}},
       calls[] = {{"patience", s->patience}, {"cooldown", s->cooldown}};
     for (int i = 0; i < 3; i++)
         if (steps[i].count < 0 || steps[i].count > GPUNN__COUNTER)
@@ -89,25 +97,31 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
         if (s->milestones[i] < 0 || s->milestones[i] > GPUNN__COUNTER)
             return gpunn__schedule_bad_count(dev, "one of the milestones", s->milestones[i], "2^62 - 1");
     if (type == GPUNN_SCHEDULE_STEP && s->step_size < 1)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: step_size is %lld; give the steps between two reductions", function,
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: step_size is %lld; give the steps between two reductions", function,
                            (long long)s->step_size);
-    if ((type == GPUNN_SCHEDULE_COSINE || type == GPUNN_SCHEDULE_ONE_CYCLE || type == GPUNN_SCHEDULE_LINEAR) &&
+    if ((type == GPUNN_SCHEDULE_COSINE || type == GPUNN_SCHEDULE_ONE_CYCLE ||
+         type == GPUNN_SCHEDULE_LINEAR) &&
         s->total_steps < 1)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: total_steps is %lld; give the number of steps the schedule is to last",
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: total_steps is %lld; give the number of steps the schedule is to last",
                            function, (long long)s->total_steps);
     if (s->total_steps > 0 && s->warmup_steps >= s->total_steps)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: warmup_steps is %lld; it must be below total_steps, %lld", function,
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: warmup_steps is %lld; it must be below total_steps, %lld", function,
                            (long long)s->warmup_steps, (long long)s->total_steps);
     for (int i = 0; type == GPUNN_SCHEDULE_MULTI_STEP && i < 16 && (i == 0 || s->milestones[i] != 0); i++)
         if (s->milestones[i] <= (i ? s->milestones[i - 1] : 0))
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: milestones[%d] is %lld; milestones must be above 0 and rise",
-                               function, i, (long long)s->milestones[i]);
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "%s: milestones[%d] is %lld; milestones must be above 0 and rise", function, i,
+                               (long long)s->milestones[i]);
     return GPUNN_OK;
 }
 
 GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_args args)
 {
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: the optimizer is NULL");
+    if (opt == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: the optimizer is NULL");
     gpunn_status status = gpunn__schedule_check(opt->model->dev, &args);
     if (status != GPUNN_OK) return status;
     opt->schedule = args;
@@ -134,7 +148,8 @@ static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
         opt->plateau_bad = 0;
     }
     if (opt->plateau_bad > s->patience) {
-        double lr = gpunn__scheduled_lr(opt, opt->lr), reduced = fmax(lr * gpunn__as_written(s->factor), (double)s->min_lr);
+        double lr = gpunn__scheduled_lr(opt, opt->lr),
+               reduced = fmax(lr * gpunn__as_written(s->factor), (double)s->min_lr);
         if (lr - reduced > 1e-8) opt->plateau_scale = reduced / opt->lr;
         opt->plateau_cooldown = s->cooldown;
         opt->plateau_bad = 0;
@@ -143,7 +158,8 @@ static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
 
 GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
 {
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_schedule_step: the optimizer is NULL");
+    if (opt == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_schedule_step: the optimizer is NULL");
     opt->schedule_step++;
     if (opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) gpunn__plateau_step(opt, metric);
     return GPUNN_OK;

@@ -12,19 +12,24 @@ GPUNN__INTERNAL bool gpunn__has_gradient(const gpunn_tensor *t)
     return t->kind == GPUNN__PARAMETER && t->trainable && t->grad_reached;
 }
 
-GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt)
+GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i,
+                                    const gpunn_optimizer *opt)
 {
     const gpunn_tensor *t = list[i], *first = list[range->first];
     int64_t             padded = gpunn__aligned(range->end);
-    if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_user_owned(t) || gpunn__is_user_owned(first)) return false;
+    if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_user_owned(t) ||
+        gpunn__is_user_owned(first))
+        return false;
     if (opt == NULL) return true;
     if (gpunn__rules[opt->rule.kind].move) return false;
     bool same_decay = t->decay == first->decay || opt->rule.setting[opt->decay] == 0;
     return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
-           opt->param_group_of[i] == opt->param_group_of[range->first] && (opt->keeps_zeros || range->end == padded);
+           opt->param_group_of[i] == opt->param_group_of[range->first] &&
+           (opt->keeps_zeros || range->end == padded);
 }
 
-GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, int count, const gpunn_optimizer *opt)
+GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, int count,
+                                       const gpunn_optimizer *opt)
 {
     int i = range->next;
     while (i < count && !gpunn__has_gradient(list[i])) i++;
@@ -38,8 +43,8 @@ GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const 
 }
 
 /* Adds the sum of the squares of `count` gradients to *sum. */
-static GPUNN__STATUS gpunn__add_squares(gpunn_device *dev, const char *function, const float *gradient, int64_t count,
-                                        double *sum)
+static GPUNN__STATUS gpunn__add_squares(gpunn_device *dev, const char *function, const float *gradient,
+                                        int64_t count, double *sum)
 {
     double       part = 0;
     gpunn_status status = dev->backend->sum_of_squares(dev->context, gradient, count, &part);
@@ -53,10 +58,10 @@ static GPUNN__STATUS gpunn__norm_of(gpunn_device *dev, const char *function, dou
     const char *fault = gpunn__not_finite(&sum, sizeof sum);
     *norm = sqrt(sum);
     if (fault == NULL) return GPUNN_OK;
-    return gpunn__fail(
-        dev, GPUNN_ERR_NUMERIC,
-        "%s: the norm of the gradients is %s; lower the learning rate, or look for a division by 0 or a log of 0 in the model",
-        function, fault);
+    return gpunn__fail(dev, GPUNN_ERR_NUMERIC,
+                       "%s: the norm of the gradients is %s; lower the learning rate, or look for a division "
+                       "by 0 or a log of 0 in the model",
+                       function, fault);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *function, double *norm)
@@ -92,7 +97,8 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
     const gpunn__setting *setting = gpunn__rules[update->kind].setting;
     for (int i = 0; set && i < set->update_count; i++) {
         const gpunn_kernel_update *fused = &set->updates[i];
-        bool fits = fused->kind == update->kind && (update->half == NULL || fused->half_dtype == update->half_dtype);
+        bool                       fits = fused->kind == update->kind &&
+                    (update->half == NULL || fused->half_dtype == update->half_dtype);
         for (int k = 0; fits && setting[k].key; k++)
             fits = fused->setting[k] == update->setting[k] || gpunn__is_free(setting[k].key);
         if (!fits) continue;
@@ -115,8 +121,8 @@ static int64_t gpunn__step_number(const gpunn_optimizer *opt, int64_t done)
 }
 
 /* Makes the update of the averages at a place from the weights there. */
-static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t place, const float *weights,
-                                  int64_t count)
+static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t place,
+                                  const float *weights, int64_t count)
 {
     memset(update, 0, sizeof *update);
     update->kind = GPUNN_UPDATE_AVERAGE;
@@ -148,7 +154,8 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
 
 /* Adds an update of the states from `place` on. It splits off the parts that other
  * ranks update; these only contribute to norms. */
-static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *update, int64_t place, int *count)
+static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *update, int64_t place,
+                              int *count)
 {
     int64_t from, to, at = 0;
     if (!gpunn__states_overlap(&opt->states, place, update->count, &from, &to)) from = to = update->count;
@@ -218,7 +225,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first)
 GPUNN__INTERNAL void gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run)
 {
     const bool done = !(run && run->captured_only);
-    for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += done && gpunn__has_gradient(opt->parameters[i]);
+    for (int i = 0; i < opt->parameter_count; i++)
+        opt->steps[i] += done && gpunn__has_gradient(opt->parameters[i]);
     opt->step_count += done;
     opt->parts = 0;
     opt->averaged += done && opt->states.data[GPUNN__AVERAGE] != NULL;
@@ -230,7 +238,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int c
 {
     gpunn_device *dev = opt->model->dev;
     for (int i = 0; i < count; i++) {
-        gpunn_status status = opt->updates[i].parameter ? dev->backend->update(dev->context, &opt->updates[i]) : GPUNN_OK;
+        gpunn_status status = opt->updates[i].parameter ? dev->backend->update(dev->context, &opt->updates[i])
+                                                        : GPUNN_OK;
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, opt->name, status);
     }
     gpunn__optimizer_advance(opt, NULL);
@@ -272,14 +281,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
         int64_t             from, to;
         double              sum = 0;
         user_owned = user_owned || t->user_memory[1].data;
-        if (!gpunn__has_gradient(t) || !gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to))
+        if (!gpunn__has_gradient(t) ||
+            !gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to))
             continue;
-        gpunn_status status = gpunn__add_squares(model->dev, function, gpunn__gradient_of(t) + from, to - from, &sum);
+        gpunn_status status = gpunn__add_squares(model->dev, function, gpunn__gradient_of(t) + from,
+                                                 to - from, &sum);
         const char  *fault = gpunn__not_finite(&sum, sizeof sum);
         if (status != GPUNN_OK) return status;
         if (fault == NULL) continue;
         gpunn__gradient_text(t, text, sizeof text);
-        return gpunn__fail(model->dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text, fault, (unsigned long long)model->state.step);
+        return gpunn__fail(model->dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text, fault,
+                           (unsigned long long)model->state.step);
     }
     if (opt->scope == 0 && !user_owned) model->doubtful = false;
     return GPUNN_OK;

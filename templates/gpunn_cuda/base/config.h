@@ -1,7 +1,7 @@
 #ifndef GPUNN__CUDA_BASE_CONFIG_H
 #define GPUNN__CUDA_BASE_CONFIG_H
 
-/* ==== >>base/config ================================================================================================ */
+/* ==== >>base/config ===================================================================================== */
 /* Includes, constants and the macros for launching kernels and passing on failures. */
 
 #define GPUNN__COMPANION /* includes the >>common parts of gpunn.h */
@@ -19,10 +19,13 @@
 #include <thread>
 #include <utility>
 #if CUDART_VERSION < 12000
-#error "gpunn_cuda.cu needs CUDA 12.0 or later: install a newer toolkit, or leave this file out and compute on the CPU"
+#error \
+    "gpunn_cuda.cu needs CUDA 12.0 or later: install a newer toolkit, or leave this file out and compute " \
+    "on the CPU"
 #endif
 #if CUDART_VERSION < 12050
-#define cudaGetDriverEntryPointByVersion(name, function, version, flags) cudaGetDriverEntryPoint((name), (function), (flags))
+#define cudaGetDriverEntryPointByVersion(name, function, version, flags) \
+    cudaGetDriverEntryPoint((name), (function), (flags))
 #endif
 #if __has_include(<nvtx3/nvToolsExt.h>) && !defined(GPUNN_NO_NVTX)
 #include <nvtx3/nvToolsExt.h>

@@ -2,7 +2,8 @@
 
 GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
 {
-    int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS), most = (int64_t)cuda->multiprocessors * 16;
+    int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS),
+            most = (int64_t)cuda->multiprocessors * 16;
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 

@@ -2,17 +2,19 @@
 #define GPUNN__CUDA_BASE_CONTEXT_H
 #include "base/config.h"
 
-/* ==== >>base/context =============================================================================================== */
+/* ==== >>base/context ==================================================================================== */
 /* The state of an open device, and functions that all parts use. */
 
 /* Values that change from run to run. They are in device memory, so that a captured graph reads the current
  * ones. */
 typedef struct gpunn__device_state {
-    uint64_t             seed, step, draw;                /* keys of dropout and random numbers */
-    unsigned long long   bad_place;                       /* ~ of the lowest address of a non-finite gradient; 0: none */
-    float                lr[GPUNN__MAX_UPDATES];          /* of each update */
-    int64_t              update_step[GPUNN__MAX_UPDATES]; /* 1 for the first; skipped updates are counted */
-    gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];     /* for updates whose numbers are computed by a kernel of their own */
+    uint64_t seed, step, draw; /* keys of dropout and random numbers */
+    /* ~ of the lowest address of a non-finite gradient; 0: none */
+    unsigned long long bad_place;
+    float              lr[GPUNN__MAX_UPDATES];          /* of each update */
+    int64_t            update_step[GPUNN__MAX_UPDATES]; /* 1 for the first; skipped updates are counted */
+    /* for updates whose numbers are computed by a kernel of their own */
+    gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];
 } gpunn__device_state;
 
 typedef struct gpunn__mark_at {
@@ -35,20 +37,24 @@ typedef struct gpunn__context {
 } gpunn__context;
 
 typedef struct gpunn__cuda {
-    int                  device;
-    gpunn__context       context;
-    cudaStream_t         stream;             /* orders all work: the program's stream, or `own` */
-    cudaStream_t         own, copy_stream;   /* own: also the stream on which runs are captured */
-    cudaStream_t         side;               /* for kernels that run beside a run's steps: checks (>>run/run) */
-    cudaEvent_t          side_from, side_to; /* what they wait for; what waits for them */
-    gpunn__check        *checks;             /* [check_capacity], of the run that is being launched */
-    int                  check_capacity;
-    int                  multiprocessors, capability; /* capability: 10 * major + minor */
-    int                  architecture;         /* that the kernels were compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
-    int                  integrated, pageable; /* no memory of its own; uses the host's page tables for host memory */
-    char                 name[160];
-    uint64_t             identity;  /* a hash of the GPU's UUID */
-    gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (with its default filled in) */
+    int            device;
+    gpunn__context context;
+    cudaStream_t   stream;           /* orders all work: the program's stream, or `own` */
+    cudaStream_t   own, copy_stream; /* own: also the stream on which runs are captured */
+    /* for kernels that run beside a run's steps: checks (>>run/run) */
+    cudaStream_t  side;
+    cudaEvent_t   side_from, side_to; /* what they wait for; what waits for them */
+    gpunn__check *checks;             /* [check_capacity], of the run that is being launched */
+    int           check_capacity;
+    int           multiprocessors, capability; /* capability: 10 * major + minor */
+    /* that the kernels were compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
+    int architecture;
+    /* no memory of its own; uses the host's page tables for host memory */
+    int      integrated, pageable;
+    char     name[160];
+    uint64_t identity; /* a hash of the GPU's UUID */
+    /* as opened: hooks, deterministic, benchmark, workspace_limit (with its default filled in) */
+    gpunn_device_args    args;
     bool                 plain;     /* GPUNN_PLAIN: no capture; wait after each step */
     gpunn__mark_at      *marks;     /* gpunn_profile: [steps + 2]; NULL: not profiling */
     bool                 overlaps;  /* kernels are launched with programmatic dependent launch */
@@ -62,17 +68,22 @@ typedef struct gpunn__cuda {
     unsigned             slower; /* kinds of ops logged as not done by cuDNN: one bit per gpunn__dnn_kind */
     gpunn__cached       *cached;
     gpunn__staging      *staging;
-    gpunn_step          *next, *end;  /* steps of the current launch after the one at work, which may fuse with them */
-    gpunn_step          *with_update; /* the first of the short steps that share the launch of the run's update; NULL: none */
-    const gpunn_step    *summed;      /* the convolution whose bias gradient was computed before its own step */
-    volatile uint64_t *bad; /* pinned: [0] 1 + the step with a bad loss (| GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
+    /* steps of the current launch after the one at work, which may fuse with them */
+    gpunn_step *next, *end;
+    /* the first of the short steps that share the launch of the run's update; NULL: none */
+    gpunn_step *with_update;
+    /* the convolution whose bias gradient was computed before its own step */
+    const gpunn_step *summed;
+    /* pinned: [0] 1 + the step with a bad loss (| GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
+    volatile uint64_t *bad;
     uint64_t          *bad_device; /* the same memory at its device address */
     gpunn__nccl       *nccl;       /* NULL: no group has needed it yet */
 } gpunn__cuda;
 
 /* Records an error message and returns status. After a fault of the device it returns that fault and keeps
  * its message. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format,
+                                              ...);
 /* Return GPUNN_OK, or record the error of a CUDA call, or of a kernel launch. */
 GPUNN__INTERNAL gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel);
@@ -81,14 +92,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t
 GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda);
 GPUNN__INTERNAL gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event);
 /* to = or += from; each of them F32, F16 or BF16. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from,
-                                              gpunn_dtype from_dtype, int64_t count, bool accumulate);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype,
+                                              const void *from, gpunn_dtype from_dtype, int64_t count,
+                                              bool accumulate);
 GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale,
                                                float limit); /* see gpunn_backend */
 
 #ifndef GPUNN__EMULATOR
 template <typename... P, typename... A>
-static cudaError_t gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), dim3 blocks, dim3 threads, A &&...arguments)
+static cudaError_t gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), dim3 blocks, dim3 threads,
+                                 A &&...arguments)
 {
     cudaLaunchConfig_t  config = {};
     cudaLaunchAttribute overlap = {};
@@ -107,8 +120,9 @@ static cudaError_t gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), 
  * chosen algorithms. On the first call for a key, it is zeroed and *fresh is true. destroy (may be NULL) is
  * called on closing. Returns NULL if memory runs out. The first bytes of the key identify its use. The key
  * must have no uninitialized padding. */
-GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
-                                         void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh);
+GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes,
+                                         size_t value_bytes, void (*destroy)(gpunn__cuda *cuda, void *value),
+                                         bool  *fresh);
 
 /* Number of blocks for n items if each thread takes `each` at a time, limited to 16 blocks per
  * multiprocessor. */

@@ -12,7 +12,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status st
 }
 
 /* Faults after which the driver returns the same error to every call of the process on this device. The
- * numbers are those of cudaErrorContained and cudaErrorTensorMemoryLeak, which the headers of CUDA 12.0 lack. */
+ * numbers are those of cudaErrorContained and cudaErrorTensorMemoryLeak, which the headers of CUDA 12.0
+ * lack. */
 static bool gpunn__cuda_is_fatal(cudaError_t error)
 {
     switch ((int)error) {
@@ -43,16 +44,17 @@ static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, cons
     const char *name = cudaGetErrorName(error), *text = cudaGetErrorString(error);
     if (error == cudaErrorMemoryAllocation)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
-                                "%.*s: the GPU has no memory left (%s); use a smaller batch or model, call gpunn_empty_cache, or "
-                                "end other programs on this GPU",
+                                "%.*s: the GPU has no memory left (%s); use a smaller batch or model, call "
+                                "gpunn_empty_cache, or end other programs on this GPU",
                                 length, what, name);
     bool         fatal = gpunn__cuda_is_fatal(error);
     gpunn_status status = gpunn__cuda_fail(
         cuda, GPUNN_ERR_DEVICE, "%.*s: %s, %s%s%s", length, what, name, text,
         fatal ? "; the device cannot be used any more: close it, and run the program " : "",
-        !fatal        ? ""
-        : cuda->plain ? "under compute-sanitizer"
-                      : "with GPUNN_PLAIN=1 in the environment, which finds the step, or under compute-sanitizer");
+        !fatal ? ""
+        : cuda->plain
+            ? "under compute-sanitizer"
+            : "with GPUNN_PLAIN=1 in the environment, which finds the step, or under compute-sanitizer");
     if (fatal) cuda->dead = status;
     return status;
 }
@@ -87,12 +89,15 @@ GPUNN__INTERNAL bool gpunn__cuda_is_forked(const gpunn__cuda *cuda)
 static void *gpunn__driver_function(const char *name)
 {
     void *function = NULL;
-    return cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault) == cudaSuccess ? function : NULL;
+    return cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault) == cudaSuccess
+               ? function
+               : NULL;
 }
 
 GPUNN__INTERNAL cudaError_t gpunn__context_retain(gpunn__context *context, int device)
 {
-    int (*const retain)(void **, int) = (int (*)(void **, int))gpunn__driver_function("cuDevicePrimaryCtxRetain");
+    int (*const retain)(void **,
+                        int) = (int (*)(void **, int))gpunn__driver_function("cuDevicePrimaryCtxRetain");
     context->push = (int (*)(void *))gpunn__driver_function("cuCtxPushCurrent");
     context->pop = (int (*)(void **))gpunn__driver_function("cuCtxPopCurrent");
     if (retain == NULL || context->push == NULL || context->pop == NULL) return cudaErrorInsufficientDriver;
@@ -113,8 +118,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn_
     if (!current->is_forked) return gpunn__cuda_check(cuda, current->error, "cuCtxPushCurrent");
     return cuda->dead = gpunn__cuda_fail(
                cuda, GPUNN_ERR_DEVICE,
-               "this process was forked after the device was opened, and a CUDA context does not survive "
-               "a fork; open the device after the fork, or start the process by exec");
+               "this process was forked after the device was opened, and a CUDA context does not survive a "
+               "fork; open the device after the fork, or start the process by exec");
 }
 
 GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context)
@@ -130,10 +135,10 @@ GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context)
 GPUNN__INTERNAL gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what)
 {
     if (!gpunn__cuda_capturing(cuda)) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE,
-                            "the program's stream is being captured, which takes no %s; do this before or "
-                            "after the capture",
-                            what);
+    return gpunn__cuda_fail(
+        cuda, GPUNN_ERR_STATE,
+        "the program's stream is being captured, which takes no %s; do this before or after the capture",
+        what);
 }
 
 GPUNN__INTERNAL void gpunn__cuda_clear(void)

@@ -2,7 +2,7 @@
 #define GPUNN__CUDA_BASE_ERRORS_H
 #include "base/context.h"
 
-/* ==== >>base/errors ================================================================================================ */
+/* ==== >>base/errors ===================================================================================== */
 /* Error messages, and checks at the entry of every call. */
 
 GPUNN__INTERNAL void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, const char *text);

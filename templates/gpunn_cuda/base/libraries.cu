@@ -2,7 +2,7 @@
 #include "base/errors.h"
 #include "base/memory.h"
 
-/* ---- finding the libraries ------------------------------------------------------------------------------------------- */
+/* ---- finding the libraries ----------------------------------------------------------------------------- */
 
 #ifndef GPUNN__EMULATOR
 
@@ -16,7 +16,8 @@ GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const ch
 }
 
 #ifndef _WIN32
-/* Keeps what the loader says of a file that is there. A bare name that it finds nowhere begins its sentence. */
+/* Keeps what the loader says of a file that is there. A bare name that it finds nowhere begins its
+ * sentence. */
 static void gpunn__module_fail(gpunn__module *module, const char *path)
 {
     const char *why = dlerror();
@@ -32,7 +33,8 @@ static void gpunn__module_need_graphs(gpunn__module *module)
     void   *symbol = dlsym(module->handle, "cudnnGetVersion");
     if (symbol == NULL || dladdr(symbol, &info) == 0 || info.dli_fname == NULL) return;
     const char *slash = strrchr(info.dli_fname, '/');
-    (void)snprintf(file, sizeof file, "%.*slibcudnn_graph.so.9", slash ? (int)(slash + 1 - info.dli_fname) : 0, info.dli_fname);
+    (void)snprintf(file, sizeof file, "%.*slibcudnn_graph.so.9",
+                   slash ? (int)(slash + 1 - info.dli_fname) : 0, info.dli_fname);
     if (dlopen(access(file, F_OK) == 0 ? file : "libcudnn_graph.so.9", RTLD_LAZY | RTLD_LOCAL)) return;
     gpunn__module_fail(module, info.dli_fname);
     (void)dlclose(module->handle);
@@ -43,7 +45,8 @@ static void gpunn__module_need_graphs(gpunn__module *module)
 static bool gpunn__module_load(gpunn__module *module, const char *path)
 {
 #ifdef _WIN32
-    module->handle = (void *)LoadLibraryExA(path, NULL, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR);
+    module->handle = (void *)LoadLibraryExA(
+        path, NULL, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR);
     if (module->handle == NULL) module->handle = (void *)LoadLibraryA(path);
 #else
     module->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -102,7 +105,8 @@ static bool gpunn__module_beside_python(gpunn__module *module, const char *file)
         (void)snprintf(python, sizeof python, "%.*s/python3", length, path);
         bool there = access(python, X_OK) == 0;
         (void)snprintf(python, sizeof python, "%.*s/..", length, path);
-        if (there && gpunn__module_seek(module, python, "lib/python3*/site-packages/nvidia/*/lib/", file)) return true;
+        if (there && gpunn__module_seek(module, python, "lib/python3*/site-packages/nvidia/*/lib/", file))
+            return true;
         path += length;
         if (*path == ':') path++;
     }
@@ -176,8 +180,9 @@ static void gpunn__module_describe(gpunn__module *module, const char *version_fu
 }
 
 /* Opens one library of the same major version as the header (`built`). On failure, text says why. */
-static bool gpunn__module_open(gpunn__module *module, const char *title, const char *file_format, const char *variable,
-                               const char *version_function, size_t built, char *text, size_t text_size)
+static bool gpunn__module_open(gpunn__module *module, const char *title, const char *file_format,
+                               const char *variable, const char *version_function, size_t built, char *text,
+                               size_t text_size)
 {
     char file[64], has[32], needs[32];
     int  major = (int)(built / 10000);
@@ -187,12 +192,14 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
         gpunn__module_describe(module, version_function);
         if (module->version / 10000 == (size_t)major) return true;
         (void)snprintf(text, text_size,
-                       "%.200s is %s %s, but this program was built with %s; install %s %d, or build with the other one's header",
+                       "%.200s is %s %s, but this program was built with %s; install %s %d, or build with "
+                       "the other one's header",
                        module->path, title, gpunn__version_text(module->version, has), needs, title, major);
         return false;
     }
     if (module->failure[0]) {
-        (void)snprintf(text, text_size, "%s %d does not load: %s; install it anew, or set %s to the folder of another", title,
+        (void)snprintf(text, text_size,
+                       "%s %d does not load: %s; install it anew, or set %s to the folder of another", title,
                        major, module->failure, variable);
         return false;
     }
@@ -200,25 +207,27 @@ static bool gpunn__module_open(gpunn__module *module, const char *title, const c
         (void)snprintf(file, sizeof file, file_format, other);
         if (!gpunn__module_find(module, file, variable)) continue;
         gpunn__module_describe(module, version_function);
-        (void)snprintf(
-            text, text_size,
-            "only %s %s is here (%.200s), but this program was built with %s and needs %d; install that, or set %s to its folder",
-            title, gpunn__version_text(module->version, has), module->path, needs, major, variable);
+        (void)snprintf(text, text_size,
+                       "only %s %s is here (%.200s), but this program was built with %s and needs %d; "
+                       "install that, or set %s to its folder",
+                       title, gpunn__version_text(module->version, has), module->path, needs, major,
+                       variable);
         return false;
     }
     const char *set = getenv(variable);
     (void)snprintf(file, sizeof file, file_format, major);
-    int n = snprintf(text, text_size, "%s %d is missing: %s was not found in " GPUNN__PLACES, title, major, file, variable);
+    int n = snprintf(text, text_size, "%s %d is missing: %s was not found in " GPUNN__PLACES, title, major,
+                     file, variable);
     if (n > 0 && (size_t)n < text_size)
-        (void)snprintf(text + n, text_size - (size_t)n, "; install it, or set %s (%s%s%s) to its folder", variable,
-                       set ? "now '" : "now unset", set ? set : "", set ? "'" : "");
+        (void)snprintf(text + n, text_size - (size_t)n, "; install it, or set %s (%s%s%s) to its folder",
+                       variable, set ? "now '" : "now unset", set ? set : "", set ? "'" : "");
     return false;
 }
 
 static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
 {
-    return gpunn__module_open(module, "cuBLASLt", GPUNN__LT_FILE, "GPUNN_CUDA_PATH", "cublasLtGetVersion", CUBLAS_VERSION, text,
-                              text_size);
+    return gpunn__module_open(module, "cuBLASLt", GPUNN__LT_FILE, "GPUNN_CUDA_PATH", "cublasLtGetVersion",
+                              CUBLAS_VERSION, text, text_size);
 }
 
 #if GPUNN__CUDNN
@@ -257,14 +266,15 @@ static void gpunn__nvrtc_open(void)
 
 static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
 {
-    if (!gpunn__module_open(module, "cuDNN", GPUNN__DNN_FILE, "GPUNN_CUDNN_PATH", "cudnnGetVersion", CUDNN_VERSION, text,
-                            text_size))
+    if (!gpunn__module_open(module, "cuDNN", GPUNN__DNN_FILE, "GPUNN_CUDNN_PATH", "cudnnGetVersion",
+                            CUDNN_VERSION, text, text_size))
         return false;
     size_t (*cuda_version)(void) = (size_t(*)(void))gpunn__module_symbol(module, "cudnnGetCudartVersion");
     if (cuda_version && cuda_version() / 1000 != CUDART_VERSION / 1000) {
-        (void)snprintf(text, text_size,
-                       "%.200s is cuDNN for CUDA %d, but this program was built with CUDA %d; install cuDNN for that",
-                       module->path, (int)(cuda_version() / 1000), CUDART_VERSION / 1000);
+        (void)snprintf(
+            text, text_size,
+            "%.200s is cuDNN for CUDA %d, but this program was built with CUDA %d; install cuDNN for that",
+            module->path, (int)(cuda_version() / 1000), CUDART_VERSION / 1000);
         return false;
     }
     gpunn__nvrtc_open();
@@ -275,7 +285,7 @@ static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
 #endif
 #endif
 
-/* ---- opening the libraries ------------------------------------------------------------------------------------------- */
+/* ---- opening the libraries ----------------------------------------------------------------------------- */
 
 #ifndef GPUNN__EMULATOR
 
@@ -300,17 +310,20 @@ static const char *gpunn__dnn_bind(gpunn__libraries *libraries, const gpunn__mod
 
 GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
 {
-    gpunn__libraries *libraries = cuda->libraries = (gpunn__libraries *)gpunn__host_alloc(cuda, sizeof *libraries);
+    gpunn__libraries *libraries = cuda->libraries = (gpunn__libraries *)gpunn__host_alloc(cuda,
+                                                                                          sizeof *libraries);
     char              text[sizeof cuda->text];
     if (libraries == NULL) return GPUNN_ERR_MEMORY;
-    if (!gpunn__lt_find(&libraries->lt_module, text, sizeof text)) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s", text);
+    if (!gpunn__lt_find(&libraries->lt_module, text, sizeof text))
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s", text);
     const char *missing = gpunn__lt_bind(libraries, &libraries->lt_module);
     if (missing)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s lacks %s; install the cuBLAS of CUDA 12 or later",
                                 libraries->lt_module.path, missing);
     cublasStatus_t status = libraries->cublasLtCreate(&libraries->lt);
     if (status != CUBLAS_STATUS_SUCCESS)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "cublasLtCreate: %s", libraries->cublasLtGetStatusString(status));
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "cublasLtCreate: %s",
+                                libraries->cublasLtGetStatusString(status));
     libraries->lt_workspace_bytes = cuda->capability >= 90 ? (size_t)32 << 20 : (size_t)4 << 20;
     libraries->lt_workspace = gpunn__cuda_alloc(cuda, libraries->lt_workspace_bytes);
     return libraries->lt_workspace ? GPUNN_OK : GPUNN_ERR_MEMORY;
@@ -325,8 +338,8 @@ static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%s", text);
     const char *missing = gpunn__dnn_bind(libraries, &libraries->dnn_module);
     if (missing)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%s lacks %s; install a later cuDNN %d", libraries->dnn_module.path,
-                                missing, CUDNN_MAJOR);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%s lacks %s; install a later cuDNN %d",
+                                libraries->dnn_module.path, missing, CUDNN_MAJOR);
     cudnnStatus_t status = libraries->cudnnCreate(&libraries->dnn);
     if (status == CUDNN_STATUS_SUCCESS) status = libraries->cudnnSetStream(libraries->dnn, cuda->stream);
     if (status == CUDNN_STATUS_SUCCESS) return GPUNN_OK;
@@ -336,8 +349,9 @@ static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
 #else
 static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
 {
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                            "this program was built without cuDNN; put the folder of cuDNN 9's cudnn.h on the include path (-I)");
+    return gpunn__cuda_fail(
+        cuda, GPUNN_ERR_UNSUPPORTED,
+        "this program was built without cuDNN; put the folder of cuDNN 9's cudnn.h on the include path (-I)");
 }
 #endif
 
@@ -349,7 +363,8 @@ GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
         libraries->dnn_status = gpunn__dnn_open(cuda);
         if (libraries->dnn_status != GPUNN_OK) {
             char text[sizeof cuda->text + 64];
-            (void)snprintf(text, sizeof text, "convolutions, attention and recurrent layers go slower ways: %s", cuda->text);
+            (void)snprintf(text, sizeof text,
+                           "convolutions, attention and recurrent layers go slower ways: %s", cuda->text);
             gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
         }
     }
@@ -376,7 +391,8 @@ GPUNN__INTERNAL void gpunn__libraries_close(gpunn__cuda *cuda)
     if (libraries->dnn && is_ours) (void)libraries->cudnnDestroy(libraries->dnn);
 #endif
     if (libraries->lt && is_ours) (void)libraries->cublasLtDestroy(libraries->lt);
-    if (libraries->lt_workspace) gpunn__cuda_free(cuda, libraries->lt_workspace, libraries->lt_workspace_bytes);
+    if (libraries->lt_workspace)
+        gpunn__cuda_free(cuda, libraries->lt_workspace, libraries->lt_workspace_bytes);
     gpunn__host_free(cuda, libraries, sizeof *libraries);
     cuda->libraries = NULL;
 }
@@ -387,21 +403,24 @@ GPUNN__INTERNAL void gpunn__libraries_report(void (*write)(void *user, const cha
     gpunn__module module;
     memset(&module, 0, sizeof module);
     if (gpunn__lt_find(&module, text, sizeof text))
-        (void)snprintf(line, sizeof line, "cuBLASLt      %s (built with %s), %s\n", gpunn__version_text(module.version, has),
-                       gpunn__version_text(CUBLAS_VERSION, built), module.path);
+        (void)snprintf(line, sizeof line, "cuBLASLt      %s (built with %s), %s\n",
+                       gpunn__version_text(module.version, has), gpunn__version_text(CUBLAS_VERSION, built),
+                       module.path);
     else
         (void)snprintf(line, sizeof line, "cuBLASLt      %s\n", text);
     write(user, line);
 #if GPUNN__CUDNN
     if (gpunn__dnn_find(&module, text, sizeof text))
-        (void)snprintf(line, sizeof line, "cuDNN         %s (built with %s), %s\n", gpunn__version_text(module.version, has),
-                       gpunn__version_text(CUDNN_VERSION, built), module.path);
+        (void)snprintf(line, sizeof line, "cuDNN         %s (built with %s), %s\n",
+                       gpunn__version_text(module.version, has), gpunn__version_text(CUDNN_VERSION, built),
+                       module.path);
     else
-        (void)snprintf(line, sizeof line, "cuDNN         %s; convolutions go through matrix products\n", text);
+        (void)snprintf(line, sizeof line, "cuDNN         %s; convolutions go through matrix products\n",
+                       text);
 #else
-    (void)snprintf(
-        line, sizeof line,
-        "cuDNN         not built in: no cudnn.h of cuDNN 9 was on the include path; convolutions go through matrix products\n");
+    (void)snprintf(line, sizeof line,
+                   "cuDNN         not built in: no cudnn.h of cuDNN 9 was on the include path; convolutions "
+                   "go through matrix products\n");
 #endif
     write(user, line);
 }

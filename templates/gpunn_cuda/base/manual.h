@@ -1,7 +1,9 @@
-/* gpunn_cuda.cu - v0.1 - the CUDA backend of gpunn.h.                                     MIT or public domain (end of gpunn.h)
+/* gpunn_cuda.cu - v0.1 - the CUDA backend of gpunn.h.                                     MIT or public
+ * domain (end of gpunn.h)
  *
  * To use it, put it next to gpunn.h and add it to the compile line. The program's source does not change:
- *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app                          no -l: cuBLASLt and cuDNN are opened at run time
+ *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app                          no -l: cuBLASLt and cuDNN are
+ *     opened at run time
  * -arch=native builds for the GPU of this machine, -arch=all-major for any. With neither, the driver compiles
  * the kernels when the program first starts, which takes seconds. CUDA 12.0 or later is required. cuDNN 9
  * provides fast convolutions, attention and recurrent layers. It is left out if the toolkit lacks its header
@@ -12,7 +14,8 @@
  * as a range; the steps of a graph are launched together. Ranges need nvtx3 and are disabled by
  * GPUNN_NO_NVTX.
  *
- * >>toc        grep -n '>>' gpunn_cuda.cu lists all sections. Each section uses only those before it. Each is a
+ * >>toc        grep -n '>>' gpunn_cuda.cu lists all sections. Each section uses only those before it. Each is
+ * a
  *              file of templates/gpunn_cuda; `python3 -m generator.amalgamate` writes this file from them.
  *     base/config      includes, constants, launching
  *     base/context     state of an open device

@@ -10,7 +10,8 @@ static cudaError_t gpunn__hook_alloc(gpunn__cuda *cuda, void **ptr, size_t bytes
 static cudaError_t gpunn__pool_alloc(gpunn__cuda *cuda, void **ptr, size_t bytes, cudaStream_t stream)
 {
     if (cuda->pool) return cudaMallocFromPoolAsync(ptr, bytes, cuda->pool, stream);
-    cudaError_t error = cuda->args.cuda_malloc_fn ? gpunn__hook_alloc(cuda, ptr, bytes, stream) : cudaMalloc(ptr, bytes);
+    cudaError_t error = cuda->args.cuda_malloc_fn ? gpunn__hook_alloc(cuda, ptr, bytes, stream)
+                                                  : cudaMalloc(ptr, bytes);
     if (error != cudaSuccess) return error;
     gpunn__staging *staging = cuda->staging;
     staging->held += bytes;
@@ -33,7 +34,9 @@ GPUNN__INTERNAL void *gpunn__cuda_alloc(void *context, size_t bytes)
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
     const gpunn__current current(cuda->context);
-    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__outside_capture(cuda, "allocation") != GPUNN_OK) return NULL;
+    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK ||
+        gpunn__outside_capture(cuda, "allocation") != GPUNN_OK)
+        return NULL;
     cudaError_t error = gpunn__pool_alloc(cuda, &ptr, bytes, cuda->stream);
     if (error == cudaErrorMemoryAllocation && cuda->pool) {
         (void)cudaGetLastError();
@@ -43,7 +46,8 @@ GPUNN__INTERNAL void *gpunn__cuda_alloc(void *context, size_t bytes)
     }
     if (gpunn__cuda_check(cuda, error, "cudaMallocFromPoolAsync") != GPUNN_OK) return NULL;
     if ((uintptr_t)ptr % GPUNN__CUDA_ALIGN == 0) return ptr;
-    (void)gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "cuda_malloc_fn gave memory that is not at a multiple of %d bytes",
+    (void)gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
+                           "cuda_malloc_fn gave memory that is not at a multiple of %d bytes",
                            (int)GPUNN__CUDA_ALIGN);
     (void)gpunn__pool_free(cuda, ptr, bytes, cuda->stream);
     return NULL;
@@ -62,7 +66,8 @@ GPUNN__INTERNAL void *gpunn__cuda_host_alloc(void *context, size_t bytes)
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
     const gpunn__current current(cuda->context);
-    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda) || bytes > SIZE_MAX - GPUNN__CUDA_ALIGN ||
+    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda) ||
+        bytes > SIZE_MAX - GPUNN__CUDA_ALIGN ||
         cudaHostAlloc(&ptr, bytes + GPUNN__CUDA_ALIGN, cudaHostAllocPortable) != cudaSuccess)
         return NULL;
     memcpy(ptr, &cuda->context, sizeof cuda->context);
@@ -128,7 +133,8 @@ static __global__ void gpunn__unpack_kernel(char *to, unsigned bytes, const gpun
 }
 
 /* Waits until the host may write the slot, then grows it. */
-static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, size_t on_host, size_t on_device)
+static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, size_t on_host,
+                                        size_t on_device)
 {
     size_t whole = GPUNN__UP(on_host, GPUNN__CHUNK);
     GPUNN__TRY(gpunn__event_wait(cuda, slot->sent));
@@ -167,7 +173,8 @@ static gpunn_status gpunn__cuda_busy(gpunn__cuda *cuda, bool *busy)
 /* Copies straight to the target if the device is idle, otherwise through the slot, overlapping the step that
  * is running. Memory that the program has pinned is transferred from where it is, and the call waits for
  * that. GPUNN_ERR_MEMORY: nothing was done, for lack of staging memory. */
-static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes, bool pinned)
+static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes,
+                                      bool pinned)
 {
     gpunn__slot *slot = &cuda->staging->slot[cuda->staging->slot_next++ % 2];
     bool         busy = true;
@@ -179,7 +186,8 @@ static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *h
     for (size_t done = 0, part; done < bytes && !pinned; done += part) {
         part = bytes - done < GPUNN__CHUNK ? bytes - done : (size_t)GPUNN__CHUNK;
         memcpy(slot->host + done, host + done, part);
-        GPUNN__CUDA(cuda, cudaMemcpyAsync(first_stop + done, slot->host + done, part, cudaMemcpyHostToDevice, stream));
+        GPUNN__CUDA(cuda, cudaMemcpyAsync(first_stop + done, slot->host + done, part, cudaMemcpyHostToDevice,
+                                          stream));
     }
     GPUNN__CUDA(cuda, cudaEventRecord(slot->sent, stream));
     if (pinned) GPUNN__TRY(gpunn__event_wait(cuda, slot->sent));
@@ -197,24 +205,28 @@ static bool gpunn__is_on_device(const cudaPointerAttributes *where)
 
 /* Finds where the program's memory is, at its first and at its last byte. Memory of another GPU is an
  * error. */
-static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, size_t bytes, cudaPointerAttributes *where)
+static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, size_t bytes,
+                                       cudaPointerAttributes *where)
 {
     cudaPointerAttributes last;
     GPUNN__CUDA(cuda, cudaPointerGetAttributes(where, memory));
     if (!gpunn__is_on_device(where)) return GPUNN_OK;
     if (where->type == cudaMemoryTypeDevice && where->device != cuda->device)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "the memory is GPU %d's, and the model is on GPU %d", where->device,
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
+                                "the memory is GPU %d's, and the model is on GPU %d", where->device,
                                 cuda->device);
     GPUNN__CUDA(cuda, cudaPointerGetAttributes(&last, (const char *)memory + (bytes ? bytes - 1 : 0)));
     if (gpunn__is_on_device(&last)) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %llu bytes", (unsigned long long)bytes);
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %llu bytes",
+                            (unsigned long long)bytes);
 }
 
 /* Whether kernels access this host memory as fast as GPU memory. On a GPU without memory of its own, that
  * holds for pinned memory. If the hardware uses the host's page tables, it holds for any. */
 static bool gpunn__reads_host(const gpunn__cuda *cuda, const void *memory, const cudaPointerAttributes *where)
 {
-    return cuda->pageable || (cuda->integrated && where->type == cudaMemoryTypeHost && where->devicePointer == memory);
+    return cuda->pageable ||
+           (cuda->integrated && where->type == cudaMemoryTypeHost && where->devicePointer == memory);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_t bytes)
@@ -224,11 +236,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_reaches(void *context, const void *memo
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__cuda_locate(cuda, memory, bytes, &where));
     if (gpunn__is_on_device(&where) || gpunn__reads_host(cuda, memory, &where)) return GPUNN_OK;
-    return gpunn__cuda_fail(
-        cuda, GPUNN_ERR_ARGUMENT,
-        "the memory is the host's, and the model is on GPU %d; give memory of cudaMalloc's, or use gpunn_write "
-        "and gpunn_read",
-        cuda->device);
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
+                            "the memory is the host's, and the model is on GPU %d; give memory of "
+                            "cudaMalloc's, or use gpunn_write and gpunn_read",
+                            cuda->device);
 }
 
 GPUNN__INTERNAL bool gpunn__cuda_on_device(void *context, const void *memory)
@@ -236,7 +247,8 @@ GPUNN__INTERNAL bool gpunn__cuda_on_device(void *context, const void *memory)
     gpunn__cuda          *cuda = (gpunn__cuda *)context;
     const gpunn__current  current(cuda->context);
     cudaPointerAttributes where;
-    return !current.is_forked && cudaPointerGetAttributes(&where, memory) == cudaSuccess && where.type == cudaMemoryTypeDevice;
+    return !current.is_forked && cudaPointerGetAttributes(&where, memory) == cudaSuccess &&
+           where.type == cudaMemoryTypeDevice;
 }
 
 /* Uploads any length in pieces. One piece is copied to pinned memory while the one before is transferred. If
@@ -249,7 +261,8 @@ static gpunn_status gpunn__cuda_send(gpunn__cuda *cuda, char *to, const char *ho
         if (status == GPUNN_OK) continue;
         if (status != GPUNN_ERR_MEMORY) return status;
         part = bytes - done;
-        GPUNN__CUDA(cuda, cudaMemcpyAsync(to + done, host + done, part, cudaMemcpyHostToDevice, cuda->stream));
+        GPUNN__CUDA(cuda,
+                    cudaMemcpyAsync(to + done, host + done, part, cudaMemcpyHostToDevice, cuda->stream));
         GPUNN__TRY(gpunn__stream_wait(cuda));
     }
     return GPUNN_OK;
@@ -271,7 +284,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_upload(void *context, void *to, const v
     if (bytes <= GPUNN__PACKET && (uintptr_t)to % 4 == 0) {
         gpunn__packet packet;
         memcpy(packet.word, host, bytes);
-        return GPUNN__LAUNCH(cuda, gpunn__unpack_kernel, (unsigned)(bytes + 511) / 512, 128, (char *)to, (unsigned)bytes, packet);
+        return GPUNN__LAUNCH(cuda, gpunn__unpack_kernel, (unsigned)(bytes + 511) / 512, 128, (char *)to,
+                             (unsigned)bytes, packet);
     }
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy from the host"));
     if (bytes <= GPUNN__SMALL) {
@@ -296,7 +310,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_download(void *context, void *host, con
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
     /* otherwise the driver would wait inside the copy, without a timeout */
     if (!small && cuda->nccl) GPUNN__TRY(gpunn__stream_wait(cuda));
-    GPUNN__CUDA(cuda, cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__CUDA(cuda,
+                cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__TRY(gpunn__stream_wait(cuda));
     if (small) memcpy(host, pinned, bytes);
     return GPUNN_OK;
@@ -335,8 +350,8 @@ GPUNN__INTERNAL gpunn_status gpunn__memory_open(gpunn__cuda *cuda)
         GPUNN__CUDA(cuda, cudaMemPoolCreate(&cuda->pool, &properties));
         GPUNN__CUDA(cuda, cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolAttrReleaseThreshold, &keep));
     }
-    GPUNN__CUDA(cuda,
-                cudaHostAlloc((void **)&cuda->staging->ring, (size_t)(GPUNN__RING + 1) * GPUNN__SMALL, cudaHostAllocDefault));
+    GPUNN__CUDA(cuda, cudaHostAlloc((void **)&cuda->staging->ring, (size_t)(GPUNN__RING + 1) * GPUNN__SMALL,
+                                    cudaHostAllocDefault));
     for (int i = 0; i < GPUNN__RING; i++)
         GPUNN__CUDA(cuda, cudaEventCreateWithFlags(&cuda->staging->ring_sent[i], cudaEventDisableTiming));
     for (int i = 0; i < 2; i++) {
@@ -362,7 +377,7 @@ GPUNN__INTERNAL void gpunn__memory_close(gpunn__cuda *cuda)
     if (cuda->pool) (void)cudaMemPoolDestroy(cuda->pool);
 }
 
-/* ---- cache of descriptors and chosen algorithms ---------------------------------------------------------------------- */
+/* ---- cache of descriptors and chosen algorithms -------------------------------------------------------- */
 
 static char *gpunn__cached_key(gpunn__cached *entry)
 {
@@ -374,11 +389,13 @@ static size_t gpunn__cached_bytes(size_t key_bytes, size_t value_bytes)
     return GPUNN__UP(sizeof(gpunn__cached), 16) + GPUNN__UP(key_bytes, 16) + value_bytes;
 }
 
-GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
-                                         void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh)
+GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes,
+                                         size_t value_bytes, void (*destroy)(gpunn__cuda *cuda, void *value),
+                                         bool  *fresh)
 {
     gpunn__cached *entry = cuda->cached;
-    while (entry && (entry->key_bytes != key_bytes || memcmp(gpunn__cached_key(entry), key, key_bytes) != 0)) entry = entry->next;
+    while (entry && (entry->key_bytes != key_bytes || memcmp(gpunn__cached_key(entry), key, key_bytes) != 0))
+        entry = entry->next;
     *fresh = entry == NULL;
     if (*fresh) {
         entry = (gpunn__cached *)gpunn__host_alloc(cuda, gpunn__cached_bytes(key_bytes, value_bytes));

@@ -2,7 +2,7 @@
 #define GPUNN__CUDA_BASE_MEMORY_H
 #include "base/context.h"
 
-/* ==== >>base/memory ================================================================================================ *
+/* ==== >>base/memory ====================================================================================== *
  * Device memory comes from one stream-ordered pool per device, which returns memory to the system only on
  * request. Uploads go through pinned memory: the host's memory may be reused on return, and copies overlap
  * the step that is running. */

@@ -15,7 +15,7 @@ enum {
         sizeof(gpunn__nccl_config), 0xcafebeef, 21400, 0 \
     }
 
-/* ---- opening NCCL ---------------------------------------------------------------------------------------------------- */
+/* ---- opening NCCL -------------------------------------------------------------------------------------- */
 
 #ifdef GPUNN__EMULATOR /* tests/emulator/nccl.cpp */
 
@@ -41,7 +41,8 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     memset(&module, 0, sizeof module);
     if (!gpunn__module_find(&module, GPUNN__NCCL_FILE, "GPUNN_NCCL_PATH")) {
         if (module.failure[0])
-            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew", module.failure);
+            (void)snprintf(nccl->text, sizeof nccl->text, "NCCL does not load: %s; install it anew",
+                           module.failure);
         else
             (void)snprintf(nccl->text, sizeof nccl->text,
                            "NCCL is missing: " GPUNN__NCCL_FILE " was not found in " GPUNN__PLACES
@@ -57,10 +58,11 @@ GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
     gpunn__module_locate(&module, "ncclGetVersion");
     if (missing == NULL) (void)nccl->ncclGetVersion(&version);
     if (missing)
-        (void)snprintf(nccl->text, sizeof nccl->text, "%.200s lacks %s; install NCCL 2.14 or later", module.path, missing);
+        (void)snprintf(nccl->text, sizeof nccl->text, "%.200s lacks %s; install NCCL 2.14 or later",
+                       module.path, missing);
     else
-        (void)snprintf(nccl->text, sizeof nccl->text, "%d.%d.%d, %.200s", version / 10000, version / 100 % 100, version % 100,
-                       module.path);
+        (void)snprintf(nccl->text, sizeof nccl->text, "%d.%d.%d, %.200s", version / 10000,
+                       version / 100 % 100, version % 100, module.path);
     return missing == NULL;
 }
 #endif
@@ -86,10 +88,11 @@ static gpunn_status gpunn__nccl_open(gpunn__cuda *cuda)
         gpunn__nccl_uniform();
         cuda->nccl->found = gpunn__nccl_find(cuda->nccl) ? GPUNN_OK : GPUNN_ERR_UNSUPPORTED;
     }
-    return cuda->nccl->found == GPUNN_OK ? GPUNN_OK : gpunn__cuda_fail(cuda, cuda->nccl->found, "%s", cuda->nccl->text);
+    return cuda->nccl->found == GPUNN_OK ? GPUNN_OK
+                                         : gpunn__cuda_fail(cuda, cuda->nccl->found, "%s", cuda->nccl->text);
 }
 
-/* ---- waiting --------------------------------------------------------------------------------------------------------- */
+/* ---- waiting ------------------------------------------------------------------------------------------- */
 
 typedef std::chrono::steady_clock::time_point gpunn__instant;
 
@@ -99,7 +102,8 @@ static double gpunn__seconds_since(gpunn__instant began)
 }
 
 /* Aborts the communicator, which ends its kernels. ncclCommAbort returns only when no graph holds an exchange
- * any more, neither one of ours nor one that the program has captured. So it is called by a detached thread. */
+ * any more, neither one of ours nor one that the program has captured. So it is called by a detached
+ * thread. */
 static void gpunn__nccl_abort(gpunn__cuda *cuda)
 {
     const auto give_up = [end = cuda->nccl->ncclCommAbort, comm = cuda->nccl->comm, device = cuda->device] {
@@ -121,10 +125,11 @@ static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int re
     if (nccl->comm) gpunn__nccl_abort(cuda);
     if (result == GPUNN__NCCL_IN_PROGRESS)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "%s: a rank has not come within %g seconds: look for one that has ended, "
-                                "or whose GPU or network hangs",
+                                "%s: a rank has not come within %g seconds: look for one that has ended, or "
+                                "whose GPU or network hangs",
                                 what, nccl->timeout);
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s: NCCL says %s; NCCL_DEBUG=WARN in the environment tells more", what,
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                            "%s: NCCL says %s; NCCL_DEBUG=WARN in the environment tells more", what,
                             nccl->ncclGetErrorString(result));
 }
 
@@ -146,7 +151,8 @@ GPUNN__INTERNAL gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t ev
     gpunn__nccl         *nccl = cuda->nccl;
     const gpunn__instant began = std::chrono::steady_clock::now();
     cudaError_t          error;
-    if (nccl == NULL || nccl->comm == NULL) return gpunn__cuda_check(cuda, cudaEventSynchronize(event), "cudaEventSynchronize");
+    if (nccl == NULL || nccl->comm == NULL)
+        return gpunn__cuda_check(cuda, cudaEventSynchronize(event), "cudaEventSynchronize");
     while ((error = cudaEventQuery(event)) == cudaErrorNotReady) {
         int result = 0;
         gpunn__cuda_clear();
@@ -168,7 +174,7 @@ GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda)
     return gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize");
 }
 
-/* ---- functions of the backend ---------------------------------------------------------------------------------------- */
+/* ---- functions of the backend -------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
 {
@@ -176,7 +182,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_R
     gpunn__nccl_id made;
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__nccl_open(cuda));
-    if (cuda->nccl->comm) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the device is in another group of NCCL's");
+    if (cuda->nccl->comm)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the device is in another group of NCCL's");
     if (id == NULL) return GPUNN_OK;
     const int result = cuda->nccl->ncclGetUniqueId(&made);
     memcpy(id, made.bytes, sizeof made.bytes);
@@ -216,8 +223,8 @@ static gpunn_status gpunn__ranks_begin(gpunn__cuda *cuda, const char id[GPUNN_RA
     return gpunn__nccl_done(cuda, "joining the ranks", result);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size,
-                                                    double timeout)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank,
+                                                    int size, double timeout)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
@@ -232,15 +239,17 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id
 GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
 {
     if (count == 0 || cuda->nccl->comm) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "NCCL has failed before; begin anew from the last checkpoint");
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                            "NCCL has failed before; begin anew from the last checkpoint");
 }
 
 /* Starts one exchange of `count` values of that type: the exchange's own values, or BF16 copies of them. */
-static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange, void *values, size_t count, int type,
-                               int operation)
+static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange, void *values, size_t count,
+                               int type, int operation)
 {
     if (exchange->collects)
-        return nccl->ncclReduce(values, values, count, type, operation, exchange->root, nccl->comm, nccl->stream);
+        return nccl->ncclReduce(values, values, count, type, operation, exchange->root, nccl->comm,
+                                nccl->stream);
     if (exchange->root == GPUNN_MEAN)
         return nccl->ncclAllReduce(values, values, count, type, operation, nccl->comm, nccl->stream);
     return nccl->ncclBroadcast(values, values, count, type, exchange->root, nccl->comm, nccl->stream);
@@ -256,7 +265,8 @@ static gpunn_status gpunn__exchange_bf16(gpunn__cuda *cuda, const gpunn_exchange
         float *const values = exchange->values + at;
         n = exchange->count - at < exchange->bf16_count ? exchange->count - at : exchange->bf16_count;
         GPUNN__TRY(gpunn__cuda_copy(cuda, exchange->bf16, GPUNN_BF16, values, GPUNN_F32, n, false));
-        const int result = gpunn__exchange_one(nccl, exchange, exchange->bf16, (size_t)n, GPUNN__NCCL_BFLOAT16, GPUNN__NCCL_SUM);
+        const int result = gpunn__exchange_one(nccl, exchange, exchange->bf16, (size_t)n,
+                                               GPUNN__NCCL_BFLOAT16, GPUNN__NCCL_SUM);
         GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging gradients", result));
         if (!hears) continue;
         GPUNN__TRY(gpunn__cuda_copy(cuda, values, GPUNN_F32, exchange->bf16, GPUNN_BF16, n, false));
@@ -277,11 +287,12 @@ static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchan
     for (int i = 0; i < count && (result == 0 || result == GPUNN__NCCL_IN_PROGRESS); i++) {
         narrow += exchanges[i].bf16 != NULL;
         if (exchanges[i].bf16) continue;
-        result = gpunn__exchange_one(nccl, &exchanges[i], exchanges[i].values, (size_t)exchanges[i].count, GPUNN__NCCL_FLOAT,
-                                     GPUNN__NCCL_AVERAGE);
+        result = gpunn__exchange_one(nccl, &exchanges[i], exchanges[i].values, (size_t)exchanges[i].count,
+                                     GPUNN__NCCL_FLOAT, GPUNN__NCCL_AVERAGE);
     }
     const int ended = nccl->ncclGroupEnd();
-    GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging gradients", result == 0 || result == GPUNN__NCCL_IN_PROGRESS ? ended : result));
+    GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging gradients",
+                                result == 0 || result == GPUNN__NCCL_IN_PROGRESS ? ended : result));
     const cudaStream_t stream = cuda->stream;
     gpunn_status       status = GPUNN_OK;
     cuda->stream = nccl->stream;
@@ -295,25 +306,29 @@ GPUNN__INTERNAL gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count)
 {
     if (count == 0) return GPUNN_OK;
     GPUNN__CUDA(cuda, cudaEventRecord(cuda->nccl->done, cuda->nccl->stream));
-    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->nccl->done, 0), "cudaStreamWaitEvent");
+    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->nccl->done, 0),
+                             "cudaStreamWaitEvent");
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts,
+                                                 int64_t count)
 {
     gpunn__nccl *nccl = cuda->nccl;
     GPUNN__TRY(gpunn__ranks_there(cuda, 1));
     GPUNN__CUDA(cuda, cudaEventRecord(nccl->begun, cuda->stream));
     GPUNN__CUDA(cuda, cudaStreamWaitEvent(nccl->stream, nccl->begun, 0));
-    const int result = nccl->ncclAllGather(parts + ranks->rank * count, parts, (size_t)count, GPUNN__NCCL_FLOAT, nccl->comm,
-                                           nccl->stream);
+    const int result = nccl->ncclAllGather(parts + ranks->rank * count, parts, (size_t)count,
+                                           GPUNN__NCCL_FLOAT, nccl->comm, nccl->stream);
     GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging sums", result));
     return gpunn__exchanges_end(cuda, 1);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks,
+                                                      float *parts, int64_t count)
 {
     const int64_t own = ranks->rank * count, all = ranks->size * count;
-    const size_t  each = (size_t)count * sizeof(double), bytes = (size_t)all * (sizeof(double) + sizeof(float));
+    const size_t  each = (size_t)count * sizeof(double),
+                 bytes = (size_t)all * (sizeof(double) + sizeof(float));
     GPUNN__TRY(gpunn__outside_capture(cuda, "meeting of ranks through the host's memory"));
     double *host = (double *)gpunn__host_alloc(cuda, bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
@@ -322,14 +337,16 @@ GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const g
     const bool   there = status == GPUNN_OK;
     for (int64_t i = 0; i < count && there; i++) host[own + i] = (double)narrow[i];
     if (there) status = ranks->gather(ranks->user, host, each);
-    if (there && status != GPUNN_OK) status = gpunn__cuda_fail(cuda, status, "the ranks have not come together");
+    if (there && status != GPUNN_OK)
+        status = gpunn__cuda_fail(cuda, status, "the ranks have not come together");
     for (int64_t i = 0; i < all && status == GPUNN_OK; i++) narrow[i] = (float)host[i];
     if (status == GPUNN_OK) status = gpunn__cuda_upload(cuda, parts, narrow, (size_t)all * sizeof *parts);
     gpunn__host_free(cuda, host, bytes);
     return status;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun)
+GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps,
+                                                    int *begun)
 {
     int end = *begun;
     while (end < run->exchange_count && run->exchanges[end].after <= steps) end++;

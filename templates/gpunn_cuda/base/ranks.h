@@ -2,36 +2,42 @@
 #define GPUNN__CUDA_BASE_RANKS_H
 #include "base/context.h"
 
-/* ==== >>base/ranks ================================================================================================= *
+/* ==== >>base/ranks ======================================================================================= *
  * NCCL is opened when the first group needs it. The few functions used are declared here, so NCCL's header is
  * not needed (tests/compile/nccl.cpp compares them with it). The communicator is nonblocking, so waiting for
  * other ranks can time out. */
 typedef struct gpunn__nccl_id {
     char bytes[GPUNN_RANKS_ID];
 } gpunn__nccl_id;
-typedef struct gpunn__nccl_config { /* the layout of version 2.14, as `version` says; later versions append members */
+/* the layout of version 2.14, as `version` says; later versions append members */
+typedef struct gpunn__nccl_config {
     size_t   size;
     unsigned magic, version;
     int      blocking;
 } gpunn__nccl_config;
 
 /* clang-format off */
-#define GPUNN__NCCL_FUNCTIONS(X)                                                                                               \
-    X(int, ncclGetVersion, (int *version))                                                                                     \
-    X(int, ncclGetUniqueId, (gpunn__nccl_id *id))                                                                              \
-    X(int, ncclCommInitRankConfig, (void **comm, int size, gpunn__nccl_id id, int rank, gpunn__nccl_config *config))           \
-    X(int, ncclCommGetAsyncError, (void *comm, int *state))                                                                    \
-    X(int, ncclCommAbort, (void *comm))                                                                                        \
-    X(int, ncclCommFinalize, (void *comm))                                                                                     \
-    X(int, ncclCommDestroy, (void *comm))                                                                                      \
-    X(const char *, ncclGetErrorString, (int result))                                                                          \
-    X(int, ncclGroupStart, (void))                                                                                             \
-    X(int, ncclGroupEnd, (void))                                                                                               \
-    X(int, ncclAllReduce, (const void *from, void *to, size_t count, int type, int operation, void *comm, cudaStream_t stream))\
-    X(int, ncclReduce,                                                                                                         \
-      (const void *from, void *to, size_t count, int type, int operation, int root, void *comm, cudaStream_t stream))          \
-    X(int, ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm, cudaStream_t stream))               \
-    X(int, ncclBroadcast, (const void *from, void *to, size_t count, int type, int root, void *comm, cudaStream_t stream))
+#define GPUNN__NCCL_FUNCTIONS(X)                                                                          \
+    X(int, ncclGetVersion, (int *version))                                                                \
+    X(int, ncclGetUniqueId, (gpunn__nccl_id *id))                                                         \
+    X(int, ncclCommInitRankConfig, (void **comm, int size, gpunn__nccl_id id, int rank,                   \
+      gpunn__nccl_config *config))                                                                        \
+    X(int, ncclCommGetAsyncError, (void *comm, int *state))                                               \
+    X(int, ncclCommAbort, (void *comm))                                                                   \
+    X(int, ncclCommFinalize, (void *comm))                                                                \
+    X(int, ncclCommDestroy, (void *comm))                                                                 \
+    X(const char *, ncclGetErrorString, (int result))                                                     \
+    X(int, ncclGroupStart, (void))                                                                        \
+    X(int, ncclGroupEnd, (void))                                                                          \
+    X(int, ncclAllReduce, (const void *from, void *to, size_t count, int type, int operation, void *comm, \
+      cudaStream_t stream))                                                                               \
+    X(int, ncclReduce,                                                                                    \
+      (const void *from, void *to, size_t count, int type, int operation, int root, void *comm,           \
+      cudaStream_t stream))                                                                               \
+    X(int, ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm,                \
+      cudaStream_t stream))                                                                               \
+    X(int, ncclBroadcast, (const void *from, void *to, size_t count, int type, int root, void *comm,      \
+      cudaStream_t stream))
 /* clang-format on */
 
 struct gpunn__nccl {
@@ -56,8 +62,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_R
 
 GPUNN__INTERNAL void gpunn__cuda_ranks_leave(void *context, bool waits);
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size,
-                                                    double timeout);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank,
+                                                    int size, double timeout);
 
 /* Fails if count > 0 and there is no communicator any more. */
 GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count);
@@ -67,14 +73,17 @@ GPUNN__INTERNAL gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count);
 
 /* All-gather: parts [ranks->size] of `count` floats each, of which this rank has its own. All ranks have all
  * parts when the stream continues. */
-GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count);
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts,
+                                                 int64_t count);
 
 /* The same through host memory, where the ranks' parts are doubles. Used if ranks on CPUs take part. */
-GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count);
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks,
+                                                      float *parts, int64_t count);
 
 /* Begins the exchanges of the run that are complete after `steps` steps, starting with the first that has not
  * begun. */
-GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun);
+GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps,
+                                                    int *begun);
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exchange *exchanges, int count);
 

@@ -2,7 +2,7 @@
 #define GPUNN__CUDA_BASE_SHARED_H
 #include "base/context.h"
 
-/* ==== >>base/shared ================================================================================================ */
+/* ==== >>base/shared ===================================================================================== */
 /* Interfaces that one part offers to the ops of others: matrix products, cuDNN, sums and the steps'
  * epilogue. */
 
@@ -13,8 +13,8 @@ struct gpunn__range {
     explicit gpunn__range(const gpunn_step *step)
     {
         char text[160];
-        (void)snprintf(text, sizeof text, "%.100s%s%s%s", step->name, *step->name ? " " : "", gpunn_op_name(step->op),
-                       step->backward ? " backward" : "");
+        (void)snprintf(text, sizeof text, "%.100s%s%s%s", step->name, *step->name ? " " : "",
+                       gpunn_op_name(step->op), step->backward ? " backward" : "");
         (void)nvtxRangePushA(text);
     }
     explicit gpunn__range(const char *what)
@@ -41,13 +41,16 @@ typedef enum gpunn__activation {
     GPUNN__RELU_DERIVATIVE
 } gpunn__activation;
 typedef struct gpunn__product {
-    int64_t           m, n, k, batch;
-    bool              transpose_a, transpose_b;     /* a is stored [k][m]; b is stored [n][k] */
-    int64_t           lda, ldb, ldd;                /* elements between stored rows; residual has the stride of d */
-    int64_t           stride_a, stride_b, stride_d; /* elements between products of the batch; 0: shared by all */
-    gpunn_dtype       dtype, d_dtype;               /* of a and b; of d, residual and aux */
-    gpunn_precision   precision;                    /* F32: exact products; TF32: rounds the operands if dtype is F32 */
-    bool              accumulate;                   /* d += */
+    int64_t m, n, k, batch;
+    bool    transpose_a, transpose_b; /* a is stored [k][m]; b is stored [n][k] */
+    /* elements between stored rows; residual has the stride of d */
+    int64_t lda, ldb, ldd;
+    /* elements between products of the batch; 0: shared by all */
+    int64_t     stride_a, stride_b, stride_d;
+    gpunn_dtype dtype, d_dtype; /* of a and b; of d, residual and aux */
+    /* F32: exact products; TF32: rounds the operands if dtype is F32 */
+    gpunn_precision   precision;
+    bool              accumulate; /* d += */
     gpunn__activation activation;
     bool              keep_nan; /* relu must propagate NaN, which the library does not guarantee */
     const void       *a, *b;
@@ -57,8 +60,9 @@ typedef struct gpunn__product {
     const void       *residual; /* NULL: none; never together with accumulate */
     /* layout of d, batch 1. GELU_TANH: receives its argument, if non-NULL. GELU_TANH_DERIVATIVE: that
      * argument. RELU_DERIVATIVE: relu's result. */
-    void  *aux;
-    float *row_sums;  /* [m], with batch 1 and transpose_a: op(a) summed over k; NULL: not needed; never with bias */
+    void *aux;
+    /* [m], with batch 1 and transpose_a: op(a) summed over k; NULL: not needed; never with bias */
+    float *row_sums;
     void  *workspace; /* only with row_sums: what gpunn__cuda_channel_sums needs for [k][m] */
 } gpunn__product;
 /* The interface to cuBLASLt. prepare checks whether there is an algorithm; it only compares pointers with
@@ -71,15 +75,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
  * are [n][d][h][w][c], [n][o][p][q][k] and [k][kd][kh][kw][c / groups]. */
 enum { GPUNN__CONV_TAG = 0x636F6E76 };
 typedef enum gpunn__conv_kind { GPUNN__CONV_FORWARD, GPUNN__CONV_DATA, GPUNN__CONV_FILTER } gpunn__conv_kind;
-typedef struct gpunn__convolution { /* all fields must be set and there is no padding: the key of the plan in the cache */
-    int64_t tag;                    /* identifies this use of the cache: GPUNN__CONV_TAG */
-    int64_t kind;                   /* gpunn__conv_kind */
-    int64_t dtype;                  /* gpunn_dtype of x, w, y */
-    int64_t precision;              /* gpunn_precision */
-    int64_t axes;                   /* 3, or 2: d, and with a single axis also h, has size 1 */
-    int64_t n, c, d, h, w;          /* x */
-    int64_t k, kd, kh, kw;          /* filters */
-    int64_t o, p, q;                /* y along d, h and w */
+/* all fields must be set and there is no padding: the key of the plan in the cache */
+typedef struct gpunn__convolution {
+    int64_t tag;           /* identifies this use of the cache: GPUNN__CONV_TAG */
+    int64_t kind;          /* gpunn__conv_kind */
+    int64_t dtype;         /* gpunn_dtype of x, w, y */
+    int64_t precision;     /* gpunn_precision */
+    int64_t axes;          /* 3, or 2: d, and with a single axis also h, has size 1 */
+    int64_t n, c, d, h, w; /* x */
+    int64_t k, kd, kh, kw; /* filters */
+    int64_t o, p, q;       /* y along d, h and w */
     int64_t stride[3], padding[3], dilation[3];
     int64_t groups;
     int64_t bias, residual, relu; /* 0 or 1, forward only: y = relu(conv + residual + bias[k]) */
@@ -99,9 +104,11 @@ enum { GPUNN__ATTENTION_TAG = 0x61747465 };
 typedef struct gpunn__dnn_attention { /* all fields must be set and there is no padding: a key of the cache */
     int64_t tag, backward, dtype, n, heads, kv_heads, l, s, e, ev, causal;
     int64_t padded; /* actual numbers of rows and keys are passed, although all samples have l and s */
-    int64_t adds;   /* backward: sums dq in F32 in memory, in no fixed order, rather than keeping l x s matrices */
+    /* backward: sums dq in F32 in memory, in no fixed order, rather than keeping l x s matrices */
+    int64_t adds;
     int64_t bias[4];
-    int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3]; /* strides of gradients are 0 in a forward pass */
+    /* strides of gradients are 0 in a forward pass */
+    int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3];
 } gpunn__dnn_attention;
 /* Forward: q, k, v -> y, lse (F32 [n, heads, l]). Backward: all these and dy -> dq, dk, dv. Results are
  * overwritten. */
@@ -126,8 +133,10 @@ typedef struct gpunn__dnn_rnn { /* all fields must be set and there is no paddin
     int64_t tag, op, relu, precision, training, length, batch, in, hidden, directions, bias;
 } gpunn__dnn_rnn;
 typedef struct gpunn__dnn_rnn_sizes {
-    size_t  weights, workspace, reserve; /* bytes; reserve: kept from the forward pass of training to the backward pass */
-    int64_t part[2][4]; /* offsets of weight_ih, weight_hh, bias_ih and bias_hh in the weights, per direction, in floats */
+    /* bytes; reserve: kept from the forward pass of training to the backward pass */
+    size_t weights, workspace, reserve;
+    /* offsets of weight_ih, weight_hh, bias_ih and bias_hh in the weights, per direction, in floats */
+    int64_t part[2][4];
 } gpunn__dnn_rnn_sizes;
 /* Forward: x, h_0, c_0, weights -> y, h_n, c_n, reserve. Backward: these and dy, dh_n, dc_n -> dx, dh_0,
  * dc_0; dweights are accumulated. x [length, batch, in], y [length, batch, directions, hidden], states
@@ -140,42 +149,53 @@ typedef struct gpunn__dnn_rnn_data {
     void        *reserve, *workspace;
 } gpunn__dnn_rnn_data;
 /* Like gpunn__dnn_prepare and gpunn__dnn_run. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes);
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                    gpunn__dnn_rnn_sizes *sizes);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                const gpunn__dnn_rnn_data *data);
 
 /* Whether cuDNN can be used. */
 GPUNN__INTERNAL bool   gpunn__dnn_available(gpunn__cuda *cuda);
 GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* if available: 92400 is 9.24.0 */
 /* Chooses the plan. workspace_bytes: receives the size that a run needs. GPUNN_ERR_UNSUPPORTED: there is no
  * plan; use another algorithm. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
-GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                                size_t *workspace_bytes);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                            const gpunn__conv_data *data);
 
-GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; the first op that needs cuDNN opens it */
+/* cuBLASLt; the first op that needs cuDNN opens it */
+GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda);
 GPUNN__INTERNAL void         gpunn__libraries_close(gpunn__cuda *cuda);
 GPUNN__INTERNAL void         gpunn__libraries_report(void (*write)(void *user, const char *text), void *user);
 
 /* out[channels] (F32) = or += x[n][channels][inner] summed over n and inner. */
-GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner);
-GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n,
-                                                      int64_t channels, int64_t inner, float *out, bool accumulate,
-                                                      void *workspace);
+GPUNN__INTERNAL size_t       gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n,
+                                                                int64_t channels, int64_t inner);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype,
+                                                      int64_t n, int64_t channels, int64_t inner, float *out,
+                                                      bool accumulate, void *workspace);
 /* The gradient of a broadcast operand: to = or += from, summed over the axes along which `to` was broadcast
  * to from's shape. */
-GPUNN__INTERNAL size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to);
-GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to,
-                                                bool accumulate, void *workspace);
-GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action); /* all elementwise ops */
+GPUNN__INTERNAL size_t       gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from,
+                                                          const gpunn_value *to);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from,
+                                                const gpunn_value *to, bool accumulate, void *workspace);
+/* all elementwise ops */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
 /* Completes the forward step of LINEAR or a convolution in one pass, after the bare product was stored to y.
  * y (y_dtype) has the shape of step->out, with channels on axis 1, or on the last axis for LINEAR.
  * step->out.data = act(norm(y + bias) + residual). Each part is applied only if its flag is set; bias is
  * step->in[2], the others are in step->fused. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype,
-                                                bool bias, bool norm, bool residual, bool relu);
-typedef struct gpunn__checks gpunn__checks; /* checks of gradients by kernels beside the steps (>>cuda/optimizers) */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
+                                                gpunn_dtype y_dtype, bool bias, bool norm, bool residual,
+                                                bool relu);
+/* checks of gradients by kernels beside the steps (>>cuda/optimizers) */
+typedef struct gpunn__checks gpunn__checks;
 /* What follows a run's steps: gradient norm, clipping, finite check, updates, loss scale (>>cuda/optimizers).
  * It only launches kernels. They read the values that vary from run to run from cuda->state: lr[i] and
  * update_step[i] for update i. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run,
+                                                 gpunn__checks *checks, int *begun);
 
 #endif /* GPUNN__CUDA_BASE_SHARED_H */

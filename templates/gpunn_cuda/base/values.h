@@ -2,7 +2,7 @@
 #define GPUNN__CUDA_BASE_VALUES_H
 #include "base/context.h"
 
-/* ==== >>base/values ================================================================================================ */
+/* ==== >>base/values ===================================================================================== */
 /* Device functions for values: loads and stores of 8 elements, reductions over a block, random numbers. */
 
 /* Converts 16 bits of F16 or BF16. */
@@ -31,7 +31,8 @@ template <class T, class N> __host__ __device__ __forceinline__ T *gpunn__beyond
 /* Element i of F32, F16 or BF16 storage. */
 __device__ __forceinline__ float gpunn__load(const void *data, gpunn_dtype dtype, int64_t i)
 {
-    return dtype == GPUNN_F32 ? ((const float *)data)[i] : gpunn__from_half(((const unsigned short *)data)[i], dtype);
+    return dtype == GPUNN_F32 ? ((const float *)data)[i]
+                              : gpunn__from_half(((const unsigned short *)data)[i], dtype);
 }
 
 __device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int64_t i, float x)
@@ -79,7 +80,8 @@ __device__ __forceinline__ void gpunn__store8(void *data, gpunn_dtype dtype, int
     unsigned word[4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        word[j] = (unsigned)gpunn__to_half(v[2 * j], dtype) | (unsigned)gpunn__to_half(v[2 * j + 1], dtype) << 16;
+        word[j] = (unsigned)gpunn__to_half(v[2 * j], dtype) | (unsigned)gpunn__to_half(v[2 * j + 1], dtype)
+                                                                  << 16;
     *(uint4 *)((unsigned short *)data + i) = make_uint4(word[0], word[1], word[2], word[3]);
 }
 
@@ -91,7 +93,8 @@ __device__ __forceinline__ int gpunn__pack_size(int64_t count, int64_t i)
 
 /* Loads elements i .. i + n - 1 of contiguous storage; i is a multiple of 8. The loop for a partial pack
  * rotates v. So v stays in registers although the loop is not unrolled. */
-__device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype dtype, int64_t i, int n, float v[8])
+__device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype dtype, int64_t i, int n,
+                                                 float v[8])
 {
     if (n == GPUNN__PACK) {
         gpunn__load8(data, dtype, i, v);
@@ -106,7 +109,8 @@ __device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype d
 }
 
 /* Stores them, or with add adds them to the stored values. v is overwritten. */
-__device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype, int64_t i, int n, bool add, float v[8])
+__device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype, int64_t i, int n, bool add,
+                                                  float v[8])
 {
     if (n == GPUNN__PACK) {
         if (add) {
@@ -160,7 +164,8 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
     __shared__ T part[32];
     unsigned     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
     __syncthreads(); /* all threads have read part in an earlier call */
     if (lane == 0) part[warp] = value;
     __syncthreads();
@@ -170,14 +175,17 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
 }
 
 /* The random words of a pack in a run. */
-__device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned site, uint64_t pack, uint32_t word[4])
+__device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned site, uint64_t pack,
+                                                 uint32_t word[4])
 {
-    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run, (uint32_t)(run >> 32)};
+    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run,
+                                 (uint32_t)(run >> 32)};
     gpunn__philox(seed, counter, word);
 }
 
 /* Each word holds two 16-bit draws for dropout. */
-__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site, uint64_t pack, uint32_t word[4])
+__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site,
+                                                 uint64_t pack, uint32_t word[4])
 {
     gpunn__draw_pack(state->seed, state->step, site, pack, word);
 }
@@ -189,8 +197,9 @@ __device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int 
 }
 
 /* One function per op. */
-#define GPUNN__X(ENUM, name, ...) \
-    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
+#define GPUNN__X(ENUM, name, ...)                                                        \
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
+                                                    gpunn__action action);
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
 

@@ -2,7 +2,7 @@
 #include "cuda/gemm.h"
 #include "cuda/conv.h"
 
-/* ==== >>cuda/attention ============================================================================================= *
+/* ==== >>cuda/attention =================================================================================== *
  * softmax(q k^T scale + mask) v. For 16-bit operands without dropout, cuDNN's fused attention does it.
  * cuDNN's dropout either draws by itself or reads l x s stored draws, but gpunn's dropout must be the same
  * on every backend. The general way is products of all heads with one kernel between them, which scales,
@@ -43,19 +43,20 @@ typedef struct gpunn__dnn_flow { /* a graph under construction */
     cudnnBackendDescriptor_t    operations[GPUNN__DNN_ATTENTION_OPERATIONS];
 } gpunn__dnn_flow;
 
-static cudnnBackendDescriptor_t gpunn__dnn_value(gpunn__dnn_flow *flow, int64_t name, cudnnDataType_t type, const int64_t dim[4],
-                                                 const int64_t stride[4])
+static cudnnBackendDescriptor_t gpunn__dnn_value(gpunn__dnn_flow *flow, int64_t name, cudnnDataType_t type,
+                                                 const int64_t dim[4], const int64_t stride[4])
 {
     gpunn__dnn_builder      *builder = flow->builder;
     cudnnBackendDescriptor_t tensor = gpunn__dnn_make(builder, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    const bool               between = name == 0, number = name >= GPUNN__DNN_SCALE && name <= GPUNN__DNN_MASKED;
+    const bool between = name == 0, number = name >= GPUNN__DNN_SCALE && name <= GPUNN__DNN_MASKED;
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);
     gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, between ? flow->between++ : name);
     gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &between);
-    if (number) gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &number);
+    if (number)
+        gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &number);
     gpunn__dnn_finalize(builder, tensor);
     return tensor;
 }
@@ -66,8 +67,9 @@ static cudnnDataType_t gpunn__dnn_half(const gpunn__dnn_flow *flow)
 }
 
 /* The rows of each head in memory. transposed: rows and columns exchanged. */
-static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t name, int64_t heads, int64_t rows, int64_t e,
-                                                const int64_t step[3], bool transposed)
+static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t name, int64_t heads,
+                                                int64_t rows, int64_t e, const int64_t step[3],
+                                                bool transposed)
 {
     const int64_t dim[4] = {flow->a->n, heads, transposed ? e : rows, transposed ? rows : e};
     const int64_t stride[4] = {step[0], step[1], transposed ? 1 : step[2], transposed ? step[2] : 1};
@@ -75,11 +77,13 @@ static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t n
 }
 
 /* A virtual matrix per head of q. transposed: [columns, rows] of the same memory. */
-static cudnnBackendDescriptor_t gpunn__dnn_matrix(gpunn__dnn_flow *flow, cudnnDataType_t type, int64_t rows, int64_t columns,
-                                                  bool transposed)
+static cudnnBackendDescriptor_t gpunn__dnn_matrix(gpunn__dnn_flow *flow, cudnnDataType_t type, int64_t rows,
+                                                  int64_t columns, bool transposed)
 {
-    const int64_t heads = flow->a->heads, dim[4] = {flow->a->n, heads, transposed ? columns : rows, transposed ? rows : columns};
-    const int64_t stride[4] = {heads * rows * columns, rows * columns, transposed ? 1 : columns, transposed ? columns : 1};
+    const int64_t heads = flow->a->heads,
+                  dim[4] = {flow->a->n, heads, transposed ? columns : rows, transposed ? rows : columns};
+    const int64_t stride[4] = {heads * rows * columns, rows * columns, transposed ? 1 : columns,
+                               transposed ? columns : 1};
     return gpunn__dnn_value(flow, 0, type, dim, stride);
 }
 
@@ -111,9 +115,10 @@ static cudnnBackendDescriptor_t gpunn__dnn_lengths(gpunn__dnn_flow *flow, int64_
 
 /* Adds the operation to [m][n] = a [m][k] b [k][n]. The descriptors m, n and k hold the sizes of each sample;
  * NULL: the full size. */
-static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b,
-                                                   cudnnBackendDescriptor_t m, cudnnBackendDescriptor_t n,
-                                                   cudnnBackendDescriptor_t k, cudnnBackendDescriptor_t to)
+static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t a,
+                                                   cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t m,
+                                                   cudnnBackendDescriptor_t n, cudnnBackendDescriptor_t k,
+                                                   cudnnBackendDescriptor_t to)
 {
     gpunn__dnn_builder      *builder = flow->builder;
     cudnnBackendDescriptor_t product = gpunn__dnn_make(builder, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
@@ -134,19 +139,22 @@ static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnB
 
 /* Adds the operation to = mode(x), mode(x, b), or, for BINARY_SELECT, t ? x : b. axis: for GEN_INDEX, else
  * -1. */
-static cudnnBackendDescriptor_t gpunn__dnn_apply(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode, int64_t axis,
-                                                 cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
-                                                 cudnnBackendDescriptor_t t, cudnnBackendDescriptor_t to)
+static cudnnBackendDescriptor_t gpunn__dnn_apply(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode,
+                                                 int64_t axis, cudnnBackendDescriptor_t x,
+                                                 cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t t,
+                                                 cudnnBackendDescriptor_t to)
 {
     gpunn__dnn_builder *builder = flow->builder;
-    const bool choice = mode == CUDNN_POINTWISE_CMP_GE || mode == CUDNN_POINTWISE_CMP_LT || mode == CUDNN_POINTWISE_LOGICAL_AND;
+    const bool          choice = mode == CUDNN_POINTWISE_CMP_GE || mode == CUDNN_POINTWISE_CMP_LT ||
+                        mode == CUDNN_POINTWISE_LOGICAL_AND;
     const cudnnDataType_t    type = choice ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
     cudnnBackendDescriptor_t function = gpunn__dnn_make(builder, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     gpunn__dnn_set(builder, function, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     gpunn__dnn_set(builder, function, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
     if (axis >= 0) gpunn__dnn_set_int(builder, function, CUDNN_ATTR_POINTWISE_AXIS, axis);
     gpunn__dnn_finalize(builder, function);
-    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder,
+                                                         CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     if (b) gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
@@ -157,15 +165,17 @@ static cudnnBackendDescriptor_t gpunn__dnn_apply(gpunn__dnn_flow *flow, cudnnPoi
     return to;
 }
 
-static cudnnBackendDescriptor_t gpunn__dnn_reduce(gpunn__dnn_flow *flow, cudnnReduceTensorOp_t mode, cudnnBackendDescriptor_t x,
-                                                  cudnnBackendDescriptor_t to)
+static cudnnBackendDescriptor_t gpunn__dnn_reduce(gpunn__dnn_flow *flow, cudnnReduceTensorOp_t mode,
+                                                  cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t to)
 {
     gpunn__dnn_builder      *builder = flow->builder;
     cudnnBackendDescriptor_t reduction = gpunn__dnn_make(builder, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     gpunn__dnn_set_type(builder, reduction, CUDNN_ATTR_REDUCTION_COMP_TYPE, GPUNN_F32);
-    gpunn__dnn_set(builder, reduction, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
+    gpunn__dnn_set(builder, reduction, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
+                   &mode);
     gpunn__dnn_finalize(builder, reduction);
-    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder,
+                                                         CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, to);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, reduction);
@@ -178,7 +188,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_reduce(gpunn__dnn_flow *flow, cudnnRe
 static cudnnBackendDescriptor_t gpunn__dnn_relayout(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
                                                     cudnnBackendDescriptor_t to)
 {
-    cudnnBackendDescriptor_t operation = gpunn__dnn_make(flow->builder, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(flow->builder,
+                                                         CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     gpunn__dnn_link(flow->builder, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
     gpunn__dnn_link(flow->builder, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, to);
     gpunn__dnn_finalize(flow->builder, operation);
@@ -187,14 +198,17 @@ static cudnnBackendDescriptor_t gpunn__dnn_relayout(gpunn__dnn_flow *flow, cudnn
 }
 
 /* The index of each score's row (axis 2) or key (axis 3). */
-static cudnnBackendDescriptor_t gpunn__dnn_index(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x, int64_t axis)
+static cudnnBackendDescriptor_t gpunn__dnn_index(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
+                                                 int64_t axis)
 {
-    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, axis, x, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
+    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, axis, x, NULL, NULL,
+                            gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
 }
 
 /* Compares a with b by mode, for each score. */
 static cudnnBackendDescriptor_t gpunn__dnn_compare_each(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode,
-                                                        cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b)
+                                                        cudnnBackendDescriptor_t a,
+                                                        cudnnBackendDescriptor_t b)
 {
     return gpunn__dnn_apply(flow, mode, -1, a, b, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_BOOLEAN));
 }
@@ -203,7 +217,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_compare_each(gpunn__dnn_flow *flow, c
 static cudnnBackendDescriptor_t gpunn__dnn_select(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
                                                   cudnnBackendDescriptor_t seen)
 {
-    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_BINARY_SELECT, -1, x, gpunn__dnn_number(flow, GPUNN__DNN_MASKED), seen,
+    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_BINARY_SELECT, -1, x,
+                            gpunn__dnn_number(flow, GPUNN__DNN_MASKED), seen,
                             gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
 }
 
@@ -216,18 +231,21 @@ static cudnnBackendDescriptor_t gpunn__dnn_causal(gpunn__dnn_flow *flow, cudnnBa
 }
 
 /* The scores q k^T scale + bias, with -inf beyond the lengths. k is transposed. */
-static cudnnBackendDescriptor_t gpunn__dnn_pairs(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t q, cudnnBackendDescriptor_t k,
-                                                 cudnnBackendDescriptor_t scale)
+static cudnnBackendDescriptor_t gpunn__dnn_pairs(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t q,
+                                                 cudnnBackendDescriptor_t k, cudnnBackendDescriptor_t scale)
 {
     const int64_t *const     has = flow->a->bias;
     cudnnBackendDescriptor_t x = gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT);
     x = gpunn__dnn_product(flow, q, k, flow->rows, flow->keys, NULL, x);
-    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, x, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, x, scale, NULL,
+                         gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     if (has[0]) {
         const int64_t            dim[4] = {has[0], has[1], has[2], flow->a->s};
         const int64_t            stride[4] = {has[1] * has[2] * has[3], has[2] * has[3], has[3], 1};
-        cudnnBackendDescriptor_t bias = gpunn__dnn_value(flow, GPUNN__DNN_BIASES, CUDNN_DATA_FLOAT, dim, stride);
-        x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, x, bias, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+        cudnnBackendDescriptor_t bias = gpunn__dnn_value(flow, GPUNN__DNN_BIASES, CUDNN_DATA_FLOAT, dim,
+                                                         stride);
+        x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, x, bias, NULL,
+                             gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     }
     if (!flow->a->padded) return x;
     cudnnBackendDescriptor_t row = gpunn__dnn_index(flow, x, 2), key = gpunn__dnn_index(flow, x, 3);
@@ -244,21 +262,28 @@ static void gpunn__dnn_attention_forward(gpunn__dnn_flow *flow)
     cudnnBackendDescriptor_t    k = gpunn__dnn_rows(flow, GPUNN__DNN_K, a->kv_heads, a->s, a->e, a->k, true);
     cudnnBackendDescriptor_t    x = gpunn__dnn_pairs(flow, q, k, gpunn__dnn_number(flow, GPUNN__DNN_SCALE));
     x = gpunn__dnn_causal(flow, x);
-    cudnnBackendDescriptor_t top = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_MAX, x, gpunn__dnn_column(flow, 0));
-    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, x, top, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, x, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    cudnnBackendDescriptor_t sum = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, x, gpunn__dnn_column(flow, 0));
-    cudnnBackendDescriptor_t log = gpunn__dnn_apply(flow, CUDNN_POINTWISE_LOG, -1, sum, NULL, NULL, gpunn__dnn_column(flow, 0));
-    (void)gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, top, log, NULL, gpunn__dnn_column(flow, GPUNN__DNN_LSE));
-    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_DIV, -1, x, sum, NULL, gpunn__dnn_scores(flow, gpunn__dnn_half(flow)));
+    cudnnBackendDescriptor_t top = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_MAX, x,
+                                                     gpunn__dnn_column(flow, 0));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, x, top, NULL,
+                         gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, x, NULL, NULL,
+                         gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    cudnnBackendDescriptor_t sum = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, x,
+                                                     gpunn__dnn_column(flow, 0));
+    cudnnBackendDescriptor_t log = gpunn__dnn_apply(flow, CUDNN_POINTWISE_LOG, -1, sum, NULL, NULL,
+                                                    gpunn__dnn_column(flow, 0));
+    (void)gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, top, log, NULL,
+                           gpunn__dnn_column(flow, GPUNN__DNN_LSE));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_DIV, -1, x, sum, NULL,
+                         gpunn__dnn_scores(flow, gpunn__dnn_half(flow)));
     cudnnBackendDescriptor_t v = gpunn__dnn_rows(flow, GPUNN__DNN_V, a->kv_heads, a->s, a->ev, a->v, false);
     (void)gpunn__dnn_product(flow, x, v, flow->rows, NULL, flow->keys,
                              gpunn__dnn_rows(flow, GPUNN__DNN_O, a->heads, a->l, a->ev, a->y, false));
 }
 
 /* The gradient of k or v: left right, summed over the heads of q that share one head of k or v. */
-static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t left, cudnnBackendDescriptor_t right, int64_t name,
-                              int64_t e, const int64_t step[3])
+static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t left,
+                              cudnnBackendDescriptor_t right, int64_t name, int64_t e, const int64_t step[3])
 {
     const gpunn__dnn_attention *a = flow->a;
     cudnnBackendDescriptor_t    to = gpunn__dnn_rows(flow, name, a->kv_heads, a->s, e, step, false);
@@ -281,38 +306,48 @@ static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
     const cudnnDataType_t       half = gpunn__dnn_half(flow);
     cudnnBackendDescriptor_t    q = gpunn__dnn_rows(flow, GPUNN__DNN_Q, a->heads, a->l, a->e, a->q, false);
     cudnnBackendDescriptor_t    o = gpunn__dnn_rows(flow, GPUNN__DNN_O, a->heads, a->l, a->ev, a->y, false);
-    cudnnBackendDescriptor_t    d_o = gpunn__dnn_rows(flow, GPUNN__DNN_DO, a->heads, a->l, a->ev, a->dy, false);
-    cudnnBackendDescriptor_t    scale = gpunn__dnn_number(flow, GPUNN__DNN_SCALE);
-    cudnnBackendDescriptor_t    both = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, d_o, o, NULL,
-                                                        gpunn__dnn_matrix(flow, CUDNN_DATA_FLOAT, a->l, a->ev, false));
-    cudnnBackendDescriptor_t    sums = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, both, gpunn__dnn_column(flow, 0));
-    sums = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, sums, gpunn__dnn_number(flow, GPUNN__DNN_ONE), NULL,
-                            gpunn__dnn_column(flow, GPUNN__DNN_SUMS));
+    cudnnBackendDescriptor_t d_o = gpunn__dnn_rows(flow, GPUNN__DNN_DO, a->heads, a->l, a->ev, a->dy, false);
+    cudnnBackendDescriptor_t scale = gpunn__dnn_number(flow, GPUNN__DNN_SCALE);
+    cudnnBackendDescriptor_t both = gpunn__dnn_apply(
+        flow, CUDNN_POINTWISE_MUL, -1, d_o, o, NULL,
+        gpunn__dnn_matrix(flow, CUDNN_DATA_FLOAT, a->l, a->ev, false));
+    cudnnBackendDescriptor_t sums = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, both,
+                                                      gpunn__dnn_column(flow, 0));
+    sums = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, sums, gpunn__dnn_number(flow, GPUNN__DNN_ONE),
+                            NULL, gpunn__dnn_column(flow, GPUNN__DNN_SUMS));
     cudnnBackendDescriptor_t k = gpunn__dnn_rows(flow, GPUNN__DNN_K, a->kv_heads, a->s, a->e, a->k, true);
     cudnnBackendDescriptor_t p = gpunn__dnn_pairs(flow, q, k, scale);
     p = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, p, gpunn__dnn_column(flow, GPUNN__DNN_LSE), NULL,
                          gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     p = gpunn__dnn_causal(flow, p);
-    p = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, p, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    cudnnBackendDescriptor_t transposed = gpunn__dnn_relayout(flow, p, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
+    p = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, p, NULL, NULL,
+                         gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    cudnnBackendDescriptor_t transposed = gpunn__dnn_relayout(
+        flow, p, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
     gpunn__dnn_shared(flow, transposed, d_o, GPUNN__DNN_DV, a->ev, a->dv);
     cudnnBackendDescriptor_t v = gpunn__dnn_rows(flow, GPUNN__DNN_V, a->kv_heads, a->s, a->ev, a->v, true);
     cudnnBackendDescriptor_t ds = gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT);
     ds = gpunn__dnn_product(flow, d_o, v, flow->rows, flow->keys, NULL, ds);
-    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, ds, sums, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, p, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, ds, sums, NULL,
+                          gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, p, NULL,
+                          gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, scale, NULL,
+                          gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     transposed = gpunn__dnn_relayout(flow, ds, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
     gpunn__dnn_shared(flow, transposed, q, GPUNN__DNN_DK, a->e, a->dk);
-    const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e}, stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
+    const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e},
+                  stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
     k = gpunn__dnn_relayout(flow, k, gpunn__dnn_value(flow, 0, CUDNN_DATA_FLOAT, dim, stride));
     cudnnBackendDescriptor_t dq = gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false);
     if (!a->adds) {
         (void)gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys, dq);
         return;
     }
-    const int64_t sum_dim[4] = {a->n, a->heads, a->l, a->e}, sum_stride[4] = {a->heads * a->l * a->e, a->l * a->e, a->e, 1};
-    cudnnBackendDescriptor_t sum = gpunn__dnn_value(flow, GPUNN__DNN_DQ_SUMS, CUDNN_DATA_FLOAT, sum_dim, sum_stride);
+    const int64_t sum_dim[4] = {a->n, a->heads, a->l, a->e},
+                  sum_stride[4] = {a->heads * a->l * a->e, a->l * a->e, a->e, 1};
+    cudnnBackendDescriptor_t sum = gpunn__dnn_value(flow, GPUNN__DNN_DQ_SUMS, CUDNN_DATA_FLOAT, sum_dim,
+                                                    sum_stride);
     sum = gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys, sum);
     (void)gpunn__dnn_apply(flow, CUDNN_POINTWISE_IDENTITY, -1, sum, NULL, NULL, dq);
 }
@@ -336,7 +371,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_attention_graph(gpunn__dnn_builder *b
 static gpunn__dnn_choice *gpunn__dnn_attention_entry(gpunn__cuda *cuda, const gpunn__dnn_attention *a)
 {
     bool fresh;
-    return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, a, sizeof *a, sizeof(gpunn__dnn_choice), gpunn__dnn_forget, &fresh);
+    return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, a, sizeof *a, sizeof(gpunn__dnn_choice),
+                                                   gpunn__dnn_forget, &fresh);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
@@ -349,10 +385,12 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, con
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, NULL, a, gpunn__dnn_attention_graph, choice));
     if (choice->count == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this attention: %s", choice->reason);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this attention: %s",
+                                choice->reason);
     *workspace_bytes = 0;
     for (int i = 0; i < choice->count; i++)
-        if ((size_t)choice->plans[i].workspace > *workspace_bytes) *workspace_bytes = (size_t)choice->plans[i].workspace;
+        if ((size_t)choice->plans[i].workspace > *workspace_bytes)
+            *workspace_bytes = (size_t)choice->plans[i].workspace;
     return GPUNN_OK;
 }
 
@@ -395,7 +433,8 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, con
                                                           size_t *workspace_bytes)
 {
     (void)a, (void)workspace_bytes;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                            "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
@@ -429,19 +468,23 @@ typedef struct gpunn__attention_line {
     float   scale;     /* NaN if the length is out of range */
 } gpunn__attention_line;
 
-__device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const gpunn__attention &t, int64_t index)
+__device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const gpunn__attention &t,
+                                                                          int64_t                 index)
 {
-    const int64_t         head = gpunn__quotient(index, t.l), sample = gpunn__quotient(head, t.heads), row = index - head * t.l;
+    const int64_t head = gpunn__quotient(index, t.l), sample = gpunn__quotient(head, t.heads),
+                  row = index - head * t.l;
     const int64_t         length = index < t.a.lines ? gpunn__length_of(&t.lengths, sample, t.a.n) : t.a.n;
     const bool            fits = length >= 0 && length <= t.a.n;
-    gpunn__attention_line line = {sample * t.mask_step[0] + (head - sample * t.heads) * t.mask_step[1] + row * t.mask_step[2],
-                                  fits ? gpunn__keys_seen(&t.lengths, length, t.causal, row, t.l) : t.a.n, fits ? t.scale : NAN};
+    gpunn__attention_line line = {
+        sample * t.mask_step[0] + (head - sample * t.heads) * t.mask_step[1] + row * t.mask_step[2],
+        fits ? gpunn__keys_seen(&t.lengths, length, t.causal, row, t.l) : t.a.n, fits ? t.scale : NAN};
     return line;
 }
 
 /* Loads, scales and masks scores i .. i + N - 1, which belong to keys from c on. */
 template <int N>
-__device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &t, const gpunn__attention_line &line, int64_t i,
+__device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention      &t,
+                                                        const gpunn__attention_line &line, int64_t i,
                                                         int64_t c, float *v)
 {
     gpunn__line_load<N>(t.a.x, GPUNN_F32, i, 1, v);
@@ -450,12 +493,14 @@ __device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &
         const int64_t at = line.mask + (c + j) * t.mask_step[3];
         v[j] *= line.scale;
         if (t.mask && !t.choice) v[j] += ((const float *)t.mask)[at];
-        if (c + j >= line.end || (t.mask && t.choice && !((const unsigned char *)t.mask)[at])) v[j] = -INFINITY;
+        if (c + j >= line.end || (t.mask && t.choice && !((const unsigned char *)t.mask)[at]))
+            v[j] = -INFINITY;
     }
 }
 
 /* The dropout factors of weights i .. i + N - 1. If N is 8, i is a multiple of 8. */
-template <int N> __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t, int64_t i, float *factor)
+template <int N>
+__device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t, int64_t i, float *factor)
 {
     const float scale = gpunn__drop_scale(t.keep);
     uint32_t    word[4];
@@ -519,13 +564,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel
         const float            sum = gpunn__lanes_reduce(s.sum * expf(s.top - top), gpunn__add(), t.a.lanes);
         gpunn__attention_weigh weigh = {t, own, top, sum == 0 ? 0 : 1 / sum};
         gpunn__line_visit(line, weigh);
-        if (t.sums && line.index < t.a.lines && line.thread == 0) t.sums[line.index] = make_float2(top, weigh.factor);
+        if (t.sums && line.index < t.a.lines && line.thread == 0)
+            t.sums[line.index] = make_float2(top, weigh.factor);
     }
 }
 
 /* Recomputes p, the weights before dropout, and dp, multiplied by the dropout factors. */
 template <int N>
-__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t, const gpunn__attention_line &line, float2 sums,
+__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention      &t,
+                                                       const gpunn__attention_line &line, float2 sums,
                                                        int64_t i, int64_t c, float *p, float *dp, float *kept)
 {
     gpunn__attention_scores<N>(t, line, i, c, p);
@@ -578,26 +625,29 @@ struct gpunn__attention_ds_visit {
 };
 
 /* The weights and ds may overwrite the scores and dp. */
-static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_backward_kernel(const gpunn__attention t)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
+    gpunn__attention_backward_kernel(const gpunn__attention t)
 {
     GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
         const gpunn__line           line = gpunn__along_line(t.a, first);
         const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
-        const float                *saved = (const float *)t.sums + (line.index < t.a.lines ? line.index : 0) * t.apart;
-        const float2                sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
-        gpunn__attention_dot        dot = {t, own, sums, 0};
+        const float *saved = (const float *)t.sums + (line.index < t.a.lines ? line.index : 0) * t.apart;
+        const float2 sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
+        gpunn__attention_dot dot = {t, own, sums, 0};
         gpunn__line_visit(line, dot);
-        gpunn__attention_ds_visit dx_visit = {t, own, sums, gpunn__lanes_reduce(dot.sum, gpunn__add(), t.a.lanes)};
+        gpunn__attention_ds_visit dx_visit = {t, own, sums,
+                                              gpunn__lanes_reduce(dot.sum, gpunn__add(), t.a.lanes)};
         gpunn__line_visit(line, dx_visit);
     }
 }
 
 /* d[m][n] (=, +=) a b for every head of q. With sum, d is a head of k: the products of the heads of q that it
  * serves are added up. */
-static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__attention_shape *c,
-                                             int64_t m, int64_t n, int64_t k, const gpunn__heads *a, bool transpose_a,
-                                             const gpunn__heads *b, bool transpose_b, const gpunn__heads *d, bool sum,
+static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step *step,
+                                             const gpunn__attention_shape *c, int64_t m, int64_t n, int64_t k,
+                                             const gpunn__heads *a, bool transpose_a, const gpunn__heads *b,
+                                             bool transpose_b, const gpunn__heads *d, bool sum,
                                              bool accumulate, gpunn__action action)
 {
     const gpunn__heads *const value[3] = {a, b, d};
@@ -627,14 +677,17 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
 }
 
 /* Workspace for the scores of every head. */
-static gpunn__heads gpunn__attention_head_scores(gpunn__arena *arena, const gpunn__attention_shape *c, gpunn_dtype dtype)
+static gpunn__heads gpunn__attention_head_scores(gpunn__arena *arena, const gpunn__attention_shape *c,
+                                                 gpunn_dtype dtype)
 {
     const int64_t samples = c->heads * c->l * c->s;
-    gpunn__heads  h = {(char *)gpunn__arena_take(arena, gpunn__bytes(dtype, c->n * samples)), dtype, samples, c->l * c->s, c->s};
+    gpunn__heads  h = {(char *)gpunn__arena_take(arena, gpunn__bytes(dtype, c->n * samples)), dtype, samples,
+                       c->l * c->s, c->s};
     return h;
 }
 
-static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__attention_shape *c)
+static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step *step,
+                                            const gpunn__attention_shape *c)
 {
     const gpunn_value *mask = &step->in[3];
     gpunn__attention   t;
@@ -674,12 +727,15 @@ enum { GPUNN__ATTENTION_TILE = 128 }; /* rows and keys per tile, the most in cuD
 
 /* Writes to [rows][pitch] a mask of rows of s or, if mask_s is 1, of one number per row. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__attention_bias_kernel(const void *mask, bool choice, int64_t mask_s, float *to, int64_t rows, int64_t s, int64_t pitch)
+    gpunn__attention_bias_kernel(const void *mask, bool choice, int64_t mask_s, float *to, int64_t rows,
+                                 int64_t s, int64_t pitch)
 {
     GPUNN__FOLLOW();
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * pitch; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t row = gpunn__quotient(i, pitch), c = i - row * pitch, at = mask_s == 1 ? row : row * mask_s + c;
-        float         x = GPUNN__HIDDEN;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * pitch;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t row = gpunn__quotient(i, pitch), c = i - row * pitch,
+                      at = mask_s == 1 ? row : row * mask_s + c;
+        float x = GPUNN__HIDDEN;
         if (c < s && choice)
             x = ((const unsigned char *)mask)[at] ? 0 : GPUNN__HIDDEN;
         else if (c < s && ((const float *)mask)[at] != -INFINITY) /* NaN stays NaN */
@@ -688,10 +744,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_lengths_kernel(int *to, int64_t n, int rows, int keys)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__attention_lengths_kernel(int *to, int64_t n, int rows, int keys)
 {
     GPUNN__FOLLOW();
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < 2 * n; i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < 2 * n;
+         i += (int64_t)gridDim.x * blockDim.x)
         to[i] = i < n ? rows : keys;
 }
 
@@ -703,7 +761,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.n * a.heads * a.l;
          i += (int64_t)gridDim.x * blockDim.x) {
         if (!(lse[i] < 0.5f * (GPUNN__HIDDEN + GPUNN__LEAST))) continue;
-        const int64_t head = gpunn__quotient(i, a.l), sample = gpunn__quotient(head, a.heads), row = i - head * a.l;
+        const int64_t head = gpunn__quotient(i, a.l), sample = gpunn__quotient(head, a.heads),
+                      row = i - head * a.l;
         const int64_t first = sample * a.y[0] + (head - sample * a.heads) * a.y[1] + row * a.y[2];
         for (int64_t c = 0; c < a.ev; c++) gpunn__store(y, (gpunn_dtype)a.dtype, first + c, 0);
         lse[i] = -GPUNN__HIDDEN;
@@ -711,21 +770,22 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 }
 
 /* Runs cuDNN's attention, with the kernels that prepare lengths and mask and clear unseen rows. */
-static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *mask, const gpunn__dnn_attention *a,
-                                         const gpunn__dnn_attention_data *data)
+static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *mask,
+                                         const gpunn__dnn_attention *a, const gpunn__dnn_attention_data *data)
 {
     const int64_t rows = a->bias[0] * a->bias[1] * a->bias[2], lines = a->n * a->heads * a->l;
     if (a->padded)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_lengths_kernel, gpunn__blocks(cuda, 2 * a->n, 1), GPUNN__THREADS,
-                                 data->lengths, a->n, (int)a->l, (int)a->s));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_lengths_kernel, gpunn__blocks(cuda, 2 * a->n, 1),
+                                 GPUNN__THREADS, data->lengths, a->n, (int)a->l, (int)a->s));
     if (rows)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_bias_kernel, gpunn__blocks(cuda, rows * a->bias[3], 1), GPUNN__THREADS,
-                                 mask->data, mask->dtype == GPUNN_BOOL, mask->rank ? mask->dim[mask->rank - 1] : 1, data->bias,
-                                 rows, a->s, a->bias[3]));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_bias_kernel,
+                                 gpunn__blocks(cuda, rows * a->bias[3], 1), GPUNN__THREADS, mask->data,
+                                 mask->dtype == GPUNN_BOOL, mask->rank ? mask->dim[mask->rank - 1] : 1,
+                                 data->bias, rows, a->s, a->bias[3]));
     GPUNN__TRY(gpunn__dnn_attention_run(cuda, a, data));
     if (!rows || a->backward) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, gpunn__attention_unseen_kernel, gpunn__blocks(cuda, lines, 1), GPUNN__THREADS, *a,
-                         (float *)data->lse, data->y);
+    return GPUNN__LAUNCH(cuda, gpunn__attention_unseen_kernel, gpunn__blocks(cuda, lines, 1), GPUNN__THREADS,
+                         *a, (float *)data->lse, data->y);
 }
 
 /* Chooses a plan. A backward pass prefers the reproducible form. If cuDNN has no plan for it and the device
@@ -735,7 +795,8 @@ static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *m
 static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attention *key, size_t *bytes)
 {
     if (key->backward && cuda->args.deterministic && cuda->capability / 10 == 10)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "on this GPU cuDNN's gradients are not deterministic");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "on this GPU cuDNN's gradients are not deterministic");
     const gpunn_status status = gpunn__dnn_attention_prepare(cuda, key, bytes);
     if (status != GPUNN_ERR_UNSUPPORTED || !key->backward) return status;
     if (cuda->args.deterministic) {
@@ -751,12 +812,15 @@ static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attentio
 static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn__attention_shape *c)
 {
     const gpunn_dtype dtype = step->in[0].dtype;
-    if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype) return "its result is of another dtype";
-    if (step->training && !step->evaluates && step->attr->dropout_p > 0) return "cuDNN draws what dropout_p drops by itself";
+    if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype)
+        return "its result is of another dtype";
+    if (step->training && !step->evaluates && step->attr->dropout_p > 0)
+        return "cuDNN draws what dropout_p drops by itself";
     if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN wants heads of sizes that are multiples of 8";
     if (step->input_count > 4) return "lengths follow the run";
     if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
-    if (step->backward && (c->l == 1 || c->s == 1)) return "cuDNN has no backward pass for sequences of length 1";
+    if (step->backward && (c->l == 1 || c->s == 1))
+        return "cuDNN has no backward pass for sequences of length 1";
     for (int i = 0; step->backward && i < (c->packed ? 1 : 3); i++)
         if (step->grad_in[i].data == NULL || step->grad_in[i].dtype != dtype || step->accumulate[i])
             return "cuDNN writes all of its gradients, in the dtype of the operands, and adds to none";
@@ -766,8 +830,9 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
 /* Whether cuDNN runs the step. If so, sets its key, its data and the total workspace bytes. The workspace
  * holds lse (evaluation) or sums (backward), the bias, the lengths, the sum of dq and last cuDNN's own
  * workspace. */
-static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_attention *key,
-                                           gpunn__dnn_attention_data *data, size_t *bytes, bool *fused)
+static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step,
+                                           gpunn__dnn_attention *key, gpunn__dnn_attention_data *data,
+                                           size_t *bytes, bool *fused)
 {
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
     const gpunn_dtype            dtype = step->in[0].dtype;
@@ -785,7 +850,8 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     key->tag = GPUNN__ATTENTION_TAG;
     key->backward = step->backward;
     key->dtype = dtype;
-    key->n = c.n, key->heads = c.heads, key->kv_heads = c.kv_heads, key->l = c.l, key->s = c.s, key->e = c.e, key->ev = c.ev;
+    key->n = c.n, key->heads = c.heads, key->kv_heads = c.kv_heads, key->l = c.l, key->s = c.s, key->e = c.e,
+    key->ev = c.ev;
     key->causal = step->attr->is_causal;
     for (int i = 0; i < (step->backward ? 6 : 3); i++) {
         const gpunn_value *value = (i < 3 ? step->in : step->grad_in) + (c.packed ? 0 : i % 3);
@@ -810,12 +876,15 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     }
     const int64_t bias = key->bias[0] * key->bias[1] * key->bias[2] * key->bias[3];
     gpunn__arena  arena = {(char *)step->workspace, 0};
-    data->sums = gpunn__arena_take(&arena, step->backward || !step->training ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) : 0);
+    data->sums = gpunn__arena_take(
+        &arena, step->backward || !step->training ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) : 0);
     data->lse = step->training ? step->saved : data->sums;
     data->bias = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, bias));
-    data->lengths = (int *)gpunn__arena_take(&arena, key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
+    data->lengths = (int *)gpunn__arena_take(&arena,
+                                             key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
     const gpunn_status status = gpunn__attention_plan(cuda, key, bytes);
-    data->dq_sums = gpunn__arena_take(&arena, key->adds ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l * c.e) : 0);
+    data->dq_sums = gpunn__arena_take(&arena,
+                                      key->adds ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l * c.e) : 0);
     data->workspace = gpunn__arena_take(&arena, 0);
     *bytes += arena.bytes;
     *fused = status == GPUNN_OK;
@@ -829,7 +898,8 @@ static gpunn_status gpunn__attention_check(gpunn__cuda *cuda, const gpunn__atten
 {
     const double scores = (double)(c->n * c->heads * c->l) * (double)c->s;
     if (scores < 1e15) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "%.0f scores do not fit a GPU's memory; use a smaller batch or shorter rows",
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
+                            "%.0f scores do not fit a GPU's memory; use a smaller batch or shorter rows",
                             scores);
 }
 
@@ -848,21 +918,24 @@ static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step
         step->workspace_bytes = arena.bytes;
         if (step->training) step->saved_bytes = (size_t)(c.n * c.heads * c.l) * sizeof(float2);
     }
-    GPUNN__TRY(
-        gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true, &scores, false, false, action));
+    GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true,
+                                        &scores, false, false, action));
     if (action != GPUNN__PREPARE) {
         gpunn__attention t = gpunn__attention_of(cuda, step, &c);
         t.a.x = scores.data;
         t.a.out = weights.data;
         t.a.out_type = weights.dtype;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_kernel, gpunn__along_blocks(cuda, &t.a), GPUNN__THREADS, t));
+        GPUNN__TRY(
+            GPUNN__LAUNCH(cuda, gpunn__attention_kernel, gpunn__along_blocks(cuda, &t.a), GPUNN__THREADS, t));
     }
-    return gpunn__attention_product(cuda, step, &c, c.l, c.ev, c.s, &weights, false, &part[2], false, &y, false, false, action);
+    return gpunn__attention_product(cuda, step, &c, c.l, c.ev, c.s, &weights, false, &part[2], false, &y,
+                                    false, false, action);
 }
 
 /* The gradient of k (part 1) or v (part 2). If it is 16-bit and shared by heads of q, it is summed in F32
  * first. */
-static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step, const gpunn__attention_shape *c, int part,
+static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step,
+                                            const gpunn__attention_shape *c, int part,
                                             const gpunn__heads *left, const gpunn__heads *right, size_t used,
                                             gpunn__action action)
 {
@@ -876,12 +949,14 @@ static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step,
     sums.data = gpunn__beyond((char *)step->workspace, used);
     sums.dtype = GPUNN_F32;
     if (wide) d = gpunn__attention_heads(c, &sums, part);
-    if (wide && action == GPUNN__PREPARE && step->workspace_bytes < used + gpunn__bytes(GPUNN_F32, value->count))
+    if (wide && action == GPUNN__PREPARE &&
+        step->workspace_bytes < used + gpunn__bytes(GPUNN_F32, value->count))
         step->workspace_bytes = used + gpunn__bytes(GPUNN_F32, value->count);
     GPUNN__TRY(gpunn__attention_product(cuda, step, c, c->s, e, c->l, left, true, right, false, &d, true,
                                         !wide && step->accumulate[operand], action));
     if (!wide || action == GPUNN__PREPARE) return GPUNN_OK;
-    return gpunn__cuda_copy(cuda, value->data, value->dtype, d.data, GPUNN_F32, value->count, step->accumulate[operand]);
+    return gpunn__cuda_copy(cuda, value->data, value->dtype, d.data, GPUNN_F32, value->count,
+                            step->accumulate[operand]);
 }
 
 static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -892,15 +967,17 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
     gpunn__arena arena = {(char *)step->workspace, 0};
     for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
     const bool         same = part[0].dtype == GPUNN_F32;
-    const gpunn__heads dy = gpunn__attention_heads(&c, &step->grad_out, 3), dq = gpunn__attention_heads(&c, &step->grad_in[0], 0);
+    const gpunn__heads dy = gpunn__attention_heads(&c, &step->grad_out, 3),
+                       dq = gpunn__attention_heads(&c, &step->grad_in[0], 0);
     const gpunn__heads scores = gpunn__attention_head_scores(&arena, &c, GPUNN_F32);
     const gpunn__heads dp = gpunn__attention_head_scores(&arena, &c, GPUNN_F32);
     const gpunn__heads weights = same ? scores : gpunn__attention_head_scores(&arena, &c, part[0].dtype);
     const gpunn__heads ds = same ? dp : gpunn__attention_head_scores(&arena, &c, part[0].dtype);
     if (action == GPUNN__PREPARE) step->workspace_bytes = arena.bytes;
-    GPUNN__TRY(
-        gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true, &scores, false, false, action));
-    GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.ev, &dy, false, &part[2], true, &dp, false, false, action));
+    GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true,
+                                        &scores, false, false, action));
+    GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.ev, &dy, false, &part[2], true, &dp,
+                                        false, false, action));
     if (action != GPUNN__PREPARE) {
         gpunn__attention t = gpunn__attention_of(cuda, step, &c);
         t.a.x = scores.data;
@@ -908,20 +985,23 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
         t.weights = weights.data;
         t.a.out = ds.data;
         t.a.out_type = ds.dtype;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_backward_kernel, gpunn__along_blocks(cuda, &t.a), GPUNN__THREADS, t));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_backward_kernel, gpunn__along_blocks(cuda, &t.a),
+                                 GPUNN__THREADS, t));
     }
     if (dq.data) /* first, since all three may belong to one packed value */
-        GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.e, c.s, &ds, false, &part[1], false, &dq, false,
-                                            step->accumulate[0], action));
+        GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.e, c.s, &ds, false, &part[1], false, &dq,
+                                            false, step->accumulate[0], action));
     GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], arena.bytes, action));
     return gpunn__attention_shared(cuda, step, &c, 2, &weights, &dy, arena.bytes, action);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, gpunn_step *step,
+                                                                      gpunn__action action)
 {
     const gpunn_value *in = step->in, *last = in[0].rank == 5 ? &in[0] : &in[2],
                       *y = step->backward ? &step->grad_out : &step->out;
-    for (int i = 0; in[0].rank == 4 && i < 2; i++) GPUNN__TRY(gpunn__check_operands(cuda, &in[i], &in[i + 1], &in[i + 1]));
+    for (int i = 0; in[0].rank == 4 && i < 2; i++)
+        GPUNN__TRY(gpunn__check_operands(cuda, &in[i], &in[i + 1], &in[i + 1]));
     GPUNN__TRY(gpunn__check_operands(cuda, step->backward ? y : last, last, y));
     gpunn__dnn_attention      key;
     gpunn__dnn_attention_data data;
@@ -930,9 +1010,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cud
     GPUNN__TRY(gpunn__attention_fused(cuda, step, &key, &data, &bytes, &fused));
     if (fused && action == GPUNN__PREPARE) {
         step->workspace_bytes = bytes;
-        if (step->training && !step->backward) step->saved_bytes = gpunn__bytes(GPUNN_F32, key.n * key.heads * key.l);
+        if (step->training && !step->backward)
+            step->saved_bytes = gpunn__bytes(GPUNN_F32, key.n * key.heads * key.l);
         return GPUNN_OK;
     }
     if (fused) return gpunn__attention_run(cuda, &in[3], &key, &data);
-    return step->backward ? gpunn__attention_backward(cuda, step, action) : gpunn__attention_forward(cuda, step, action);
+    return step->backward ? gpunn__attention_backward(cuda, step, action)
+                          : gpunn__attention_forward(cuda, step, action);
 }

@@ -10,14 +10,23 @@
 #define GPUNN__DNN_DESCRIBED NULL
 #endif
 /* Ids of a graph's tensors. Those from BETWEEN on are virtual: cuDNN never stores them. */
-enum { GPUNN__DNN_X = 1, GPUNN__DNN_W, GPUNN__DNN_Y, GPUNN__DNN_BIAS, GPUNN__DNN_RESIDUAL, GPUNN__DNN_BETWEEN };
+enum {
+    GPUNN__DNN_X = 1,
+    GPUNN__DNN_W,
+    GPUNN__DNN_Y,
+    GPUNN__DNN_BIAS,
+    GPUNN__DNN_RESIDUAL,
+    GPUNN__DNN_BETWEEN
+};
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call,
+                                              char *text, size_t size)
 {
     if (status == CUDNN_STATUS_SUCCESS) return GPUNN_OK;
     char detail[160] = "";
     cuda->libraries->cudnnGetLastErrorString(detail, sizeof detail);
-    (void)snprintf(text, size, "%s: %s%s%s", call, cuda->libraries->cudnnGetErrorString(status), *detail ? ": " : "", detail);
+    (void)snprintf(text, size, "%s: %s%s%s", call, cuda->libraries->cudnnGetErrorString(status),
+                   *detail ? ": " : "", detail);
     if (status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
         status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
         return GPUNN_ERR_MEMORY;
@@ -25,10 +34,12 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t s
     return broken ? GPUNN_ERR_DEVICE : GPUNN_ERR_UNSUPPORTED;
 }
 
-GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type)
+GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder          *builder,
+                                                         cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t descriptor = NULL;
-    if (GPUNN__DNN(builder, cudnnBackendCreateDescriptor, type, &descriptor)) builder->descriptors[builder->count++] = descriptor;
+    if (GPUNN__DNN(builder, cudnnBackendCreateDescriptor, type, &descriptor))
+        builder->descriptors[builder->count++] = descriptor;
     return descriptor;
 }
 
@@ -40,8 +51,8 @@ static void gpunn__dnn_release(gpunn__dnn_builder *builder, int count)
 }
 
 GPUNN__INTERNAL void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
-                                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                                    const void *values)
+                                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                                    int64_t count, const void *values)
 {
     (void)GPUNN__DNN(builder, cudnnBackendSetAttribute, descriptor, name, type, count, values);
 }
@@ -55,7 +66,9 @@ GPUNN__INTERNAL void gpunn__dnn_set_int(gpunn__dnn_builder *builder, cudnnBacken
 GPUNN__INTERNAL void gpunn__dnn_set_type(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
                                          cudnnBackendAttributeName_t name, gpunn_dtype dtype)
 {
-    cudnnDataType_t type = dtype == GPUNN_F16 ? CUDNN_DATA_HALF : dtype == GPUNN_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    cudnnDataType_t type = dtype == GPUNN_F16    ? CUDNN_DATA_HALF
+                           : dtype == GPUNN_BF16 ? CUDNN_DATA_BFLOAT16
+                                                 : CUDNN_DATA_FLOAT;
     gpunn__dnn_set(builder, descriptor, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
 }
 
@@ -71,8 +84,9 @@ GPUNN__INTERNAL void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBacke
 }
 
 /* Reads an attribute. Writes at most `count` values and returns how many there are. */
-static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                              cudnnBackendAttributeType_t type, int64_t count, void *values)
+static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                              cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                              int64_t count, void *values)
 {
     int64_t got = 0;
     (void)GPUNN__DNN(builder, cudnnBackendGetAttribute, descriptor, name, type, count, &got, values);
@@ -80,7 +94,8 @@ static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescripto
 }
 
 /* A contiguous tensor. shape is n, c, d, h, w; a convolution of two axes omits d. */
-static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, int64_t name, const int64_t shape[5])
+static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, int64_t name,
+                                                  const int64_t shape[5])
 {
     bool    between = name >= GPUNN__DNN_BETWEEN, last = builder->conv->channels_last != 0;
     int64_t rank = builder->conv->axes + 2, dim[5] = {shape[0], shape[1]}, stride[5];
@@ -91,7 +106,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, i
     stride[0] = (last ? stride[2] * dim[2] : stride[1] * dim[1]);
 
     cudnnBackendDescriptor_t tensor = gpunn__dnn_make(builder, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    gpunn__dnn_set_type(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, between ? GPUNN_F32 : (gpunn_dtype)builder->conv->dtype);
+    gpunn__dnn_set_type(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE,
+                        between ? GPUNN_F32 : (gpunn_dtype)builder->conv->dtype);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dim);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, stride);
     gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, name);
@@ -113,14 +129,15 @@ static cudnnBackendDescriptor_t gpunn__dnn_convolve(gpunn__dnn_builder *builder,
          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
-        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
-        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
     };
     const gpunn__convolution *conv = builder->conv;
     cudnnConvolutionMode_t    mode = CUDNN_CROSS_CORRELATION;
@@ -131,10 +148,14 @@ static cudnnBackendDescriptor_t gpunn__dnn_convolve(gpunn__dnn_builder *builder,
     gpunn__dnn_set_int(builder, window, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, conv->axes);
     gpunn__dnn_set_type(builder, window, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, GPUNN_F32);
     gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, conv->axes, conv->padding + first);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, conv->axes, conv->padding + first);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, conv->axes, conv->dilation + first);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, conv->axes, conv->stride + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, conv->axes,
+                   conv->padding + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, conv->axes,
+                   conv->padding + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, conv->axes,
+                   conv->dilation + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, conv->axes,
+                   conv->stride + first);
     gpunn__dnn_finalize(builder, window);
 
     cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, kinds[conv->kind].type);
@@ -149,8 +170,10 @@ static cudnnBackendDescriptor_t gpunn__dnn_convolve(gpunn__dnn_builder *builder,
 }
 
 /* to = from + other, or to = relu(from) with other NULL. */
-static cudnnBackendDescriptor_t gpunn__dnn_pointwise(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t from,
-                                                     cudnnBackendDescriptor_t other, cudnnBackendDescriptor_t to)
+static cudnnBackendDescriptor_t gpunn__dnn_pointwise(gpunn__dnn_builder      *builder,
+                                                     cudnnBackendDescriptor_t from,
+                                                     cudnnBackendDescriptor_t other,
+                                                     cudnnBackendDescriptor_t to)
 {
     cudnnPointwiseMode_t mode = other ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD;
 
@@ -159,7 +182,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_pointwise(gpunn__dnn_builder *builder
     gpunn__dnn_set_type(builder, function, CUDNN_ATTR_POINTWISE_MATH_PREC, GPUNN_F32);
     gpunn__dnn_finalize(builder, function);
 
-    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder,
+                                                         CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, from);
     if (other) gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, other);
@@ -172,9 +196,11 @@ GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builde
                                                                const cudnnBackendDescriptor_t *operations)
 {
     cudnnBackendDescriptor_t graph = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, operations);
+    gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
+                   operations);
     if (!GPUNN__DNN_DESCRIBED)
-        gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &builder->cuda->libraries->dnn);
+        gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                       &builder->cuda->libraries->dnn);
     gpunn__dnn_finalize(builder, graph);
     return graph;
 }
@@ -187,10 +213,10 @@ static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
     const gpunn__convolution *conv = builder->conv;
     int64_t                   x_shape[5] = {conv->n, conv->c, conv->d, conv->h, conv->w};
     int64_t                   w_shape[5] = {conv->k, conv->c / conv->groups, conv->kd, conv->kh, conv->kw};
-    int64_t                   y_shape[5] = {conv->n, conv->k, conv->o, conv->p, conv->q}, bias_shape[5] = {1, conv->k, 1, 1, 1};
-    int64_t                   count = 0, last = conv->residual + conv->bias + conv->relu;
-    cudnnBackendDescriptor_t  operations[4], y[4], x = gpunn__dnn_tensor(builder, GPUNN__DNN_X, x_shape);
-    cudnnBackendDescriptor_t  w = gpunn__dnn_tensor(builder, GPUNN__DNN_W, w_shape);
+    int64_t y_shape[5] = {conv->n, conv->k, conv->o, conv->p, conv->q}, bias_shape[5] = {1, conv->k, 1, 1, 1};
+    int64_t count = 0, last = conv->residual + conv->bias + conv->relu;
+    cudnnBackendDescriptor_t operations[4], y[4], x = gpunn__dnn_tensor(builder, GPUNN__DNN_X, x_shape);
+    cudnnBackendDescriptor_t w = gpunn__dnn_tensor(builder, GPUNN__DNN_W, w_shape);
     for (int64_t i = 0; i < last; i++) y[i] = gpunn__dnn_tensor(builder, GPUNN__DNN_BETWEEN + i, y_shape);
     y[last] = gpunn__dnn_tensor(builder, GPUNN__DNN_Y, y_shape);
 
@@ -209,21 +235,25 @@ static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
 }
 
 /* Gets the heuristic's engine configurations for the graph, fastest first. Returns how many. */
-static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
+static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t graph,
+                                  cudnnBackendHeurMode_t   mode,
                                   cudnnBackendDescriptor_t configs[GPUNN__DNN_CONFIGS])
 {
     cudnnBackendDescriptor_t heuristic = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     gpunn__dnn_link(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     gpunn__dnn_set(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
 #if CUDNN_VERSION >= 90800
-    if (GPUNN__DNN_DESCRIBED) gpunn__dnn_link(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, GPUNN__DNN_DESCRIBED);
+    if (GPUNN__DNN_DESCRIBED)
+        gpunn__dnn_link(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, GPUNN__DNN_DESCRIBED);
 #endif
     gpunn__dnn_finalize(builder, heuristic);
-    int64_t count = gpunn__dnn_get(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, NULL);
+    int64_t count = gpunn__dnn_get(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, NULL);
     if (count > GPUNN__DNN_CONFIGS) count = GPUNN__DNN_CONFIGS;
-    for (int64_t i = 0; i < count; i++) configs[i] = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    int64_t got = gpunn__dnn_get(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
-                                 configs);
+    for (int64_t i = 0; i < count; i++)
+        configs[i] = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    int64_t got = gpunn__dnn_get(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, count, configs);
     return got < count ? got : count;
 }
 
@@ -231,14 +261,15 @@ static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescr
  * Unless any_order is set, it also gives the same bits for the same inputs. */
 static bool gpunn__dnn_suits(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, bool any_order)
 {
-    const gpunn__convolution   *conv = builder->conv;
-    bool                        exact = conv && conv->dtype == GPUNN_F32 && conv->precision == GPUNN_PRECISION_F32;
+    const gpunn__convolution *conv = builder->conv;
+    bool exact = conv && conv->dtype == GPUNN_F32 && conv->precision == GPUNN_PRECISION_F32;
     cudnnBackendNumericalNote_t notes[GPUNN__DNN_NOTES];
     int                         before = builder->count;
     cudnnBackendDescriptor_t    engine = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-    (void)gpunn__dnn_get(builder, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
-    int64_t count = gpunn__dnn_get(builder, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, GPUNN__DNN_NOTES,
-                                   notes);
+    (void)gpunn__dnn_get(builder, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                         &engine);
+    int64_t count = gpunn__dnn_get(builder, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                   CUDNN_TYPE_NUMERICAL_NOTE, GPUNN__DNN_NOTES, notes);
     gpunn__dnn_release(builder, before);
 
     bool suits = builder->status == GPUNN_OK && count <= GPUNN__DNN_NOTES;
@@ -261,13 +292,15 @@ static void gpunn__dnn_limit(gpunn__dnn_builder *builder, int64_t workspace)
     const size_t limit = builder->cuda->args.workspace_limit;
     if (builder->status != GPUNN_OK || (uint64_t)workspace <= limit) return;
     builder->status = GPUNN_ERR_UNSUPPORTED;
-    (void)snprintf(builder->text, sizeof builder->text, "it needs %lld bytes of workspace and workspace_limit is %llu",
-                   (long long)workspace, (unsigned long long)limit);
+    (void)snprintf(builder->text, sizeof builder->text,
+                   "it needs %lld bytes of workspace and workspace_limit is %llu", (long long)workspace,
+                   (unsigned long long)limit);
 }
 
 /* Adds the configuration's plan if the device can run it within workspace_limit. The workspace is queried
  * before the plan is made where cuDNN allows it, because compiling a plan takes up to a second. */
-static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, gpunn__dnn_choice *choice)
+static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config,
+                           gpunn__dnn_choice *choice)
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
     int               before = builder->count;
@@ -280,14 +313,15 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
     gpunn__dnn_plan plan = {gpunn__dnn_make(builder, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), 0};
     gpunn__dnn_link(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (!GPUNN__DNN_DESCRIBED)
-        gpunn__dnn_set(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &libraries->dnn);
+        gpunn__dnn_set(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                       &libraries->dnn);
 #if CUDNN_VERSION >= 90800
     if (GPUNN__DNN_DESCRIBED)
         gpunn__dnn_link(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, GPUNN__DNN_DESCRIBED);
 #endif
     gpunn__dnn_finalize(builder, plan.descriptor);
-    (void)gpunn__dnn_get(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-                         &plan.workspace);
+    (void)gpunn__dnn_get(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                         1, &plan.workspace);
     gpunn__dnn_limit(builder, plan.workspace);
     if (builder->status == GPUNN_OK) {
         choice->plans[choice->count++] = plan;
@@ -300,18 +334,19 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
 GPUNN__INTERNAL void gpunn__dnn_forget(gpunn__cuda *cuda, void *value)
 {
     gpunn__dnn_choice *choice = (gpunn__dnn_choice *)value;
-    while (choice->count > 0) (void)cuda->libraries->cudnnBackendDestroyDescriptor(choice->plans[--choice->count].descriptor);
+    while (choice->count > 0)
+        (void)cuda->libraries->cudnnBackendDestroyDescriptor(choice->plans[--choice->count].descriptor);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status status, const char *text)
 {
-    return gpunn__cuda_fail(cuda, status == GPUNN_ERR_UNSUPPORTED ? GPUNN_ERR_DEVICE : status, "cuDNN: %s", text);
+    return gpunn__cuda_fail(cuda, status == GPUNN_ERR_UNSUPPORTED ? GPUNN_ERR_DEVICE : status, "cuDNN: %s",
+                            text);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv,
-                                               const gpunn__dnn_attention *attention,
-                                               cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder),
-                                               gpunn__dnn_choice *choice)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_search(
+    gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__dnn_attention *attention,
+    cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder), gpunn__dnn_choice *choice)
 {
     static const struct {
         cudnnBackendHeurMode_t mode;
@@ -324,11 +359,13 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__c
     gpunn__dnn_builder       builder = {cuda, conv, attention, GPUNN_OK, "", 0, {}};
     cudnnBackendDescriptor_t configs[GPUNN__DNN_CONFIGS];
     cudnnBackendDescriptor_t graph = make_graph(&builder);
-    int                      before = builder.count, wanted = cuda->args.benchmark ? GPUNN__DNN_CANDIDATES : 1;
-    for (int r = 0; r < (cuda->args.deterministic ? 2 : 4) && choice->count == 0 && builder.status == GPUNN_OK; r++) {
+    int before = builder.count, wanted = cuda->args.benchmark ? GPUNN__DNN_CANDIDATES : 1;
+    for (int r = 0;
+         r < (cuda->args.deterministic ? 2 : 4) && choice->count == 0 && builder.status == GPUNN_OK; r++) {
         int64_t count = gpunn__dnn_configs(&builder, graph, rounds[r].mode, configs);
         for (int64_t i = 0; i < count && choice->count < wanted; i++)
-            if (gpunn__dnn_suits(&builder, configs[i], rounds[r].any_order)) gpunn__dnn_add(&builder, configs[i], choice);
+            if (gpunn__dnn_suits(&builder, configs[i], rounds[r].any_order))
+                gpunn__dnn_add(&builder, configs[i], choice);
         gpunn__dnn_release(&builder, before);
         gpunn__dnn_clear_unsupported(&builder);
     }
@@ -339,7 +376,8 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__c
         return gpunn__dnn_fail(cuda, builder.status, builder.text);
     }
     (void)snprintf(choice->reason, sizeof choice->reason, "%s",
-                   *builder.text ? builder.text : "it knows none of this shape, dtype and exactness on this GPU");
+                   *builder.text ? builder.text
+                                 : "it knows none of this shape, dtype and exactness on this GPU");
     choice->searched = true;
     return GPUNN_OK;
 }
@@ -347,24 +385,28 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__c
 static gpunn__dnn_choice *gpunn__dnn_entry(gpunn__cuda *cuda, const gpunn__convolution *conv)
 {
     bool fresh;
-    return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, conv, sizeof *conv, sizeof(gpunn__dnn_choice), gpunn__dnn_forget,
-                                                   &fresh);
+    return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, conv, sizeof *conv, sizeof(gpunn__dnn_choice),
+                                                   gpunn__dnn_forget, &fresh);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                                size_t *workspace_bytes)
 {
     gpunn__dnn_choice *choice = gpunn__dnn_entry(cuda, conv);
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, conv, NULL, gpunn__dnn_graph, choice));
     if (choice->count == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this graph: %s", choice->reason);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this graph: %s",
+                                choice->reason);
     *workspace_bytes = 0;
     for (int i = 0; i < choice->count; i++)
-        if ((size_t)choice->plans[i].workspace > *workspace_bytes) *workspace_bytes = (size_t)choice->plans[i].workspace;
+        if ((size_t)choice->plans[i].workspace > *workspace_bytes)
+            *workspace_bytes = (size_t)choice->plans[i].workspace;
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__dnn_execute(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
+static gpunn_status gpunn__dnn_execute(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan,
+                                       cudnnBackendDescriptor_t pack)
 {
     char          text[256];
     cudnnStatus_t result = cuda->libraries->cudnnBackendExecute(cuda->libraries->dnn, plan, pack);
@@ -375,8 +417,9 @@ static gpunn_status gpunn__dnn_execute(gpunn__cuda *cuda, cudnnBackendDescriptor
 }
 
 /* Times GPUNN__DNN_TIMED runs of a plan, after GPUNN__DNN_WARM to warm up. */
-static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack,
-                                    const cudaEvent_t events[2], float *milliseconds)
+static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan,
+                                    cudnnBackendDescriptor_t pack, const cudaEvent_t events[2],
+                                    float *milliseconds)
 {
     for (int i = 0; i < GPUNN__DNN_WARM; i++) GPUNN__TRY(gpunn__dnn_execute(cuda, plan, pack));
     GPUNN__CUDA(cuda, cudaEventRecord(events[0], cuda->stream));
@@ -389,7 +432,8 @@ static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t 
 
 /* Times the plans and keeps only the fastest. Does nothing during a stream capture: the next run outside one
  * does it. */
-static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *choice, cudnnBackendDescriptor_t pack)
+static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *choice,
+                                       cudnnBackendDescriptor_t pack)
 {
     cudaStreamCaptureStatus capture;
     cudaEvent_t             events[2] = {NULL, NULL};
@@ -414,13 +458,15 @@ static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *cho
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count, const int64_t *names,
-                                               const void *const *pointers, void *workspace, bool repeatable)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count,
+                                               const int64_t *names, const void *const *pointers,
+                                               void *workspace, bool repeatable)
 {
     gpunn__dnn_builder       builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
     cudnnBackendDescriptor_t pack = gpunn__dnn_make(&builder, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, names);
-    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
+    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count,
+                   pointers);
     gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     gpunn__dnn_finalize(&builder, pack);
 
@@ -434,11 +480,13 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_cho
     return status;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                            const gpunn__conv_data *data)
 {
     gpunn__dnn_choice *choice = gpunn__dnn_entry(cuda, conv);
     if (!choice) return GPUNN_ERR_MEMORY;
-    if (choice->count == 0) return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this convolution was not prepared");
+    if (choice->count == 0)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this convolution was not prepared");
 
     int64_t     count = 3, names[5] = {GPUNN__DNN_X, GPUNN__DNN_W, GPUNN__DNN_Y};
     const void *pointers[5] = {data->x, data->w, data->y};
@@ -449,20 +497,23 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__conv
     return gpunn__dnn_launch(cuda, choice, count, names, pointers, data->workspace, repeatable);
 }
 #elif !defined(GPUNN__EMULATOR) /* no cudnn.h: convolutions use matrix products */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                                size_t *workspace_bytes)
 {
     (void)conv, (void)workspace_bytes;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                            "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                            const gpunn__conv_data *data)
 {
     (void)data;
     return gpunn__dnn_prepare(cuda, conv, NULL);
 }
 #endif
 
-/* ---- the ops ------------------------------------------------------------------------------------------------------------- */
+/* ---- the ops ------------------------------------------------------------------------------------------- */
 
 static const char *gpunn__op_text(gpunn_op op)
 {
@@ -475,13 +526,15 @@ static const char *gpunn__op_text(gpunn_op op)
     }
 }
 
-GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why)
+GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind,
+                                       const char *why)
 {
     char text[sizeof cuda->text + 256];
     if (cuda->slower >> kind & 1) return;
     cuda->slower |= 1u << kind;
-    (void)snprintf(text, sizeof text, "%s%s%.100s%s%s goes a slower way, and perhaps others do: %s", gpunn__op_text(step->op),
-                   *step->name ? " '" : "", step->name, *step->name ? "'" : "", step->backward ? ", backward," : "", why);
+    (void)snprintf(text, sizeof text, "%s%s%.100s%s%s goes a slower way, and perhaps others do: %s",
+                   gpunn__op_text(step->op), *step->name ? " '" : "", step->name, *step->name ? "'" : "",
+                   step->backward ? ", backward," : "", why);
     gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
 }
 
@@ -517,12 +570,10 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
 {
     const gpunn_attributes  *attr = step->attr;
     const gpunn_value *const in = &step->in[0], *const out = step->backward ? &step->grad_out : &step->out;
-    const gpunn_value *const x = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? out : in, *const y = gpunn__op_is(step->op,
-                                                                                                               GPUNN__TRANSPOSED)
-                                                                                                      ? in
-                                                                                                      : out;
-    int64_t            size[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, made[3] = {1, 1, 1};
-    gpunn__convolution conv;
+    const gpunn_value *const        x = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? out : in,
+                             *const y = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? in : out;
+    int64_t                         size[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, made[3] = {1, 1, 1};
+    gpunn__convolution              conv;
     memset(&conv, 0, sizeof conv);
     conv.tag = GPUNN__CONV_TAG;
     conv.kind = kind;
@@ -554,8 +605,8 @@ static bool gpunn__has_place(const gpunn_value *value)
 
 /* to = or += from. Both have the same shape; channels are second in one and last in the other (to_last: in
  * `to`). */
-static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bool to_last, const gpunn_value *from,
-                                    bool accumulate)
+static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bool to_last,
+                                    const gpunn_value *from, bool accumulate)
 {
     const int        last[4] = {0, 2, 3, 1}, second[4] = {0, 3, 1, 2};
     gpunn_attributes attr;
@@ -581,12 +632,15 @@ static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bo
 /* im2col: columns[image][c][kd][kh][kw][o][p][q] is what the window at o, p, q reads of x at kd, kh, kw.
  * Padding reads as 0. A thread writes eight elements at a time. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
-    gpunn__columns_kernel(gpunn__convolution v, const void *x, void *columns, gpunn_dtype dtype, int64_t count)
+    gpunn__columns_kernel(gpunn__convolution v, const void *x, void *columns, gpunn_dtype dtype,
+                          int64_t count)
 {
     GPUNN__FOLLOW();
     const int64_t stride = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
-    for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK; at < count; at += stride) {
-        const int64_t line = gpunn__quotient(at, v.q), slice = gpunn__quotient(line, v.p), cell = gpunn__quotient(slice, v.o);
+    for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK; at < count;
+         at += stride) {
+        const int64_t line = gpunn__quotient(at, v.q), slice = gpunn__quotient(line, v.p),
+                      cell = gpunn__quotient(slice, v.o);
         const int64_t row = gpunn__quotient(cell, v.kw), face = gpunn__quotient(row, v.kh);
         int64_t       plane = gpunn__quotient(face, v.kd); /* image * channels + channel */
         int64_t       q = at - line * v.q, p = line - slice * v.p, o = slice - cell * v.o;
@@ -597,7 +651,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
             const int64_t d = o * v.stride[0] + t * v.dilation[0] - v.padding[0];
             const int64_t h = p * v.stride[1] + r * v.dilation[1] - v.padding[1];
             const int64_t w = q * v.stride[2] + s * v.dilation[2] - v.padding[2];
-            const bool    inside = at + i < count && d >= 0 && d < v.d && h >= 0 && h < v.h && w >= 0 && w < v.w;
+            const bool inside = at + i < count && d >= 0 && d < v.d && h >= 0 && h < v.h && w >= 0 && w < v.w;
             value[i] = inside ? gpunn__load(x, dtype, ((plane * v.d + d) * v.h + h) * v.w + w) : 0;
             if (++q < v.q) continue;
             q = 0;
@@ -625,10 +679,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
 
 /* col2im: x = or += for every element the sum over the windows that cover it, with kd, kh and kw in order. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__gather_kernel(gpunn__convolution v, const float *columns, void *x, gpunn_dtype dtype, int64_t count, bool accumulate)
+    gpunn__gather_kernel(gpunn__convolution v, const float *columns, void *x, gpunn_dtype dtype,
+                         int64_t count, bool accumulate)
 {
     GPUNN__FOLLOW();
-    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < count;
+         at += (int64_t)gridDim.x * blockDim.x) {
         const int64_t row = at / v.w, slice = row / v.h, plane = slice / v.d;
         const int64_t d = slice - plane * v.d + v.padding[0], h = row - slice * v.h + v.padding[1];
         const int64_t w = at - row * v.w + v.padding[2];
@@ -642,7 +698,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
                 for (int64_t s = 0; s < v.kw; s++) {
                     const int64_t left = w - s * v.dilation[2], q = left / v.stride[2];
                     if (left < 0 || q >= v.q || q * v.stride[2] != left) continue;
-                    sum += columns[(((((plane * v.kd + t) * v.kh + r) * v.kw + s) * v.o + o) * v.p + p) * v.q + q];
+                    sum +=
+                        columns[(((((plane * v.kd + t) * v.kh + r) * v.kw + s) * v.o + o) * v.p + p) * v.q +
+                                q];
                 }
             }
         }
@@ -680,7 +738,8 @@ __device__ __forceinline__ gpunn__voxel gpunn__voxel_of(const gpunn__volumes &v,
 {
     const int64_t area = v.d * v.h * v.w, outer = gpunn__quotient(at, v.last ? v.c : area);
     const int64_t inner = at - outer * (v.last ? v.c : area), n = gpunn__quotient(outer, v.last ? area : v.c);
-    const int64_t cell = v.last ? outer - n * area : inner, row = gpunn__quotient(cell, v.w), d = gpunn__quotient(row, v.h);
+    const int64_t cell = v.last ? outer - n * area : inner, row = gpunn__quotient(cell, v.w),
+                  d = gpunn__quotient(row, v.h);
     return {n, v.last ? inner : outer - n * v.c, d, row - d * v.h, cell - row * v.w};
 }
 
@@ -699,7 +758,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_ker
     GPUNN__FOLLOW();
     const gpunn__convolution &conv = v.conv;
     const int64_t             step = gpunn__volume_step(v.x);
-    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count; at += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count;
+         at += (int64_t)gridDim.x * blockDim.x) {
         const gpunn__voxel y = gpunn__voxel_of(v.y, at);
         const int64_t      first = gpunn__volume_first(v.x, y.n, gpunn__quotient(y.c * conv.c, conv.k));
         float              sum = v.accumulate ? gpunn__load(v.y_data, v.y_dtype, at) : 0;
@@ -717,7 +777,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_ker
                     const int64_t w = y.w * conv.stride[2] + s * conv.dilation[2] - conv.padding[2];
                     if (w < 0 || w >= conv.w) continue;
                     const int64_t from = first + ((d * conv.h + h) * conv.w + w) * step;
-                    sum += gpunn__load(v.x_data, v.x_dtype, from) * gpunn__load(v.w_data, v.w_dtype, weights + s);
+                    sum += gpunn__load(v.x_data, v.x_dtype, from) *
+                           gpunn__load(v.w_data, v.w_dtype, weights + s);
                 }
             }
         }
@@ -727,31 +788,37 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_ker
 
 /* x = or += for every element the sum over the windows that cover it, filter by filter, with kd, kh and kw in
  * order. */
-static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_data_kernel(const gpunn__depthwise v)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
+    gpunn__depthwise_data_kernel(const gpunn__depthwise v)
 {
     GPUNN__FOLLOW();
     const gpunn__convolution &conv = v.conv;
     const int64_t             step = gpunn__volume_step(v.y), filters = gpunn__quotient(conv.k, conv.c);
-    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count; at += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count;
+         at += (int64_t)gridDim.x * blockDim.x) {
         const gpunn__voxel x = gpunn__voxel_of(v.x, at);
         float              sum = v.accumulate ? gpunn__load(v.x_data, v.x_dtype, at) : 0;
 #pragma unroll 1
         for (int64_t i = 0; i < filters * conv.kd; i++) {
             const int64_t f = gpunn__quotient(i, conv.kd), t = i - f * conv.kd, k = x.c * filters + f;
-            const int64_t front = x.d + conv.padding[0] - t * conv.dilation[0], o = gpunn__quotient(front, conv.stride[0]);
+            const int64_t front = x.d + conv.padding[0] - t * conv.dilation[0],
+                          o = gpunn__quotient(front, conv.stride[0]);
             const int64_t first = gpunn__volume_first(v.y, x.n, k);
             if (front < 0 || o >= conv.o || o * conv.stride[0] != front) continue;
 #pragma unroll 1
             for (int64_t r = 0; r < conv.kh; r++) {
-                const int64_t top = x.h + conv.padding[1] - r * conv.dilation[1], p = gpunn__quotient(top, conv.stride[1]);
+                const int64_t top = x.h + conv.padding[1] - r * conv.dilation[1],
+                              p = gpunn__quotient(top, conv.stride[1]);
                 if (top < 0 || p >= conv.p || p * conv.stride[1] != top) continue;
                 const int64_t weights = ((k * conv.kd + t) * conv.kh + r) * conv.kw;
 #pragma unroll 1
                 for (int64_t s = 0; s < conv.kw; s++) {
-                    const int64_t left = x.w + conv.padding[2] - s * conv.dilation[2], q = gpunn__quotient(left, conv.stride[2]);
+                    const int64_t left = x.w + conv.padding[2] - s * conv.dilation[2],
+                                  q = gpunn__quotient(left, conv.stride[2]);
                     if (left < 0 || q >= conv.q || q * conv.stride[2] != left) continue;
                     const int64_t from = first + ((o * conv.p + p) * conv.q + q) * step;
-                    sum += gpunn__load(v.y_data, v.y_dtype, from) * gpunn__load(v.w_data, v.w_dtype, weights + s);
+                    sum += gpunn__load(v.y_data, v.y_dtype, from) *
+                           gpunn__load(v.w_data, v.w_dtype, weights + s);
                 }
             }
         }
@@ -767,36 +834,42 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     const gpunn__convolution &conv = v.conv;
     const int64_t             weights = conv.k * conv.kd * conv.kh * conv.kw, area = conv.o * conv.p * conv.q;
-    const int64_t             part = blockIdx.x / weights, weight = blockIdx.x - part * weights, row = weight / conv.kw;
-    const int64_t             face = row / conv.kh, k = face / conv.kd, t = face - k * conv.kd, r = row - face * conv.kh;
-    const int64_t             s = weight - row * conv.kw, first = part * images, c = k * conv.c / conv.k;
-    const int64_t             count = (first + images < conv.n ? images : conv.n - first) * area;
-    float                     sum = 0;
+    const int64_t part = blockIdx.x / weights, weight = blockIdx.x - part * weights, row = weight / conv.kw;
+    const int64_t face = row / conv.kh, k = face / conv.kd, t = face - k * conv.kd, r = row - face * conv.kh;
+    const int64_t s = weight - row * conv.kw, first = part * images, c = k * conv.c / conv.k;
+    const int64_t count = (first + images < conv.n ? images : conv.n - first) * area;
+    float         sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
-        const int64_t image = gpunn__quotient(i, area), cell = i - image * area, line = gpunn__quotient(cell, conv.q);
+        const int64_t image = gpunn__quotient(i, area), cell = i - image * area,
+                      line = gpunn__quotient(cell, conv.q);
         const int64_t o = gpunn__quotient(line, conv.p), n = first + image;
         const int64_t d = o * conv.stride[0] + t * conv.dilation[0] - conv.padding[0];
         const int64_t h = (line - o * conv.p) * conv.stride[1] + r * conv.dilation[1] - conv.padding[1];
         const int64_t w = (cell - line * conv.q) * conv.stride[2] + s * conv.dilation[2] - conv.padding[2];
         if (d < 0 || d >= conv.d || h < 0 || h >= conv.h || w < 0 || w >= conv.w) continue;
         const int64_t from = (((n * conv.c + c) * conv.d + d) * conv.h + h) * conv.w + w;
-        sum += gpunn__load(v.x_data, v.x_dtype, from) * gpunn__load(v.y_data, v.y_dtype, (n * conv.k + k) * area + cell);
+        sum += gpunn__load(v.x_data, v.x_dtype, from) *
+               gpunn__load(v.y_data, v.y_dtype, (n * conv.k + k) * area + cell);
     }
     sum = gpunn__block_reduce(sum, gpunn__add());
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
 /* Depthwise convolution without cuDNN. FILTER needs channels second. */
-static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                          gpunn__arena *arena, gpunn__action action)
+static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                          const gpunn__conv_values *v, gpunn__arena *arena,
+                                          gpunn__action action)
 {
     const bool    filter = conv->kind == GPUNN__CONV_FILTER, data = conv->kind == GPUNN__CONV_DATA;
     const bool    last = conv->channels_last && !filter;
-    const int64_t weights = conv->k * conv->kd * conv->kh * conv->kw, blocks = (int64_t)cuda->multiprocessors * 8;
+    const int64_t weights = conv->k * conv->kd * conv->kh * conv->kw,
+                  blocks = (int64_t)cuda->multiprocessors * 8;
     const int64_t wanted = (blocks + weights - 1) / weights, images = (conv->n + wanted - 1) / wanted;
     const int64_t parts = (conv->n + images - 1) / images;
-    float *const  partial = (float *)gpunn__arena_take(arena, filter ? gpunn__bytes(GPUNN_F32, parts * weights) : 0);
-    void *const   sums = gpunn__arena_take(arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, parts, weights, 1) : 0);
+    float *const  partial = (float *)gpunn__arena_take(arena,
+                                                      filter ? gpunn__bytes(GPUNN_F32, parts * weights) : 0);
+    void *const   sums = gpunn__arena_take(
+          arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, parts, weights, 1) : 0);
     if (action == GPUNN__PREPARE) return GPUNN_OK;
 
     gpunn__depthwise d;
@@ -809,11 +882,14 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
     d.count = data ? v->x.count : v->y.count;
     d.accumulate = v->accumulate;
     if (filter) {
-        GPUNN__TRY(
-            GPUNN__LAUNCH(cuda, gpunn__depthwise_filter_kernel, (unsigned)(parts * weights), GPUNN__THREADS, d, partial, images));
-        return gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, parts, weights, 1, (float *)v->w.data, v->accumulate, sums);
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__depthwise_filter_kernel, (unsigned)(parts * weights),
+                                 GPUNN__THREADS, d, partial, images));
+        return gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, parts, weights, 1, (float *)v->w.data,
+                                        v->accumulate, sums);
     }
-    if (data) return GPUNN__LAUNCH(cuda, gpunn__depthwise_data_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
+    if (data)
+        return GPUNN__LAUNCH(cuda, gpunn__depthwise_data_kernel, gpunn__blocks(cuda, d.count, 1),
+                             GPUNN__THREADS, d);
     return GPUNN__LAUNCH(cuda, gpunn__depthwise_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
 }
 
@@ -823,13 +899,16 @@ static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convol
  *    DATA     columns = w^T y, which are then gathered into x
  *    FILTER   w = y columns^T, which are then summed over the images
  * Where windows are single adjacent cells, the columns are x itself. */
-static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                        gpunn__arena *arena, gpunn__action action)
+static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                        const gpunn__conv_values *v, gpunn__arena *arena,
+                                        gpunn__action action)
 {
     const bool    data = conv->kind == GPUNN__CONV_DATA, filter = conv->kind == GPUNN__CONV_FILTER;
-    const int64_t cells = conv->kd * conv->kh * conv->kw, strides = conv->stride[0] * conv->stride[1] * conv->stride[2];
+    const int64_t cells = conv->kd * conv->kh * conv->kw,
+                  strides = conv->stride[0] * conv->stride[1] * conv->stride[2];
     const bool    plain = cells * strides == 1 && conv->padding[0] + conv->padding[1] + conv->padding[2] == 0;
-    const int64_t area = conv->o * conv->p * conv->q, depth = conv->c / conv->groups * cells, out = conv->k / conv->groups;
+    const int64_t area = conv->o * conv->p * conv->q, depth = conv->c / conv->groups * cells,
+                  out = conv->k / conv->groups;
     const int64_t x_image = conv->c * conv->d * conv->h * conv->w, y_image = conv->k * area,
                   columns_image = conv->groups * depth * area;
     const int64_t weights = conv->k * depth;
@@ -838,10 +917,13 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     const size_t      columns_bytes = plain ? 0 : gpunn__bytes(columns_dtype, columns_image);
     const size_t      weights_bytes = filter ? gpunn__bytes(GPUNN_F32, weights) : 0;
     const size_t      images_most = cuda->args.workspace_limit / (columns_bytes + weights_bytes + 1);
-    const int64_t     chunk = images_most < 1 ? 1 : images_most < (size_t)conv->n ? (int64_t)images_most : conv->n;
+    const int64_t     chunk = images_most < 1                 ? 1
+                              : images_most < (size_t)conv->n ? (int64_t)images_most
+                                                              : conv->n;
     void *const       columns = gpunn__arena_take(arena, (size_t)chunk * columns_bytes);
     void *const       partial = gpunn__arena_take(arena, (size_t)chunk * weights_bytes);
-    void *const       sums = gpunn__arena_take(arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
+    void *const       sums = gpunn__arena_take(
+              arena, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
 
     gpunn__product p;
     memset(&p, 0, sizeof p);
@@ -854,11 +936,12 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     p.precision = (gpunn_precision)conv->precision;
     p.accumulate = !filter && (plain || !data) && v->accumulate;
     for (int64_t first = 0; first < conv->n; first += chunk) {
-        const int64_t images = conv->n - first < chunk ? conv->n - first : chunk, count = images * columns_image;
-        void *const   x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
-        void *const   y = gpunn__element(v->y.data, v->y.dtype, first * y_image);
-        void *const   seen = plain ? x : columns;
-        gpunn__walk   kept, summed;
+        const int64_t images = conv->n - first < chunk ? conv->n - first : chunk,
+                      count = images * columns_image;
+        void *const x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
+        void *const y = gpunn__element(v->y.data, v->y.dtype, first * y_image);
+        void *const seen = plain ? x : columns;
+        gpunn__walk kept, summed;
         memset(&kept, 0, sizeof kept);
         memset(&summed, 0, sizeof summed);
         if (filter) {
@@ -876,27 +959,30 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
         }
         if (action == GPUNN__PREPARE) return gpunn__repeated_products(cuda, p, kept, &summed, action);
         if (!plain && !data)
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__columns_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, *conv,
-                                     x, columns, v->x.dtype, count));
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__columns_kernel, gpunn__blocks(cuda, count, GPUNN__PACK),
+                                     GPUNN__THREADS, *conv, x, columns, v->x.dtype, count));
         GPUNN__TRY(gpunn__repeated_products(cuda, p, kept, &summed, action));
         if (!plain && data)
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_kernel, gpunn__blocks(cuda, images * x_image, 1), GPUNN__THREADS, *conv,
-                                     (const float *)columns, x, v->x.dtype, images * x_image, v->accumulate));
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_kernel, gpunn__blocks(cuda, images * x_image, 1),
+                                     GPUNN__THREADS, *conv, (const float *)columns, x, v->x.dtype,
+                                     images * x_image, v->accumulate));
         if (filter)
-            GPUNN__TRY(gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, images, weights, 1, (float *)v->w.data,
-                                                v->accumulate || first > 0, sums));
+            GPUNN__TRY(gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, images, weights, 1,
+                                                (float *)v->w.data, v->accumulate || first > 0, sums));
     }
     return GPUNN_OK;
 }
 
 /* A convolution without cuDNN, for channels second or last. Tensors with channels last, filters included, are
  * converted to channels second, and results back. */
-static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
-                                        gpunn__arena *arena, gpunn__action action)
+static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                        const gpunn__conv_values *v, gpunn__arena *arena,
+                                        gpunn__action action)
 {
     const bool relays_x = conv->channels_last && gpunn__has_place(&v->x),
                relays_y = conv->channels_last && gpunn__has_place(&v->y);
-    const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv), filter = conv->kind == GPUNN__CONV_FILTER;
+    const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv),
+               filter = conv->kind == GPUNN__CONV_FILTER;
     /* with one channel per filter both layouts are the same memory */
     const bool other_w = v->w.channels_last && !depthwise;
     const bool relays_w = other_w || (filter && v->w.dtype != GPUNN_F32);
@@ -909,24 +995,29 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
     if (relays_y) second.y.data = gpunn__arena_take(arena, gpunn__bytes(v->y.dtype, v->y.count));
     second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && relays_x) &&
                         !(conv->kind == GPUNN__CONV_FORWARD && relays_y);
-    if (run && relays_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__relayout(cuda, &second.x, false, &v->x, false));
-    if (run && relays_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__relayout(cuda, &second.y, false, &v->y, false));
+    if (run && relays_x && conv->kind != GPUNN__CONV_DATA)
+        GPUNN__TRY(gpunn__relayout(cuda, &second.x, false, &v->x, false));
+    if (run && relays_y && conv->kind != GPUNN__CONV_FORWARD)
+        GPUNN__TRY(gpunn__relayout(cuda, &second.y, false, &v->y, false));
     if (run && relays_w && !filter) GPUNN__TRY(gpunn__relayout(cuda, &second.w, false, &v->w, false));
     GPUNN__TRY(depthwise ? gpunn__conv_depthwise(cuda, conv, &second, arena, action)
                          : gpunn__conv_lowered(cuda, conv, &second, arena, action));
     if (run && relays_w && filter && !other_w)
         return gpunn__cuda_copy(cuda, v->w.data, v->w.dtype, second.w.data, GPUNN_F32, v->w.count, false);
     if (run && relays_w && filter) return gpunn__relayout(cuda, &v->w, true, &second.w, false);
-    if (run && relays_x && conv->kind == GPUNN__CONV_DATA) return gpunn__relayout(cuda, &v->x, true, &second.x, v->accumulate);
-    if (run && relays_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__relayout(cuda, &v->y, true, &second.y, v->accumulate);
+    if (run && relays_x && conv->kind == GPUNN__CONV_DATA)
+        return gpunn__relayout(cuda, &v->x, true, &second.x, v->accumulate);
+    if (run && relays_y && conv->kind == GPUNN__CONV_FORWARD)
+        return gpunn__relayout(cuda, &v->y, true, &second.y, v->accumulate);
     return GPUNN_OK;
 }
 
 /* A convolution by cuDNN with a workspace of `bytes`. cuDNN needs every tensor in conv's dtype, writes
  * without accumulating and, if channels are last, needs channels-last filters too. Whatever differs is staged
  * in the workspace. Whether a gradient accumulates may change from run to run. */
-static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v, const void *bias,
-                                     const void *residual, size_t bytes, gpunn__arena *arena, gpunn__action action)
+static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v,
+                                     const void *bias, const void *residual, size_t bytes,
+                                     gpunn__arena *arena, gpunn__action action)
 {
     const gpunn__conv_kind kind = (gpunn__conv_kind)conv->kind;
     const bool             filter = kind == GPUNN__CONV_FILTER;
@@ -947,17 +1038,20 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
     GPUNN__TRY(gpunn__dnn_run(cuda, conv, &data));
     if (direct) return GPUNN_OK;
     if (filter && relays_w) return gpunn__relayout(cuda, result, false, &aside, v->accumulate);
-    return gpunn__cuda_copy(cuda, result->data, result->dtype, aside.data, aside.dtype, result->count, v->accumulate);
+    return gpunn__cuda_copy(cuda, result->data, result->dtype, aside.data, aside.dtype, result->count,
+                            v->accumulate);
 }
 
 /* Whether cuDNN has a plan, and the bytes of workspace that it needs. */
-static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *bytes, bool *fits)
+static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *bytes,
+                                     bool *fits)
 {
     gpunn_status status = GPUNN_ERR_UNSUPPORTED;
     *fits = false;
     if (!gpunn__dnn_available(cuda)) return GPUNN_OK;
     if (gpunn__is_depthwise(conv) && gpunn__dnn_version(cuda) < 92400)
-        (void)gpunn__cuda_fail(cuda, status, "cuDNN before 9.24 errs in depthwise convolutions of several sizes in turn");
+        (void)gpunn__cuda_fail(cuda, status,
+                               "cuDNN before 9.24 errs in depthwise convolutions of several sizes in turn");
     else
         status = gpunn__dnn_prepare(cuda, conv, bytes);
     *fits = status == GPUNN_OK;
@@ -968,7 +1062,9 @@ static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution
 static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__convolution *conv)
 {
     if (gpunn__dnn_available(cuda))
-        gpunn__dnn_slower(cuda, step, gpunn__is_depthwise(conv) ? GPUNN__DNN_DEPTHWISE : GPUNN__DNN_CONVOLUTION, cuda->text);
+        gpunn__dnn_slower(cuda, step,
+                          gpunn__is_depthwise(conv) ? GPUNN__DNN_DEPTHWISE : GPUNN__DNN_CONVOLUTION,
+                          cuda->text);
 }
 
 /* Runs cuDNN's graph with bias and everything fused into the step, or the bare convolution followed by one
@@ -976,7 +1072,8 @@ static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step, const 
  * staged in the workspace. */
 static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const gpunn__conv_kind kind = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_DATA : GPUNN__CONV_FORWARD;
+    const gpunn__conv_kind kind = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_DATA
+                                                                            : GPUNN__CONV_FORWARD;
     const gpunn_value     *bias = &step->in[2], *residual = &step->fused.residual;
     gpunn__convolution     conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values     v = gpunn__conv_values_of(step, kind);
@@ -984,7 +1081,9 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     gpunn__arena           arena = {(char *)step->workspace, 0};
     size_t                 bytes = 0;
     const gpunn_dtype      dtype = step->in[0].dtype;
-    bool whole = !step->fused.norm && y->dtype == dtype && (residual->data == NULL || residual->dtype == dtype), fits = false;
+    bool                   whole = !step->fused.norm && y->dtype == dtype &&
+                 (residual->data == NULL || residual->dtype == dtype),
+         fits = false;
     /* cuDNN's relu may turn NaN into 0, which would hide a bad loss */
     if (step->training && step->fused.relu) whole = false;
     if (kind == GPUNN__CONV_DATA) whole = false;
@@ -1015,7 +1114,8 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
 }
 
 /* One gradient of a backward step: the input's or the filters'. */
-static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gpunn__conv_kind kind, gpunn__action action)
+static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gpunn__conv_kind kind,
+                                         gpunn__action action)
 {
     const gpunn__convolution conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values       v = gpunn__conv_values_of(step, kind);
@@ -1023,8 +1123,8 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
     size_t                   bytes = 0;
     bool                     fits;
     if (gpunn__conv_result(&v, kind)->data == NULL) return GPUNN_OK;
-    GPUNN__TRY(gpunn__check_operands(cuda, kind == GPUNN__CONV_FORWARD ? &v.x : &v.y, kind == GPUNN__CONV_FILTER ? &v.x : &v.w,
-                                     gpunn__conv_result(&v, kind)));
+    GPUNN__TRY(gpunn__check_operands(cuda, kind == GPUNN__CONV_FORWARD ? &v.x : &v.y,
+                                     kind == GPUNN__CONV_FILTER ? &v.x : &v.w, gpunn__conv_result(&v, kind)));
     GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
     if (!fits) gpunn__conv_slower(cuda, step, &conv);
     GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &arena, action)
@@ -1040,26 +1140,28 @@ static gpunn_status gpunn__cuda_conv(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
         return gpunn__conv_forward(cuda, step, action);
     }
-    GPUNN__TRY(gpunn__conv_gradient(cuda, step,
-                                    gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_FORWARD : GPUNN__CONV_DATA, action));
+    GPUNN__TRY(gpunn__conv_gradient(
+        cuda, step, gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_FORWARD : GPUNN__CONV_DATA,
+        action));
     GPUNN__TRY(gpunn__conv_gradient(cuda, step, GPUNN__CONV_FILTER, action));
     const gpunn_value *const dy = &step->grad_out;
     float *const             dbias = (float *)step->grad_in[2].data;
-    const int64_t            channels = dy->dim[1], area = dy->channels_last ? 1 : dy->count / (dy->dim[0] * channels);
-    const int64_t            n = dy->count / (channels * area);
+    const int64_t channels = dy->dim[1], area = dy->channels_last ? 1 : dy->count / (dy->dim[0] * channels);
+    const int64_t n = dy->count / (channels * area);
     if (dbias == NULL || (action != GPUNN__PREPARE && step == cuda->summed)) return GPUNN_OK;
     if (action != GPUNN__PREPARE)
-        return gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, n, channels, area, dbias, step->accumulate[2],
-                                        step->workspace);
+        return gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, n, channels, area, dbias,
+                                        step->accumulate[2], step->workspace);
     const size_t bytes = gpunn__cuda_channel_sums_workspace(cuda, n, channels, area);
     if (step->workspace_bytes < bytes) step->workspace_bytes = bytes;
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                                         \
-    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
-    {                                                                                                          \
-        return gpunn__cuda_conv(cuda, step, action);                                                           \
+#define GPUNN__X(name)                                                                   \
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
+                                                    gpunn__action action)                \
+    {                                                                                    \
+        return gpunn__cuda_conv(cuda, step, action);                                     \
     }
 GPUNN__X(conv1d)
 GPUNN__X(conv2d)

@@ -3,7 +3,7 @@
 #include "base/libraries.h"
 #include "base/shared.h"
 
-/* ==== >>cuda/conv ================================================================================================== *
+/* ==== >>cuda/conv ======================================================================================== *
  * Convolutions through cuDNN's graph API. A convolution becomes a graph of one to four operations, for which
  * cuDNN's heuristics propose engines, best first. gpunn takes the first engine that the device can run and
  * that meets its guarantees (gpunn__dnn_suits). The choice is made once per gpunn__convolution and cached. */
@@ -46,22 +46,25 @@ typedef struct gpunn__dnn_builder {
 
 /* Converts a cuDNN status to a gpunn status. On failure, text receives the call's name, cuDNN's name of the
  * error and its detail. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call,
+                                              char *text, size_t size);
 
 /* Calls a cuDNN function unless an earlier call has failed. Yields true if the call succeeded. */
-#define GPUNN__DNN(builder, function, ...)                                                                                \
-    ((builder)->status == GPUNN_OK &&                                                                                     \
-     ((builder)->status = gpunn__dnn_check((builder)->cuda, (builder)->cuda->libraries->function(__VA_ARGS__), #function, \
+#define GPUNN__DNN(builder, function, ...)                                                               \
+    ((builder)->status == GPUNN_OK &&                                                                    \
+     ((builder)->status = gpunn__dnn_check((builder)->cuda,                                              \
+                                           (builder)->cuda->libraries->function(__VA_ARGS__), #function, \
                                            (builder)->text, sizeof(builder)->text)) == GPUNN_OK)
 
 /* Creates a descriptor, which the builder owns. Returns NULL after a failure. */
-GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type);
+GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder          *builder,
+                                                         cudnnBackendDescriptorType_t type);
 
 /* Sets an attribute to `count` values of the given type. The next three set one integer, data type or
  * descriptor. */
 GPUNN__INTERNAL void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
-                                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                                    const void *values);
+                                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                                    int64_t count, const void *values);
 
 GPUNN__INTERNAL void gpunn__dnn_set_int(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
                                         cudnnBackendAttributeName_t name, int64_t value);
@@ -90,15 +93,15 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status sta
 /* Fills choice with plans for the graph, or with the reason why there is none; both return GPUNN_OK. Either
  * conv or attention is non-NULL. Nondeterministic engines are tried last, and never if the device is opened
  * as deterministic. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv,
-                                               const gpunn__dnn_attention *attention,
-                                               cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder),
-                                               gpunn__dnn_choice *choice);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_search(
+    gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__dnn_attention *attention,
+    cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder), gpunn__dnn_choice *choice);
 
 /* Runs a plan on tensors given as ids (names) and device pointers. If there are several plans and the graph
  * is repeatable (no output is also an input), it times them first and keeps the fastest. */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count, const int64_t *names,
-                                               const void *const *pointers, void *workspace, bool repeatable);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count,
+                                               const int64_t *names, const void *const *pointers,
+                                               void *workspace, bool repeatable);
 #endif
 
 #ifndef GPUNN__EMULATOR
@@ -113,9 +116,14 @@ GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda)
 }
 #endif
 
-typedef enum gpunn__dnn_kind { GPUNN__DNN_CONVOLUTION, GPUNN__DNN_DEPTHWISE, GPUNN__DNN_ATTENTION } gpunn__dnn_kind;
+typedef enum gpunn__dnn_kind {
+    GPUNN__DNN_CONVOLUTION,
+    GPUNN__DNN_DEPTHWISE,
+    GPUNN__DNN_ATTENTION
+} gpunn__dnn_kind;
 
 /* Logs a warning that says why an available cuDNN does not do a step, once per device and kind. */
-GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why);
+GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind,
+                                       const char *why);
 
 #endif /* GPUNN__CUDA_CUDA_CONV_H */

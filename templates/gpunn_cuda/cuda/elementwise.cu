@@ -14,7 +14,8 @@ typedef struct gpunn__operand {
 
 /* The index of the operand's value for element i. *left receives the number of elements from i on before the
  * first digit wraps. */
-__device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i, int64_t *left)
+__device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i,
+                                                        int64_t *left)
 {
     uint64_t rest = (uint64_t)i;
     int64_t  place = 0;
@@ -29,7 +30,8 @@ __device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &op
     return place;
 }
 
-__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n, float v[8])
+__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n,
+                                                    float v[8])
 {
     int64_t left = 0, place = gpunn__operand_place(operand, i, &left), stride = operand.stride[0];
     if (left >= GPUNN__PACK && stride == 1 && place % GPUNN__PACK == 0) {
@@ -61,7 +63,8 @@ typedef struct gpunn__map_job {
 } gpunn__map_job;
 
 /* Unary operands, results and their gradients are never broadcast; gpunn__cuda_map checks it. */
-__device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i, int n, float v[8])
+__device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i,
+                                                int n, float v[8])
 {
     if (broadcasts)
         gpunn__operand_load(operand, i, n, v);
@@ -89,7 +92,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_forward_kern
 }
 
 template <typename Op>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_kernel(const gpunn__map_job job)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
+    gpunn__map_backward_kernel(const gpunn__map_job job)
 {
     GPUNN__FOLLOW();
     int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -120,8 +124,9 @@ static const struct {
     void (*backward)(gpunn__map_job job);
     gpunn__map_facts facts;
 } gpunn__map_ops[] = {{NULL, NULL, {}},
-#define GPUNN__X(ENUM, name, ...) \
-    {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, gpunn__op_##name::FACTS},
+#define GPUNN__X(ENUM, name, ...)                                                               \
+    {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, \
+     gpunn__op_##name::FACTS},
                       GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 #undef GPUNN__X
 };
@@ -187,10 +192,12 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
     for (int k = 0; k < GPUNN__FROM_COUNT; k++)
         if (!(facts->readers[k] & computed)) job.from[k].data = NULL;
     if (computed)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].backward, gpunn__blocks(cuda, job.count, GPUNN__PACK),
-                                 GPUNN__THREADS, job));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].backward,
+                                 gpunn__blocks(cuda, job.count, GPUNN__PACK), GPUNN__THREADS, job));
     for (int i = 0; i < step->input_count; i++)
-        if (sums[i]) GPUNN__TRY(gpunn__cuda_sum_to(cuda, &full[i], &step->grad_in[i], step->accumulate[i], sum_workspace));
+        if (sums[i])
+            GPUNN__TRY(
+                gpunn__cuda_sum_to(cuda, &full[i], &step->grad_in[i], step->accumulate[i], sum_workspace));
     return GPUNN_OK;
 }
 
@@ -207,29 +214,32 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step
     for (int i = 0; i < step->input_count; i++) job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
     job.to[0] = step->out.data;
     job.to_dtype[0] = step->out.dtype;
-    return GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].forward, gpunn__blocks(cuda, job.count, GPUNN__PACK), GPUNN__THREADS,
-                         job);
+    return GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].forward, gpunn__blocks(cuda, job.count, GPUNN__PACK),
+                         GPUNN__THREADS, job);
 }
 
-/* ---- copies and casts ------------------------------------------------------------------------------------------------ */
+/* ---- copies and casts ---------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count, bool add)
+    gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                       int64_t count, bool add)
 {
     GPUNN__FOLLOW();
     gpunn__copy_part(to, to_dtype, from, from_dtype, count, add, blockIdx.x, gridDim.x);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from,
-                                              gpunn_dtype from_dtype, int64_t count, bool accumulate)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype,
+                                              const void *from, gpunn_dtype from_dtype, int64_t count,
+                                              bool accumulate)
 {
-    return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, to, to_dtype, from,
-                         from_dtype, count, accumulate);
+    return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS,
+                         to, to_dtype, from, from_dtype, count, accumulate);
 }
 
 /* Conversion as in C, except that BOOL is x != 0. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
+    gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                       int64_t count)
 {
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -266,11 +276,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *ste
     const gpunn_value *in = &step->in[0], *out = &step->out;
     if (gpunn__is_float(in->dtype) && gpunn__is_float(out->dtype))
         return gpunn__cuda_copy(cuda, out->data, out->dtype, in->data, in->dtype, out->count, false);
-    return GPUNN__LAUNCH(cuda, gpunn__cast_kernel, gpunn__blocks(cuda, out->count, 1), GPUNN__THREADS, out->data, out->dtype,
-                         in->data, in->dtype, out->count);
+    return GPUNN__LAUNCH(cuda, gpunn__cast_kernel, gpunn__blocks(cuda, out->count, 1), GPUNN__THREADS,
+                         out->data, out->dtype, in->data, in->dtype, out->count);
 }
 
-/* ---- integers: one thread per result --------------------------------------------------------------------------------- */
+/* ---- integers: one thread per result ------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(const gpunn__integers p)
 {
@@ -283,15 +293,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(
 GPUNN__INTERNAL gpunn_status gpunn__cuda_integer(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action != GPUNN__FORWARD) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, gpunn__integers_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS,
-                         gpunn__integers_of(step));
+    return GPUNN__LAUNCH(cuda, gpunn__integers_kernel, gpunn__blocks(cuda, step->out.count, 1),
+                         GPUNN__THREADS, gpunn__integers_of(step));
 }
 
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ------------------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
-                          const gpunn__device_state *state, unsigned site, unsigned keep, float scale)
+    gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count,
+                          bool add, const gpunn__device_state *state, unsigned site, unsigned keep,
+                          float scale)
 {
     GPUNN__FOLLOW();
     int64_t pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
@@ -319,12 +330,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *
         if (!add && to->data == from->data) return GPUNN_OK;
         return gpunn__cuda_copy(cuda, to->data, to->dtype, from->data, from->dtype, to->count, add);
     }
-    return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK), GPUNN__THREADS, from->data,
-                         from->dtype, to->data, to->dtype, to->count, add, cuda->state, step->attr->site, keep,
-                         gpunn__drop_scale(keep));
+    return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK),
+                         GPUNN__THREADS, from->data, from->dtype, to->data, to->dtype, to->count, add,
+                         cuda->state, step->attr->site, keep, gpunn__drop_scale(keep));
 }
 
-/* ---- random numbers ------------------------------------------------------------------------------------------------------- */
+/* ---- random numbers ------------------------------------------------------------------------------------ */
 
 template <bool NORMAL> __device__ __forceinline__ void gpunn__random_pack(const uint32_t word[4], float v[4])
 {
@@ -363,9 +374,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rand_like(gpunn__cuda *cuda, gpunn_step
 {
     const int64_t count = step->out.count;
     if (action != GPUNN__FORWARD) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, step->op == GPUNN_OP_RAND_LIKE ? gpunn__random_kernel<false> : gpunn__random_kernel<true>,
-                         gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, (float *)step->out.data, count, cuda->state,
-                         step->attr->site);
+    return GPUNN__LAUNCH(
+        cuda, step->op == GPUNN_OP_RAND_LIKE ? gpunn__random_kernel<false> : gpunn__random_kernel<true>,
+        gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, (float *)step->out.data, count, cuda->state,
+        step->attr->site);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)

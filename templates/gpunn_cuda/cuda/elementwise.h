@@ -3,7 +3,7 @@
 #include "base/values.h"
 #include "cuda/formulas.h"
 
-/* ==== >>cuda/elementwise =========================================================================================== *
+/* ==== >>cuda/elementwise ================================================================================= *
  * Elementwise ops as kernels made from gpunn.h's tables, one forward and one backward kernel per op. A
  * thread computes packs of 8 elements. It does not load operands that the op's formulas do not mention.
  * Below them are ops that only move data. */
@@ -11,8 +11,9 @@
 GPUNN__INTERNAL const gpunn__map_facts *gpunn__map_facts_for(gpunn_op op);
 
 /* Block number `block` of `blocks` copies its share: to = or += from. */
-__device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                                 int64_t count, bool add, unsigned block, unsigned blocks)
+__device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from,
+                                                 gpunn_dtype from_dtype, int64_t count, bool add,
+                                                 unsigned block, unsigned blocks)
 {
     int64_t i = ((int64_t)block * blockDim.x + threadIdx.x) * GPUNN__PACK;
     for (; i < count; i += (int64_t)blocks * blockDim.x * GPUNN__PACK) {

@@ -2,7 +2,7 @@
 #include "base/shared.h"
 #include "cuda/pool.h"
 
-/* ==== >>cuda/finish ================================================================================================ *
+/* ==== >>cuda/finish ====================================================================================== *
  * The pass after a product or convolution: bias, norm, residual, relu and max pooling in one kernel. */
 typedef struct gpunn__finish {
     int64_t      count, channels, inner;
@@ -51,13 +51,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(co
 }
 
 /* The same with max pooling over the result: one thread per window. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     const int size = p.y.out * p.x.out;
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < p.results; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < p.results;
+         i += (int64_t)gridDim.x * blockDim.x) {
         int64_t volume = i / size;
-        int     index = (int)(i - volume * size), row = index / p.x.out, column = index - row * p.x.out, at = 0;
+        int index = (int)(i - volume * size), row = index / p.x.out, column = index - row * p.x.out, at = 0;
         int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
         float2  line = gpunn__finish_line(f, volume % f.channels);
         float   best = -INFINITY;
@@ -78,15 +80,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kern
 static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f, gpunn__pool *p)
 {
     const gpunn_step *pool = cuda->next;
-    if (pool == cuda->end || pool->op != GPUNN_OP_MAX_POOL2D || pool->backward || pool->in[0].data != f->out || f->y != f->out ||
-        f->residual)
+    if (pool == cuda->end || pool->op != GPUNN_OP_MAX_POOL2D || pool->backward ||
+        pool->in[0].data != f->out || f->y != f->out || f->residual)
         return false;
     *p = gpunn__pool_of(pool);
     return gpunn__pool_tiles(pool, p) && p->results <= (int64_t)cuda->multiprocessors * 2048;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype,
-                                                bool bias, bool norm, bool residual, bool relu)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
+                                                gpunn_dtype y_dtype, bool bias, bool norm, bool residual,
+                                                bool relu)
 {
     const gpunn_value *out = &step->out;
     gpunn__finish      f;
@@ -109,7 +112,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_s
     gpunn__pool p;
     if (gpunn__finish_pools(cuda, &f, &p)) {
         cuda->next++;
-        return GPUNN__LAUNCH(cuda, gpunn__finish_pool_kernel, gpunn__blocks(cuda, p.results, 1), GPUNN__THREADS, f, p);
+        return GPUNN__LAUNCH(cuda, gpunn__finish_pool_kernel, gpunn__blocks(cuda, p.results, 1),
+                             GPUNN__THREADS, f, p);
     }
-    return GPUNN__LAUNCH(cuda, gpunn__finish_kernel, gpunn__blocks(cuda, f.count, GPUNN__PACK), GPUNN__THREADS, f);
+    return GPUNN__LAUNCH(cuda, gpunn__finish_kernel, gpunn__blocks(cuda, f.count, GPUNN__PACK),
+                         GPUNN__THREADS, f);
 }

@@ -2,10 +2,11 @@
 #define GPUNN__CUDA_CUDA_FORMULAS_H
 #include "base/config.h"
 
-/* ==== >>cuda/formulas ============================================================================================== *
+/* ==== >>cuda/formulas ==================================================================================== *
  * Turns gpunn.h's tables of elementwise ops into structs of device functions. Macros give each word of the
  * tables' language its CUDA meaning. */
-enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT }; /* indices in from[], after the operands */
+/* indices in from[], after the operands */
+enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT };
 
 /* min and max as the tables define them, in F32: NaN propagates, which C's fminf and fmaxf do not do. */
 __device__ __forceinline__ float gpunn__float_min(float a, float b)
@@ -55,29 +56,33 @@ __device__ __forceinline__ float gpunn__float_sin(float x, int quadrants)
         r = fmaf(-turned, 5.39030253e-15f, r);
         quadrants += (int)turned;
     } else if (fabsf(x) < INFINITY) {
-        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32, shift = exponent % 32;
+        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32,
+                 shift = exponent % 32;
         uint64_t significand = bits << 8 | 0x80000000u, part[3];
 #pragma unroll
         for (unsigned k = 0; k < 3; k++)
             part[k] = ((uint64_t)gpunn__turns[word + k] << 32 | gpunn__turns[word + k + 1]) << shift >> 32;
-        uint64_t turns = (significand * part[0] << 32) + significand * part[1] + (significand * part[2] >> 32);
-        int      quadrant = (int)((turns + (1ull << 61)) >> 62);
+        uint64_t turns = (significand * part[0] << 32) + significand * part[1] +
+                         (significand * part[2] >> 32);
+        int quadrant = (int)((turns + (1ull << 61)) >> 62);
         r = (float)(int64_t)(turns - ((uint64_t)quadrant << 62)) * 3.40612167e-19f; /* pi / 2 / 2^62 */
         r = x < 0 ? -r : r;
         quadrants += x < 0 ? -quadrant : quadrant;
     } else
         r = NAN;
-    float s = r * r,
-          sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s, -1.66666672e-1f), r * s, r);
-    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s, 1.0f);
+    float s = r * r, sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s,
+                                      -1.66666672e-1f),
+                                 r * s, r);
+    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s,
+                        1.0f);
     float y = quadrants & 1 ? cosine : sine;
     return quadrants & 2 ? -y : y;
 }
 
 constexpr bool gpunn__in_name(char letter)
 {
-    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') ||
-           letter == '_';
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+           (letter >= '0' && letter <= '9') || letter == '_';
 }
 
 /* Whether a formula of the tables mentions a one-letter name. */
@@ -104,7 +109,8 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
     for (int i = 0; i < 3; i++) {
         facts.present |= (unsigned)(text[i][0] != '0' || text[i][1] != 0) << i;
         facts.passed |= (unsigned)(text[i][0] == 'g' && text[i][1] == 0) << i;
-        for (int k = 0; k < GPUNN__FROM_COUNT; k++) facts.readers[k] |= (unsigned)gpunn__mentions(text[i], name[k]) << i;
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+            facts.readers[k] |= (unsigned)gpunn__mentions(text[i], name[k]) << i;
     }
     for (int k = 0; k < GPUNN__FROM_COUNT; k++) facts.read |= (unsigned)(facts.readers[k] != 0) << k;
     return facts;
@@ -170,7 +176,8 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
 #define GPUNN__X(ENUM, name, f, dx) GPUNN__MAP(name, 1, , f, dx, 0, 0, #dx, "0", "0")
 GPUNN_UNARY_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, f, dx) GPUNN__MAP(name, 1, GPUNN__CONSTANT(attr1, 0), f, dx, 0, 0, #dx, "0", "0")
+#define GPUNN__X(ENUM, name, attr1, value1, f, dx) \
+    GPUNN__MAP(name, 1, GPUNN__CONSTANT(attr1, 0), f, dx, 0, 0, #dx, "0", "0")
 GPUNN_UNARY1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
@@ -181,7 +188,8 @@ GPUNN_UNARY2_OPS(GPUNN__X)
 GPUNN_BINARY_OPS(GPUNN__X)
 GPUNN_LOSS_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__MAP(name, 2, GPUNN__CONSTANT(attr1, 0), f, da, db, 0, #da, #db, "0")
+#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) \
+    GPUNN__MAP(name, 2, GPUNN__CONSTANT(attr1, 0), f, da, db, 0, #da, #db, "0")
 GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__MAP(name, 3, , f, da, db, dc, #da, #db, #dc)
@@ -226,7 +234,8 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__MAP
 
 #define GPUNN__X(...) +1
-enum { GPUNN__MAP_COUNT = 1 GPUNN__ELEMENTWISE_OPS(GPUNN__X) }; /* elementwise ops are gpunn_op's first members */
+/* elementwise ops are gpunn_op's first members */
+enum { GPUNN__MAP_COUNT = 1 GPUNN__ELEMENTWISE_OPS(GPUNN__X) };
 #undef GPUNN__X
 
 #endif /* GPUNN__CUDA_CUDA_FORMULAS_H */

@@ -13,8 +13,8 @@ static gpunn_status gpunn__may_time(gpunn__cuda *cuda, bool *may)
 
 typedef gpunn_status (*gpunn__timed)(gpunn__cuda *cuda, const void *what);
 
-static gpunn_status gpunn__time_between(gpunn__cuda *cuda, gpunn__timed run, const void *what, cudaEvent_t begin, cudaEvent_t end,
-                                        float *milliseconds)
+static gpunn_status gpunn__time_between(gpunn__cuda *cuda, gpunn__timed run, const void *what,
+                                        cudaEvent_t begin, cudaEvent_t end, float *milliseconds)
 {
     GPUNN__TRY(run(cuda, what)); /* warm-up: loads the kernels */
     GPUNN__CUDA(cuda, cudaEventRecord(begin, cuda->stream));
@@ -47,8 +47,9 @@ static gpunn_status gpunn__time(gpunn__cuda *cuda, gpunn__timed run, const void 
 enum { GPUNN__PRODUCT_TAG = 0x70726F64, GPUNN__ALGORITHMS = 8 };
 
 typedef struct gpunn__product_key { /* a key of the cache: no padding */
-    int64_t tag, m, n, k, batch, transpose_a, transpose_b, lda, ldb, ldd, stride_a, stride_b, stride_d, dtype, d_dtype, precision,
-        accumulate, activation, bias_dtype, residual, aux, row_sums;   /* bias_dtype: -1 without a bias */
+    int64_t tag, m, n, k, batch, transpose_a, transpose_b, lda, ldb, ldd, stride_a, stride_b, stride_d, dtype,
+        d_dtype, precision, accumulate, activation, bias_dtype, residual, aux,
+        row_sums;                                                      /* bias_dtype: -1 without a bias */
     int64_t align_a, align_b, align_c, align_d, align_bias, align_aux; /* in bytes */
 } gpunn__product_key;
 
@@ -100,31 +101,38 @@ static int64_t gpunn__alignment(const void *pointer)
     return (int64_t)(bits & (0 - bits));
 }
 
-static gpunn_status gpunn__algorithms_layout(gpunn__cuda *cuda, cublasLtMatrixLayout_t *layout, int64_t dtype, int64_t rows,
-                                             int64_t columns, int64_t ld, int64_t batch, int64_t stride)
+static gpunn_status gpunn__algorithms_layout(gpunn__cuda *cuda, cublasLtMatrixLayout_t *layout, int64_t dtype,
+                                             int64_t rows, int64_t columns, int64_t ld, int64_t batch,
+                                             int64_t stride)
 {
-    GPUNN__LT(cublasLtMatrixLayoutCreate(layout, gpunn__lt_type(dtype), (uint64_t)rows, (uint64_t)columns, ld));
+    GPUNN__LT(
+        cublasLtMatrixLayoutCreate(layout, gpunn__lt_type(dtype), (uint64_t)rows, (uint64_t)columns, ld));
     if (batch == 1) return GPUNN_OK;
-    GPUNN__LT_SET(cublasLtMatrixLayoutSetAttribute, *layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t, (int32_t)batch);
-    GPUNN__LT_SET(cublasLtMatrixLayoutSetAttribute, *layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int64_t, stride);
+    GPUNN__LT_SET(cublasLtMatrixLayoutSetAttribute, *layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t,
+                  (int32_t)batch);
+    GPUNN__LT_SET(cublasLtMatrixLayoutSetAttribute, *layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                  int64_t, stride);
     return GPUNN_OK;
 }
 
 /* Makes the descriptors of a product, with the epilogue for bias, activation and row sums. */
-static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__product_key *key, gpunn__algorithms *all)
+static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__product_key *key,
+                                               gpunn__algorithms *all)
 {
     const cublasComputeType_t compute = key->dtype == GPUNN_F32 && key->precision == GPUNN_PRECISION_TF32
                                             ? CUBLAS_COMPUTE_32F_FAST_TF32
                                             : CUBLAS_COMPUTE_32F;
     const bool                ta = key->transpose_a, tb = key->transpose_b, bias = key->bias_dtype >= 0;
     GPUNN__LT(cublasLtMatmulDescCreate(&all->operation, compute, CUDA_R_32F));
-    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->a, key->dtype, tb ? key->k : key->n, tb ? key->n : key->k, key->ldb,
-                                        key->batch, key->stride_b));
-    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->b, key->dtype, ta ? key->m : key->k, ta ? key->k : key->m, key->lda,
-                                        key->batch, key->stride_a));
-    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->d, key->d_dtype, key->n, key->m, key->ldd, key->batch, key->stride_d));
-#define GPUNN__DESCRIBE(attribute, type, value) \
-    GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_##attribute, type, value)
+    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->a, key->dtype, tb ? key->k : key->n, tb ? key->n : key->k,
+                                        key->ldb, key->batch, key->stride_b));
+    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->b, key->dtype, ta ? key->m : key->k, ta ? key->k : key->m,
+                                        key->lda, key->batch, key->stride_a));
+    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->d, key->d_dtype, key->n, key->m, key->ldd, key->batch,
+                                        key->stride_d));
+#define GPUNN__DESCRIBE(attribute, type, value)                                                           \
+    GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_##attribute, type, \
+                  value)
     GPUNN__DESCRIBE(TRANSA, int32_t, tb ? CUBLAS_OP_T : CUBLAS_OP_N);
     GPUNN__DESCRIBE(TRANSB, int32_t, ta ? CUBLAS_OP_T : CUBLAS_OP_N);
     const uint32_t epilogues[] = {0, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_DGELU};
@@ -145,11 +153,12 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
 }
 
 /* Finds algorithms that sum in F32 and in a fixed order, the one estimated to be fastest first. */
-static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__product_key *key, gpunn__algorithms *all,
-                                             cublasLtMatmulPreference_t preference)
+static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__product_key *key,
+                                             gpunn__algorithms *all, cublasLtMatmulPreference_t preference)
 {
-#define GPUNN__PREFER(attribute, type, value) \
-    GPUNN__LT_SET(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_##attribute, type, value)
+#define GPUNN__PREFER(attribute, type, value)                                                               \
+    GPUNN__LT_SET(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_##attribute, type, \
+                  value)
     GPUNN__PREFER(MAX_WORKSPACE_BYTES, uint64_t, cuda->libraries->lt_workspace_bytes);
     GPUNN__PREFER(REDUCTION_SCHEME_MASK, uint32_t, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     GPUNN__PREFER(MIN_ALIGNMENT_A_BYTES, uint32_t, (uint32_t)key->align_b);
@@ -162,16 +171,19 @@ static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__pro
     int                             count = 0;
 
     const cublasStatus_t status = libraries->cublasLtMatmulAlgoGetHeuristic(
-        libraries->lt, all->operation, all->a, all->b, all->d, all->d, preference, GPUNN__ALGORITHMS, result, &count);
+        libraries->lt, all->operation, all->a, all->b, all->d, all->d, preference, GPUNN__ALGORITHMS, result,
+        &count);
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; i++)
-        if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= libraries->lt_workspace_bytes)
+        if (result[i].state == CUBLAS_STATUS_SUCCESS &&
+            result[i].workspaceSize <= libraries->lt_workspace_bytes)
             all->algorithm[all->count++] = result[i].algo;
     return GPUNN_OK;
 }
 
 /* Finds or makes the cache entry of a product. placed: p's pointers are those of the run. Otherwise all
  * pointers count as aligned. Returns GPUNN_ERR_UNSUPPORTED if there is no algorithm. */
-static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__product *p, bool placed, gpunn__algorithms **found)
+static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__product *p, bool placed,
+                                           gpunn__algorithms **found)
 {
     gpunn__product_key key;
     memset(&key, 0, sizeof key);
@@ -181,7 +193,8 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     key.lda = p->lda, key.ldb = p->ldb, key.ldd = p->ldd;
     key.stride_a = p->stride_a, key.stride_b = p->stride_b, key.stride_d = p->stride_d;
     key.dtype = p->dtype, key.d_dtype = p->d_dtype, key.precision = p->precision;
-    key.accumulate = p->accumulate, key.activation = p->activation, key.bias_dtype = p->bias ? p->bias_dtype : -1;
+    key.accumulate = p->accumulate, key.activation = p->activation,
+    key.bias_dtype = p->bias ? p->bias_dtype : -1;
     key.residual = p->residual != NULL, key.aux = p->aux != NULL, key.row_sums = p->row_sums != NULL;
     key.align_a = gpunn__alignment(placed ? p->a : NULL);
     key.align_b = gpunn__alignment(placed ? p->b : NULL);
@@ -190,12 +203,14 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     key.align_bias = gpunn__alignment(!placed ? NULL : p->bias ? p->bias : p->row_sums);
     key.align_aux = gpunn__alignment(placed ? p->aux : NULL);
     bool               fresh;
-    gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all, gpunn__algorithms_free,
-                                                                     &fresh);
-    if (all == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
+    gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all,
+                                                                     gpunn__algorithms_free, &fresh);
+    if (all == NULL)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
     /* cuBLASLt takes a bias only in the result's dtype, and relu's derivative only from its own relu's bit
      * mask. */
-    const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) && p->activation != GPUNN__RELU_DERIVATIVE;
+    const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) &&
+                       p->activation != GPUNN__RELU_DERIVATIVE;
     if (fresh && known) {
         cublasLtMatmulPreference_t preference;
         GPUNN__TRY(gpunn__algorithms_describe(cuda, &key, all));
@@ -205,18 +220,21 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
         GPUNN__TRY(status);
     }
     *found = all;
-    return all->count > 0 ? GPUNN_OK
-                          : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                             "cuBLASLt has no algorithm for a product of %lld x %lld by %lld x %lld",
-                                             (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
+    return all->count > 0
+               ? GPUNN_OK
+               : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                  "cuBLASLt has no algorithm for a product of %lld x %lld by %lld x %lld",
+                                  (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
 }
 
-static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all, int algorithm)
+static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all,
+                                          int algorithm)
 {
     const float one = 1, beta = p->accumulate || p->residual ? 1 : 0;
     GPUNN__LT(cublasLtMatmul(cuda->libraries->lt, all->operation, &one, p->b, all->a, p->a, all->b, &beta,
-                             p->residual ? p->residual : p->d, all->d, p->d, all->d, &all->algorithm[algorithm],
-                             cuda->libraries->lt_workspace, cuda->libraries->lt_workspace_bytes, cuda->stream));
+                             p->residual ? p->residual : p->d, all->d, p->d, all->d,
+                             &all->algorithm[algorithm], cuda->libraries->lt_workspace,
+                             cuda->libraries->lt_workspace_bytes, cuda->stream));
     return GPUNN_OK;
 }
 
@@ -232,7 +250,8 @@ static gpunn_status gpunn__algorithm_again(gpunn__cuda *cuda, const void *what)
 }
 
 /* Times all algorithms and keeps the fastest, if gpunn__may_time allows it. */
-static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all)
+static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__product *p,
+                                             gpunn__algorithms *all)
 {
     float best = 0, milliseconds;
     bool  may;
@@ -261,9 +280,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
     GPUNN__TRY(gpunn__algorithms_find(cuda, p, true, &all));
     const void *const bias = p->bias ? p->bias : p->row_sums;
     if (bias)
-        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, void *, (void *)bias);
+        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                      void *, (void *)bias);
     if (p->aux)
-        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, void *, p->aux);
+        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation,
+                      CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, void *, p->aux);
     /* Timing writes the result repeatedly, which would be wrong for an accumulating product. */
     if (!all->timed && all->count > 1 && !p->accumulate) GPUNN__TRY(gpunn__algorithms_choose(cuda, p, all));
     return gpunn__algorithms_run(cuda, p, all, all->chosen);
@@ -272,7 +293,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn_
 #undef GPUNN__LT
 #endif
 
-/* ---- our own product, for what is too small for the library's launches or unsupported by it ------------------------------ */
+/* ---- our own product, for what is too small for the library's launches or unsupported by it ------------ */
 
 typedef struct gpunn__product_pair {
     gpunn__product p[2];
@@ -305,13 +326,15 @@ static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *
     int64_t             blocks = 1, most = (int64_t)cuda->multiprocessors * 16;
     for (int i = 0; i < count; i++)
         if (gpunn__product_tiles(&p[i]) > blocks) blocks = gpunn__product_tiles(&p[i]);
-    return GPUNN__LAUNCH(cuda, gpunn__product_kernel, dim3((unsigned)(blocks < most ? blocks : most), (unsigned)count),
-                         GPUNN__THREADS, pair);
+    return GPUNN__LAUNCH(cuda, gpunn__product_kernel,
+                         dim3((unsigned)(blocks < most ? blocks : most), (unsigned)count), GPUNN__THREADS,
+                         pair);
 }
 
 /* ---- what follows a product's sums: in the library's epilogue, or in passes of ours ---- */
 
-static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient)
+static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y,
+                                 gpunn_value *gradient)
 {
     const gpunn_attributes none = {};
     bool                   accumulate = false;
@@ -333,11 +356,13 @@ static gpunn__product gpunn__product_bare(gpunn__product p)
 static gpunn_status gpunn__product_apart(gpunn__cuda *cuda, const void *what)
 {
     const gpunn__product *const p = (const gpunn__product *)what, bare = gpunn__product_bare(*p);
-    const bool                  relu = p->activation == GPUNN__RELU || p->activation == GPUNN__RELU_DERIVATIVE;
-    const bool                  backward = p->activation >= GPUNN__GELU_TANH_DERIVATIVE;
-    gpunn_value                 x, d;
+    const bool  relu = p->activation == GPUNN__RELU || p->activation == GPUNN__RELU_DERIVATIVE;
+    const bool  backward = p->activation >= GPUNN__GELU_TANH_DERIVATIVE;
+    gpunn_value x, d;
     GPUNN__TRY(gpunn__cuda_product(cuda, &bare));
-    if (p->row_sums) GPUNN__TRY(gpunn__cuda_channel_sums(cuda, p->a, p->dtype, p->k, p->m, 1, p->row_sums, false, p->workspace));
+    if (p->row_sums)
+        GPUNN__TRY(
+            gpunn__cuda_channel_sums(cuda, p->a, p->dtype, p->k, p->m, 1, p->row_sums, false, p->workspace));
     if (p->activation == GPUNN__NO_ACTIVATION) return GPUNN_OK;
     memset(&d, 0, sizeof d);
     d.rank = 1;
@@ -346,7 +371,8 @@ static gpunn_status gpunn__product_apart(gpunn__cuda *cuda, const void *what)
     d.data = p->d;
     x = d;
     x.data = backward ? p->aux : bare.d;
-    return gpunn__apply(cuda, relu ? GPUNN_OP_RELU : GPUNN_OP_GELU_TANH, &x, backward ? &x : &d, backward ? &d : NULL);
+    return gpunn__apply(cuda, relu ? GPUNN_OP_RELU : GPUNN_OP_GELU_TANH, &x, backward ? &x : &d,
+                        backward ? &d : NULL);
 }
 
 static gpunn_status gpunn__product_whole(gpunn__cuda *cuda, const void *what)
@@ -375,7 +401,8 @@ static gpunn_status gpunn__product_compare(gpunn__cuda *cuda, const gpunn__produ
 /* Whether the library's epilogue does all that p needs. On data-centre GPUs since Hopper, activations and row
  * sums are part of its kernels. On others it runs a separate pass for them that is slower than ours
  * (karpathy/llm.c #338, #591, #653). With .benchmark, both ways are timed. */
-static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__action action, bool *whole)
+static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__action action,
+                                          bool *whole)
 {
     const bool         follows = p->activation != GPUNN__NO_ACTIVATION || p->row_sums;
     const bool         hides = p->activation == GPUNN__RELU && p->keep_nan;
@@ -387,8 +414,11 @@ static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__produc
     const gpunn__choice_key key = {GPUNN__CHOICE_TAG,  p->m,     p->n,       p->k,          p->transpose_a,
                                    p->transpose_b,     p->dtype, p->d_dtype, p->activation, p->aux != NULL,
                                    p->row_sums != NULL};
-    gpunn__choice *const    choice = (gpunn__choice *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *choice, NULL, &fresh);
-    if (choice == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the choice of a product's passes");
+    gpunn__choice *const choice = (gpunn__choice *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *choice,
+                                                                      NULL, &fresh);
+    if (choice == NULL)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
+                                "no host memory for the choice of a product's passes");
     GPUNN__TRY(gpunn__may_time(cuda, &may));
     const gpunn_status compared = may && !choice->timed ? gpunn__product_compare(cuda, p, choice) : GPUNN_OK;
     if (choice->timed) *whole = choice->whole;
@@ -400,7 +430,8 @@ static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__produc
 static gpunn_status gpunn__product_fits(gpunn__cuda *cuda, const gpunn__product *p, bool *fits)
 {
     const gpunn__product bare = gpunn__product_bare(*p);
-    const gpunn_status   status = gpunn__product_is_small(cuda, p) ? GPUNN_OK : gpunn__cuda_product_prepare(cuda, &bare);
+    const gpunn_status   status = gpunn__product_is_small(cuda, p) ? GPUNN_OK
+                                                                   : gpunn__cuda_product_prepare(cuda, &bare);
     *fits = status == GPUNN_OK;
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
@@ -414,7 +445,8 @@ static gpunn_status gpunn__product_run(gpunn__cuda *cuda, const gpunn__product *
     return status == GPUNN_ERR_UNSUPPORTED ? gpunn__product_own(cuda, p, 1) : status;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count,
+                                             gpunn__action action)
 {
     bool small = true;
     for (int i = 0; i < count; i++) small = small && gpunn__product_is_small(cuda, &p[i]);
@@ -438,8 +470,10 @@ GPUNN__INTERNAL void *gpunn__element(const void *data, gpunn_dtype dtype, int64_
     return (char *)data + gpunn__bytes(dtype, index);
 }
 
-GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k, const gpunn_value *a,
-                                                   bool transpose_a, const gpunn_value *b, bool transpose_b, const gpunn_value *d)
+GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k,
+                                                   const gpunn_value *a, bool transpose_a,
+                                                   const gpunn_value *b, bool transpose_b,
+                                                   const gpunn_value *d)
 {
     gpunn__product p;
     memset(&p, 0, sizeof p);
@@ -451,15 +485,17 @@ GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64
     return p;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a, const gpunn_value *b,
-                                                   const gpunn_value *d)
+GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a,
+                                                   const gpunn_value *b, const gpunn_value *d)
 {
     if (a->dtype == b->dtype && (d->dtype == a->dtype || d->dtype == GPUNN_F32)) return GPUNN_OK;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                            "a product takes operands of one dtype, and its result has that dtype or F32; cast an operand");
+    return gpunn__cuda_fail(
+        cuda, GPUNN_ERR_UNSUPPORTED,
+        "a product takes operands of one dtype, and its result has that dtype or F32; cast an operand");
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype)
+GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
+                                               gpunn_dtype y_dtype)
 {
     const bool bias = step->in[2].data != NULL, residual = step->fused.residual.data != NULL;
     if (y == step->out.data && !bias && !residual && !step->fused.norm && !step->fused.relu) return GPUNN_OK;
@@ -469,15 +505,19 @@ GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_st
 GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *before = &step->fused.before, *y = &step->out;
+    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *before = &step->fused.before,
+                      *y = &step->out;
     *whole = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, y);
     whole->bias = bias->data;
     whole->bias_dtype = bias->dtype;
     whole->residual = residual->data;
-    whole->activation = step->fused.relu ? GPUNN__RELU : step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
+    whole->activation = step->fused.relu        ? GPUNN__RELU
+                        : step->fused.gelu_tanh ? GPUNN__GELU_TANH
+                                                : GPUNN__NO_ACTIVATION;
     whole->keep_nan = step->training; /* a bad loss must stay visible */
     whole->aux = before->data;
-    return !step->fused.norm && (!before->data || before->dtype == y->dtype) && (!residual->data || residual->dtype == y->dtype);
+    return !step->fused.norm && (!before->data || before->dtype == y->dtype) &&
+           (!residual->data || residual->dtype == y->dtype);
 }
 
 /* Fuses as much into the product as it supports; the rest follows in separate passes. */
@@ -487,8 +527,10 @@ static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, g
     const gpunn_value *y = &step->out;
     /* the activation's argument */
     gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out;
-    gpunn__product     bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, before), whole;
-    bool               fits = false;
+    gpunn__product bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true,
+                                              before),
+                   whole;
+    bool fits = false;
     if (gpunn__linear_whole(step, &whole)) GPUNN__TRY(gpunn__product_fits(cuda, &whole, &fits));
     if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
     GPUNN__TRY(gpunn__products(cuda, fits ? &whole : &bare, 1, action));
@@ -519,7 +561,8 @@ GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *s
         p[g.count] = gpunn__make_product(step, rows, in, out, dy, false, &step->in[1], false, dx);
         p[g.count].accumulate = step->accumulate[0];
         if (g.derived) {
-            p[g.count].activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE : GPUNN__GELU_TANH_DERIVATIVE;
+            p[g.count].activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE
+                                                                        : GPUNN__GELU_TANH_DERIVATIVE;
             p[g.count].aux = g.before->data;
         }
         g.count++;
@@ -529,10 +572,10 @@ GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *s
 
 static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const int64_t                 in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value            *dy = &step->grad_out;
-    gpunn_value *const            dx = &step->grad_in[0];
-    float *const                  dbias = (float *)step->grad_in[2].data;
+    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    const gpunn_value *dy = &step->grad_out;
+    gpunn_value *const dx = &step->grad_in[0];
+    float *const       dbias = (float *)step->grad_in[2].data;
     const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);
     GPUNN__TRY(gpunn__products(cuda, g.product, g.count, action));
     if (action == GPUNN__PREPARE) {
@@ -540,10 +583,11 @@ static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, 
         return GPUNN_OK;
     }
     if (dbias && !g.sums)
-        GPUNN__TRY(
-            gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, rows, out, 1, dbias, step->accumulate[2], step->workspace));
-    return step->activated.op && dx->data && !g.derived ? gpunn__apply(cuda, step->activated.op, g.before, &step->in[0], dx)
-                                                        : GPUNN_OK;
+        GPUNN__TRY(gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, rows, out, 1, dbias,
+                                            step->accumulate[2], step->workspace));
+    return step->activated.op && dx->data && !g.derived
+               ? gpunn__apply(cuda, step->activated.op, g.before, &step->in[0], dx)
+               : GPUNN_OK;
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -552,8 +596,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *s
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
         return gpunn__linear_forward(cuda, step, action);
     }
-    if (step->grad_in[0].data) GPUNN__TRY(gpunn__check_operands(cuda, &step->grad_out, &step->in[1], &step->grad_in[0]));
-    if (step->grad_in[1].data) GPUNN__TRY(gpunn__check_operands(cuda, &step->grad_out, &step->in[0], &step->grad_in[1]));
+    if (step->grad_in[0].data)
+        GPUNN__TRY(gpunn__check_operands(cuda, &step->grad_out, &step->in[1], &step->grad_in[0]));
+    if (step->grad_in[1].data)
+        GPUNN__TRY(gpunn__check_operands(cuda, &step->grad_out, &step->in[0], &step->grad_in[1]));
     return gpunn__linear_backward(cuda, step, action);
 }
 
@@ -578,7 +624,8 @@ GPUNN__INTERNAL gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__
         if (kept.dim[d] > kept.dim[longest]) longest = d;
     if (kept.rank > 0) {
         p.batch = kept.dim[longest];
-        p.stride_a = kept.stride[0][longest], p.stride_b = kept.stride[1][longest], p.stride_d = kept.stride[2][longest];
+        p.stride_a = kept.stride[0][longest], p.stride_b = kept.stride[1][longest],
+        p.stride_d = kept.stride[2][longest];
         kept.dim[longest] = kept.dim[0];
         for (int i = 0; i < 3; i++) kept.stride[i][longest] = kept.stride[i][0];
     }
@@ -596,15 +643,16 @@ GPUNN__INTERNAL gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__
 
 /* Runs p for every index of the leading axes of shape. a, b and d may each lack some of them or have size 1
  * there. d is summed over the axes that it lacks: in F32 in the workspace, if d has another dtype. */
-static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step, gpunn__product p, const gpunn_value *shape,
-                                             const gpunn_value *a, const gpunn_value *b, const gpunn_value *d,
-                                             gpunn__action action)
+static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step, gpunn__product p,
+                                             const gpunn_value *shape, const gpunn_value *a,
+                                             const gpunn_value *b, const gpunn_value *d, gpunn__action action)
 {
     const gpunn_value *const value[3] = {a, b, d};
     gpunn__walk              kept, summed;
     gpunn__axes_of(shape, 2, value, 3, &kept, &summed);
     const bool accumulate = p.accumulate;
-    if (summed.rank == 0 || d->dtype == GPUNN_F32) return gpunn__repeated_products(cuda, p, kept, &summed, action);
+    if (summed.rank == 0 || d->dtype == GPUNN_F32)
+        return gpunn__repeated_products(cuda, p, kept, &summed, action);
     const size_t bytes = gpunn__bytes(GPUNN_F32, d->count);
     if (action == GPUNN__PREPARE && step->workspace_bytes < bytes) step->workspace_bytes = bytes;
     p.d = step->workspace;

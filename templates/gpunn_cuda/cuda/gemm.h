@@ -3,22 +3,26 @@
 #include "base/values.h"
 #include "base/shared.h"
 
-/* ==== >>cuda/gemm ================================================================================================== */
+/* ==== >>cuda/gemm ======================================================================================= */
 /* Matrix products and linear layers. Products go to cuBLASLt, or to the tiled kernel below if they are small
  * or cuBLASLt does not support them. Bias, residual, activation and row sums are fused where possible. */
 enum { GPUNN__TILE = 16, GPUNN__DEPTH = 64 };
 
 /* Loads a tile into shared memory: to[k][i] = x at (i0 + i, k0 + k). x is stored [k][i] if by_k, else [i][k].
  * Elements outside [m][depth] read as 0. */
-__device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], const void *x, gpunn_dtype dtype, bool by_k,
-                                                 int64_t start, int64_t ld, int64_t i0, int64_t m, int64_t k0, int64_t depth)
+__device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], const void *x,
+                                                 gpunn_dtype dtype, bool by_k, int64_t start, int64_t ld,
+                                                 int64_t i0, int64_t m, int64_t k0, int64_t depth)
 {
 #pragma unroll
     for (int part = 0; part < GPUNN__TILE * GPUNN__DEPTH / GPUNN__THREADS; part++) {
-        const int     at = part * GPUNN__THREADS + (int)threadIdx.x;
-        const int     i = by_k ? at % GPUNN__TILE : at / GPUNN__DEPTH, k = by_k ? at / GPUNN__TILE : at % GPUNN__DEPTH;
+        const int at = part * GPUNN__THREADS + (int)threadIdx.x;
+        const int i = by_k ? at % GPUNN__TILE : at / GPUNN__DEPTH,
+                  k = by_k ? at / GPUNN__TILE : at % GPUNN__DEPTH;
         const int64_t row = i0 + i, column = k0 + k;
-        to[k][i] = row < m && column < depth ? gpunn__load(x, dtype, start + (by_k ? column * ld + row : row * ld + column)) : 0;
+        to[k][i] = row < m && column < depth
+                       ? gpunn__load(x, dtype, start + (by_k ? column * ld + row : row * ld + column))
+                       : 0;
     }
 }
 
@@ -36,8 +40,8 @@ __device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_
 
 /* Adds bias, previous value and residual to the sum, applies the activation and stores d at (i, j). row_sum
  * is the sum of row i of op(a). */
-__device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, int64_t i, int64_t j, int64_t at, float sum,
-                                                     float row_sum)
+__device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, int64_t i, int64_t j,
+                                                     int64_t at, float sum, float row_sum)
 {
     if (p->row_sums && j == 0) p->row_sums[i] = row_sum;
     if (p->bias) sum += gpunn__load(p->bias, p->bias_dtype, j);
@@ -55,12 +59,15 @@ __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
     const int64_t    across = (p->n + GPUNN__TILE - 1) / GPUNN__TILE;
     const int64_t    tiles = across * ((p->m + GPUNN__TILE - 1) / GPUNN__TILE);
     for (int64_t tile = blockIdx.x; tile < tiles * p->batch; tile += gridDim.x) {
-        const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE, j0 = tile % across * GPUNN__TILE;
-        float         sum = 0, row_sum = 0;
+        const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE,
+                      j0 = tile % across * GPUNN__TILE;
+        float sum = 0, row_sum = 0;
         for (int64_t k0 = 0; k0 < p->k; k0 += GPUNN__DEPTH) {
             __syncthreads(); /* the previous tiles have been read */
-            gpunn__load_tile(a, p->a, p->dtype, p->transpose_a, batch * p->stride_a, p->lda, i0, p->m, k0, p->k);
-            gpunn__load_tile(b, p->b, p->dtype, !p->transpose_b, batch * p->stride_b, p->ldb, j0, p->n, k0, p->k);
+            gpunn__load_tile(a, p->a, p->dtype, p->transpose_a, batch * p->stride_a, p->lda, i0, p->m, k0,
+                             p->k);
+            gpunn__load_tile(b, p->b, p->dtype, !p->transpose_b, batch * p->stride_b, p->ldb, j0, p->n, k0,
+                             p->k);
             __syncthreads();
             const int depth = p->k - k0 < GPUNN__DEPTH ? (int)(p->k - k0) : GPUNN__DEPTH;
 #pragma unroll 8
@@ -70,7 +77,8 @@ __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
             }
         }
         const int64_t i = i0 + y, j = j0 + x;
-        if (i < p->m && j < p->n) gpunn__product_store(p, i, j, batch * p->stride_d + i * p->ldd + j, sum, row_sum);
+        if (i < p->m && j < p->n)
+            gpunn__product_store(p, i, j, batch * p->stride_d + i * p->ldd + j, sum, row_sum);
     }
 }
 
@@ -82,24 +90,27 @@ GPUNN__INTERNAL int64_t gpunn__product_tiles(const gpunn__product *p);
 GPUNN__INTERNAL bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p);
 
 /* Prepares or runs up to two independent products, with everything fused into them. */
-GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action);
+GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count,
+                                             gpunn__action action);
 
 /* The address of element `index`. */
 GPUNN__INTERNAL void *gpunn__element(const void *data, gpunn_dtype dtype, int64_t index);
 
 /* Describes d[m][n] = a[m][k] b[k][n], all contiguous. transpose_a: a is stored [k][m]. transpose_b: b is
  * stored [n][k]. */
-GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k, const gpunn_value *a,
-                                                   bool transpose_a, const gpunn_value *b, bool transpose_b,
+GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k,
+                                                   const gpunn_value *a, bool transpose_a,
+                                                   const gpunn_value *b, bool transpose_b,
                                                    const gpunn_value *d);
 
 /* Checks that the operands share a dtype and that the result has that dtype or F32. Else
  * GPUNN_ERR_UNSUPPORTED. */
-GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a, const gpunn_value *b,
-                                                   const gpunn_value *d);
+GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a,
+                                                   const gpunn_value *b, const gpunn_value *d);
 
 /* Applies the step's bias, norm, residual and activation to the bare product in y, and stores step->out. */
-GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype);
+GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y,
+                                               gpunn_dtype y_dtype);
 
 /* Describes y = x W^T + bias for x [rows, in], with everything fused into the step, as one product. Returns
  * false if one product cannot do all of that. */

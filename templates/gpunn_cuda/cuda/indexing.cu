@@ -2,10 +2,10 @@
 #include "cuda/elementwise.h"
 #include "cuda/reduce.h"
 
-/* ==== >>cuda/indexing ============================================================================================== *
+/* ==== >>cuda/indexing ==================================================================================== *
  * Ops that select elements by integer indices (gather, scatter, embedding), and ops that compute indices
  * (argmax, topk). */
-/* ---- argmax: the first maximum, NaN above everything ----------------------------------------------------------------- */
+/* ---- argmax: the first maximum, NaN above everything --------------------------------------------------- */
 
 typedef struct gpunn__smaller {
     __device__ int64_t operator()(int64_t a, int64_t b) const
@@ -27,7 +27,8 @@ struct gpunn__argmax_visit {
         gpunn__line_load<N>(x, dtype, i, stride, v);
 #pragma unroll
         for (int j = 0; j < N; j++) {
-            bool more = v[j] > best || (v[j] != v[j] && best == best), same = v[j] == best || (v[j] != v[j] && best != best);
+            bool more = v[j] > best || (v[j] != v[j] && best == best),
+                 same = v[j] == best || (v[j] != v[j] && best != best);
             best = more ? v[j] : best;
             at_best = more || (same && c + j < at_best) ? c + j : at_best;
         }
@@ -96,8 +97,9 @@ enum {
 };
 
 typedef struct gpunn__sorting {
-    uint2    *sorted, *other;     /* [lines][count]: (key, index) */
-    unsigned *digits;             /* [lines][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
+    uint2 *sorted, *other; /* [lines][count]: (key, index) */
+    /* [lines][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
+    unsigned *digits;
     int64_t   lines, count, part; /* part: elements per block, in whole tiles */
     int64_t   parts;              /* parts per line */
     int       shift;              /* bit position of the current digit */
@@ -118,7 +120,8 @@ typedef struct gpunn__sort_part {
 
 __device__ __forceinline__ gpunn__sort_part gpunn__sort_part_of(const gpunn__sorting &s)
 {
-    const int64_t line = gpunn__quotient(blockIdx.x, s.parts), number = blockIdx.x - line * s.parts, begin = number * s.part;
+    const int64_t line = gpunn__quotient(blockIdx.x, s.parts), number = blockIdx.x - line * s.parts,
+                  begin = number * s.part;
     return {line, number, begin, begin + s.part < s.count ? begin + s.part : s.count};
 }
 
@@ -146,8 +149,8 @@ __device__ __forceinline__ unsigned gpunn__sort_rank(unsigned digit, gpunn__sort
 }
 
 template <typename Keys>
-__device__ __forceinline__ unsigned gpunn__sort_digit(const gpunn__sorting &s, const Keys &keys, const gpunn__sort_part &part,
-                                                      int64_t i, uint2 *item)
+__device__ __forceinline__ unsigned gpunn__sort_digit(const gpunn__sorting &s, const Keys &keys,
+                                                      const gpunn__sort_part &part, int64_t i, uint2 *item)
 {
     if (i >= part.end) return GPUNN__DIGITS;
     *item = keys(s, part.line, i);
@@ -155,7 +158,8 @@ __device__ __forceinline__ unsigned gpunn__sort_digit(const gpunn__sorting &s, c
 }
 
 template <typename Keys>
-static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel(const gpunn__sorting s, const Keys keys)
+static __global__ void __launch_bounds__(GPUNN__DIGITS)
+    gpunn__sort_count_kernel(const gpunn__sorting s, const Keys keys)
 {
     GPUNN__FOLLOW();
     __shared__ gpunn__sort_counts counts;
@@ -189,7 +193,8 @@ __device__ __forceinline__ unsigned gpunn__sort_start(const gpunn__sorting &s, c
 }
 
 template <typename Keys>
-static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(const gpunn__sorting s, const Keys keys)
+static __global__ void __launch_bounds__(GPUNN__DIGITS)
+    gpunn__sort_move_kernel(const gpunn__sorting s, const Keys keys)
 {
     GPUNN__FOLLOW();
     __shared__ gpunn__sort_counts counts;
@@ -202,7 +207,8 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(
         gpunn__sort_clear(counts);
 #pragma unroll
         for (int j = 0; j < GPUNN__SORT_ROUNDS; j++) {
-            digit[j] = gpunn__sort_digit(s, keys, part, tile + (warp * GPUNN__SORT_ROUNDS + j) * 32 + lane, &item[j]);
+            digit[j] = gpunn__sort_digit(s, keys, part, tile + (warp * GPUNN__SORT_ROUNDS + j) * 32 + lane,
+                                         &item[j]);
             rank[j] = gpunn__sort_rank(digit[j], counts);
         }
         __syncthreads();
@@ -214,7 +220,8 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(
         __syncthreads();
 #pragma unroll
         for (int j = 0; j < GPUNN__SORT_ROUNDS; j++)
-            if (digit[j] < GPUNN__DIGITS) s.other[part.line * s.count + counts[warp][digit[j]] + rank[j]] = item[j];
+            if (digit[j] < GPUNN__DIGITS)
+                s.other[part.line * s.count + counts[warp][digit[j]] + rank[j]] = item[j];
         __syncthreads();
     }
 }
@@ -223,7 +230,8 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(
 static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, int64_t count)
 {
     gpunn__sorting s;
-    const int64_t  tiles = (count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE, most = gpunn__parts_of_line(cuda, lines);
+    const int64_t  tiles = (count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE,
+                  most = gpunn__parts_of_line(cuda, lines);
     memset(&s, 0, sizeof s);
     s.lines = lines;
     s.count = count;
@@ -234,10 +242,12 @@ static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, 
 
 static size_t gpunn__sort_workspace(const gpunn__sorting *s)
 {
-    return (size_t)s->lines * (2 * (size_t)s->count * sizeof *s->sorted + (size_t)s->parts * GPUNN__DIGITS * sizeof *s->digits);
+    return (size_t)s->lines *
+           (2 * (size_t)s->count * sizeof *s->sorted + (size_t)s->parts * GPUNN__DIGITS * sizeof *s->digits);
 }
 
-template <typename Keys> static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda, gpunn__sorting *s, const Keys &keys)
+template <typename Keys>
+static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda, gpunn__sorting *s, const Keys &keys)
 {
     const unsigned blocks = (unsigned)(s->lines * s->parts);
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sort_count_kernel<Keys>), blocks, GPUNN__DIGITS, *s, keys));
@@ -251,7 +261,8 @@ template <typename Keys> static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda,
 /* Sorts the pairs (key, value) that keys(s, line, i) returns into s->sorted. largest is the largest possible
  * key. */
 template <typename Keys>
-static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *workspace, const Keys &keys, int64_t largest)
+static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *workspace, const Keys &keys,
+                                int64_t largest)
 {
     s->sorted = (uint2 *)workspace;
     s->other = s->sorted + s->lines * s->count;
@@ -281,10 +292,12 @@ typedef struct gpunn__topk {
 } gpunn__topk;
 
 /* The code of element i of a line. */
-__device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t line, int64_t i)
+__device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t line,
+                                                                  int64_t i)
 {
     const gpunn__along &a = t.along;
-    const int64_t       outer = gpunn__quotient(line, a.inner), at = (outer * a.n + i) * a.inner + line - outer * a.inner;
+    const int64_t       outer = gpunn__quotient(line, a.inner),
+                  at = (outer * a.n + i) * a.inner + line - outer * a.inner;
     return gpunn__topk_code(gpunn__load(a.x, a.x_type, at), i, t.largest);
 }
 
@@ -297,7 +310,8 @@ __device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t li
 
 /* Sorts the `found` codes of the list and keeps the k largest, padded with 0. Returns the smallest of these
  * k. */
-__device__ __forceinline__ unsigned long long gpunn__topk_cut(const gpunn__topk &t, unsigned long long *list, unsigned found)
+__device__ __forceinline__ unsigned long long gpunn__topk_cut(const gpunn__topk &t, unsigned long long *list,
+                                                              unsigned found)
 {
     unsigned size = 1;
     while (size < found || size < t.k) size *= 2;
@@ -343,7 +357,8 @@ static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_k
 /* Plans a round over n codes per line: just as many parts as fill the device. */
 static void gpunn__topk_round(const gpunn__cuda *cuda, gpunn__topk *t, int64_t n)
 {
-    const int64_t tiles = (n + GPUNN__BLOCK_SORT - 1) / GPUNN__BLOCK_SORT, most = gpunn__parts_of_line(cuda, t->along.lines);
+    const int64_t tiles = (n + GPUNN__BLOCK_SORT - 1) / GPUNN__BLOCK_SORT,
+                  most = gpunn__parts_of_line(cuda, t->along.lines);
     t->n = n;
     t->part = (tiles + most - 1) / most * GPUNN__BLOCK_SORT;
     t->parts = (n + t->part - 1) / t->part;
@@ -356,14 +371,15 @@ static gpunn_status gpunn__topk_rounds(gpunn__cuda *cuda, gpunn__topk *t, unsign
     gpunn__topk_round(cuda, t, t->along.n);
     for (; t->parts > 1; workspace += t->along.lines * t->n) {
         t->to = workspace;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * t->parts * GPUNN__THREADS, 1),
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__topk_kernel,
+                                 gpunn__blocks(cuda, t->along.lines * t->parts * GPUNN__THREADS, 1),
                                  (unsigned)t->threads, *t));
         t->from = t->to;
         gpunn__topk_round(cuda, t, t->parts * t->k);
     }
     t->to = NULL;
-    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * GPUNN__THREADS, 1), (unsigned)t->threads,
-                         *t);
+    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * GPUNN__THREADS, 1),
+                         (unsigned)t->threads, *t);
 }
 
 /* Bytes for the codes that all rounds but the last keep. */
@@ -371,7 +387,8 @@ static size_t gpunn__topk_workspace(const gpunn__cuda *cuda, const gpunn__topk *
 {
     gpunn__topk round = *t;
     size_t      kept = 0;
-    for (gpunn__topk_round(cuda, &round, t->along.n); round.parts > 1; gpunn__topk_round(cuda, &round, round.parts * t->k))
+    for (gpunn__topk_round(cuda, &round, t->along.n); round.parts > 1;
+         gpunn__topk_round(cuda, &round, round.parts * t->k))
         kept += (size_t)(t->along.lines * round.parts * t->k);
     return kept * sizeof *t->to;
 }
@@ -385,7 +402,8 @@ typedef struct gpunn__topk_keys {
     }
 } gpunn__topk_keys;
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_write_kernel(const gpunn__topk t, const uint2 *sorted)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__topk_write_kernel(const gpunn__topk t, const uint2 *sorted)
 {
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -395,7 +413,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_write_kerne
     }
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step,
+                                                      gpunn__action action)
 {
     gpunn__topk t;
     memset(&t, 0, sizeof t);
@@ -406,22 +425,22 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_s
     const bool     few = t.along.n <= GPUNN__BLOCK_SORT || t.k <= GPUNN__TOPK_FEW;
     if (action == GPUNN__PREPARE) {
         if (t.along.n > UINT32_MAX)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
-                                    (long long)t.along.n);
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "topk over %lld elements; 2^32 - 1 are possible", (long long)t.along.n);
         step->workspace_bytes = few ? gpunn__topk_workspace(cuda, &t) : gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
     if (few) return gpunn__topk_rounds(cuda, &t, (unsigned long long *)step->workspace);
     const gpunn__topk_keys keys = {t};
     GPUNN__TRY(gpunn__sort(cuda, &s, step->workspace, keys, UINT32_MAX));
-    return GPUNN__LAUNCH(cuda, gpunn__topk_write_kernel, gpunn__blocks(cuda, t.along.lines * t.k, 1), GPUNN__THREADS, t,
-                         s.sorted);
+    return GPUNN__LAUNCH(cuda, gpunn__topk_write_kernel, gpunn__blocks(cuda, t.along.lines * t.k, 1),
+                         GPUNN__THREADS, t, s.sorted);
 }
 
 /* ---- sample -------------------------------------------------------------------------------------------- *
- * A block sorts the classes of a short row. Of longer ones each launch sums the weights of the keys that begin
- * with the digits found so far, by their next digit: first for the end of the nucleus, then for the class that
- * is drawn. The fifth digit counts the parts of the row, from the end. */
+ * A block sorts the classes of a short row. Of longer ones each launch sums the weights of the keys that
+ * begin with the digits found so far, by their next digit: first for the end of the nucleus, then for the
+ * class that is drawn. The fifth digit counts the parts of the row, from the end. */
 
 enum { GPUNN__NUCLEUS_FEW = 1024, GPUNN__NUCLEUS_PASSES = 2 * GPUNN__NUCLEUS_LEVELS };
 typedef unsigned long long gpunn__mass;
@@ -452,7 +471,8 @@ typedef struct gpunn__nucleus_part {
     int64_t row, number, begin, end;
 } gpunn__nucleus_part;
 
-__device__ __forceinline__ gpunn__nucleus_part gpunn__nucleus_part_of(const gpunn__nucleus &s, int64_t row, int64_t number)
+__device__ __forceinline__ gpunn__nucleus_part gpunn__nucleus_part_of(const gpunn__nucleus &s, int64_t row,
+                                                                      int64_t number)
 {
     const int64_t begin = number * s.part;
     return {row, number, begin, begin + s.part < s.n ? begin + s.part : s.n};
@@ -470,8 +490,8 @@ __device__ __forceinline__ uint32_t gpunn__nucleus_key_of(const gpunn__nucleus &
 }
 
 /* The target of the class that is drawn. */
-__device__ __forceinline__ gpunn__mass gpunn__nucleus_target(const gpunn__nucleus &s, int64_t row, gpunn__mass kept,
-                                                             uint32_t most)
+__device__ __forceinline__ gpunn__mass gpunn__nucleus_target(const gpunn__nucleus &s, int64_t row,
+                                                             gpunn__mass kept, uint32_t most)
 {
     return gpunn__nucleus_draw(kept, gpunn__load(s.draw, s.draw_type, row), most);
 }
@@ -506,10 +526,12 @@ static __global__ void __launch_bounds__(GPUNN__NUCLEUS_FEW) gpunn__nucleus_few_
     __shared__ gpunn__mass        kept;
     const unsigned                i = threadIdx.x;
     for (int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
-        code[i] = i < s.n ? gpunn__topk_code(gpunn__load(s.logits, s.logits_type, row * s.n + i), i, true) : 0;
+        code[i] = i < s.n ? gpunn__topk_code(gpunn__load(s.logits, s.logits_type, row * s.n + i), i, true)
+                          : 0;
         gpunn__block_sort(code, blockDim.x);
         const uint32_t    key = (uint32_t)(code[i] >> 32), most = (uint32_t)(code[0] >> 32);
-        const gpunn__mass weight = i < s.n ? gpunn__nucleus_weight(key, most, s.scale) : 0, upto = gpunn__block_sums(weight);
+        const gpunn__mass weight = i < s.n ? gpunn__nucleus_weight(key, most, s.scale) : 0,
+                          upto = gpunn__block_sums(weight);
         if (i == blockDim.x - 1) kept = upto;
         __syncthreads();
         const bool ends = s.top_p < 1 && gpunn__passes(upto, weight, gpunn__nucleus_end(kept, s.top_p));
@@ -522,7 +544,8 @@ static __global__ void __launch_bounds__(GPUNN__NUCLEUS_FEW) gpunn__nucleus_few_
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__NUCLEUS_DIGITS) gpunn__nucleus_most_kernel(const gpunn__nucleus s)
+static __global__ void __launch_bounds__(GPUNN__NUCLEUS_DIGITS)
+    gpunn__nucleus_most_kernel(const gpunn__nucleus s)
 {
     GPUNN__FOLLOW();
     const gpunn__nucleus_part part = gpunn__nucleus_own_part(s);
@@ -541,34 +564,40 @@ __device__ __forceinline__ void gpunn__nucleus_add(gpunn__mass *sums, unsigned d
     const unsigned lane = threadIdx.x & 31, equals = __match_any_sync(0xFFFFFFFFu, digit);
     unsigned       open = 0xFFFFFFFFu; /* lanes to come */
     while (open) {
-        const unsigned first = (unsigned)__popc(~open & (open - 1)), group = __shfl_sync(0xFFFFFFFFu, equals, first);
+        const unsigned first = (unsigned)__popc(~open & (open - 1)),
+                       group = __shfl_sync(0xFFFFFFFFu, equals, first);
         const unsigned own = __shfl_sync(0xFFFFFFFFu, digit, first);
         gpunn__mass    sum = group >> lane & 1 ? weight : 0;
 #pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
+        for (int distance = 16; distance > 0; distance /= 2)
+            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
         if (lane == 0) sums[own] += sum;
         open &= ~group;
     }
 }
 
 /* The search one digit further on; thread i has the sum of digit 255 - i. */
-__device__ __forceinline__ gpunn__search gpunn__nucleus_digit(const gpunn__search &search, const gpunn__mass *sums)
+__device__ __forceinline__ gpunn__search gpunn__nucleus_digit(const gpunn__search &search,
+                                                              const gpunn__mass   *sums)
 {
     __shared__ gpunn__search found;
     const unsigned           digit = GPUNN__NUCLEUS_DIGITS - 1 - threadIdx.x;
     const gpunn__mass        mass = sums[digit], upto = search.before + gpunn__block_sums(mass);
-    if (gpunn__passes(upto, mass, search.target)) found = {search.key << 8 | digit, upto - mass, search.target};
+    if (gpunn__passes(upto, mass, search.target))
+        found = {search.key << 8 | digit, upto - mass, search.target};
     __syncthreads();
     return found;
 }
 
-/* The search as a pass begins: goes on with the digits of the pass before, or starts anew with those of all classes. */
+/* The search as a pass begins: goes on with the digits of the pass before, or starts anew with those of all
+ * classes. */
 __device__ __forceinline__ gpunn__search gpunn__nucleus_begin(const gpunn__nucleus &s, int64_t row, int pass)
 {
     const gpunn__nucleus_row &r = s.row[row];
     const uint32_t            most = (uint32_t)r.most;
     if (pass == 0) return {0, 0, 0};
-    if (pass != 1 && pass != GPUNN__NUCLEUS_LEVELS) return gpunn__nucleus_digit(r.search[pass - 1], r.sums[pass - 1]);
+    if (pass != 1 && pass != GPUNN__NUCLEUS_LEVELS)
+        return gpunn__nucleus_digit(r.search[pass - 1], r.sums[pass - 1]);
     gpunn__mass kept = gpunn__block_reduce(r.sums[0][threadIdx.x], gpunn__add());
     if (pass == 1) return gpunn__nucleus_digit({0, 0, gpunn__nucleus_end(kept, s.top_p)}, r.sums[0]);
     if (s.top_p < 1) {
@@ -580,13 +609,16 @@ __device__ __forceinline__ gpunn__search gpunn__nucleus_begin(const gpunn__nucle
 }
 
 /* Of the classes that have the key that was found, the one at which the weights pass the target. */
-__device__ __forceinline__ void gpunn__nucleus_write(const gpunn__nucleus &s, int64_t row, const gpunn__search &all)
+__device__ __forceinline__ void gpunn__nucleus_write(const gpunn__nucleus &s, int64_t row,
+                                                     const gpunn__search &all)
 {
     const gpunn__nucleus_row &r = s.row[row];
     const gpunn__search       search = gpunn__nucleus_digit(all, r.sums[GPUNN__NUCLEUS_PASSES - 1]);
-    const uint32_t            key = (uint32_t)(search.key >> 8), weight = gpunn__nucleus_weight(key, (uint32_t)r.most, s.scale);
-    const gpunn__nucleus_part part = gpunn__nucleus_part_of(s, row, GPUNN__NUCLEUS_DIGITS - 1 - (int64_t)(search.key & 0xFF));
-    gpunn__mass               before = search.before;
+    const uint32_t            key = (uint32_t)(search.key >> 8),
+                   weight = gpunn__nucleus_weight(key, (uint32_t)r.most, s.scale);
+    const gpunn__nucleus_part part = gpunn__nucleus_part_of(
+        s, row, GPUNN__NUCLEUS_DIGITS - 1 - (int64_t)(search.key & 0xFF));
+    gpunn__mass before = search.before;
     for (int64_t base = part.begin; base < part.end; base += blockDim.x) {
         const int64_t     i = base + threadIdx.x;
         const gpunn__mass mass = i < part.end && gpunn__nucleus_key_of(s, row, i) == key ? weight : 0;
@@ -595,22 +627,27 @@ __device__ __forceinline__ void gpunn__nucleus_write(const gpunn__nucleus &s, in
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__NUCLEUS_DIGITS) gpunn__nucleus_pass_kernel(const gpunn__nucleus s, int pass)
+static __global__ void __launch_bounds__(GPUNN__NUCLEUS_DIGITS)
+    gpunn__nucleus_pass_kernel(const gpunn__nucleus s, int pass)
 {
     GPUNN__FOLLOW();
-    __shared__ gpunn__mass    sums[GPUNN__NUCLEUS_DIGITS / 32][GPUNN__NUCLEUS_DIGITS + 1]; /* the last one: of no class */
+    /* the last one: of no class */
+    __shared__ gpunn__mass    sums[GPUNN__NUCLEUS_DIGITS / 32][GPUNN__NUCLEUS_DIGITS + 1];
     const gpunn__nucleus_part part = gpunn__nucleus_own_part(s);
     gpunn__nucleus_row       &row = s.row[part.row];
     const gpunn__search       search = gpunn__nucleus_begin(s, part.row, pass);
     const uint32_t            most = (uint32_t)row.most;
-    const int level = pass < GPUNN__NUCLEUS_LEVELS ? pass : pass - GPUNN__NUCLEUS_LEVELS + 1, shift = 32 - 8 * level;
+    const int                 level = pass < GPUNN__NUCLEUS_LEVELS ? pass : pass - GPUNN__NUCLEUS_LEVELS + 1,
+              shift = 32 - 8 * level;
     for (int w = 0; w < GPUNN__NUCLEUS_DIGITS / 32; w++) sums[w][threadIdx.x] = 0;
     __syncthreads();
     if (part.number == 0 && threadIdx.x == 0) row.search[pass] = search;
     for (int64_t base = part.begin; base < part.end; base += blockDim.x) {
         const int64_t     i = base + threadIdx.x;
         const gpunn__mass key = i < part.end ? gpunn__nucleus_key_of(s, part.row, i) : ~(gpunn__mass)0;
-        const uint32_t    weight = key >> shift == search.key ? gpunn__nucleus_weight((uint32_t)key, most, s.scale) : 0;
+        const uint32_t    weight = key >> shift == search.key
+                                       ? gpunn__nucleus_weight((uint32_t)key, most, s.scale)
+                                       : 0;
         unsigned          digit = GPUNN__NUCLEUS_DIGITS;
         if (weight && level == GPUNN__NUCLEUS_LEVELS) digit -= 1 + (unsigned)part.number;
         if (weight && level < GPUNN__NUCLEUS_LEVELS) digit = key >> (shift - 8) & 0xFF;
@@ -639,7 +676,8 @@ static gpunn__nucleus gpunn__nucleus_of(const gpunn__cuda *cuda, const gpunn_ste
     s.scale = gpunn__nucleus_scale(step->attr->temperature);
     s.top_p = step->attr->top_p;
     s.row = (gpunn__nucleus_row *)step->workspace;
-    const int64_t tile = GPUNN__NUCLEUS_DIGITS, tiles = (s.n + tile - 1) / tile, fill = 4 * gpunn__parts_of_line(cuda, s.rows);
+    const int64_t tile = GPUNN__NUCLEUS_DIGITS, tiles = (s.n + tile - 1) / tile,
+                  fill = 4 * gpunn__parts_of_line(cuda, s.rows);
     const int64_t most = fill < tile ? fill : tile; /* parts: a digit counts them */
     s.part = (tiles + most - 1) / most * tile;
     s.parts = (s.n + s.part - 1) / s.part;
@@ -652,8 +690,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, gpunn_step *s
     const bool           few = s.n <= GPUNN__NUCLEUS_FEW;
     if (action == GPUNN__PREPARE) {
         if (s.n > UINT32_MAX)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "sample from %lld classes; 2^32 - 1 are possible",
-                                    (long long)s.n);
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "sample from %lld classes; 2^32 - 1 are possible", (long long)s.n);
         step->workspace_bytes = few ? 0 : (size_t)s.rows * sizeof *s.row;
         return GPUNN_OK;
     }
@@ -667,43 +705,48 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, gpunn_step *s
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__nucleus_most_kernel, blocks, GPUNN__NUCLEUS_DIGITS, s));
     for (int pass = 0; pass < GPUNN__NUCLEUS_PASSES; pass++)
         if (s.top_p < 1 || pass == 0 || pass >= GPUNN__NUCLEUS_LEVELS)
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__nucleus_pass_kernel, blocks, GPUNN__NUCLEUS_DIGITS, s, pass));
+            GPUNN__TRY(
+                GPUNN__LAUNCH(cuda, gpunn__nucleus_pass_kernel, blocks, GPUNN__NUCLEUS_DIGITS, s, pass));
     return GPUNN_OK;
 }
 
-/* ---- embedding -------------------------------------------------------------------------------------------------------------- *
+/* ---- embedding ------------------------------------------------------------------------------------------ *
  * Forward: a thread copies packs of N columns. Backward: the tokens are radix-sorted together with their
  * positions. Then each row of the weight's gradient is written once. It is the sum of its tokens' gradients,
  * in an order that depends only on the tokens, or 0. Slices are treated the same way. They lie in
  * [outer][rows][width] and have outer * width columns. */
 
 typedef struct gpunn__rows {
-    const void  *index; /* tokens */
-    gpunn_dtype  index_type, from_type, to_type;
-    const void  *from;            /* the weight, or the gradient of the result */
-    void        *to;              /* the result, or the gradient of the weight */
-    int64_t      count, n, width; /* tokens; rows and columns of the weight */
-    int64_t      outer;           /* of slices; 1 for rows */
-    int64_t      padding;         /* a row without a gradient; -1: none */
-    bool         add, spoils;     /* spoils: a token out of range makes row 0 NaN */
-    const uint2 *sorted;          /* per token (row, position); (n, ..) has no gradient; (0, UINT32_MAX) spoils row 0 */
+    const void *index; /* tokens */
+    gpunn_dtype index_type, from_type, to_type;
+    const void *from;            /* the weight, or the gradient of the result */
+    void       *to;              /* the result, or the gradient of the weight */
+    int64_t     count, n, width; /* tokens; rows and columns of the weight */
+    int64_t     outer;           /* of slices; 1 for rows */
+    int64_t     padding;         /* a row without a gradient; -1: none */
+    bool        add, spoils;     /* spoils: a token out of range makes row 0 NaN */
+    /* per token (row, position); (n, ..) has no gradient; (0, UINT32_MAX) spoils row 0 */
+    const uint2 *sorted;
 } gpunn__rows;
 
 /* Where a column of a row stands among `rows` rows. */
-__device__ __forceinline__ int64_t gpunn__rows_place(const gpunn__rows &r, int64_t rows, int64_t row, int64_t column)
+__device__ __forceinline__ int64_t gpunn__rows_place(const gpunn__rows &r, int64_t rows, int64_t row,
+                                                     int64_t column)
 {
     const int64_t o = r.outer == 1 ? 0 : gpunn__quotient(column, r.width);
     return (o * rows + row) * r.width + column - o * r.width;
 }
 
-template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
+template <int N>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
 {
     GPUNN__FOLLOW();
     int64_t packs = r.width / N, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < r.count * packs; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t at = gpunn__quotient(i, packs), column = (i - at * packs) * N, row = gpunn__integer(r.index, r.index_type, at);
-        bool    there = row >= 0 && row < r.n;
-        float   v[N];
+        int64_t at = gpunn__quotient(i, packs), column = (i - at * packs) * N,
+                row = gpunn__integer(r.index, r.index_type, at);
+        bool  there = row >= 0 && row < r.n;
+        float v[N];
         gpunn__line_load<N>(r.from, r.from_type, (there ? row : 0) * r.width + column, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = there ? v[j] : NAN;
@@ -727,7 +770,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel
 {
     GPUNN__FOLLOW();
     unsigned lane = threadIdx.x & 31;
-    int64_t  row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5, step = (int64_t)gridDim.x * blockDim.x >> 5;
+    int64_t  row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5,
+            step = (int64_t)gridDim.x * blockDim.x >> 5;
     for (; row < r.n; row += step) {
         int64_t low = 0, high = r.count;
         while (low < high) {
@@ -758,8 +802,8 @@ __device__ __forceinline__ int64_t gpunn__run_end(const uint2 *sorted, int64_t c
 
 /* sum[j] = the sum of the gradients of column + j over `count` tokens: first, first + step, .. */
 template <int N>
-__device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count, unsigned step,
-                                                int64_t column, float *sum)
+__device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count,
+                                                unsigned step, int64_t column, float *sum)
 {
     const uint2 *token = r.sorted + first;
 #pragma unroll
@@ -768,7 +812,8 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
     for (unsigned i = 0; i < count; i++, token += step) {
         float      v[N];
         const bool there = token->y != UINT32_MAX;
-        gpunn__line_load<N>(r.from, r.from_type, gpunn__rows_place(r, r.count, there ? token->y : 0, column), 1, v);
+        gpunn__line_load<N>(r.from, r.from_type, gpunn__rows_place(r, r.count, there ? token->y : 0, column),
+                            1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) sum[j] += there ? v[j] : NAN;
     }
@@ -779,7 +824,8 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
  * its own group or, if they are many, with all groups together. */
 enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
 template <int N>
-static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
+static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2)
+    gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
 {
     GPUNN__FOLLOW();
     __shared__ float part[N][GPUNN__ROWS_THREADS];
@@ -795,7 +841,8 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum
             if (count <= GPUNN__ROWS_ALONE) {
                 for (int64_t column = start; g == group && column < columns; column += (int64_t)across * N) {
                     gpunn__rows_add<N>(r, first, count, 1, column, sum);
-                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum, r.add);
+                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
+                                         r.add);
                 }
                 continue;
             }
@@ -810,7 +857,8 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum
                     for (unsigned other = 1; other < groups; other++)
 #pragma unroll
                         for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
-                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum, r.add);
+                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
+                                         r.add);
                 }
                 __syncthreads();
             }
@@ -818,17 +866,22 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum
     }
 }
 
-static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpunn__sorting *s, void *workspace)
+static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpunn__sorting *s,
+                                         void *workspace)
 {
     const gpunn__row_keys keys = {*r};
     GPUNN__TRY(gpunn__sort(cuda, s, workspace, keys, r->n));
     r->sorted = s->sorted;
-    if (!r->add) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1), GPUNN__THREADS, *r));
+    if (!r->add)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1),
+                                 GPUNN__THREADS, *r));
     int      pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
     unsigned across = 1;
     while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->outer * r->width) across *= 2;
     unsigned blocks = gpunn__blocks(cuda, r->count * across, 1);
-    if (pack > 1) return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r, across);
+    if (pack > 1)
+        return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r,
+                             across);
     return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<1>), blocks, GPUNN__ROWS_THREADS, *r, across);
 }
 
@@ -840,8 +893,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     memset(&r, 0, sizeof r);
     if (action == GPUNN__PREPARE) {
         if (tokens->count > UINT32_MAX)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%lld tokens; the GPU can do 2^32 - 1 at once",
-                                    (long long)tokens->count);
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "%lld tokens; the GPU can do 2^32 - 1 at once", (long long)tokens->count);
         if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
@@ -852,7 +905,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
     r.width = weight->dim[1];
     r.outer = 1;
     r.padding = step->attr->ignore_index;
-    const gpunn_value *from = step->backward ? &step->grad_out : weight, *to = step->backward ? &step->grad_in[1] : &step->out;
+    const gpunn_value *from = step->backward ? &step->grad_out : weight,
+                      *to = step->backward ? &step->grad_in[1] : &step->out;
     r.from = from->data;
     r.from_type = from->dtype;
     r.to = to->data;
@@ -862,18 +916,19 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
         return gpunn__rows_backward(cuda, &r, &s, step->workspace);
     }
     if (r.width % GPUNN__PACK == 0)
-        return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<GPUNN__PACK>), gpunn__blocks(cuda, r.count * r.width, GPUNN__PACK),
-                             GPUNN__THREADS, r);
-    return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1), GPUNN__THREADS, r);
+        return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<GPUNN__PACK>),
+                             gpunn__blocks(cuda, r.count * r.width, GPUNN__PACK), GPUNN__THREADS, r);
+    return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1),
+                         GPUNN__THREADS, r);
 }
 
-/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is its transpose --------------------------------------------- *
- * The backward pass has four ways. Indices that apply to all lines are sorted once, as an embedding's
- * tokens. If the indices of a line [o][..][i] are few, each element of dx searches them. Otherwise they are
- * sorted: each line by a block or, if longer, all lines together in memory. Then each run of equal indices
- * is summed. Sums follow the order of the indices. In memory, a block sums runs longer than
- * GPUNN__RUN_ALONE, in an order that depends only on the indices. An index out of range yields NaN (0 for
- * integers): in the result of gather, or in an element of the line to which it adds. */
+/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is its transpose ------------------------- *
+ * The backward pass has four ways. Indices that apply to all
+ * lines are sorted once, as an embedding's tokens. If the indices of a line [o][..][i] are few, each element
+ * of dx searches them. Otherwise they are sorted: each line by a block or, if longer, all lines together in
+ * memory. Then each run of equal indices is summed. Sums follow the order of the indices. In memory, a block
+ * sums runs longer than GPUNN__RUN_ALONE, in an order that depends only on the indices. An index out of range
+ * yields NaN (0 for integers): in the result of gather, or in an element of the line to which it adds. */
 
 enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
 typedef struct gpunn__gather {
@@ -886,7 +941,8 @@ typedef struct gpunn__gather {
 } gpunn__gather;
 
 /* Index number j of line [o][..][column]. */
-__device__ __forceinline__ int64_t gpunn__gather_index(const gpunn__gather &g, int64_t o, int64_t j, int64_t column)
+__device__ __forceinline__ int64_t gpunn__gather_index(const gpunn__gather &g, int64_t o, int64_t j,
+                                                       int64_t column)
 {
     return gpunn__integer(g.index, g.index_type, g.slices ? j : (o * g.m + j) * g.inner + column);
 }
@@ -896,7 +952,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m), column = i - line * g.inner;
+        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
+                column = i - line * g.inner;
         int64_t at = gpunn__gather_index(g, o, line - o * g.m, column);
         bool    there = at >= 0 && at < g.n;
         int64_t from = (o * g.n + at) * g.inner + column;
@@ -934,7 +991,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
 
 /* The element that index i refers to, or its line's first element if it is out of range (*there is false).
  * *number receives the index's position in its line. */
-__device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number, bool *there)
+__device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number,
+                                                       bool *there)
 {
     const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
                   at = gpunn__integer(g.index, g.index_type, i);
@@ -944,13 +1002,15 @@ __device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, i
 }
 
 /* What index i adds. UINT32_MAX stands for an index out of range. */
-__device__ __forceinline__ float gpunn__gather_term(const gpunn__gather &g, unsigned i, int64_t first, int64_t stride)
+__device__ __forceinline__ float gpunn__gather_term(const gpunn__gather &g, unsigned i, int64_t first,
+                                                    int64_t stride)
 {
     return i == UINT32_MAX ? NAN : gpunn__load(g.gradient, g.gradient_type, first + i * stride);
 }
 
 /* A block sorts the indices of a line by (place, number). It sorts complements in descending order. */
-static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2) gpunn__gather_line_kernel(const gpunn__gather g, unsigned size)
+static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2)
+    gpunn__gather_line_kernel(const gpunn__gather g, unsigned size)
 {
     GPUNN__FOLLOW();
     __shared__ unsigned long long code[GPUNN__GATHER_LINE];
@@ -994,7 +1054,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     __shared__ int64_t            run[GPUNN__THREADS / GPUNN__RUN_ALONE + 1];
     __shared__ unsigned long long runs;
-    for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < count; base += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < count;
+         base += (int64_t)gridDim.x * blockDim.x) {
         if (threadIdx.x == 0) runs = 0;
         __syncthreads();
         const int64_t first = base + threadIdx.x;
@@ -1011,7 +1072,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         for (unsigned r = 0; r < runs; r++) {
             const int64_t last = gpunn__run_end(sorted, count, run[r]), at = sorted[run[r]].x;
             float         sum = 0;
-            for (int64_t i = run[r] + threadIdx.x; i < last; i += blockDim.x) sum += gpunn__gather_term(g, sorted[i].y, 0, 1);
+            for (int64_t i = run[r] + threadIdx.x; i < last; i += blockDim.x)
+                sum += gpunn__gather_term(g, sorted[i].y, 0, 1);
             sum = gpunn__block_reduce(sum, gpunn__add());
             if (threadIdx.x == 0) gpunn__store(g.dx, g.dx_type, at, gpunn__gather_base(g, at) + sum);
         }
@@ -1037,12 +1099,14 @@ static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along
 /* GPUNN__PREPARE for gpunn__gather_back. */
 static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, const gpunn__gather *g)
 {
-    const int64_t count = g->slices ? g->m : g->outer * g->m * g->inner, places = g->slices ? g->n : g->outer * g->n * g->inner;
+    const int64_t count = g->slices ? g->m : g->outer * g->m * g->inner,
+                  places = g->slices ? g->n : g->outer * g->n * g->inner;
     if (g->m <= (!g->slices && g->n <= UINT32_MAX ? GPUNN__GATHER_LINE : GPUNN__GATHER_FEW)) return GPUNN_OK;
     if (count > UINT32_MAX || places > UINT32_MAX)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                "%lld indices into %lld elements; the GPU can add to 2^32 - 1 of each at once, so split axis %d",
-                                (long long)count, (long long)places, step->attr->axis);
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_UNSUPPORTED,
+            "%lld indices into %lld elements; the GPU can add to 2^32 - 1 of each at once, so split axis %d",
+            (long long)count, (long long)places, step->attr->axis);
     const gpunn__sorting s = gpunn__sorting_of(cuda, 1, count);
     step->workspace_bytes = gpunn__sort_workspace(&s);
     return GPUNN_OK;
@@ -1078,18 +1142,20 @@ static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g
     gpunn__gather start = *g;
     if (!few) start.m = 0; /* elements that no index refers to equal the base */
     if (few || (g->base != g->dx && !(g->slices && g->base == NULL)))
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1), GPUNN__THREADS, start));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1),
+                                 GPUNN__THREADS, start));
     if (few) return GPUNN_OK;
     if (g->slices) return gpunn__gather_slices(cuda, g, workspace);
     if (g->m <= GPUNN__GATHER_LINE) {
         const int size = gpunn__power_of_2(g->m, GPUNN__GATHER_LINE);
-        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1), (unsigned)size / 2,
-                             *g, (unsigned)size);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1),
+                             (unsigned)size / 2, *g, (unsigned)size);
     }
     gpunn__sorting           s = gpunn__sorting_of(cuda, 1, count);
     const gpunn__gather_keys keys = {*g};
     GPUNN__TRY(gpunn__sort(cuda, &s, workspace, keys, lines * g->n - 1));
-    return GPUNN__LAUNCH(cuda, gpunn__gather_runs_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, *g, s.sorted, count);
+    return GPUNN__LAUNCH(cuda, gpunn__gather_runs_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, *g,
+                         s.sorted, count);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -1110,10 +1176,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *s
     g.y = a.out;
     g.y_type = a.out_type;
     g.whole = !gpunn__is_float(g.x_type);
-    return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
+    return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1),
+                         GPUNN__THREADS, g);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step,
+                                                     gpunn__action action)
 {
     if (step->backward && step->grad_in[0].data) {
         gpunn_status status = gpunn__cuda_expand(cuda, step, action);
@@ -1129,7 +1197,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_st
         g.y = step->grad_in[2].data;
         g.y_type = step->grad_in[2].dtype;
         g.add = step->accumulate[2];
-        return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->in[2].count, 1), GPUNN__THREADS, g);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->in[2].count, 1),
+                             GPUNN__THREADS, g);
     }
     g.base = a.x;
     g.base_type = a.x_type;
@@ -1140,13 +1209,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_st
     return gpunn__gather_back(cuda, &g, step->workspace);
 }
 
-/* ---- scatter: finds the last index that refers to each element, counted from 1; 0: none -------------------------------- *
- * An index out of range refers to its line's first element, as the largest number, and makes it NaN (0 for
- * integers). */
+/* ---- scatter: finds the last index that refers to each element, counted from 1; 0: none ----------------- *
+ * An index out of range refers to its line's first element, as the largest
+ * number, and makes it NaN (0 for integers). */
 
 typedef unsigned long long gpunn__last;
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_last_kernel(const gpunn__gather g, gpunn__last *last)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__scatter_last_kernel(const gpunn__gather g, gpunn__last *last)
 {
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, number;
@@ -1165,7 +1235,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n), number = (int64_t)last[i] - 1;
+        const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n),
+                      number = (int64_t)last[i] - 1;
         const int64_t from = (o * g.m + number) * g.inner + (i - line * g.inner);
         const bool    bad = last[i] == ~(gpunn__last)0;
         if (g.whole) {
@@ -1190,7 +1261,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     bool    there;
     for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t at = gpunn__gather_place(g, i, &number, &there);
-        const float   value = there && last[at] == (gpunn__last)number + 1 ? gpunn__load(g.x, g.x_type, at) : 0;
+        const float value = there && last[at] == (gpunn__last)number + 1 ? gpunn__load(g.x, g.x_type, at) : 0;
         gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
     }
 }
@@ -1206,7 +1277,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *
         return GPUNN_OK;
     }
     GPUNN__TRY(gpunn__cuda_fill(cuda, last, 0, (size_t)x->count * sizeof *last));
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_last_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_last_kernel, gpunn__blocks(cuda, index->count, 1),
+                             GPUNN__THREADS, g, last));
     g.x = step->backward ? a.gradient : a.x;
     g.x_type = step->backward ? a.gradient_type : a.x_type;
     g.gradient = src->data;
@@ -1216,12 +1288,13 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *
         g.y = a.out;
         g.y_type = a.out_type;
         g.add = a.add;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_kernel, gpunn__blocks(cuda, x->count, 1), GPUNN__THREADS, g, last,
-                                 step->backward));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_kernel, gpunn__blocks(cuda, x->count, 1),
+                                 GPUNN__THREADS, g, last, step->backward));
     }
     if (!step->backward || !step->grad_in[2].data) return GPUNN_OK;
     g.y = step->grad_in[2].data;
     g.y_type = step->grad_in[2].dtype;
     g.add = step->accumulate[2];
-    return GPUNN__LAUNCH(cuda, gpunn__scatter_back_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last);
+    return GPUNN__LAUNCH(cuda, gpunn__scatter_back_kernel, gpunn__blocks(cuda, index->count, 1),
+                         GPUNN__THREADS, g, last);
 }

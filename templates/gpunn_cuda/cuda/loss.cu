@@ -6,7 +6,8 @@ static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gp
     gpunn__class_loss_make(l);
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
 {
     GPUNN__FOLLOW();
     double loss = 0, weights = 0;
@@ -19,7 +20,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total
     if (threadIdx.x == 0) gpunn__class_loss_total(l, loss, weights);
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
 {
     GPUNN__FOLLOW();
     gpunn__class_loss_dx(l);
@@ -72,14 +74,16 @@ static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, 
     }
     if (action == GPUNN__BACKWARD) {
         if (!step->grad_in[0].data) return GPUNN_OK;
-        return GPUNN__LAUNCH(cuda, gpunn__class_loss_backward_kernel, gpunn__along_blocks(cuda, &l.along), GPUNN__THREADS, l);
+        return GPUNN__LAUNCH(cuda, gpunn__class_loss_backward_kernel, gpunn__along_blocks(cuda, &l.along),
+                             GPUNN__THREADS, l);
     }
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__class_loss_kernel, blocks, threads, l));
     if (blocks == 1 || l.reduction == GPUNN_REDUCE_NONE) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__class_loss_total_kernel, 1, GPUNN__THREADS, l, (int)blocks);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step,
+                                                       gpunn__action action)
 {
     return gpunn__class_loss_step(cuda, step, action);
 }
@@ -89,7 +93,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__class_loss_step(cuda, step, action);
 }
 
-/* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
+/* ---- ctc_loss ------------------------------------------------------------------------------------------- *
+ * *
  * gpunn.h's formulas, with one block per sample and one thread per position of a row. A label or length out
  * of range costs NaN, which the check of the loss reports, and has no gradient. The saved data is losses,
  * offsets, then for each sample the rows of a, and skip; evaluation keeps it in the workspace. The backward
@@ -144,15 +149,16 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gp
     GPUNN__FOLLOW();
     const int64_t sample = blockIdx.x;
     int64_t       times, n = gpunn__ctc_places(c, sample, &times);
-    float        *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2, *row = first;
-    float         bad = n == 0, most = 0;
-    double        offset = 0;
+    float *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2, *row = first;
+    float  bad = n == 0, most = 0;
+    double offset = 0;
     for (int64_t s = threadIdx.x; s < n + 2; s += blockDim.x) {
         int64_t label = s < n ? gpunn__ctc_class(c, sample, s) : 0;
         if (label < 0 || label >= c.count) bad = 1;
         skip[s] = s < n && s % 2 && s > 1 && label != gpunn__ctc_class(c, sample, s - 2) ? 0 : -INFINITY;
     }
-    for (int64_t k = threadIdx.x; k < c.row_count; k += blockDim.x) first[k * c.row - 1] = first[k * c.row - 2] = -INFINITY;
+    for (int64_t k = threadIdx.x; k < c.row_count; k += blockDim.x)
+        first[k * c.row - 1] = first[k * c.row - 2] = -INFINITY;
     if (gpunn__block_reduce(bad, gpunn__add()) > 0) {
         if (threadIdx.x == 0) c.loss[sample] = NAN;
         return;
@@ -163,8 +169,10 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gp
         float         top = -INFINITY;
         row = first + t % c.row_count * c.row;
         for (int64_t s = threadIdx.x; s < n; s += blockDim.x) {
-            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)), value = s < 2 ? emit : -INFINITY;
-            if (t > 0) value = gpunn__log_add(before[s], before[s - 1], before[s - 2] + skip[s]) + (emit - most);
+            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)),
+                  value = s < 2 ? emit : -INFINITY;
+            if (t > 0)
+                value = gpunn__log_add(before[s], before[s - 1], before[s - 2] + skip[s]) + (emit - most);
             row[s] = value;
             top = gpunn__larger()(top, value);
         }
@@ -177,7 +185,8 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gp
     if (times == 0)
         c.loss[sample] = n == 1 ? 0 : INFINITY;
     else
-        c.loss[sample] = -offset - (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
+        c.loss[sample] = -offset -
+                         (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
 }
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__ctc_total_kernel(const gpunn__ctc c)
@@ -190,7 +199,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__ctc_total_kernel
         total += cost;
     }
     total = gpunn__block_reduce(total, gpunn__add());
-    if (threadIdx.x == 0 && c.reduction != GPUNN_REDUCE_NONE) gpunn__store(c.out, c.out_type, 0, (float)total);
+    if (threadIdx.x == 0 && c.reduction != GPUNN_REDUCE_NONE)
+        gpunn__store(c.out, c.out_type, 0, (float)total);
 }
 
 static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const gpunn__ctc c)
@@ -201,11 +211,13 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
     const float  *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2;
     float        *row = c.back + 2 * sample * c.row, *terms = c.terms + sample * c.row, most = 0;
     int          *next = c.next + sample * c.row;
-    double        offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share_of(c, sample) : 0;
-    const float   gradient = gpunn__load(c.gradient, c.gradient_type, c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
-    const float   scale = (float)(share * (double)gradient);
+    double offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share_of(c, sample) : 0;
+    const float gradient = gpunn__load(c.gradient, c.gradient_type,
+                                       c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
+    const float scale = (float)(share * (double)gradient);
     for (int64_t i = threadIdx.x; i < c.times * c.count && !c.accumulate; i += blockDim.x)
-        gpunn__store(c.out, c.out_type, i / c.count * c.time_stride + sample * c.sample_stride + i % c.count, 0);
+        gpunn__store(c.out, c.out_type, i / c.count * c.time_stride + sample * c.sample_stride + i % c.count,
+                     0);
     for (int64_t s = threadIdx.x; s < n && share != 0; s += blockDim.x) {
         int64_t label = gpunn__ctc_class(c, sample, s), before = s - 2, after = s + 2;
         if (label == c.blank) continue;
@@ -228,8 +240,10 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
                 row[s] = -INFINITY;
                 continue;
             }
-            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)), value = s > n - 3 ? emit : -INFINITY;
-            if (t < times - 1) value = gpunn__log_add(before[s], before[s + 1], before[s + 2] + skip[s + 2]) + (emit - most);
+            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)),
+                  value = s > n - 3 ? emit : -INFINITY;
+            if (t < times - 1)
+                value = gpunn__log_add(before[s], before[s + 1], before[s + 2] + skip[s + 2]) + (emit - most);
             row[s] = value;
             top = gpunn__larger()(top, value);
             float both = forth[s] + value;
@@ -246,7 +260,8 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
             if (next[s] < 0) continue;
             float sum = terms[s];
             for (int k = next[s]; k > 0; k = ~next[k]) sum += terms[k];
-            gpunn__store(c.out, c.out_type, at + label, (c.accumulate ? gpunn__load(c.out, c.out_type, at + label) : 0) - sum);
+            gpunn__store(c.out, c.out_type, at + label,
+                         (c.accumulate ? gpunn__load(c.out, c.out_type, at + label) : 0) - sum);
         }
         blanks = gpunn__block_reduce(blanks, gpunn__add());
         if (threadIdx.x == 0)
@@ -270,12 +285,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step 
     c.time_stride = sample ? c.samples * c.count : c.count;
     c.sample_stride = sample ? c.count : c.times * c.count;
     const int64_t doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
-    const size_t  kept = (size_t)doubles * sizeof(double) + (size_t)(scratch * (c.row_count + 1)) * sizeof(float);
+    const size_t  kept = (size_t)doubles * sizeof(double) +
+                        (size_t)(scratch * (c.row_count + 1)) * sizeof(float);
     if (action == GPUNN__PREPARE) {
         if (c.samples > INT32_MAX || c.most > INT32_MAX / 4)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 samples, or 2^29 - 1 labels of one");
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "more than 2^31 - 1 samples, or 2^29 - 1 labels of one");
         if (!step->backward) step->saved_bytes = step->training ? kept : 0;
-        step->workspace_bytes = step->backward ? (size_t)scratch * 4 * sizeof(float) : step->training ? 0 : kept;
+        step->workspace_bytes = step->backward   ? (size_t)scratch * 4 * sizeof(float)
+                                : step->training ? 0
+                                                 : kept;
         return GPUNN_OK;
     }
     c.x = in[0].data;

@@ -2,7 +2,7 @@
 #define GPUNN__CUDA_CUDA_LOSS_H
 #include "cuda/softmax.h"
 
-/* ==== >>cuda/loss ================================================================================================== *
+/* ==== >>cuda/loss ======================================================================================== *
  * cross_entropy and nll over x[n][classes][inner], with one label per line and line = n * inner + position.
  * Let l = log_softmax(x) (nll: x itself), w the class weights (1 without) and e the label smoothing (nll:
  * 0). A line that is not ignored costs
@@ -61,25 +61,29 @@ struct gpunn__smooth_visit {
 };
 
 /* Stores the reduced loss and saves the divisor. The reduction is MEAN or SUM. */
-__device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss &l, double loss, double weights)
+__device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss &l, double loss,
+                                                        double weights)
 {
     double divisor = l.reduction == GPUNN_REDUCE_MEAN ? weights : 1;
     l.saved->x = (float)divisor;
-    gpunn__store(l.along.out, l.along.out_type, 0, loss == 0 && divisor == 0 ? -0.0f : (float)(loss / divisor));
+    gpunn__store(l.along.out, l.along.out_type, 0,
+                 loss == 0 && divisor == 0 ? -0.0f : (float)(loss / divisor));
 }
 
 /* The forward pass. With several blocks, each leaves its partial sums for a second launch. */
 __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
 {
     float loss = 0, weights = 0;
-    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines;
+         first += gpunn__along_step(l.along)) {
         gpunn__line line = gpunn__along_line(l.along, first);
         float       top = 0, spread = 0, smooth = 0, all = 0;
         if (l.softmax) {
             gpunn__exp_sum s = gpunn__exp_sum_of(l.along, line);
             top = s.top;
             spread = logf(s.sum);
-            if (line.index < l.along.lines && line.thread == 0) l.saved[1 + line.index] = make_float2(top, 1 / s.sum);
+            if (line.index < l.along.lines && line.thread == 0)
+                l.saved[1 + line.index] = make_float2(top, 1 / s.sum);
         }
         if (l.smoothing > 0) {
             gpunn__smooth_visit visit = {l, line.stride, top, 0, 0};
@@ -143,7 +147,8 @@ struct gpunn__class_loss_dx_visit {
 __device__ __forceinline__ void gpunn__class_loss_dx(const gpunn__class_loss &l)
 {
     float2 whole = *l.saved;
-    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines;
+         first += gpunn__along_step(l.along)) {
         gpunn__line line = gpunn__along_line(l.along, first);
         if (line.index >= l.along.lines) continue;
         gpunn__class_loss_dx_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};

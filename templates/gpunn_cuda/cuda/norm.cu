@@ -2,11 +2,12 @@
 #include "base/shared.h"
 #include "cuda/reduce.h"
 
-/* ==== >>cuda/norm ================================================================================================== */
+/* ==== >>cuda/norm ======================================================================================= */
 /* batch_norm, layer_norm, rms_norm, group_norm and instance_norm. */
-/* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. In the backward pass let m = n * inner be the values per channel,
- * or infinity with running statistics, and h = x - mean. Then
+/* ---- batch_norm: x[n][channels][inner] ------------------------------------------------------------------ *
+ * y = (x - mean) *
+ * invstd * weight + bias. In the backward pass let m = n * inner be the values per channel, or infinity with
+ * running statistics, and h = x - mean. Then
  *    dbias = sum g, dweight = invstd * sum(g h),
  *    dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * In training the same passes add a residual to y and apply a relu. g is then the gradient after the relu's
@@ -53,10 +54,11 @@ typedef struct gpunn__norm {
     void        *dresidual; /* NULL: not wanted */
     gpunn_dtype  x_dtype, g_dtype, residual_dtype, result_dtype, y_dtype, dresidual_dtype;
     const float *weight, *bias;
-    float       *running_mean, *running_var, *saved; /* saved: the mean, then 1 / deviation, of all channels */
-    float       *dweight, *dbias;
-    bool         add, add_weight, add_bias, add_residual;
-    float        eps, momentum;
+    /* saved: the mean, then 1 / deviation, of all channels */
+    float *running_mean, *running_var, *saved;
+    float *dweight, *dbias;
+    bool   add, add_weight, add_bias, add_residual;
+    float  eps, momentum;
     /* [channels][parts] of gpunn__moments; backward: of the sums of g and g h. With packs of channels
      * [parts][channels] of mean and square; backward: of the same sums. */
     void *partial;
@@ -86,12 +88,15 @@ __device__ __forceinline__ gpunn__norm_place gpunn__norm_start(const gpunn__norm
 }
 
 /* Locates item q: its elements are at, at + stride, .. for the bits set in *mask. */
-__device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const gpunn__norm_place &place, int q, unsigned *mask)
+__device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const gpunn__norm_place &place,
+                                                    int q, unsigned *mask)
 {
     if (b.stride == 1) {
         int     image = q / b.packs, pack = q - image * b.packs;
-        int64_t line = image * b.channels * b.inner + place.start, at = (line & ~(int64_t)7) + pack * GPUNN__PACK;
-        int     begin = (int)max(line - at, (int64_t)0), end = (int)min(line + b.inner - at, (int64_t)GPUNN__PACK);
+        int64_t line = image * b.channels * b.inner + place.start,
+                at = (line & ~(int64_t)7) + pack * GPUNN__PACK;
+        int begin = (int)max(line - at, (int64_t)0),
+            end = (int)min(line + b.inner - at, (int64_t)GPUNN__PACK);
         *mask = end > begin ? 0xFFu << begin & 0xFFu >> (GPUNN__PACK - end) : 0;
         return at;
     }
@@ -105,21 +110,22 @@ __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const 
 /* Loads an item. Values outside the mask are undefined. PACKS: the mask is full and the elements are
  * contiguous. alone: reads nothing outside the mask, because other blocks may be writing there. */
 template <bool PACKS>
-__device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype, int64_t at,
-                                                 unsigned mask, float v[8], bool alone = false)
+__device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype,
+                                                 int64_t at, unsigned mask, float v[8], bool alone = false)
 {
     if (PACKS || (b.stride == 1 && (alone ? mask == 0xFF : at + GPUNN__PACK <= b.count)))
         gpunn__load8(data, dtype, at, v);
     else {
 #pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) v[j] = mask >> j & 1 ? gpunn__load(data, dtype, at + j * b.stride) : 0;
+        for (int j = 0; j < GPUNN__PACK; j++)
+            v[j] = mask >> j & 1 ? gpunn__load(data, dtype, at + j * b.stride) : 0;
     }
 }
 
 /* Stores v, or adds it to the previous values. */
 template <bool PACKS>
-__device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *data, gpunn_dtype dtype, int64_t at, unsigned mask,
-                                                  bool add, float v[8])
+__device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *data, gpunn_dtype dtype,
+                                                  int64_t at, unsigned mask, bool add, float v[8])
 {
     if (add) {
         float old[8];
@@ -144,7 +150,8 @@ __device__ __forceinline__ float gpunn__norm_value(float x, float mean, float sc
 
 /* Adds the residual to the normalized values v, applies the relu and stores them to y. */
 template <bool PACKS>
-__device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t at, unsigned mask, float v[8])
+__device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t at, unsigned mask,
+                                                   float v[8])
 {
     if (b.residual) {
         float residual[8];
@@ -162,7 +169,8 @@ __device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t
 /* Loads g and applies the relu's derivative if it follows from the result. summed: the earlier pass has
  * stored exactly that as the residual's gradient, which is read instead. */
 template <bool PACKS>
-__device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64_t at, unsigned mask, bool summed, float g[8])
+__device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64_t at, unsigned mask,
+                                                     bool summed, float g[8])
 {
     if (summed && b.dresidual && !b.add_residual) {
         gpunn__norm_load<PACKS>(b, b.dresidual, b.dresidual_dtype, at, mask, g, true);
@@ -183,7 +191,8 @@ __device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64
 
 /* Stores or adds the residual's gradient. */
 template <bool PACKS>
-__device__ __forceinline__ void gpunn__norm_hand_on(const gpunn__norm &b, int64_t at, unsigned mask, const float g[8])
+__device__ __forceinline__ void gpunn__norm_hand_on(const gpunn__norm &b, int64_t at, unsigned mask,
+                                                    const float g[8])
 {
     if (b.dresidual == NULL) return;
     float v[8];
@@ -214,7 +223,8 @@ __device__ __forceinline__ float2 gpunn__norm_sum(const gpunn__norm &b, float2 v
 
 /* Moments of values minus a number near them, which keeps rounding errors small. */
 typedef struct gpunn__moments {
-    float count, mean_or_sum, squares_or_products; /* mean and sum of (value - mean)^2; backward: sums of g and of g h */
+    /* mean and sum of (value - mean)^2; backward: sums of g and of g h */
+    float count, mean_or_sum, squares_or_products;
 } gpunn__moments;
 
 __device__ __forceinline__ void gpunn__moments_join(gpunn__moments *a, float count, float mean, float square)
@@ -242,17 +252,19 @@ __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int6
     gpunn__load8(b.x, b.x_dtype, b.n / 2 * b.channels + channel, middle);
     gpunn__load8(b.x, b.x_dtype, (b.n - 1) * b.channels + channel, last);
 #pragma unroll
-    for (int j = 0; j < GPUNN__PACK; j++) v[j] = fmaxf(fminf(v[j], middle[j]), fminf(fmaxf(v[j], middle[j]), last[j]));
+    for (int j = 0; j < GPUNN__PACK; j++)
+        v[j] = fmaxf(fminf(v[j], middle[j]), fminf(fmaxf(v[j], middle[j]), last[j]));
 }
 
 /* Updates the running statistics and saves the mean and 1 / deviation. center is the channel's mean minus
  * near_by. */
-__device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, double values, float near_by, float center,
-                                                 float square)
+__device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, double values,
+                                                 float near_by, float center, float square)
 {
     double share = (double)b.momentum, unbiased = (double)square / (values - 1);
     if (b.running_mean) {
-        b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * ((double)near_by + (double)center));
+        b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] +
+                                    share * ((double)near_by + (double)center));
         b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased);
     }
     b.saved[c] = near_by + center;
@@ -267,7 +279,8 @@ __device__ __forceinline__ void gpunn__norm_note_gradients(const gpunn__norm &b,
 }
 
 /* The moments of the thread's items. */
-__device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm &b, const gpunn__norm_place &place, float near_by)
+__device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm       &b,
+                                                              const gpunn__norm_place &place, float near_by)
 {
     gpunn__moments all = {0, 0, 0};
     for (int q = place.item; q < place.end; q += b.rows) {
@@ -291,7 +304,8 @@ __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm 
 }
 
 /* The forward pass for lines and columns. */
-static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_kernel(const gpunn__norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4))
+    gpunn__norm_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
     gpunn__norm_place place = gpunn__norm_start(b);
@@ -304,10 +318,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
             own = gpunn__norm_moments(b, place, near_by);
         else if (place.first)
             for (int i = place.row; i < b.parts; i += b.rows)
-                gpunn__moments_join(&own, partial[i].count, partial[i].mean_or_sum, partial[i].squares_or_products);
+                gpunn__moments_join(&own, partial[i].count, partial[i].mean_or_sum,
+                                    partial[i].squares_or_products);
         float2 sum = gpunn__norm_sum(b, make_float2(own.count, own.count * own.mean_or_sum));
         float  center = sum.y / sum.x, delta = own.mean_or_sum - center;
-        float  square = gpunn__norm_sum(b, make_float2(own.squares_or_products + own.count * delta * delta, 0)).x;
+        float  square =
+            gpunn__norm_sum(b, make_float2(own.squares_or_products + own.count * delta * delta, 0)).x;
         if (!(b.phase & GPUNN__NORM_APPLY)) {
             if (place.leads) partial[place.part] = {sum.x, center, square};
             return;
@@ -424,7 +440,8 @@ __device__ __forceinline__ gpunn__norm_pack gpunn__norm_pack_start(const gpunn__
 }
 
 /* One number for each of the pack's eight channels; `without` if data is NULL. */
-__device__ __forceinline__ void gpunn__norm_channels(const float *data, const gpunn__norm_pack &place, float without, float v[8])
+__device__ __forceinline__ void gpunn__norm_channels(const float *data, const gpunn__norm_pack &place,
+                                                     float without, float v[8])
 {
     if (data && place.used) {
         gpunn__load8(data, GPUNN_F32, place.channel, v);
@@ -440,7 +457,8 @@ typedef float2 gpunn__norm_pairs[GPUNN__THREADS];
 /* Combines the values of all threads of a column in a tree. Returns shared memory [channel of the
  * pack][column]. The values are two sums or, with MOMENTS, the mean and square of `count` values. */
 template <bool MOMENTS>
-__device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn__norm &b, float count, const float2 v[8])
+__device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn__norm &b, float count,
+                                                                     const float2 v[8])
 {
     __shared__ gpunn__norm_pairs part[GPUNN__PACK];
     __shared__ float             counts[MOMENTS ? GPUNN__THREADS : 1];
@@ -456,7 +474,8 @@ __device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn
         for (int j = 0; j < GPUNN__PACK; j++) {
             float2 own = part[j][t], other = part[j][t + half];
             float  delta = other.x - own.x;
-            part[j][t] = MOMENTS ? make_float2(own.x + delta * share, own.y + other.y + delta * delta * counts[t] * share)
+            part[j][t] = MOMENTS ? make_float2(own.x + delta * share,
+                                               own.y + other.y + delta * delta * counts[t] * share)
                                  : make_float2(own.x + other.x, own.y + other.y);
         }
         if (MOMENTS) counts[t] += counts[t + half];
@@ -466,7 +485,8 @@ __device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn
 }
 
 /* The two numbers of each channel of the pack, from one part. */
-__device__ __forceinline__ void gpunn__norm_partial(const gpunn__norm &b, const gpunn__norm_pack &place, int part, float2 v[8])
+__device__ __forceinline__ void gpunn__norm_partial(const gpunn__norm &b, const gpunn__norm_pack &place,
+                                                    int part, float2 v[8])
 {
     float pair[8];
 #pragma unroll
@@ -487,13 +507,15 @@ __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, 
     for (int j = 0; j < GPUNN__PACK; j++) own[j] = make_float2(0, 0);
     if (!(b.phase & GPUNN__NORM_SUM)) {
         for (int part = place.used ? place.row : b.parts; part < b.parts; part += b.rows) {
-            float rows = (float)(min((part + 1) * b.part_rows, b.n) - part * b.part_rows), share = __fdividef(rows, count + rows);
+            float rows = (float)(min((part + 1) * b.part_rows, b.n) - part * b.part_rows),
+                  share = __fdividef(rows, count + rows);
             float2 other[8];
             gpunn__norm_partial(b, place, part, other);
 #pragma unroll
             for (int j = 0; j < GPUNN__PACK; j++) {
                 float delta = other[j].x - own[j].x;
-                own[j] = make_float2(own[j].x + delta * share, own[j].y + other[j].y + delta * delta * count * share);
+                own[j] = make_float2(own[j].x + delta * share,
+                                     own[j].y + other[j].y + delta * delta * count * share);
             }
             count += rows;
         }
@@ -514,7 +536,8 @@ __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, 
 }
 
 /* The forward pass for packs of channels. */
-static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_packs_kernel(const gpunn__norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4))
+    gpunn__norm_packs_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
@@ -565,7 +588,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
 
 /* BY_X: x determines the relu's derivative; there is no residual. */
 template <bool BY_X>
-static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) gpunn__norm_packs_back_kernel(const gpunn__norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3))
+    gpunn__norm_packs_back_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
@@ -602,7 +626,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) 
             float2 other[8];
             gpunn__norm_partial(b, place, part, other);
 #pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) sum[j] = make_float2(sum[j].x + other[j].x, sum[j].y + other[j].y);
+            for (int j = 0; j < GPUNN__PACK; j++)
+                sum[j] = make_float2(sum[j].x + other[j].x, sum[j].y + other[j].y);
         }
     const gpunn__norm_pairs *all = gpunn__norm_join<false>(b, 0, sum);
     if (tells) {
@@ -645,7 +670,8 @@ __device__ __forceinline__ int64_t gpunn__norm_slot(const gpunn__norm &b, int64_
 }
 
 /* Combines a channel's parts: this rank's moments, or the count and the sums of its gradients. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(const gpunn__norm b, gpunn__moments *own)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__norm_own_kernel(const gpunn__norm b, gpunn__moments *own)
 {
     GPUNN__FOLLOW();
     const int64_t  c = (int64_t)blockIdx.x * GPUNN__THREADS + threadIdx.x;
@@ -676,7 +702,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(
 /* Combines the moments of all ranks, in rank order. Forward: writes mean and variance. Backward: writes to
  * partial, scaled to this rank's number of values. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__norm_ranks_kernel(const gpunn__norm b, const gpunn__moments *ranks, int size, float *mean, float *variance)
+    gpunn__norm_ranks_kernel(const gpunn__norm b, const gpunn__moments *ranks, int size, float *mean,
+                             float *variance)
 {
     GPUNN__FOLLOW();
     const int64_t c = (int64_t)blockIdx.x * GPUNN__THREADS + threadIdx.x;
@@ -685,7 +712,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (int rank = 1; rank < size; rank++) {
         const gpunn__moments other = ranks[rank * b.channels + c];
         if (b.g)
-            all.count += other.count, all.mean_or_sum += other.mean_or_sum, all.squares_or_products += other.squares_or_products;
+            all.count += other.count, all.mean_or_sum += other.mean_or_sum,
+                all.squares_or_products += other.squares_or_products;
         else
             gpunn__moments_join(&all, other.count, other.mean_or_sum, other.squares_or_products);
     }
@@ -694,7 +722,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         for (int part = 0; part < b.parts; part++)
             ((float2 *)b.partial)[gpunn__norm_slot(b, c, part)] = part ? make_float2(0, 0)
                                                                        : make_float2(all.mean_or_sum * share,
-                                                                                     all.squares_or_products * share);
+                                                                                     all.squares_or_products *
+                                                                                         share);
     } else {
         gpunn__norm_note(b, c, (double)all.count, 0, all.mean_or_sum, all.squares_or_products);
         mean[c] = all.mean_or_sum;
@@ -731,8 +760,10 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
                      : b.stride == 1     ? (b.n * b.packs + b.rows - 1) / b.rows
                                          : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
     b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
-    const int blocks = (b.packs_of_channels && backward ? 3 : 4) - (b.packs_of_channels && cuda->architecture >= 100);
-    int64_t   tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * blocks / tiles;
+    const int blocks = (b.packs_of_channels && backward ? 3 : 4) -
+                       (b.packs_of_channels && cuda->architecture >= 100);
+    int64_t tiles = (b.channels + b.tile - 1) / b.tile,
+            parts = (int64_t)cuda->multiprocessors * blocks / tiles;
     if (parts > rounds / 4) parts = rounds / 4; /* at least four rounds of all threads */
     if (parts < 1) parts = 1;
     b.part_rows = (rounds + parts - 1) / parts * b.rows;
@@ -747,11 +778,13 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
 
 static gpunn_status gpunn__norm_launch(gpunn__cuda *cuda, const gpunn__norm &b, unsigned blocks)
 {
-    if (b.g == NULL && b.packs_of_channels) return GPUNN__LAUNCH(cuda, gpunn__norm_packs_kernel, blocks, GPUNN__THREADS, b);
+    if (b.g == NULL && b.packs_of_channels)
+        return GPUNN__LAUNCH(cuda, gpunn__norm_packs_kernel, blocks, GPUNN__THREADS, b);
     if (b.g == NULL) return GPUNN__LAUNCH(cuda, gpunn__norm_kernel, blocks, GPUNN__THREADS, b);
     if (b.packs_of_channels && b.relu && b.result == NULL)
         return GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<true>), blocks, GPUNN__THREADS, b);
-    if (b.packs_of_channels) return GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<false>), blocks, GPUNN__THREADS, b);
+    if (b.packs_of_channels)
+        return GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<false>), blocks, GPUNN__THREADS, b);
     return GPUNN__LAUNCH(cuda, gpunn__norm_back_kernel, blocks, GPUNN__THREADS, b);
 }
 
@@ -765,14 +798,17 @@ static size_t gpunn__norm_bytes(const gpunn__norm *b, int count)
  * then normalizes by a given mean and variance. */
 static gpunn_status gpunn__norm_combine_ranks(gpunn__cuda *cuda, const gpunn_ranks *ranks, gpunn__norm *b)
 {
-    const unsigned  blocks = (unsigned)((b->channels + GPUNN__THREADS - 1) / GPUNN__THREADS);
-    const int64_t   count = (int64_t)(sizeof(gpunn__moments) / sizeof(float)) * b->channels;
-    float          *mean = (float *)((char *)b->partial + gpunn__norm_bytes(b, b->parts)), *variance = mean + b->channels;
+    const unsigned blocks = (unsigned)((b->channels + GPUNN__THREADS - 1) / GPUNN__THREADS);
+    const int64_t  count = (int64_t)(sizeof(gpunn__moments) / sizeof(float)) * b->channels;
+    float         *mean = (float *)((char *)b->partial + gpunn__norm_bytes(b, b->parts)),
+          *variance = mean + b->channels;
     gpunn__moments *all = (gpunn__moments *)mean + b->channels;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_own_kernel, blocks, GPUNN__THREADS, *b, all + ranks->rank * b->channels));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_own_kernel, blocks, GPUNN__THREADS, *b,
+                             all + ranks->rank * b->channels));
     GPUNN__TRY(ranks->joined ? gpunn__ranks_gather(cuda, ranks, (float *)all, count)
                              : gpunn__ranks_gather_host(cuda, ranks, (float *)all, count));
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_ranks_kernel, blocks, GPUNN__THREADS, *b, all, ranks->size, mean, variance));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_ranks_kernel, blocks, GPUNN__THREADS, *b, all, ranks->size,
+                             mean, variance));
     b->dweight = b->dbias = NULL; /* already added */
     if (b->g) return GPUNN_OK;
     b->training = false;
@@ -788,13 +824,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
     bool               forward = action == GPUNN__FORWARD;
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->evaluates && step->ranks == NULL && b.n * b.inner == 1)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE,
-                                    "expected more than 1 value per channel when training; use a larger batch");
+            return gpunn__cuda_fail(
+                cuda, GPUNN_ERR_SHAPE,
+                "expected more than 1 value per channel when training; use a larger batch");
         if (b.channels > INT32_MAX || b.n * b.inner > (int64_t)1 << 33)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "more than 2^31 channels, or 2^33 values in one; split the input into smaller ones");
+            return gpunn__cuda_fail(
+                cuda, GPUNN_ERR_UNSUPPORTED,
+                "more than 2^31 channels, or 2^33 values in one; split the input into smaller ones");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
-        if (step->training && (b.parts > 1 || step->ranks)) step->workspace_bytes = gpunn__norm_bytes(&b, b.parts);
+        if (step->training && (b.parts > 1 || step->ranks))
+            step->workspace_bytes = gpunn__norm_bytes(&b, b.parts);
         if (step->ranks) step->workspace_bytes += gpunn__norm_bytes(&b, 1 + step->ranks->size);
         return GPUNN_OK;
     }
@@ -837,9 +876,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
     return gpunn__norm_launch(cuda, b, blocks);
 }
 
-/* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------------------------- *
- * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with
- * k = g * weight:
+/* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------- *
+ * y = h * rstd * weight +
+ * bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with k = g * weight:
  *    dbias = sum g, dweight = sum(g h rstd) over the lines,
  *    dx = rstd * (k - mean of k - h * rstd^2 * mean of k h); rms_norm: without the mean of k.
  * A line is read twice, the second time from a cache. The sums over the lines are a reduction that keeps the
@@ -862,7 +901,8 @@ typedef struct gpunn__row_norm {
 
 /* Loads elements c .. c + N - 1 of weight or bias. */
 template <int N>
-__device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, const float *data, int64_t c, float *v)
+__device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, const float *data, int64_t c,
+                                                     float *v)
 {
     if (N == 8 && b.packs) {
         gpunn__load8(data, GPUNN_F32, c, v);
@@ -873,7 +913,8 @@ __device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, c
 }
 
 /* Stores N elements of the result or of dx, which may accumulate, and of the 16-bit copy. */
-template <int N> __device__ __forceinline__ void gpunn__row_store(const gpunn__row_norm &b, int64_t i, float *v)
+template <int N>
+__device__ __forceinline__ void gpunn__row_store(const gpunn__row_norm &b, int64_t i, float *v)
 {
     const gpunn__along &a = b.along;
     if (b.half && a.add) {
@@ -945,7 +986,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
             mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n), gpunn__add(), a.lanes);
             square += visit.own.count * (visit.own.mean_or_sum - mean) * (visit.own.mean_or_sum - mean);
         }
-        gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps)};
+        gpunn__row_apply apply = {b, mean,
+                                  1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps)};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
             /* one value equals its mean: no gradient */
@@ -957,8 +999,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
 
 /* Loads N elements of h and k. */
 template <int N>
-__device__ __forceinline__ void gpunn__row_gradients(const gpunn__row_norm &b, int64_t i, int64_t c, float mean, float *h,
-                                                     float *k)
+__device__ __forceinline__ void gpunn__row_gradients(const gpunn__row_norm &b, int64_t i, int64_t c,
+                                                     float mean, float *h, float *k)
 {
     gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, h);
     gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, k);
@@ -1010,8 +1052,8 @@ __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
         float                    rstd = there ? b.rstd[line.index] : 0;
         gpunn__row_gradient_sums sums = {b, mean, 0, 0};
         gpunn__line_visit(line, sums);
-        float               shift = b.mean ? gpunn__lanes_reduce(sums.sum, gpunn__add(), a.lanes) / n : 0;
-        float               slope = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
+        float shift = b.mean ? gpunn__lanes_reduce(sums.sum, gpunn__add(), a.lanes) / n : 0;
+        float slope = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
         gpunn__row_dx_apply apply = {b, mean, rstd, shift, slope};
         gpunn__line_visit(line, apply);
     }
@@ -1020,8 +1062,9 @@ __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
 /* Adds up both sums over the lines of a unit. Its first `lanes` threads write them: to partial, or for chunk
  * -1 to the gradients. */
 template <int N>
-__device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b, int64_t chunk,
-                                                     int64_t column, bool there, float (*sum)[N])
+__device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b,
+                                                     int64_t chunk, int64_t column, bool there,
+                                                     float (*sum)[N])
 {
     __shared__ float part[N][GPUNN__THREADS];
     int              thread = threadIdx.x & (r.span - 1);
@@ -1046,13 +1089,16 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
 
 /* A unit's threads: `lanes` across the columns, span / lanes down the lines. With several chunks a unit is a
  * whole block. */
-template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
+template <int N>
+__device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
 {
     const gpunn__along &a = b.along;
     int                 thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t             units = r.chunks * r.tiles;
-    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
-        int64_t unit = first + threadIdx.x / r.span, chunk = gpunn__quotient(unit, r.tiles), tile = unit - chunk * r.tiles;
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units;
+         first += (int64_t)gridDim.x * per_block) {
+        int64_t unit = first + threadIdx.x / r.span, chunk = gpunn__quotient(unit, r.tiles),
+                tile = unit - chunk * r.tiles;
         int64_t column = (tile * r.lanes + (thread & (r.lanes - 1))) * N;
         bool    there = unit < units && column < r.columns;
         float   sum[2][N];
@@ -1060,7 +1106,8 @@ template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const g
         for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
         if (there) {
             int64_t end = min((chunk + 1) * r.chunk_lines, r.lines);
-            for (int64_t line = chunk * r.chunk_lines + thread / r.lanes; line < end; line += r.span / r.lanes) {
+            for (int64_t line = chunk * r.chunk_lines + thread / r.lanes; line < end;
+                 line += r.span / r.lanes) {
                 float x[N], g[N], rstd = b.rstd[line], mean = b.mean ? b.mean[line] : 0;
                 gpunn__line_load<N>(a.x, a.x_type, line * r.columns + column, 1, x);
                 gpunn__line_load<N>(a.gradient, a.gradient_type, line * r.columns + column, 1, g);
@@ -1077,7 +1124,8 @@ template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const g
         for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
 #pragma unroll
         for (int k = 0; k < 2; k++)
-            for (chunk = thread / r.lanes; there && b.sums[k] && chunk < r.chunks; chunk += r.span / r.lanes) {
+            for (chunk = thread / r.lanes; there && b.sums[k] && chunk < r.chunks;
+                 chunk += r.span / r.lanes) {
                 float v[N];
                 gpunn__line_load<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, v);
 #pragma unroll
@@ -1097,7 +1145,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
 }
 
 /* Computes all gradients. PREPARE sizes the workspace for those of weight and bias. */
-static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, gpunn__row_norm *b)
+static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action,
+                                             gpunn__row_norm *b)
 {
     const bool       columns = step->grad_in[1].data || step->grad_in[2].data;
     gpunn__reduction r;
@@ -1122,11 +1171,13 @@ static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step
     unsigned       blocks = gpunn__blocks(cuda, r.chunks * r.tiles * r.span, 1);
     const unsigned lines = b->along.out ? gpunn__along_blocks(cuda, &b->along) : 0;
     if (blocks < lines) blocks = lines;
-    if (r.pack == 8) return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<8>), blocks, GPUNN__THREADS, r, *b);
+    if (r.pack == 8)
+        return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<8>), blocks, GPUNN__THREADS, r, *b);
     return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<1>), blocks, GPUNN__THREADS, r, *b);
 }
 
-static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool centered)
+static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action,
+                                         bool centered)
 {
     gpunn__row_norm b;
     memset(&b, 0, sizeof b);
@@ -1163,10 +1214,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step 
     return gpunn__row_norm_step(cuda, step, action, false);
 }
 
-/* ---- group_norm: x[n][channels][inner], lines of `group` channels ----------------------------------------------------------- *
- * Like layer_norm of the lines, with a weight and a bias per channel. In the backward pass, a first launch
- * sums g and g h rstd of each channel of each sample into sums. A second one computes dx from them, and a
- * reduction over the samples gives dbias and dweight. */
+/* ---- group_norm: x[n][channels][inner], lines of `group` channels --------------------------------------- *
+ * Like layer_norm of the lines, with a weight
+ * and a bias per channel. In the backward pass, a first launch sums g and g h rstd of each channel of each
+ * sample into sums. A second one computes dx from them, and a reduction over the samples gives dbias and
+ * dweight. */
 
 typedef struct gpunn__group_norm {
     gpunn__along along; /* inner 1 */
@@ -1178,7 +1230,8 @@ typedef struct gpunn__group_norm {
 } gpunn__group_norm;
 
 /* The channel of position c in a line. *left receives how many positions are left in that channel. */
-__device__ __forceinline__ int64_t gpunn__group_norm_channel(const gpunn__group_norm &b, int64_t first, int64_t c, int64_t *left)
+__device__ __forceinline__ int64_t gpunn__group_norm_channel(const gpunn__group_norm &b, int64_t first,
+                                                             int64_t c, int64_t *left)
 {
     int64_t channel = gpunn__quotient(c, b.inner);
     *left = (channel + 1) * b.inner - c;
@@ -1214,10 +1267,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
         gpunn__line              line = gpunn__along_line(a, first);
         gpunn__row_moments<true> visit = {a, {0, 0, 0}};
         gpunn__line_visit(line, visit);
-        float n = (float)a.n, mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n), gpunn__add(), a.lanes);
+        float n = (float)a.n, mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n),
+                                                         gpunn__add(), a.lanes);
         float square = visit.own.squares_or_products +
                        visit.own.count * (visit.own.mean_or_sum - mean) * (visit.own.mean_or_sum - mean);
-        float                   rstd = 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps);
+        float rstd = 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps);
         gpunn__group_norm_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
@@ -1285,7 +1339,8 @@ struct gpunn__group_norm_dx_visit {
     }
 };
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_back_kernel(const gpunn__group_norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__group_norm_back_kernel(const gpunn__group_norm b)
 {
     GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
@@ -1301,7 +1356,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_back_
         }
         sum = gpunn__lanes_reduce(sum, gpunn__add(), a.lanes);
         product = gpunn__lanes_reduce(product, gpunn__add(), a.lanes);
-        float                      rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
+        float rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
         gpunn__group_norm_dx_visit dx_visit = {b, channel, mean, rstd, sum / n, rstd * product / n};
         gpunn__line_visit(line, dx_visit);
     }
@@ -1329,7 +1384,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.along.lines * sizeof(float);
         if (step->backward)
-            step->workspace_bytes = 2 * each + gpunn__cuda_channel_sums_workspace(cuda, in[0].dim[0], b.channels, 1);
+            step->workspace_bytes = 2 * each +
+                                    gpunn__cuda_channel_sums_workspace(cuda, in[0].dim[0], b.channels, 1);
         return GPUNN_OK;
     }
     unsigned blocks = gpunn__along_blocks(cuda, &b.along);
@@ -1339,8 +1395,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     single.n = b.inner;
     single.lines = in[0].dim[0] * b.channels;
     single.lanes = gpunn__lanes_of(cuda, single.lines, single.n, 1);
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_sums_kernel, gpunn__along_blocks(cuda, &single), GPUNN__THREADS, b, single));
-    if (b.along.out) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_back_kernel, blocks, GPUNN__THREADS, b));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_sums_kernel, gpunn__along_blocks(cuda, &single),
+                             GPUNN__THREADS, b, single));
+    if (b.along.out)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_back_kernel, blocks, GPUNN__THREADS, b));
     for (int k = 0; k < 2; k++)
         if (step->grad_in[1 + k].data)
             GPUNN__TRY(gpunn__cuda_channel_sums(cuda, b.sums[k], GPUNN_F32, in[0].dim[0], b.channels, 1,
@@ -1372,10 +1430,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__instance_norm_ke
         variance += fmax(1 / ((double)b.rstd[i] * (double)b.rstd[i]) - (double)b.eps, 0.0);
     }
     b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * center / (double)b.n);
-    b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased * variance / (double)b.n);
+    b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] +
+                               share * unbiased * variance / (double)b.n);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_step *step,
+                                                       gpunn__action action)
 {
     const gpunn_value *in = step->in;
     if (!step->training || step->evaluates) return gpunn__cuda_batch_norm(cuda, step, action);
@@ -1392,6 +1452,6 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_
                                 (float *)in[4].data,
                                 step->attr->eps,
                                 step->attr->momentum};
-    return GPUNN__LAUNCH(cuda, gpunn__instance_norm_kernel, (unsigned)((channels + GPUNN__THREADS - 1) / GPUNN__THREADS),
-                         GPUNN__THREADS, b);
+    return GPUNN__LAUNCH(cuda, gpunn__instance_norm_kernel,
+                         (unsigned)((channels + GPUNN__THREADS - 1) / GPUNN__THREADS), GPUNN__THREADS, b);
 }

@@ -14,29 +14,31 @@ template <int KIND> struct gpunn__rule;
 #define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
 #define GPUNN__STATE(setting) +1
 #define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
-#define GPUNN__STEP(states, settings, numbers, text)                                                                           \
-    static constexpr int STATES = 0 states;                                                                                    \
-    static __device__ __forceinline__ void step(const float *setting, const float *once, float &p, float g, float &s0,         \
-                                                float &s1, float &s2)                                                          \
-    {                                                                                                                          \
-        settings                                                                                                               \
-        numbers                                                                                                                \
-        text                                                                                                                   \
-        (void)once, (void)p, (void)s0, (void)s1, (void)s2;                                                                     \
+#define GPUNN__STEP(states, settings, numbers, text)                                                        \
+    static constexpr int STATES = 0 states;                                                                 \
+    static __device__ __forceinline__ void step(const float *setting, const float *once, float &p, float g, \
+    float &s0,                                                                                              \
+                                                float &s1, float &s2)                                       \
+    {                                                                                                       \
+        settings                                                                                            \
+        numbers                                                                                             \
+        text                                                                                                \
+        (void)once, (void)p, (void)s0, (void)s1, (void)s2;                                                  \
     }
-#define GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                  \
+#define GPUNN__X(ENUM, name, settings, states, numbers, text) \
     template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> { GPUNN__STEP(states, settings, numbers, text) };
-#define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio)                                            \
-    template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> {                                                                      \
-        GPUNN__STEP(states, settings, numbers, text)                                                                           \
-        static __device__ __forceinline__ float move(const float *setting, const float *once, float p, float s0, float s1,     \
-                                                     float s2)                                                                 \
-        {                                                                                                                      \
-            settings                                                                                                           \
-            numbers                                                                                                            \
-            (void)s2;                                                                                                          \
-            return direction;                                                                                                  \
-        }                                                                                                                      \
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio)                    \
+    template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> {                                              \
+        GPUNN__STEP(states, settings, numbers, text)                                                   \
+        static __device__ __forceinline__ float move(const float *setting, const float *once, float p, \
+        float s0, float s1,                                                                            \
+                                                     float s2)                                         \
+        {                                                                                              \
+            settings                                                                                   \
+            numbers                                                                                    \
+            (void)s2;                                                                                  \
+            return direction;                                                                          \
+        }                                                                                              \
     };
 GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, GPUNN__ONCE)
 #undef where
@@ -100,7 +102,8 @@ struct gpunn__verdict {
             if (!gpunn__is_finite(*gpunn__few_at(job, i)) && first == 0) first = (float)(count - i);
         first = gpunn__block_reduce(first, gpunn__larger());
         if (first == 0) return;
-        const unsigned long long place = ~(unsigned long long)(uintptr_t)gpunn__few_at(job, count - (int)first);
+        const unsigned long long place = ~(unsigned long long)(uintptr_t)gpunn__few_at(job,
+                                                                                       count - (int)first);
         if (place > bad_place) bad_place = place;
     }
 };
@@ -117,14 +120,16 @@ __device__ __forceinline__ bool gpunn__is_refused(const gpunn__update_job &job)
 }
 
 /* Whether the step may be made. If not, one thread of the launch (tells) reports it. */
-__device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsigned long long bad_place, bool tells)
+__device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsigned long long bad_place,
+                                              bool tells)
 {
     const float   *gradient = (const float *)(uintptr_t)~bad_place;
     const uint64_t step = job.state->step + 1;
     const bool     bad_loss = gpunn__has_bad_loss(job);
     if (!bad_loss && bad_place == 0) return true;
     if (tells && gpunn__is_refused(job))
-        gpunn__note_bad(job.bad, bad_loss ? job.loss : gradient, bad_loss ? step : step | GPUNN__BAD_GRADIENT);
+        gpunn__note_bad(job.bad, bad_loss ? job.loss : gradient,
+                        bad_loss ? step : step | GPUNN__BAD_GRADIENT);
     return false;
 }
 
@@ -138,19 +143,22 @@ __device__ __forceinline__ void gpunn__count_refused(const gpunn__update_job &jo
 
 /* Fills in all numbers but those of the kind's row, for which setting and *at receive the settings and the
  * step. One thread runs it. */
-__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, const gpunn__verdict &verdict,
-                                                     gpunn_update_numbers *numbers, double *setting, double *at)
+__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job,
+                                                     const gpunn__verdict    &verdict,
+                                                     gpunn_update_numbers *numbers, double *setting,
+                                                     double *at)
 {
     const gpunn_update &u = job.u;
     float               unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
-    int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
+    int64_t step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
     numbers->go = gpunn__may_go(job, verdict.bad_place, job.reports && blockIdx.x == 0);
     if (job.doubt && job.reports && blockIdx.x == 0) *job.doubt = verdict.bad_place;
     if (!numbers->go && blockIdx.x == 0) gpunn__count_refused(job);
     if (!numbers->go) return;
     if (job.refused) step -= job.refused[u.first];
     if (u.clip_norm > 0) {
-        double ratio = (double)u.clip_norm / (sqrt(verdict.squares) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
+        double ratio = (double)u.clip_norm /
+                       (sqrt(verdict.squares) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
         if (ratio < 1) clip = (float)ratio;
     }
     numbers->scale = u.kind == GPUNN_UPDATE_AVERAGE ? 1 : u.gradient_scale * clip * unscale;
@@ -167,7 +175,8 @@ __host__ __device__ constexpr bool gpunn__decided_apart(int kind)
 }
 
 /* The numbers of an update, the same in every thread of every block. */
-template <int KIND> __device__ __forceinline__ gpunn_update_numbers gpunn__update_numbers(const gpunn__update_job &job)
+template <int KIND>
+__device__ __forceinline__ gpunn_update_numbers gpunn__update_numbers(const gpunn__update_job &job)
 {
     __shared__ gpunn_update_numbers shared;
     if (gpunn__decided_apart(KIND)) return *job.numbers;
@@ -204,7 +213,8 @@ struct gpunn__elements {
 
 /* Loads elements. Absent states read as 0. */
 template <int KIND>
-__device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const gpunn_update &u, float scale, int64_t i)
+__device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const gpunn_update &u, float scale,
+                                                     int64_t i)
 {
     const float limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
     e->n = gpunn__pack_size(u.count, i);
@@ -223,7 +233,8 @@ __device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const g
     }
 }
 
-template <int KIND> __device__ __forceinline__ void gpunn__states_store(gpunn__elements *e, const gpunn_update &u, int64_t i)
+template <int KIND>
+__device__ __forceinline__ void gpunn__states_store(gpunn__elements *e, const gpunn_update &u, int64_t i)
 {
 #pragma unroll
     for (int k = 0; k < gpunn__rule<KIND>::STATES; k++)
@@ -269,7 +280,8 @@ template <int KIND> __device__ __forceinline__ void gpunn__update_make(const gpu
 }
 
 /* Four blocks per multiprocessor. Left to its own choice of registers, ptxas spills one kind on sm_90. */
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
+template <int KIND>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
     gpunn__update_make<KIND>(job);
@@ -291,7 +303,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 1)
 
 /* The first kernel of a trust ratio: updates the states and sums squares. Block i leaves its two sums at
  * sums + 2 i. */
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(const gpunn__update_job job)
+template <int KIND>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
     const gpunn_update_numbers k = *job.numbers;
@@ -305,7 +318,8 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             gpunn__rule<KIND>::step(setting.value, k.once, e.p[j], e.g[j], e.s[0][j], e.s[1][j], e.s[2][j]);
-            const float move = gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+            const float move = gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j],
+                                                       e.s[2][j]);
             if (j < e.n) {
                 squares += (double)e.p[j] * (double)e.p[j];
                 moves += (double)move * (double)move;
@@ -322,7 +336,8 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 }
 
 /* The second kernel of a trust ratio: updates the parameters. */
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(const gpunn__update_job job)
+template <int KIND>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
     const gpunn_update_numbers k = *job.numbers;
@@ -337,13 +352,15 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     squares = gpunn__block_reduce(squares, gpunn__add());
     moves = gpunn__block_reduce(moves, gpunn__add());
     const double norms = squares > 0 && moves > 0 ? sqrt(squares / moves) : 1;
-    const float  rate = (float)((double)k.lr * gpunn__update_ratio((gpunn_update_kind)KIND, job.setting, norms));
+    const float  rate = (float)((double)k.lr *
+                               gpunn__update_ratio((gpunn_update_kind)KIND, job.setting, norms));
     for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         gpunn__elements e;
         gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++)
-            e.p[j] -= rate * gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+            e.p[j] -= rate *
+                      gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j], e.s[2][j]);
         gpunn__parameters_store(&e, job.u, i);
     }
 }
@@ -356,10 +373,11 @@ __device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, 
         if (!gpunn__is_finite(v[j])) (void)atomicMax(bad_place, ~(unsigned long long)(uintptr_t)(x + j));
 }
 
-/* Checks gradients, unless *doubt says that they are finite. Successive ranges start at different blocks, so that
- * short ones are spread over the device. */
+/* Checks gradients, unless *doubt says that they are finite. Successive ranges start at different blocks, so
+ * that short ones are spread over the device. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__finite_kernel(unsigned long long *bad_place, const uint64_t *doubt, const gpunn__gradients gradients)
+    gpunn__finite_kernel(unsigned long long *bad_place, const uint64_t *doubt,
+                         const gpunn__gradients gradients)
 {
     GPUNN__FOLLOW();
     if (doubt && *doubt == 0) return;
@@ -367,7 +385,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (int r = 0; r < gradients.count; r++) {
         const float  *x = gradients.values[r];
         const int64_t count = gradients.length[r];
-        int64_t       i = ((blockIdx.x + (unsigned)r) % gridDim.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+        int64_t       i = ((blockIdx.x + (unsigned)r) % gridDim.x * (int64_t)blockDim.x + threadIdx.x) *
+                    GPUNN__PACK;
         for (; i < count; i += step) {
             float v[8];
             gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
@@ -395,7 +414,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scale_kernel(float *x, int64_t count, float scale, float limit)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__scale_kernel(float *x, int64_t count, float scale, float limit)
 {
     GPUNN__FOLLOW();
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -474,7 +494,8 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
         /* Other kinds decide within the update. A generated kernel would need an extra launch for it. */
         if (u->fused_launch) {
             gpunn__cuda_clear();
-            return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
+            return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream),
+                                     "a generated update");
         }
     }
     job->sums = cuda->partials + GPUNN__PARTIALS;
@@ -483,10 +504,10 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
 #define GPUNN__X(ENUM, ...)   \
     case GPUNN_UPDATE_##ENUM: \
         return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
-#define GPUNN__TRUST(ENUM, ...)                                                                                               \
-    case GPUNN_UPDATE_##ENUM:                                                                                                 \
-        GPUNN__TRY(                                                                                                           \
-            GPUNN__LAUNCH(cuda, (gpunn__norms_kernel<GPUNN_UPDATE_##ENUM>), (unsigned)job->sum_count, GPUNN__THREADS, *job)); \
+#define GPUNN__TRUST(ENUM, ...)                                                                              \
+    case GPUNN_UPDATE_##ENUM:                                                                                \
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__norms_kernel<GPUNN_UPDATE_##ENUM>), (unsigned)job->sum_count, \
+                                 GPUNN__THREADS, *job));                                                     \
         return GPUNN__LAUNCH(cuda, (gpunn__trust_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
         GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, , , , )
 #undef GPUNN__X
@@ -504,14 +525,15 @@ static int gpunn__squares_of(const gpunn_run *run, const gpunn_update *u)
 }
 
 /* Sums the squares of a clip group's gradients into the partials after those of earlier groups. */
-static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job, int group)
+static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job,
+                                        int group)
 {
     for (int i = 0; i < run->update_count; i++) {
         const gpunn_update *u = &run->updates[i];
         const int           blocks = u->clip_group == group ? gpunn__squares_of(run, u) : 0;
         if (blocks == 0) continue;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient, u->count,
-                                 cuda->partials + job->partial_count, cuda->state));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient,
+                                 u->count, cuda->partials + job->partial_count, cuda->state));
         job->partial_count += blocks;
     }
     return GPUNN_OK;
@@ -524,10 +546,12 @@ static bool gpunn__has_gradients(const gpunn_run *run, const gpunn_update *u)
     return u->kind != GPUNN_UPDATE_AVERAGE && (u->parameter || run->loss_scale);
 }
 
-/* ---- checks of gradients --------------------------------------------------------------------------------------------- *
- * No update may use a gradient that is not finite. Kernels on a second stream, a branch of the run's graph, look at gradients
- * right behind the step that wrote them last, while the second-level cache holds them. Where that is not possible a kernel
- * reads all of them before the update. The last few are left to the update's own blocks. */
+/* ---- checks of gradients -------------------------------------------------------------------------------- *
+ * No update
+ * may use a gradient that is not finite. Kernels on a second stream, a branch of the run's graph, look at
+ * gradients right behind the step that wrote them last, while the second-level cache holds them. Where that
+ * is not possible a kernel reads all of them before the update. The last few are left to the update's own
+ * blocks. */
 
 enum {
     GPUNN__CHECK_TOGETHER = 1 << 19, /* floats: gradients wait for others until a kernel has so many */
@@ -537,10 +561,12 @@ enum {
 /* Whether blocks of the run's update can look at so many gradients by themselves. */
 static bool gpunn__are_few(const gpunn_run *run, int64_t count)
 {
-    return run->update_count == 1 && count <= GPUNN__FEW_GRADIENTS && run->loss_scale == NULL && run->exchange_count == 0;
+    return run->update_count == 1 && count <= GPUNN__FEW_GRADIENTS && run->loss_scale == NULL &&
+           run->exchange_count == 0;
 }
 
-/* Whether checks follow the run's steps. They do not if norms of all gradients or other ranks' gradients are needed. */
+/* Whether checks follow the run's steps. They do not if norms of all gradients or other ranks' gradients are
+ * needed. */
 static bool gpunn__is_checked(const gpunn_run *run)
 {
     bool checked = run->gradients && run->exchange_count == 0 && (run->update_count > 0 || run->doubt);
@@ -552,8 +578,10 @@ static bool gpunn__is_checked(const gpunn_run *run)
 GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run *run)
 {
     const gpunn_update *u = run->updates;
-    if (cuda->plain || run->update_count != 1 || u->count > GPUNN__FEW_GRADIENTS || u->parameter == NULL) return false;
-    if (run->loss_scale || run->exchange_count > 0 || u->clip_norm > 0 || gpunn__decided_apart(u->kind)) return false;
+    if (cuda->plain || run->update_count != 1 || u->count > GPUNN__FEW_GRADIENTS || u->parameter == NULL)
+        return false;
+    if (run->loss_scale || run->exchange_count > 0 || u->clip_norm > 0 || gpunn__decided_apart(u->kind))
+        return false;
 #define GPUNN__X(ENUM, ...) \
     if (u->kind == GPUNN_UPDATE_##ENUM) return true;
     GPUNN_OPTIMIZERS(GPUNN__X, , , , )
@@ -565,8 +593,10 @@ GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run
 static const float *gpunn__written_by(const gpunn_run *run, const gpunn_step *step, int i)
 {
     const float *values = (const float *)step->grad_in[i].data;
-    const bool   writes = (step->backward || step->op == GPUNN_OP_GROUP) && values && step->grad_in[i].dtype == GPUNN_F32;
-    return writes && values >= run->gradients && values < run->gradients + run->gradient_count ? values : NULL;
+    const bool   writes = (step->backward || step->op == GPUNN_OP_GROUP) && values &&
+                        step->grad_in[i].dtype == GPUNN_F32;
+    return writes && values >= run->gradients && values < run->gradients + run->gradient_count ? values
+                                                                                               : NULL;
 }
 
 /* Whether the run's updates read any of that. What a run without updates writes, a later one does. */
@@ -584,12 +614,14 @@ static bool gpunn__is_read(const gpunn_run *run, const gpunn__check *check)
 /* Adds what operand `first` of step s writes, unless all of it is written again later. */
 static void gpunn__checks_add(gpunn__checks *checks, const gpunn_run *run, int s, int first)
 {
-    gpunn__check check = {gpunn__written_by(run, &run->steps[s], first), run->steps[s].grad_in[first].count, s + 1};
+    gpunn__check check = {gpunn__written_by(run, &run->steps[s], first), run->steps[s].grad_in[first].count,
+                          s + 1};
     for (int t = s, i = first + 1; t < run->step_count && check.values; t++, i = 0)
         for (; i < run->steps[t].input_count; i++) {
             const float  *later = gpunn__written_by(run, &run->steps[t], i);
             const int64_t count = run->steps[t].grad_in[i].count;
-            if (later == NULL || later >= check.values + check.count || check.values >= later + count) continue;
+            if (later == NULL || later >= check.values + check.count || check.values >= later + count)
+                continue;
             if (later <= check.values && later + count >= check.values + check.count) return;
             check.after = t + 1;
         }
@@ -608,7 +640,8 @@ static gpunn_status gpunn__checks_reserve(gpunn__cuda *cuda, const gpunn_run *ru
 {
     int capacity = 0;
     for (int s = 0; s < run->step_count; s++)
-        for (int i = 0; i < run->steps[s].input_count; i++) capacity += gpunn__written_by(run, &run->steps[s], i) != NULL;
+        for (int i = 0; i < run->steps[s].input_count; i++)
+            capacity += gpunn__written_by(run, &run->steps[s], i) != NULL;
     if (capacity <= cuda->check_capacity) return GPUNN_OK;
     gpunn__host_free(cuda, cuda->checks, (size_t)cuda->check_capacity * sizeof *cuda->checks);
     cuda->checks = (gpunn__check *)gpunn__host_alloc(cuda, (size_t)capacity * sizeof *cuda->checks);
@@ -616,7 +649,8 @@ static gpunn_status gpunn__checks_reserve(gpunn__cuda *cuda, const gpunn_run *ru
     return cuda->checks ? GPUNN_OK : GPUNN_ERR_MEMORY;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks)
+GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_run *run,
+                                                 gpunn__checks *checks)
 {
     memset(checks, 0, sizeof *checks);
     checks->bad_place = run->update_count > 0 ? &cuda->state->bad_place : (unsigned long long *)run->doubt;
@@ -625,25 +659,27 @@ GPUNN__INTERNAL gpunn_status gpunn__checks_begin(gpunn__cuda *cuda, const gpunn_
     checks->list = cuda->checks;
     for (int s = 0; s < run->step_count; s++)
         for (int i = 0; i < run->steps[s].input_count; i++) gpunn__checks_add(checks, run, s, i);
-    if (checks->count > 1) qsort(checks->list, (size_t)checks->count, sizeof *checks->list, gpunn__check_order);
+    if (checks->count > 1)
+        qsort(checks->list, (size_t)checks->count, sizeof *checks->list, gpunn__check_order);
     return GPUNN_OK;
 }
 
 /* Launches a kernel for the ranges, if there are any, and empties the list. */
-static gpunn_status gpunn__gradients_check(gpunn__cuda *cuda, gpunn__gradients *gradients, unsigned long long *bad_place,
-                                           const uint64_t *doubt)
+static gpunn_status gpunn__gradients_check(gpunn__cuda *cuda, gpunn__gradients *gradients,
+                                           unsigned long long *bad_place, const uint64_t *doubt)
 {
     const unsigned blocks = gpunn__blocks(cuda, gradients->total, GPUNN__PACK);
     if (gradients->count == 0) return GPUNN_OK;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__finite_kernel, blocks, GPUNN__THREADS, bad_place, doubt, *gradients));
+    GPUNN__TRY(
+        GPUNN__LAUNCH(cuda, gpunn__finite_kernel, blocks, GPUNN__THREADS, bad_place, doubt, *gradients));
     gradients->count = 0;
     gradients->total = 0;
     return GPUNN_OK;
 }
 
 /* Adds a range, and launches a kernel for all of them if no more fit. */
-static gpunn_status gpunn__gradients_add(gpunn__cuda *cuda, gpunn__gradients *gradients, const float *values, int64_t count,
-                                         unsigned long long *bad_place, const uint64_t *doubt)
+static gpunn_status gpunn__gradients_add(gpunn__cuda *cuda, gpunn__gradients *gradients, const float *values,
+                                         int64_t count, unsigned long long *bad_place, const uint64_t *doubt)
 {
     gradients->values[gradients->count] = values;
     gradients->length[gradients->count] = count;
@@ -658,7 +694,8 @@ static gpunn_status gpunn__checks_launch(gpunn__cuda *cuda, gpunn__checks *check
     gpunn__gradients gradients = {};
     for (; checks->next < end; checks->next++) {
         const gpunn__check *check = &checks->list[checks->next];
-        GPUNN__TRY(gpunn__gradients_add(cuda, &gradients, check->values, check->count, checks->bad_place, NULL));
+        GPUNN__TRY(
+            gpunn__gradients_add(cuda, &gradients, check->values, check->count, checks->bad_place, NULL));
     }
     return gpunn__gradients_check(cuda, &gradients, checks->bad_place, NULL);
 }
@@ -697,7 +734,8 @@ static gpunn_status gpunn__checks_end(gpunn__cuda *cuda, gpunn__checks *checks)
     GPUNN__TRY(gpunn__checks_launch(cuda, checks, checks->count));
     if (!checks->beside) return GPUNN_OK;
     GPUNN__CUDA(cuda, cudaEventRecord(cuda->side_to, cuda->side));
-    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->side_to, 0), "cudaStreamWaitEvent");
+    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->side_to, 0),
+                             "cudaStreamWaitEvent");
 }
 
 /* Whether there are checks of all gradients that an update reads, between which there are zeros. */
@@ -721,7 +759,8 @@ static bool gpunn__checks_cover_all(const gpunn_run *run, const gpunn__checks *c
     return all;
 }
 
-/* Leaves the gradients that come last, a weight's and a bias's, to the update's blocks, if these can look at them. */
+/* Leaves the gradients that come last, a weight's and a bias's, to the update's blocks, if these can look at
+ * them. */
 static void gpunn__checks_leave(const gpunn_run *run, gpunn__checks *checks, gpunn__update_job *job)
 {
     const int left = checks->count - checks->next;
@@ -735,8 +774,8 @@ static void gpunn__checks_leave(const gpunn_run *run, gpunn__checks *checks, gpu
 }
 
 /* Before updates: what the checks beside the steps have left, or all. */
-static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks,
-                                                gpunn__update_job *job)
+static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run,
+                                                gpunn__checks *checks, gpunn__update_job *job)
 {
     gpunn__gradients      gradients = {};
     const uint64_t *const doubt = run->is_checked ? run->doubt : NULL;
@@ -746,7 +785,8 @@ static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_r
     }
     checks->next = checks->count;
     GPUNN__TRY(gpunn__checks_end(cuda, checks));
-    if (run->update_count == 1 && gpunn__has_gradients(run, run->updates) && gpunn__are_few(run, run->updates->count)) {
+    if (run->update_count == 1 && gpunn__has_gradients(run, run->updates) &&
+        gpunn__are_few(run, run->updates->count)) {
         job->few[0] = run->updates->gradient;
         job->few_count[0] = (int)run->updates->count;
         return GPUNN_OK;
@@ -754,7 +794,8 @@ static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_r
     for (int i = 0; i < run->update_count; i++) {
         const gpunn_update *u = &run->updates[i];
         if (!gpunn__has_gradients(run, u)) continue;
-        GPUNN__TRY(gpunn__gradients_add(cuda, &gradients, u->gradient, u->count, &cuda->state->bad_place, doubt));
+        GPUNN__TRY(
+            gpunn__gradients_add(cuda, &gradients, u->gradient, u->count, &cuda->state->bad_place, doubt));
     }
     return gpunn__gradients_check(cuda, &gradients, &cuda->state->bad_place, doubt);
 }
@@ -770,7 +811,8 @@ static __global__ void gpunn__report_in_loss_kernel(const gpunn__update_job job,
     *loss = NAN;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run,
+                                                 gpunn__checks *checks, int *begun)
 {
     int               groups = 1, updated = 0;
     bool              squares = false;
@@ -797,10 +839,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
         squares = squares || run->updates[i].clip_norm > 0;
         if (run->updates[i].clip_group >= groups) groups = run->updates[i].clip_group + 1;
     }
-    for (int group = 0; squares && group < groups; group++) GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
+    for (int group = 0; squares && group < groups; group++)
+        GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
     if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, checks, &job));
     if (*begun < run->exchange_count && run->exchanges[*begun].after == GPUNN_AFTER_CHECK) {
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__report_in_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
+        GPUNN__TRY(
+            GPUNN__LAUNCH(cuda, gpunn__report_in_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_CHECK, begun));
         GPUNN__TRY(gpunn__exchanges_end(cuda, 1));
     }
@@ -808,7 +852,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
         job.own_first = first;
         job.own_count = 0;
         for (int i = 0; squares && i < run->update_count; i++)
-            if (run->updates[i].clip_group == group) job.own_count += gpunn__squares_of(run, &run->updates[i]);
+            if (run->updates[i].clip_group == group)
+                job.own_count += gpunn__squares_of(run, &run->updates[i]);
         for (job.index = 0; job.index < run->update_count; job.index++) {
             job.u = run->updates[job.index];
             if (job.u.clip_group != group || job.u.parameter == NULL) continue;
@@ -817,12 +862,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
             updated++;
         }
     }
-    if (updated == 0 && run->loss) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job));
+    if (updated == 0 && run->loss)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job));
     if (!run->loss_scale) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__loss_scale_kernel, 1, 1, job, run->loss_scale);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count,
+                                                        double *result)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     double       part[GPUNN__PARTIALS];
@@ -830,9 +877,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const flo
     *result = 0;
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count, cuda->partials,
-                             (gpunn__device_state *)NULL));
-    GPUNN__CUDA(cuda, cudaMemcpyAsync(part, cuda->partials, (size_t)blocks * sizeof *part, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count,
+                             cuda->partials, (gpunn__device_state *)NULL));
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(part, cuda->partials, (size_t)blocks * sizeof *part,
+                                      cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__TRY(gpunn__stream_wait(cuda));
     for (int i = 0; i < blocks; i++) *result += part[i];
     return GPUNN_OK;
@@ -845,7 +893,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     double kinds[6] = {0}; /* counts of finite, zeros, NaN and infinities; sum, sum of squares */
     float  least = INFINITY, most = -INFINITY;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
         const float    value = gpunn__load(x, dtype, i);
         const unsigned size = __float_as_uint(value) & 0x7FFFFFFF;
         kinds[1] += size == 0;
@@ -862,29 +911,34 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     most = gpunn__block_reduce(most, gpunn__larger());
     least = -gpunn__block_reduce(-least, gpunn__larger());
     if (threadIdx.x == 0)
-        parts[blockIdx.x] = {kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], (double)least, (double)most};
+        parts[blockIdx.x] = {kinds[0], kinds[1], kinds[2],      kinds[3],
+                             kinds[4], kinds[5], (double)least, (double)most};
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
-                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS])
+GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype,
+                                                    int64_t count, gpunn_value_sums parts[GPUNN_SUM_PARTS])
 {
     gpunn__cuda   *cuda = (gpunn__cuda *)context;
-    const unsigned most = gpunn__blocks(cuda, count, 1), blocks = most < GPUNN_SUM_PARTS ? most : GPUNN_SUM_PARTS;
-    static_assert(sizeof(gpunn_value_sums) * GPUNN_SUM_PARTS <= GPUNN__PARTIALS_BYTES, "they stand in cuda->partials");
+    const unsigned most = gpunn__blocks(cuda, count, 1),
+                   blocks = most < GPUNN_SUM_PARTS ? most : GPUNN_SUM_PARTS;
+    static_assert(sizeof(gpunn_value_sums) * GPUNN_SUM_PARTS <= GPUNN__PARTIALS_BYTES,
+                  "they stand in cuda->partials");
     memset(parts, 0, GPUNN_SUM_PARTS * sizeof *parts);
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__value_sums_kernel, blocks, GPUNN__THREADS, values, dtype, count,
                              (gpunn_value_sums *)(void *)cuda->partials));
-    GPUNN__CUDA(cuda, cudaMemcpyAsync(parts, cuda->partials, blocks * sizeof *parts, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(parts, cuda->partials, blocks * sizeof *parts, cudaMemcpyDeviceToHost,
+                                      cuda->stream));
     GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale,
+                                               float limit)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
-    return GPUNN__LAUNCH(cuda, gpunn__scale_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, values, count, scale,
-                         limit > 0 ? limit : INFINITY);
+    return GPUNN__LAUNCH(cuda, gpunn__scale_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS,
+                         values, count, scale, limit > 0 ? limit : INFINITY);
 }

@@ -2,7 +2,8 @@
 #include "base/values.h"
 
 /* The windows that cover any of the cells [from, to) are [*begin, *end). */
-__device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin, int *end)
+__device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin,
+                                                    int *end)
 {
     if (a.kernel == 0) { /* search from an estimate that may be off by one */
         int low, high;
@@ -26,8 +27,8 @@ typedef struct gpunn__pool_place { /* one output */
 /* The weight of one cell in the average over a window. depth, rows and columns include padding; the cell
  * counts do not. */
 template <bool deep>
-__device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int depth, int rows, int columns, int deep_cells,
-                                                   int row_cells, int column_cells)
+__device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int depth, int rows, int columns,
+                                                   int deep_cells, int row_cells, int column_cells)
 {
     float cells = p.count_exclude_pad ? (float)row_cells * (float)column_cells : (float)rows * (float)columns;
     if (deep) cells *= (float)(p.count_exclude_pad ? deep_cells : depth);
@@ -35,12 +36,14 @@ __device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int dep
 }
 
 /* index: of the output in its volume. */
-template <bool deep> __device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
+template <bool deep>
+__device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
 {
     gpunn__pool_place place;
-    int               line = index / p.x.out, x = index - line * p.x.out, z = deep ? line / p.y.out : 0, y = line - z * p.y.out;
-    int               depth = 1, height = gpunn__pool_window(&p.y, y, &place.y0, &place.y1);
-    int               width = gpunn__pool_window(&p.x, x, &place.x0, &place.x1);
+    int               line = index / p.x.out, x = index - line * p.x.out, z = deep ? line / p.y.out : 0,
+        y = line - z * p.y.out;
+    int depth = 1, height = gpunn__pool_window(&p.y, y, &place.y0, &place.y1);
+    int width = gpunn__pool_window(&p.x, x, &place.x0, &place.x1);
     place.z0 = 0, place.z1 = 1, place.skipped = 0;
     if (deep) {
         depth = gpunn__pool_window(&p.z, z, &place.z0, &place.z1);
@@ -48,7 +51,8 @@ template <bool deep> __device__ __forceinline__ gpunn__pool_place gpunn__pool_at
     }
     place.skipped += place.y0 - gpunn__pool_corner(&p.y, y, place.y0);
     place.skipped = place.skipped * p.x.span + place.x0 - gpunn__pool_corner(&p.x, x, place.x0);
-    place.share = gpunn__pool_share<deep>(p, depth, height, width, place.z1 - place.z0, place.y1 - place.y0, place.x1 - place.x0);
+    place.share = gpunn__pool_share<deep>(p, depth, height, width, place.z1 - place.z0, place.y1 - place.y0,
+                                          place.x1 - place.x0);
     return place;
 }
 
@@ -58,7 +62,8 @@ __device__ __forceinline__ int gpunn__pool_marked(const gpunn__pool &p, int64_t 
 }
 
 /* A NaN wins, even over an earlier NaN. Of equal cells the first wins. */
-template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_kernel(const gpunn__pool p)
+template <bool deep>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -103,14 +108,15 @@ typedef struct gpunn__most {
 } gpunn__most;
 
 /* One block, of any number of whole warps, per output. */
-template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kernel(const gpunn__pool p)
+template <bool deep>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int size = (deep ? p.z.out : 1) * p.y.out * p.x.out;
     for (int64_t i = blockIdx.x; i < p.results; i += gridDim.x) {
         int64_t           volume = i / size;
         gpunn__pool_place place = gpunn__pool_at<deep>(p, (int)(i - volume * size));
-        int               columns = place.x1 - place.x0, rows = place.y1 - place.y0, threads = (int)blockDim.x;
+        int columns = place.x1 - place.x0, rows = place.y1 - place.y0, threads = (int)blockDim.x;
         /* lines: rows of all slices */
         int                line = (int)threadIdx.x / columns, x = (int)threadIdx.x % columns;
         int                down = threads / columns, along = threads % columns;
@@ -119,11 +125,13 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gp
         while (line < (place.z1 - place.z0) * rows) {
             int     z = deep ? line / rows : 0;
             int64_t slice = deep ? volume * p.z.n + place.z0 + z : volume;
-            float   v = gpunn__load(p.from, p.from_dtype, (slice * p.y.n + place.y0 + line - z * rows) * p.x.n + place.x0 + x);
+            float   v = gpunn__load(p.from, p.from_dtype,
+                                    (slice * p.y.n + place.y0 + line - z * rows) * p.x.n + place.x0 + x);
             if (p.average)
                 sum += v;
             else
-                best = gpunn__most()(best, gpunn__pool_rank(v, (unsigned)line * (unsigned)columns + (unsigned)x));
+                best = gpunn__most()(best,
+                                     gpunn__pool_rank(v, (unsigned)line * (unsigned)columns + (unsigned)x));
             line += down;
             x += along;
             if (x >= columns) x -= columns, line++;
@@ -140,14 +148,16 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gp
         x = (int)at % columns;
         int     z = deep ? line / rows : 0, y = line - z * rows;
         int64_t slice = deep ? volume * p.z.n + place.z0 + z : volume;
-        gpunn__store(p.to, p.to_dtype, i,
-                     gpunn__load(p.from, p.from_dtype, (slice * p.y.n + place.y0 + y) * p.x.n + place.x0 + x));
+        gpunn__store(
+            p.to, p.to_dtype, i,
+            gpunn__load(p.from, p.from_dtype, (slice * p.y.n + place.y0 + y) * p.x.n + place.x0 + x));
         gpunn__pool_mark(p.at, p.at_bytes, i, place.skipped + (z * p.y.span + y) * p.x.span + x);
     }
 }
 
 template <bool deep>
-static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__pool_back_kernel(const gpunn__pool p)
+static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4)
+    gpunn__pool_back_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -179,7 +189,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
                         int   begin, end, width = gpunn__pool_window(&p.x, ox, &begin, &end);
                         float share = 1;
                         if (p.average) {
-                            share = gpunn__pool_share<deep>(p, depth, height, width, z1 - z0, y1 - y0, end - begin);
+                            share = gpunn__pool_share<deep>(p, depth, height, width, z1 - z0, y1 - y0,
+                                                            end - begin);
                         } else {
                             int column = gpunn__pool_marked(p, line + ox) - marked;
                             begin = gpunn__pool_corner(&p.x, ox, begin) + column;
@@ -204,8 +215,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
 }
 
 /* Channels c .. c + n - 1, starting at element i. n < 8 only for the last channels. */
-__device__ __forceinline__ void gpunn__pool_load(const gpunn__pool &p, const void *data, gpunn_dtype dtype, int64_t i, int n,
-                                                 float v[8])
+__device__ __forceinline__ void gpunn__pool_load(const gpunn__pool &p, const void *data, gpunn_dtype dtype,
+                                                 int64_t i, int n, float v[8])
 {
     if (p.channels % GPUNN__PACK == 0) {
         gpunn__load8(data, dtype, i, v);
@@ -233,8 +244,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_la
     int items = p.y.out * p.x.out * p.packs, step = (int)(gridDim.x * blockDim.x);
     for (int64_t image = blockIdx.y; image < p.images; image += gridDim.y)
         for (int item = (int)(blockIdx.x * blockDim.x + threadIdx.x); item < items; item += step) {
-            int               index = item / p.packs;
-            int               c = (item - index * p.packs) * GPUNN__PACK, n = min(p.channels - c, (int)GPUNN__PACK), at[8];
+            int index = item / p.packs;
+            int c = (item - index * p.packs) * GPUNN__PACK, n = min(p.channels - c, (int)GPUNN__PACK), at[8];
             gpunn__pool_place place = gpunn__pool_at<false>(p, index);
             float             best[8], v[8];
 #pragma unroll
@@ -243,7 +254,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_la
 #pragma unroll 2
                 for (int x = place.x0; x < place.x1; x++) {
                     int here = place.skipped + (y - place.y0) * p.x.span + x - place.x0;
-                    gpunn__pool_load(p, p.from, p.from_dtype, ((image * p.y.n + y) * p.x.n + x) * p.channels + c, n, v);
+                    gpunn__pool_load(p, p.from, p.from_dtype,
+                                     ((image * p.y.n + y) * p.x.n + x) * p.channels + c, n, v);
 #pragma unroll
                     for (int j = 0; j < GPUNN__PACK; j++)
                         if (p.average)
@@ -261,7 +273,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_la
         }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_channels_last_back_kernel(const gpunn__pool p)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
+    gpunn__pool_channels_last_back_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int items = p.y.n * p.x.n * p.packs, step = (int)(gridDim.x * blockDim.x);
@@ -281,12 +294,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_channels
                 for (int ox = ox_begin; ox < ox_end; ox++) {
                     int     x0, x1, width = gpunn__pool_window(&p.x, ox, &x0, &x1);
                     int     index = row + x - gpunn__pool_corner(&p.x, ox, x0);
-                    float   share = p.average ? gpunn__pool_share<false>(p, 1, height, width, 1, y1 - y0, x1 - x0) : 1;
+                    float   share = p.average
+                                        ? gpunn__pool_share<false>(p, 1, height, width, 1, y1 - y0, x1 - x0)
+                                        : 1;
                     int64_t i = ((image * p.y.out + oy) * p.x.out + ox) * p.channels + c;
                     gpunn__pool_load(p, p.from, p.from_dtype, i, n, g);
 #pragma unroll
                     for (int j = 0; j < GPUNN__PACK; j++)
-                        if (p.average || (j < n && gpunn__pool_marked(p, i + j) == index)) v[j] += g[j] * share;
+                        if (p.average || (j < n && gpunn__pool_marked(p, i + j) == index))
+                            v[j] += g[j] * share;
                 }
             }
             gpunn__pool_store(p, to, n, v);
@@ -323,8 +339,8 @@ GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step)
 GPUNN__INTERNAL bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool *p)
 {
     return step->op == GPUNN_OP_MAX_POOL2D && !step->in[0].channels_last && p->y.stride == p->y.kernel &&
-           p->x.stride == p->x.kernel && p->y.padding + p->x.padding == 0 && p->y.out * p->y.kernel == p->y.n &&
-           p->x.out * p->x.kernel == p->x.n && gpunn__pool_cells(p) < 32;
+           p->x.stride == p->x.kernel && p->y.padding + p->x.padding == 0 &&
+           p->y.out * p->y.kernel == p->y.n && p->x.out * p->x.kernel == p->x.n && gpunn__pool_cells(p) < 32;
 }
 
 typedef struct gpunn__pool_relu {
@@ -344,14 +360,17 @@ static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(cons
     const int          size = p.y.out * p.x.out;
     float              sum = 0;
     for (int item = (int)threadIdx.x; item < r.images * size; item += (int)blockDim.x) {
-        int     image = item / size, index = item - image * size, row = index / p.x.out, column = index - row * p.x.out;
+        int image = item / size, index = item - image * size, row = index / p.x.out,
+            column = index - row * p.x.out;
         int64_t volume = (int64_t)image * r.channels + blockIdx.x, i = volume * size + index;
         int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
         int     at = gpunn__pool_marked(p, i);
         float   g = gpunn__load(p.from, p.from_dtype, i);
         for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
             int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
-            float   gradient = cell != at || gpunn__load(r.y, r.y_dtype, place) <= 0 ? 0 : gpunn__rounded(g, p.to_dtype);
+            float   gradient = cell != at || gpunn__load(r.y, r.y_dtype, place) <= 0
+                                   ? 0
+                                   : gpunn__rounded(g, p.to_dtype);
             gpunn__store(p.to, p.to_dtype, place, gradient);
             sum += gradient;
         }
@@ -363,14 +382,15 @@ static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(cons
 
 /* Merges a max pooling's backward step with that of the relu before it. If a convolution's backward step
  * follows, it also computes the gradient of its bias. */
-static gpunn_status gpunn__pool_relu_back(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__pool *p, bool *taken)
+static gpunn_status gpunn__pool_relu_back(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__pool *p,
+                                          bool *taken)
 {
     const gpunn_step *relu = cuda->next, *conv = cuda->next + 1;
     const int64_t     channels = step->in[0].dim[1];
     gpunn__pool_relu  r;
-    *taken = cuda->next < cuda->end && gpunn__pool_tiles(step, p) && p->results / channels <= 4 * 1024 && !p->accumulate &&
-             relu->op == GPUNN_OP_RELU && relu->backward && relu->grad_out.data == p->to && relu->grad_in[0].data == p->to &&
-             !relu->accumulate[0] && relu->grad_in[0].dtype == p->to_dtype;
+    *taken = cuda->next < cuda->end && gpunn__pool_tiles(step, p) && p->results / channels <= 4 * 1024 &&
+             !p->accumulate && relu->op == GPUNN_OP_RELU && relu->backward && relu->grad_out.data == p->to &&
+             relu->grad_in[0].data == p->to && !relu->accumulate[0] && relu->grad_in[0].dtype == p->to_dtype;
     if (!*taken) return GPUNN_OK;
     memset(&r, 0, sizeof r);
     r.p = *p;
@@ -398,16 +418,19 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
         for (int i = 0; i < 3; i++)
             if (2 * (int64_t)axes[i]->padding > axes[i]->kernel)
-                return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "padding %d exceeds half of the window's %d; use a smaller one",
+                return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
+                                        "padding %d exceeds half of the window's %d; use a smaller one",
                                         axes[i]->padding, axes[i]->kernel);
         int64_t images = x->dim[0] * (x->channels_last ? 1 : x->dim[1]);
         for (int i = 0; i < 3; i++)
             if (axes[i]->kernel == 0 && axes[i]->out > 65536)
-                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%d windows along an axis are more than 65536; use fewer",
+                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                        "%d windows along an axis are more than 65536; use fewer",
                                         axes[i]->out);
         if (x->count / images > most || y->count / images > most || window > most)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                    "an image or window has more than 2^30 values; split the images into smaller ones");
+            return gpunn__cuda_fail(
+                cuda, GPUNN_ERR_UNSUPPORTED,
+                "an image or window has more than 2^30 values; split the images into smaller ones");
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)y->count;
         return GPUNN_OK;
     }
@@ -419,7 +442,8 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         dim3     grid(gpunn__blocks(cuda, (step->backward ? x : y)->count / x->dim[0], GPUNN__PACK));
         unsigned rows = (unsigned)cuda->multiprocessors * 16 / grid.x + 1;
         grid.y = p.images < rows ? (unsigned)p.images : rows;
-        if (action == GPUNN__BACKWARD) return GPUNN__LAUNCH(cuda, gpunn__pool_channels_last_back_kernel, grid, GPUNN__THREADS, p);
+        if (action == GPUNN__BACKWARD)
+            return GPUNN__LAUNCH(cuda, gpunn__pool_channels_last_back_kernel, grid, GPUNN__THREADS, p);
         return GPUNN__LAUNCH(cuda, gpunn__pool_channels_last_kernel, grid, GPUNN__THREADS, p);
     }
     if (action == GPUNN__BACKWARD) {
@@ -441,10 +465,11 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel<false>, (unsigned)blocks, threads, p);
 }
 
-#define GPUNN__X(name)                                                                                         \
-    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
-    {                                                                                                          \
-        return gpunn__cuda_pool(cuda, step, action);                                                           \
+#define GPUNN__X(name)                                                                   \
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
+                                                    gpunn__action action)                \
+    {                                                                                    \
+        return gpunn__cuda_pool(cuda, step, action);                                     \
     }
 GPUNN__X(max_pool2d)
 GPUNN__X(max_pool3d)

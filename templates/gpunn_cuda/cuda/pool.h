@@ -2,7 +2,7 @@
 #define GPUNN__CUDA_CUDA_POOL_H
 #include "base/config.h"
 
-/* ==== >>cuda/pool ================================================================================================== *
+/* ==== >>cuda/pool ======================================================================================== *
  * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel. A plane is a volume of depth 1;
  * kernels that are not `deep` are specialized for it. The forward pass uses a thread per output, or a block
  * where windows are large. The backward pass gathers: a thread owns eight adjacent cells and adds the

@@ -3,7 +3,7 @@
 #include "cuda/gemm.h"
 #include "cuda/conv.h"
 
-/* ==== >>cuda/recurrent ============================================================================================= *
+/* ==== >>cuda/recurrent =================================================================================== *
  * rnn, lstm and gru: one layer, F32 in all precisions. cuDNN keeps all weights in one buffer, so they are
  * gathered there from PyTorch's layout, and their gradients are scattered back. cuDNN has PyTorch's order of
  * gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases.
@@ -35,17 +35,21 @@ static void gpunn__dnn_rnn_forget(gpunn__cuda *cuda, void *value)
 }
 
 /* Makes the descriptors, which needs no device. cuDNN 9 reads the sequence lengths here, on the host. */
-static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
+static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key,
+                                    gpunn__dnn_rnn_choice *choice)
 {
     const cudnnRNNMode_t mode = key->op == GPUNN_OP_LSTM  ? CUDNN_LSTM
                                 : key->op == GPUNN_OP_GRU ? CUDNN_GRU
                                 : key->relu               ? CUDNN_RNN_RELU
                                                           : CUDNN_RNN_TANH;
-    const int            length = (int)key->length, batch = (int)key->batch, in = (int)key->in, hidden = (int)key->hidden;
-    const int    directions = (int)key->directions, dim[3] = {directions, batch, hidden}, stride[3] = {batch * hidden, hidden, 1};
-    const size_t bytes = (size_t)batch * sizeof(int);
-    int *const   lengths = (int *)gpunn__host_alloc(builder->cuda, bytes);
-    const int64_t sizes[] = {key->length, key->batch, key->in, key->directions * key->hidden, key->batch * key->hidden};
+    const int            length = (int)key->length, batch = (int)key->batch, in = (int)key->in,
+              hidden = (int)key->hidden;
+    const int directions = (int)key->directions, dim[3] = {directions, batch, hidden},
+              stride[3] = {batch * hidden, hidden, 1};
+    const size_t  bytes = (size_t)batch * sizeof(int);
+    int *const    lengths = (int *)gpunn__host_alloc(builder->cuda, bytes);
+    const int64_t sizes[] = {key->length, key->batch, key->in, key->directions * key->hidden,
+                             key->batch * key->hidden};
     if (lengths == NULL) {
         builder->status = GPUNN_ERR_MEMORY;
         (void)snprintf(builder->text, sizeof builder->text, "out of memory");
@@ -65,20 +69,23 @@ static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dn
     (void)GPUNN__DNN(builder, cudnnCreateTensorDescriptor, &choice->bias);
     (void)GPUNN__DNN(builder, cudnnSetRNNDescriptor_v8, choice->rnn, CUDNN_RNN_ALGO_STANDARD, mode,
                      key->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
-                     directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT,
-                     CUDNN_DATA_FLOAT, key->precision == GPUNN_PRECISION_TF32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH, in, hidden,
+                     directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
+                     CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT,
+                     key->precision == GPUNN_PRECISION_TF32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH, in, hidden,
                      hidden, 1, NULL, CUDNN_RNN_PADDED_IO_ENABLED);
-    (void)GPUNN__DNN(builder, cudnnSetRNNDataDescriptor, choice->x, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
-                     length, batch, in, lengths, NULL);
-    (void)GPUNN__DNN(builder, cudnnSetRNNDataDescriptor, choice->y, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
-                     length, batch, directions * hidden, lengths, NULL);
+    (void)GPUNN__DNN(builder, cudnnSetRNNDataDescriptor, choice->x, CUDNN_DATA_FLOAT,
+                     CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, length, batch, in, lengths, NULL);
+    (void)GPUNN__DNN(builder, cudnnSetRNNDataDescriptor, choice->y, CUDNN_DATA_FLOAT,
+                     CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, length, batch, directions * hidden, lengths,
+                     NULL);
     (void)GPUNN__DNN(builder, cudnnSetTensorNdDescriptor, choice->state, CUDNN_DATA_FLOAT, 3, dim, stride);
     gpunn__host_free(builder->cuda, lengths, bytes);
 }
 
 /* Finds the offsets of the weights' parts. The gates of one matrix must be contiguous, as in PyTorch;
  * otherwise cuDNN is not used. */
-static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
+static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key,
+                                 gpunn__dnn_rnn_choice *choice)
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
     char *const       base = (char *)libraries->lt_workspace; /* any address, since nothing is read from it */
@@ -87,20 +94,23 @@ static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_r
         for (int64_t g = 0; g < 2 * gates; g++) {
             void         *address[2] = {base, base};
             const int64_t size[2] = {key->hidden * (g < gates ? key->in : key->hidden), key->hidden};
-            (void)GPUNN__DNN(builder, cudnnGetRNNWeightParams, libraries->dnn, choice->rnn, (int32_t)d, choice->sizes.weights,
-                             base, (int32_t)g, choice->matrix, &address[0], choice->bias, &address[1]);
+            (void)GPUNN__DNN(builder, cudnnGetRNNWeightParams, libraries->dnn, choice->rnn, (int32_t)d,
+                             choice->sizes.weights, base, (int32_t)g, choice->matrix, &address[0],
+                             choice->bias, &address[1]);
             for (int i = 0; i < (key->bias ? 2 : 1) && builder->status == GPUNN_OK; i++) {
                 int64_t *const first = &choice->sizes.part[d][2 * i + (g >= gates)];
                 const int64_t  at = ((char *)address[i] - base) / (int64_t)sizeof(float);
                 if (g % gates == 0) *first = at;
                 if (at == *first + g % gates * size[i]) continue;
                 builder->status = GPUNN_ERR_UNSUPPORTED;
-                (void)snprintf(builder->text, sizeof builder->text, "the weights of its gates do not lie behind each other");
+                (void)snprintf(builder->text, sizeof builder->text,
+                               "the weights of its gates do not lie behind each other");
             }
         }
 }
 
-static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
+static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                          gpunn__dnn_rnn_choice *choice)
 {
     gpunn__libraries     *libraries = cuda->libraries;
     gpunn__dnn_rnn_sizes *sizes = &choice->sizes;
@@ -109,12 +119,13 @@ static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rn
     gpunn__dnn_rnn_describe(&builder, key, choice);
     (void)GPUNN__DNN(&builder, cudnnGetRNNWeightSpaceSize, libraries->dnn, choice->rnn, &sizes->weights);
     (void)GPUNN__DNN(&builder, cudnnGetRNNTempSpaceSizes, libraries->dnn, choice->rnn,
-                     key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, choice->x, &sizes->workspace,
-                     &sizes->reserve);
+                     key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, choice->x,
+                     &sizes->workspace, &sizes->reserve);
     gpunn__dnn_rnn_parts(&builder, key, choice);
     if (builder.status == GPUNN_OK && sizes->workspace > cuda->args.workspace_limit) {
         builder.status = GPUNN_ERR_UNSUPPORTED;
-        (void)snprintf(builder.text, sizeof builder.text, "it needs %llu bytes of workspace and workspace_limit is %llu",
+        (void)snprintf(builder.text, sizeof builder.text,
+                       "it needs %llu bytes of workspace and workspace_limit is %llu",
                        (unsigned long long)sizes->workspace, (unsigned long long)cuda->args.workspace_limit);
     }
     choice->usable = builder.status == GPUNN_OK;
@@ -133,50 +144,59 @@ static gpunn__dnn_rnn_choice *gpunn__dnn_rnn_entry(gpunn__cuda *cuda, const gpun
                                                        gpunn__dnn_rnn_forget, &fresh);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                    gpunn__dnn_rnn_sizes *sizes)
 {
     gpunn__dnn_rnn_choice *choice = gpunn__dnn_rnn_entry(cuda, key);
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_rnn_search(cuda, key, choice));
     if (!choice->usable)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s", choice->reason);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s",
+                                choice->reason);
     *sizes = choice->sizes;
     return GPUNN_OK;
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                const gpunn__dnn_rnn_data *data)
 {
     cudnnHandle_t                handle = cuda->libraries->dnn;
     const gpunn__dnn_rnn_choice *c = gpunn__dnn_rnn_entry(cuda, key);
     gpunn__dnn_builder           builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
     if (!c) return GPUNN_ERR_MEMORY;
     if (!c->usable) return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this recurrent layer was not prepared");
-    const size_t weights = c->sizes.weights, workspace = c->sizes.workspace, reserve = key->training ? c->sizes.reserve : 0;
+    const size_t weights = c->sizes.weights, workspace = c->sizes.workspace,
+                 reserve = key->training ? c->sizes.reserve : 0;
     if (!data->backward)
         (void)GPUNN__DNN(&builder, cudnnRNNForward, handle, c->rnn,
-                         key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, c->x, data->x, c->y, data->y,
-                         c->state, data->h_0, data->h_n, c->state, data->c_0, data->c_n, weights, data->weights, workspace,
-                         data->workspace, reserve, data->reserve);
-    else
-        (void)GPUNN__DNN(&builder, cudnnRNNBackwardData_v8, handle, c->rnn, NULL, c->y, data->y, data->dy, c->x, data->dx,
-                         c->state, data->h_0, data->dh_n, data->dh_0, c->state, data->c_0, data->dc_n, data->dc_0, weights,
-                         data->weights, workspace, data->workspace, reserve, data->reserve);
-    if (data->dweights) /* after the previous call, whose reserve it reads */
-        (void)GPUNN__DNN(&builder, cudnnRNNBackwardWeights_v8, handle, c->rnn, CUDNN_WGRAD_MODE_ADD, NULL, c->x, data->x,
-                         c->state, data->h_0, c->y, data->y, weights, data->dweights, workspace, data->workspace, reserve,
+                         key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, c->x,
+                         data->x, c->y, data->y, c->state, data->h_0, data->h_n, c->state, data->c_0,
+                         data->c_n, weights, data->weights, workspace, data->workspace, reserve,
                          data->reserve);
+    else
+        (void)GPUNN__DNN(&builder, cudnnRNNBackwardData_v8, handle, c->rnn, NULL, c->y, data->y, data->dy,
+                         c->x, data->dx, c->state, data->h_0, data->dh_n, data->dh_0, c->state, data->c_0,
+                         data->dc_n, data->dc_0, weights, data->weights, workspace, data->workspace, reserve,
+                         data->reserve);
+    if (data->dweights) /* after the previous call, whose reserve it reads */
+        (void)GPUNN__DNN(&builder, cudnnRNNBackwardWeights_v8, handle, c->rnn, CUDNN_WGRAD_MODE_ADD, NULL,
+                         c->x, data->x, c->state, data->h_0, c->y, data->y, weights, data->dweights,
+                         workspace, data->workspace, reserve, data->reserve);
     if (builder.status == GPUNN_OK) return GPUNN_OK;
     GPUNN__TRY(gpunn__cuda_check(cuda, cudaGetLastError(), "cudnnRNN"));
     return gpunn__dnn_fail(cuda, builder.status, builder.text);
 }
 #elif !defined(GPUNN__EMULATOR) /* no cudnn.h: products and a kernel per step */
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_sizes *sizes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                    gpunn__dnn_rnn_sizes *sizes)
 {
     (void)key, (void)sizes;
-    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                            "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key,
+                                                const gpunn__dnn_rnn_data *data)
 {
     (void)data;
     return gpunn__dnn_rnn_prepare(cuda, key, NULL);
@@ -216,19 +236,23 @@ static __device__ __forceinline__ int64_t gpunn__recurrent_length(const gpunn__r
 }
 
 /* Element k of the state h that sequence n has before step s. */
-static __device__ __forceinline__ float gpunn__recurrent_before(const gpunn__recurrent &r, int64_t s, int64_t n, int64_t k)
+static __device__ __forceinline__ float gpunn__recurrent_before(const gpunn__recurrent &r, int64_t s,
+                                                                int64_t n, int64_t k)
 {
     int64_t t = s > 0 ? gpunn__recurrent_time(r, s - 1) : r.length;
-    if (t < gpunn__recurrent_length(r, n)) return r.y[((t * r.batch + n) * r.directions + r.direction) * r.hidden + k];
+    if (t < gpunn__recurrent_length(r, n))
+        return r.y[((t * r.batch + n) * r.directions + r.direction) * r.hidden + k];
     return r.h_0 ? gpunn__load(r.h_0, r.h_0_dtype, n * r.hidden + k) : 0;
 }
 
 /* One forward step of a direction: gates, state and y. Sequences that have ended keep their state. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_kernel(const gpunn__recurrent r)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__recurrent_cell_kernel(const gpunn__recurrent r)
 {
     GPUNN__FOLLOW();
     const int64_t H = r.hidden, t = gpunn__recurrent_time(r, r.step);
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H;
+         i += (int64_t)gridDim.x * blockDim.x) {
         int64_t n = i / H, k = i - n * H, length = gpunn__recurrent_length(r, n);
         float  *gate = r.kept + (t * r.batch + n) * r.width + k, x[4], h = r.h[i], c = r.c[i], y = 0;
         if (length < 0) h = c = y = NAN;
@@ -274,15 +298,18 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_k
 
 /* One backward step of a direction: replaces the saved gates by their gradients and updates those of the
  * state. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_backward_kernel(const gpunn__recurrent r)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__recurrent_cell_backward_kernel(const gpunn__recurrent r)
 {
     GPUNN__FOLLOW();
     const int64_t H = r.hidden, t = gpunn__recurrent_time(r, r.step);
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H;
+         i += (int64_t)gridDim.x * blockDim.x) {
         int64_t n = i / H, k = i - n * H, length = gpunn__recurrent_length(r, n);
         float  *gate = r.kept + (t * r.batch + n) * r.width + k, dh = r.h[i];
         if (t >= length) {
-            for (int g = 0; g < r.width / H - (r.op == GPUNN_OP_LSTM); g++) gate[g * H] = length < 0 ? NAN : 0.0f;
+            for (int g = 0; g < r.width / H - (r.op == GPUNN_OP_LSTM); g++)
+                gate[g * H] = length < 0 ? NAN : 0.0f;
             continue;
         }
         dh += r.dy[((t * r.batch + n) * r.directions + r.direction) * H + k];
@@ -291,7 +318,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_b
             gate[0] = r.relu ? (y <= 0 ? 0 : dh) : dh * (1 - y * y);
             dh = 0;
         } else if (r.op == GPUNN_OP_LSTM) {
-            float in = gate[0], forget = gate[H], g = gate[2 * H], out = gate[3 * H], tanh_c = tanhf(gate[4 * H]), before;
+            float in = gate[0], forget = gate[H], g = gate[2 * H], out = gate[3 * H],
+                  tanh_c = tanhf(gate[4 * H]), before;
             if (r.step > 0)
                 before = gate[(r.direction ? r.batch : -r.batch) * r.width + 4 * H];
             else
@@ -317,13 +345,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_b
 }
 
 /* to[time][n][hidden] = the h that each step starts from. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_before_kernel(const gpunn__recurrent r, float *to)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__recurrent_before_kernel(const gpunn__recurrent r, float *to)
 {
     GPUNN__FOLLOW();
     int64_t count = r.length * r.batch * r.hidden;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = i / r.hidden, t = row / r.batch;
-        to[i] = gpunn__recurrent_before(r, gpunn__recurrent_time(r, t), row - t * r.batch, i - row * r.hidden);
+        to[i] = gpunn__recurrent_before(r, gpunn__recurrent_time(r, t), row - t * r.batch,
+                                        i - row * r.hidden);
     }
 }
 
@@ -371,11 +402,12 @@ static void gpunn__recurrent_relayout(gpunn__recurrent *r, const gpunn_step *ste
 
 /* to[i] = or += from[i], or 0 if from is NULL. Any alignment is possible. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__recurrent_copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count,
-                                 bool add)
+    gpunn__recurrent_copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                 int64_t count, bool add)
 {
     GPUNN__FOLLOW();
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
         float x = from ? gpunn__load(from, from_dtype, i) : 0;
         gpunn__store(to, to_dtype, i, add ? gpunn__load(to, to_dtype, i) + x : x);
     }
@@ -384,13 +416,13 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 static gpunn_status gpunn__recurrent_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from,
                                           gpunn_dtype from_dtype, int64_t count, bool add)
 {
-    return GPUNN__LAUNCH(cuda, gpunn__recurrent_copy_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, to, to_dtype, from,
-                         from_dtype, count, add);
+    return GPUNN__LAUNCH(cuda, gpunn__recurrent_copy_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS,
+                         to, to_dtype, from, from_dtype, count, add);
 }
 
 /* The products of one step: gates += h W_hh^T, with gru's q separate. Backward: dh += gates W_hh. */
-static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__recurrent *r,
-                                          gpunn__action action)
+static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *step,
+                                          const gpunn__recurrent *r, gpunn__action action)
 {
     const int64_t  H = r->hidden, t = r->direction ? r->length - 1 - r->step : r->step, rows = r->gates * H;
     float *const   gates = gpunn__beyond(r->kept, t * r->batch * r->width);
@@ -425,8 +457,8 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
 }
 
 /* Operand i in F32, converted into the workspace if needed. */
-static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i, gpunn__arena *arena,
-                                             gpunn_value *x)
+static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i,
+                                             gpunn__arena *arena, gpunn_value *x)
 {
     const gpunn_value *from = &step->in[i];
     *x = *from;
@@ -447,15 +479,17 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
     gpunn_value      x, gates;
     r.h = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
     r.c = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
-    float *const evaluation = step->training ? NULL : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, kept));
+    float *const evaluation = step->training
+                                  ? NULL
+                                  : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, kept));
     GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &arena, &x));
     for (int64_t d = 0; d < r.directions; d++) {
         gpunn__recurrent_relayout(&r, step, d);
         if (!step->training) r.kept = evaluation;
         gates = x;
         gates.data = r.kept;
-        gpunn__product p = gpunn__make_product(step, r.length * r.batch, rows, r.in, &x, false, &step->in[4 + 4 * d], true,
-                                               &gates);
+        gpunn__product p = gpunn__make_product(step, r.length * r.batch, rows, r.in, &x, false,
+                                               &step->in[4 + 4 * d], true, &gates);
         p.ldd = r.width;
         GPUNN__TRY(gpunn__products(cuda, &p, 1, action));
         if (run) GPUNN__TRY(gpunn__recurrent_copy(cuda, r.h, GPUNN_F32, r.h_0, r.h_0_dtype, states, false));
@@ -477,10 +511,12 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
 
 /* The gradients of one direction's weights and its part of dx, from the gradients of the gates. */
 static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action,
-                                               const gpunn__recurrent *r, const gpunn_value *x, const gpunn_value *dx,
-                                               float *before, float *sums, void *workspace)
+                                               const gpunn__recurrent *r, const gpunn_value *x,
+                                               const gpunn_value *dx, float *before, float *sums,
+                                               void *workspace)
 {
-    const int64_t      steps = r->length * r->batch, H = r->hidden, rows = r->gates * H, first = 4 + 4 * r->direction;
+    const int64_t steps = r->length * r->batch, H = r->hidden, rows = r->gates * H,
+                  first = 4 + 4 * r->direction;
     const bool         gru = r->op == GPUNN_OP_GRU, run = action == GPUNN__BACKWARD;
     const gpunn_value *grad = step->grad_in + first;
     const bool        *add = step->accumulate + first;
@@ -488,7 +524,8 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
     gates.data = r->kept;
     previous.data = before;
     if (dx->data) {
-        gpunn__product p = gpunn__make_product(step, steps, r->in, rows, &gates, false, &step->in[first], false, dx);
+        gpunn__product p = gpunn__make_product(step, steps, r->in, rows, &gates, false, &step->in[first],
+                                               false, dx);
         p.lda = r->width;
         p.accumulate = r->direction > 0 || (dx->data == step->grad_in[0].data && step->accumulate[0]);
         GPUNN__TRY(gpunn__products(cuda, &p, 1, action));
@@ -500,8 +537,8 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
         GPUNN__TRY(gpunn__products(cuda, &p, 1, action));
     }
     if (grad[1].data && run)
-        GPUNN__TRY(
-            GPUNN__LAUNCH(cuda, gpunn__recurrent_before_kernel, gpunn__blocks(cuda, steps * H, 1), GPUNN__THREADS, *r, before));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_before_kernel, gpunn__blocks(cuda, steps * H, 1),
+                                 GPUNN__THREADS, *r, before));
     for (int i = 0; grad[1].data && i < (gru ? 2 : 1); i++) { /* gru: r and z, then q */
         gpunn__product p = gpunn__make_product(step,
                                                !gru     ? rows
@@ -515,13 +552,15 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
         GPUNN__TRY(gpunn__products(cuda, &p, 1, action));
     }
     if (!run || (grad[2].data == NULL && grad[3].data == NULL)) return GPUNN_OK;
-    GPUNN__TRY(gpunn__cuda_channel_sums(cuda, r->kept, GPUNN_F32, steps, r->width, 1, sums, false, workspace));
+    GPUNN__TRY(
+        gpunn__cuda_channel_sums(cuda, r->kept, GPUNN_F32, steps, r->width, 1, sums, false, workspace));
     for (int i = 2; i < 4; i++) {
         float        *to = (float *)grad[i].data;
         const int64_t both = gru && i == 3 ? 2 * H : rows;
         if (to == NULL) continue;
         GPUNN__TRY(gpunn__recurrent_copy(cuda, to, GPUNN_F32, sums, GPUNN_F32, both, add[i]));
-        if (both < rows) GPUNN__TRY(gpunn__recurrent_copy(cuda, to + both, GPUNN_F32, sums + 3 * H, GPUNN_F32, H, add[i]));
+        if (both < rows)
+            GPUNN__TRY(gpunn__recurrent_copy(cuda, to + both, GPUNN_F32, sums + 3 * H, GPUNN_F32, H, add[i]));
     }
     return GPUNN_OK;
 }
@@ -538,7 +577,8 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
     r.c = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
     float *const before = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, steps * r.hidden));
     float *const sums = (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, r.width));
-    void *const  workspace = gpunn__arena_take(&arena, gpunn__cuda_channel_sums_workspace(cuda, steps, r.width, 1));
+    void *const  workspace = gpunn__arena_take(&arena,
+                                               gpunn__cuda_channel_sums_workspace(cuda, steps, r.width, 1));
     GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &arena, &x));
     if (dx.data && dx.dtype != GPUNN_F32) {
         void *own = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, dx.count));
@@ -551,24 +591,29 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
         const bool         given = step->attr->states;
         const float *const c_n = given && lstm ? final + r.directions * states : NULL;
         if (run) {
-            GPUNN__TRY(gpunn__recurrent_copy(cuda, r.h, GPUNN_F32, given ? final : NULL, GPUNN_F32, states, false));
+            GPUNN__TRY(
+                gpunn__recurrent_copy(cuda, r.h, GPUNN_F32, given ? final : NULL, GPUNN_F32, states, false));
             GPUNN__TRY(gpunn__recurrent_copy(cuda, r.c, GPUNN_F32, c_n, GPUNN_F32, states, false));
         }
         for (r.step = run ? r.length - 1 : 0; r.step >= 0; r.step--) {
-            if (run) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_cell_backward_kernel, blocks, GPUNN__THREADS, r));
-            if (r.step > 0 || step->grad_in[2].data || !run) GPUNN__TRY(gpunn__recurrent_step(cuda, step, &r, action));
+            if (run)
+                GPUNN__TRY(
+                    GPUNN__LAUNCH(cuda, gpunn__recurrent_cell_backward_kernel, blocks, GPUNN__THREADS, r));
+            if (r.step > 0 || step->grad_in[2].data || !run)
+                GPUNN__TRY(gpunn__recurrent_step(cuda, step, &r, action));
         }
         GPUNN__TRY(gpunn__recurrent_gradients(cuda, step, action, &r, &x, &dx, before, sums, workspace));
         for (int i = 2; run && i < 4; i++) {
             const gpunn_value *to = &step->grad_in[i];
             if (to->data)
-                GPUNN__TRY(gpunn__recurrent_copy(cuda, gpunn__element(to->data, to->dtype, d * states), to->dtype,
-                                                 i == 2 ? r.h : r.c, GPUNN_F32, states, step->accumulate[i]));
+                GPUNN__TRY(gpunn__recurrent_copy(cuda, gpunn__element(to->data, to->dtype, d * states),
+                                                 to->dtype, i == 2 ? r.h : r.c, GPUNN_F32, states,
+                                                 step->accumulate[i]));
         }
     }
     if (run && dx.data && dx.data != step->grad_in[0].data)
-        return gpunn__cuda_copy(cuda, step->grad_in[0].data, step->grad_in[0].dtype, dx.data, GPUNN_F32, dx.count,
-                                step->accumulate[0]);
+        return gpunn__cuda_copy(cuda, step->grad_in[0].data, step->grad_in[0].dtype, dx.data, GPUNN_F32,
+                                dx.count, step->accumulate[0]);
     if (!run) step->workspace_bytes = arena.bytes;
     return GPUNN_OK;
 }
@@ -585,7 +630,8 @@ static gpunn_status gpunn__recurrent_fits(gpunn__cuda *cuda, const gpunn_step *s
     const bool             relu = r.op == GPUNN_OP_RNN && step->attr->relu;
     *key = {GPUNN__RNN_TAG, r.op, relu,     step->precision, step->training,          r.length,
             r.batch,        r.in, r.hidden, r.directions,    step->in[6].data != NULL};
-    *fits = r.lengths == NULL && !cuda->args.deterministic && !(relu && step->training) && gpunn__dnn_available(cuda);
+    *fits = r.lengths == NULL && !cuda->args.deterministic && !(relu && step->training) &&
+            gpunn__dnn_available(cuda);
     if (!*fits) return GPUNN_OK;
     gpunn_status status = gpunn__dnn_rnn_prepare(cuda, key, sizes);
     *fits = status == GPUNN_OK;
@@ -603,7 +649,8 @@ typedef struct gpunn__recurrent_parts {
 } gpunn__recurrent_parts;
 
 /* all = own; back: own = or += all. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_parts_kernel(const gpunn__recurrent_parts p, bool back)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__recurrent_parts_kernel(const gpunn__recurrent_parts p, bool back)
 {
     GPUNN__FOLLOW();
     for (int j = 0; j < p.count; j++) {
@@ -619,8 +666,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_parts_
     }
 }
 
-static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__dnn_rnn_sizes *sizes,
-                                          float *all, bool back)
+static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *step,
+                                          const gpunn__dnn_rnn_sizes *sizes, float *all, bool back)
 {
     gpunn__recurrent_parts p;
     int64_t                most = 0;
@@ -635,7 +682,8 @@ static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *s
         p.part[p.count++].add = back && step->accumulate[4 + i];
         if (value->count > most) most = value->count;
     }
-    return GPUNN__LAUNCH(cuda, gpunn__recurrent_parts_kernel, gpunn__blocks(cuda, most, 1), GPUNN__THREADS, p, back);
+    return GPUNN__LAUNCH(cuda, gpunn__recurrent_parts_kernel, gpunn__blocks(cuda, most, 1), GPUNN__THREADS, p,
+                         back);
 }
 
 /* Where cuDNN writes the gradient of operand i: the gradient itself, or a buffer from which gpunn__cuda_copy
@@ -645,7 +693,8 @@ static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__arena
     const gpunn_value *to = &step->grad_in[i];
     const bool         direct = to->data && to->dtype == GPUNN_F32 && !step->accumulate[i];
     if (to->data == NULL && i > 0) return NULL;
-    return direct ? (float *)to->data : (float *)gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, step->in[i].count));
+    return direct ? (float *)to->data
+                  : (float *)gpunn__arena_take(arena, gpunn__bytes(GPUNN_F32, step->in[i].count));
 }
 
 static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step, const gpunn__dnn_rnn *key,
@@ -664,16 +713,20 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     data.reserve = step->training ? step->saved : NULL;
     for (int i = 0; i < 4; i++)
         if (i != 1) GPUNN__TRY(gpunn__recurrent_operand(cuda, step, i, &arena, &in[i]));
-    data.x = (const float *)in[0].data, data.h_0 = (const float *)in[2].data, data.c_0 = (const float *)in[3].data;
+    data.x = (const float *)in[0].data, data.h_0 = (const float *)in[2].data,
+    data.c_0 = (const float *)in[3].data;
     data.y = (float *)step->out.data;
     data.dy = (const float *)step->grad_out.data;
-    float *const behind = (float *)(step->backward ? step->grad_out.data : step->out.data) + y, *final[2] = {NULL, NULL};
+    float *const behind = (float *)(step->backward ? step->grad_out.data : step->out.data) + y,
+                 *final[2] = {NULL, NULL};
     /* a state that would be unaligned goes through a buffer of its own */
     for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) {
         const bool aligned = (y + i * states) % 4 == 0;
-        final[i] = aligned ? behind + i * states : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
+        final[i] = aligned ? behind + i * states
+                           : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
     }
-    *(step->backward ? &data.dh_n : &data.h_n) = final[0], *(step->backward ? &data.dc_n : &data.c_n) = final[1];
+    *(step->backward ? &data.dh_n : &data.h_n) = final[0],
+                                    *(step->backward ? &data.dc_n : &data.c_n) = final[1];
     if (step->backward) {
         data.dx = gpunn__recurrent_aside(step, 0, &arena);
         data.dh_0 = gpunn__recurrent_aside(step, 2, &arena);
@@ -690,19 +743,21 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, weights, false));
     for (int i = 0; step->backward && i < 2; i++)
         if (final[i] && final[i] != behind + i * states)
-            GPUNN__TRY(gpunn__recurrent_copy(cuda, final[i], GPUNN_F32, behind + i * states, GPUNN_F32, states, false));
+            GPUNN__TRY(gpunn__recurrent_copy(cuda, final[i], GPUNN_F32, behind + i * states, GPUNN_F32,
+                                             states, false));
     if (data.dweights) GPUNN__CUDA(cuda, cudaMemsetAsync(data.dweights, 0, sizes->weights, cuda->stream));
     GPUNN__TRY(gpunn__dnn_rnn_run(cuda, key, &data));
     if (data.dweights) GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, data.dweights, true));
     for (int i = 0; !step->backward && i < 2; i++)
         if (final[i] && final[i] != behind + i * states)
-            GPUNN__TRY(gpunn__recurrent_copy(cuda, behind + i * states, GPUNN_F32, final[i], GPUNN_F32, states, false));
+            GPUNN__TRY(gpunn__recurrent_copy(cuda, behind + i * states, GPUNN_F32, final[i], GPUNN_F32,
+                                             states, false));
     float *const gradients[4] = {data.dx, NULL, data.dh_0, data.dc_0};
     for (int i = 0; i < 4; i++) {
         const gpunn_value *to = &step->grad_in[i];
         if (gradients[i] && to->data && to->data != gradients[i])
-            GPUNN__TRY(
-                gpunn__cuda_copy(cuda, to->data, to->dtype, gradients[i], GPUNN_F32, step->in[i].count, step->accumulate[i]));
+            GPUNN__TRY(gpunn__cuda_copy(cuda, to->data, to->dtype, gradients[i], GPUNN_F32, step->in[i].count,
+                                        step->accumulate[i]));
     }
     return GPUNN_OK;
 }
@@ -714,7 +769,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step
     bool                 fits;
     GPUNN__TRY(gpunn__recurrent_fits(cuda, step, &key, &sizes, &fits));
     if (fits) return gpunn__recurrent_library(cuda, step, &key, &sizes, action);
-    return step->backward ? gpunn__recurrent_backward(cuda, step, action) : gpunn__recurrent_forward(cuda, step, action);
+    return step->backward ? gpunn__recurrent_backward(cuda, step, action)
+                          : gpunn__recurrent_forward(cuda, step, action);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_lstm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)

@@ -24,13 +24,13 @@ GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int6
     return lanes == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : lanes;
 }
 
-/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes that are all kept or all reduced are merged. The rest is kept x planes x rows x columns.
- * There are `kept` results (or rows of results), each from `planes` contiguous blocks of rows * columns
- * elements. If columns are reduced too, columns is 1 and rows holds the length; otherwise each column has
- * its own result. A result's elements are read line by line. A line is a row or, if columns are kept, one
- * element of each column. If results are few, the lines are split into chunks, whose results a second launch
- * reduces. */
+/* ---- sum and max over any set of axes ------------------------------------------------------------------- *
+ * Adjacent axes that are
+ * all kept or all reduced are merged. The rest is kept x planes x rows x columns. There are `kept` results
+ * (or rows of results), each from `planes` contiguous blocks of rows * columns elements. If columns are
+ * reduced too, columns is 1 and rows holds the length; otherwise each column has its own result. A result's
+ * elements are read line by line. A line is a row or, if columns are kept, one element of each column. If
+ * results are few, the lines are split into chunks, whose results a second launch reduces. */
 
 enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* elements that equal the maximum */ };
 
@@ -40,11 +40,13 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
     if (r->by_column) {
         r->pack = r->columns % 8 == 0 ? 8 : 1;
         r->lanes = gpunn__power_of_2((r->columns + r->pack - 1) / r->pack, 32);
-        while (r->lanes > 8 && r->columns >= r->lanes * r->pack && r->kept * r->columns < device * r->lanes * r->pack)
+        while (r->lanes > 8 && r->columns >= r->lanes * r->pack &&
+               r->kept * r->columns < device * r->lanes * r->pack)
             r->lanes /= 2;
         r->span = r->lanes * gpunn__power_of_2(length, GPUNN__THREADS / r->lanes);
         r->tiles = (r->columns + r->lanes * r->pack - 1) / (r->lanes * r->pack);
-        while (r->span > r->lanes && length * r->lanes < r->span * 8 && r->kept * r->tiles * r->span > device * 4096)
+        while (r->span > r->lanes && length * r->lanes < r->span * 8 &&
+               r->kept * r->tiles * r->span > device * 4096)
             r->span /= 2;
     } else {
         r->pack = 1;
@@ -68,11 +70,14 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
     r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
     r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
     if (!r->by_column)
-        r->lanes = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
+        r->lanes = r->chunk_lines == 1 || r->length >= 8192
+                       ? r->span
+                       : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
 }
 
 /* Describes a plain sum of `in` over axes (a bit set) in F32. whole: in a single chunk. */
-static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in, uint32_t axes, bool whole)
+static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in,
+                                   uint32_t axes, bool whole)
 {
     const gpunn__walk all = gpunn__axes_reduced(in, axes);
     int               next = 0;
@@ -123,30 +128,36 @@ template <int KIND> struct gpunn__fold_visit {
 
 /* The offset of a line of a result from the result's own start. *rest receives the number of elements from
  * there to the plane's end. */
-__device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line, int64_t *rest)
+__device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line,
+                                                         int64_t *rest)
 {
-    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces), row = (line - plane * r.pieces) * r.step;
+    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces),
+            row = (line - plane * r.pieces) * r.step;
     *rest = r.rows - row;
     return gpunn__offset(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
 }
 
 template <int KIND>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_kernel(const gpunn__reduction r)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
+    gpunn__reduce_rows_kernel(const gpunn__reduction r)
 {
     GPUNN__FOLLOW();
     int     thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t units = r.kept * r.chunks;
-    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units;
+         first += (int64_t)gridDim.x * per_block) {
         int64_t                 unit = first + threadIdx.x / r.span;
         gpunn__fold_visit<KIND> fold = {r.x, r.x_type, r.reference_type, 0, gpunn__fold<KIND>::start()};
         if (unit < units) {
-            int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept, line = chunk * r.chunk_lines;
+            int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept,
+                    line = chunk * r.chunk_lines;
             int64_t at = gpunn__offset(result, r.kept_rank, r.kept_dim, r.kept_stride);
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
             for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
                 int64_t     rest, begin = at + gpunn__reduction_line(r, line, &rest);
-                gpunn__line row = {line, begin, 1, rest < r.length ? rest : r.length, thread & (r.lanes - 1), r.lanes};
+                gpunn__line row = {
+                    line, begin, 1, rest < r.length ? rest : r.length, thread & (r.lanes - 1), r.lanes};
                 gpunn__line_visit(row, fold);
             }
         }
@@ -157,13 +168,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_k
 
 /* A unit's threads: `lanes` across the columns, span / lanes down the lines. */
 template <int KIND, int N>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_columns_kernel(const gpunn__reduction r)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
+    gpunn__reduce_columns_kernel(const gpunn__reduction r)
 {
     GPUNN__FOLLOW();
     __shared__ float part[N][GPUNN__THREADS];
     int              thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t          units = r.chunks * r.kept * r.tiles;
-    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units;
+         first += (int64_t)gridDim.x * per_block) {
         /* result: counted over all chunks */
         int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles);
         int64_t column = ((unit - result * r.tiles) * r.lanes + (thread & (r.lanes - 1))) * N;
@@ -172,18 +185,21 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
 #pragma unroll
         for (int j = 0; j < N; j++) value[j] = gpunn__fold<KIND>::start();
         if (there) {
-            int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept, line = chunk * r.chunk_lines;
+            int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept,
+                    line = chunk * r.chunk_lines;
             int64_t at = gpunn__offset(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             float   reference[N];
-            if (KIND == GPUNN__COUNT) gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
+            if (KIND == GPUNN__COUNT)
+                gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
             for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
                 int64_t rest;
                 float   v[N];
                 gpunn__line_load<N>(r.x, r.x_type, at + gpunn__reduction_line(r, line, &rest), 1, v);
 #pragma unroll
                 for (int j = 0; j < N; j++) {
-                    if (KIND == GPUNN__COUNT) v[j] = gpunn__rounded(v[j], r.reference_type) == reference[j] ? 1.0f : 0.0f;
+                    if (KIND == GPUNN__COUNT)
+                        v[j] = gpunn__rounded(v[j], r.reference_type) == reference[j] ? 1.0f : 0.0f;
                     value[j] = gpunn__fold<KIND>()(value[j], v[j]);
                 }
             }
@@ -195,19 +211,24 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
             __syncthreads();
 #pragma unroll
             for (int j = 0; j < N; j++)
-                if (thread < distance) value[j] = gpunn__fold<KIND>()(value[j], part[j][threadIdx.x + distance]);
+                if (thread < distance)
+                    value[j] = gpunn__fold<KIND>()(value[j], part[j][threadIdx.x + distance]);
         }
 #pragma unroll
         for (int j = 0; j < N; j++) value[j] /= r.divisor;
-        if (there && thread < r.lanes) gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
+        if (there && thread < r.lanes)
+            gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
     }
 }
 
-template <int KIND> static gpunn_status gpunn__reduction_launch_kind(gpunn__cuda *cuda, const gpunn__reduction *r)
+template <int KIND>
+static gpunn_status gpunn__reduction_launch_kind(gpunn__cuda *cuda, const gpunn__reduction *r)
 {
     unsigned blocks = gpunn__blocks(cuda, r->chunks * r->kept * r->tiles * r->span, 1);
-    if (!r->by_column) return GPUNN__LAUNCH(cuda, (gpunn__reduce_rows_kernel<KIND>), blocks, GPUNN__THREADS, *r);
-    if (r->pack == 8) return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 8>), blocks, GPUNN__THREADS, *r);
+    if (!r->by_column)
+        return GPUNN__LAUNCH(cuda, (gpunn__reduce_rows_kernel<KIND>), blocks, GPUNN__THREADS, *r);
+    if (r->pack == 8)
+        return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 8>), blocks, GPUNN__THREADS, *r);
     return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 1>), blocks, GPUNN__THREADS, *r);
 }
 
@@ -253,7 +274,8 @@ static gpunn_status gpunn__reduction_run(gpunn__cuda *cuda, const gpunn__reducti
     return gpunn__reduction_launch(cuda, &second);
 }
 
-GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner)
+GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n,
+                                                          int64_t channels, int64_t inner)
 {
     gpunn_value      value = gpunn__rank_3(NULL, GPUNN_F32, n, channels, inner);
     gpunn__reduction r;
@@ -261,9 +283,9 @@ GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cud
     return gpunn__reduction_workspace(&r);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n,
-                                                      int64_t channels, int64_t inner, float *out, bool accumulate,
-                                                      void *workspace)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype,
+                                                      int64_t n, int64_t channels, int64_t inner, float *out,
+                                                      bool accumulate, void *workspace)
 {
     gpunn_value      value = gpunn__rank_3(x, dtype, n, channels, inner);
     gpunn__reduction r;
@@ -283,15 +305,16 @@ static uint32_t gpunn__broadcast_axes(const gpunn_value *from, const gpunn_value
     return axes;
 }
 
-GPUNN__INTERNAL size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to)
+GPUNN__INTERNAL size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from,
+                                                    const gpunn_value *to)
 {
     gpunn__reduction r;
     gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
     return gpunn__reduction_workspace(&r);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to,
-                                                bool accumulate, void *workspace)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from,
+                                                const gpunn_value *to, bool accumulate, void *workspace)
 {
     gpunn__reduction r;
     gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
@@ -315,14 +338,16 @@ typedef struct gpunn__spread {
     bool         add;
 } gpunn__spread;
 
-template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(const gpunn__spread s)
+template <int N>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(const gpunn__spread s)
 {
     GPUNN__FOLLOW();
     int64_t step = (int64_t)gridDim.x * blockDim.x * N;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < s.count; i += step) {
         int64_t row = gpunn__quotient(i, s.dim[0]), stride = s.stride[0];
-        int64_t result = (i - row * s.dim[0]) * stride + gpunn__offset(row, s.rank - 1, s.dim + 1, s.stride + 1);
-        float   v[N];
+        int64_t result = (i - row * s.dim[0]) * stride +
+                         gpunn__offset(row, s.rank - 1, s.dim + 1, s.stride + 1);
+        float v[N];
         gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
         if (s.x) { /* as torch's mask * g / equal: all NaN if the maximum is NaN */
             float x[N], y[N], equal[N];
@@ -330,7 +355,8 @@ template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn_
             gpunn__line_load<N>(s.y, s.y_type, result, stride, y);
             gpunn__line_load<N>(s.equal, GPUNN_F32, result, stride, equal);
 #pragma unroll
-            for (int j = 0; j < N; j++) v[j] = (gpunn__rounded(x[j], s.y_type) == y[j] ? v[j] : v[j] * 0) / equal[j];
+            for (int j = 0; j < N; j++)
+                v[j] = (gpunn__rounded(x[j], s.y_type) == y[j] ? v[j] : v[j] * 0) / equal[j];
         } else {
 #pragma unroll
             for (int j = 0; j < N; j++) v[j] /= s.divisor;
@@ -390,7 +416,8 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
     s.divisor = divisor;
     s.add = step->accumulate[0];
     if (s.dim[0] % 8 == 0)
-        return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<8>), gpunn__blocks(cuda, s.count, 8), GPUNN__THREADS, s);
+        return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<8>), gpunn__blocks(cuda, s.count, 8), GPUNN__THREADS,
+                             s);
     return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<1>), gpunn__blocks(cuda, s.count, 1), GPUNN__THREADS, s);
 }
 
@@ -406,7 +433,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step
     return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
 }
 
-/* ---- gradient_energy: the sum over some axes of the mean squared difference of neighbours --------------------------------- */
+/* ---- gradient_energy: the sum over some axes of the mean squared difference of neighbours -------------- */
 
 typedef struct gpunn__energy {
     int64_t     n;
@@ -428,7 +455,8 @@ __device__ __forceinline__ int64_t gpunn__energy_at(const gpunn__energy &e, int 
     return place - gpunn__quotient(place, e.size[k]) * e.size[k];
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(const gpunn__energy e, double *partials)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__energy_kernel(const gpunn__energy e, double *partials)
 {
     GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -475,7 +503,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_back_kern
     }
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *step,
+                                                         gpunn__action action)
 {
     const gpunn_value *x = &step->in[0];
     gpunn__energy      e;
@@ -494,8 +523,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpun
     if (action == GPUNN__FORWARD) {
         double *partials = (double *)step->workspace;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__energy_kernel, blocks, GPUNN__THREADS, e, partials));
-        return GPUNN__LAUNCH(cuda, gpunn__energy_finish_kernel, 1, GPUNN__THREADS, partials, (int)blocks, step->out.data,
-                             step->out.dtype);
+        return GPUNN__LAUNCH(cuda, gpunn__energy_finish_kernel, 1, GPUNN__THREADS, partials, (int)blocks,
+                             step->out.data, step->out.dtype);
     }
     e.dy = step->grad_out.data;
     e.dy_dtype = step->grad_out.dtype;
@@ -504,7 +533,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpun
     return GPUNN__LAUNCH(cuda, gpunn__energy_back_kernel, blocks, GPUNN__THREADS, e);
 }
 
-/* ---- along one axis: x[outer][n][inner] ------------------------------------------------------------------------------------ */
+/* ---- along one axis: x[outer][n][inner] ---------------------------------------------------------------- */
 
 GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis)
 {
@@ -533,10 +562,10 @@ GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpun
     return gpunn__blocks(cuda, a->lines * a->lanes, 1);
 }
 
-/* ---- cumsum: along a line, in the backward pass from its end ---------------------------------------------------------------- *
- * Many lines use one thread each. Otherwise a block scans a line piece by piece, one element per thread, and
- * carries the sum over. A long line that would leave the device idle is cut into parts, which an earlier
- * launch has summed. */
+/* ---- cumsum: along a line, in the backward pass from its end -------------------------------------------- *
+ * Many lines use one thread each.
+ * Otherwise a block scans a line piece by piece, one element per thread, and carries the sum over. A long
+ * line that would leave the device idle is cut into parts, which an earlier launch has summed. */
 
 enum { GPUNN__CUMSUM_PART = 8 * GPUNN__THREADS };
 typedef struct gpunn__cumsum {
@@ -579,8 +608,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kern
 {
     GPUNN__FOLLOW();
     for (int64_t unit = blockIdx.x; unit < k.along.lines * k.parts; unit += gridDim.x) {
-        const int64_t line = gpunn__quotient(unit, k.parts), begin = (unit - line * k.parts) * k.part, end = begin + k.part;
-        float         sum = 0;
+        const int64_t line = gpunn__quotient(unit, k.parts), begin = (unit - line * k.parts) * k.part,
+                      end = begin + k.part;
+        float sum = 0;
         for (int64_t i = begin + threadIdx.x; i < end && i < k.along.n; i += GPUNN__THREADS)
             sum += gpunn__load(k.along.x, k.along.x_type, gpunn__cumsum_place(k, line, i));
         sum = gpunn__block_reduce(sum, gpunn__add());
@@ -593,7 +623,8 @@ __device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, in
 {
     float sum = 0;
     if (!k.sums) return 0;
-    for (int64_t number = threadIdx.x; number < part; number += GPUNN__THREADS) sum += k.sums[line * k.parts + number];
+    for (int64_t number = threadIdx.x; number < part; number += GPUNN__THREADS)
+        sum += k.sums[line * k.parts + number];
     return gpunn__block_reduce(sum, gpunn__add());
 }
 
@@ -644,7 +675,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *s
         k.along.x_type = k.along.gradient_type;
     }
     if (k.along.n <= 32 || k.along.lines >= (int64_t)cuda->multiprocessors * 256)
-        return GPUNN__LAUNCH(cuda, gpunn__cumsum_lines_kernel, gpunn__blocks(cuda, k.along.lines, 1), GPUNN__THREADS, k);
+        return GPUNN__LAUNCH(cuda, gpunn__cumsum_lines_kernel, gpunn__blocks(cuda, k.along.lines, 1),
+                             GPUNN__THREADS, k);
     const unsigned blocks = gpunn__blocks(cuda, k.along.lines * k.parts * GPUNN__THREADS, 1);
     k.sums = cut ? (float *)step->workspace : NULL;
     if (cut) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__cumsum_sums_kernel, blocks, GPUNN__THREADS, k));

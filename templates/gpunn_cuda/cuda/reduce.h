@@ -2,18 +2,20 @@
 #define GPUNN__CUDA_CUDA_REDUCE_H
 #include "base/values.h"
 
-/* ==== >>cuda/reduce ================================================================================================ *
+/* ==== >>cuda/reduce ====================================================================================== *
  * Sums and maxima over axes, and the ops along one axis. All work on lines: elements that are contiguous or
  * a constant stride apart. A line is shared by 1, 2, 4, .. 32 adjacent lanes or by a block. */
 typedef struct gpunn__line {
-    int64_t index, begin, stride, n; /* index: among the lines of the op; begin: of the first element; n: elements */
-    int     thread, lanes;           /* this thread's index among the lanes; their number */
+    /* index: among the lines of the op; begin: of the first element; n: elements */
+    int64_t index, begin, stride, n;
+    int     thread, lanes; /* this thread's index among the lanes; their number */
 } gpunn__line;
 
 /* Visits every element of the line once, distributed over the lanes. visit.at<8>(i, c) takes packs of 8,
  * aligned if the stride is 1, and visit.at<1>(i, c) takes the remaining elements. i is the index of the
  * (first) element in memory, c its position in the line. */
-template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
+template <typename Visit>
+__device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
 {
     int64_t head = 0, packed = 0;
     if (line.n >= 8 * line.lanes) {
@@ -29,7 +31,8 @@ template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(cons
 }
 
 template <int N>
-__device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v)
+__device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype dtype, int64_t i,
+                                                 int64_t stride, float *v)
 {
     if (N == 8 && stride == 1) {
         gpunn__load8(data, dtype, i, v);
@@ -41,7 +44,8 @@ __device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype d
 
 /* data = or += v. v is overwritten if add. */
 template <int N>
-__device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v, bool add)
+__device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride,
+                                                  float *v, bool add)
 {
     if (add) {
         float old[N];
@@ -71,7 +75,8 @@ template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduc
 template <typename T, typename Op> __device__ __forceinline__ T gpunn__lanes_reduce(T value, Op op, int lanes)
 {
     if (lanes > 32) return gpunn__block_reduce(value, op);
-    for (int distance = lanes / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+        value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
     return value;
 }
 
@@ -127,8 +132,8 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
 /* The number of blocks for a kernel in which some lanes take each line. */
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
 
-/* The lanes of a block, grouped by line, take adjacent lines and advance together: for (first = _first; first < a.lines;
- * first += _step). */
+/* The lanes of a block, grouped by line, take adjacent lines and advance together: for (first = _first; first
+ * < a.lines; first += _step). */
 __device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
 {
     return (int64_t)gridDim.x * (blockDim.x / a.lanes);
@@ -142,7 +147,8 @@ __device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
 /* This thread's line. It has no elements if it is beyond the last. */
 __device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
 {
-    int64_t     index = first + threadIdx.x / a.lanes, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
+    int64_t index = first + threadIdx.x / a.lanes,
+            outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
     gpunn__line line = {index,
                         outer * a.n * a.inner + (index - outer * a.inner),
                         a.inner,

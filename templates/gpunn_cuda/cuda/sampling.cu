@@ -1,6 +1,6 @@
 #include "base/values.h"
 
-/* ==== >>cuda/sampling ============================================================================================== *
+/* ==== >>cuda/sampling ==================================================================================== *
  * grid_sample, roi_align, affine_grid, hash_grid_encoding and interpolate, as in gpunn.h's >>cpu/sampling,
  * with one thread per point.
  * Points that touch the same cell add to its gradient in any order. To stay reproducible they add integers:
@@ -35,7 +35,8 @@ typedef struct gpunn__cell_pair {
     bool  inside;
 } gpunn__cell_pair;
 
-__device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampling &s, float coordinate, int size)
+__device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampling &s, float coordinate,
+                                                              int size)
 {
     bool  zeros = s.padding == GPUNN_GRID_ZEROS;
     float span = (float)(s.align_corners ? size - 1 : size), shift = s.align_corners ? 0 : 0.5f;
@@ -68,7 +69,8 @@ __device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampl
 /* The cells of a point along x, y and z. point counts through all samples. Returns false if the point is
  * outside. */
 template <int AXES>
-__device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int64_t point, gpunn__cell_pair place[AXES])
+__device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int64_t point,
+                                                   gpunn__cell_pair place[AXES])
 {
     bool inside = true;
 #pragma unroll
@@ -81,8 +83,8 @@ __device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int
 
 /* The index in its channel of cell number `corner` (bit k: the second one along axis k), and its weight. */
 template <int AXES>
-__device__ __forceinline__ int gpunn__corner(const gpunn__sampling &s, const gpunn__cell_pair place[AXES], int corner,
-                                             float *weight)
+__device__ __forceinline__ int gpunn__corner(const gpunn__sampling &s, const gpunn__cell_pair place[AXES],
+                                             int corner, float *weight)
 {
     int cell = 0;
     *weight = 1;
@@ -101,7 +103,8 @@ __device__ __forceinline__ bool gpunn__takes_corner(const gpunn__sampling &s, in
     return corner == 0 || s.mode == GPUNN_GRID_BILINEAR;
 }
 
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_kernel(const gpunn__sampling s)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_kernel(const gpunn__sampling s)
 {
     GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -124,7 +127,8 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 }
 
 /* The gradient of the grid. */
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_dgrid_kernel(const gpunn__sampling s)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_dgrid_kernel(const gpunn__sampling s)
 {
     GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -154,7 +158,8 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 #pragma unroll
         for (int k = 0; k < AXES; k++) {
             int64_t i = point * AXES + k;
-            gpunn__store(s.dgrid, s.grid_dtype, i, s.add_grid ? gpunn__load(s.dgrid, s.grid_dtype, i) + sum[k] : sum[k]);
+            gpunn__store(s.dgrid, s.grid_dtype, i,
+                         s.add_grid ? gpunn__load(s.dgrid, s.grid_dtype, i) + sum[k] : sum[k]);
         }
     }
 }
@@ -177,12 +182,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__exact_clear_kern
 __device__ __forceinline__ float2 gpunn__exact_scale(const gpunn__exact &e)
 {
     float largest = 0;
-    for (int i = (int)threadIdx.x; i < e.blocks; i += (int)blockDim.x) largest = gpunn__larger()(e.largest[i], largest);
+    for (int i = (int)threadIdx.x; i < e.blocks; i += (int)blockDim.x)
+        largest = gpunn__larger()(e.largest[i], largest);
     largest = gpunn__block_reduce(largest, gpunn__larger());
     int bits = 62;
     while (e.terms >> (62 - bits) > 0) bits--; /* terms < 2^(62 - bits) */
     const int power = bits + 126 - (int)(__float_as_uint(largest) >> 23);
-    return largest < INFINITY ? make_float2(ldexpf(1, power / 2), ldexpf(1, power - power / 2)) : make_float2(NAN, NAN);
+    return largest < INFINITY ? make_float2(ldexpf(1, power / 2), ldexpf(1, power - power / 2))
+                              : make_float2(NAN, NAN);
 }
 
 /* Products with powers of two are exact in F32. Some GPUs do only two F64 operations per clock and
@@ -211,7 +218,8 @@ static size_t gpunn__exact_bytes(const gpunn__cuda *cuda, int64_t count)
     return (size_t)count * sizeof(unsigned long long) + (size_t)cuda->multiprocessors * 8 * sizeof(float);
 }
 
-static gpunn__exact gpunn__exact_of(const gpunn__cuda *cuda, const gpunn_step *step, int64_t count, int64_t terms)
+static gpunn__exact gpunn__exact_of(const gpunn__cuda *cuda, const gpunn_step *step, int64_t count,
+                                    int64_t terms)
 {
     gpunn__exact e;
     e.sums = (unsigned long long *)step->workspace;
@@ -225,10 +233,11 @@ static gpunn__exact gpunn__exact_of(const gpunn__cuda *cuda, const gpunn_step *s
     return e;
 }
 
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_back_kernel(const gpunn__sampling s)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_back_kernel(const gpunn__sampling s)
 {
     GPUNN__FOLLOW();
-    int64_t      point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     const float2 scale = gpunn__exact_scale(s.exact);
     if (scale.x != scale.x) return;
     for (; point < s.samples * s.points; point += step) {
@@ -259,25 +268,32 @@ static dim3 gpunn__sample_blocks(const gpunn__cuda *cuda, const gpunn__sampling 
     return grid;
 }
 
-template <int AXES> static gpunn_status gpunn__cuda_sample_grid(gpunn__cuda *cuda, const gpunn__sampling *s, gpunn__action action)
+template <int AXES>
+static gpunn_status gpunn__cuda_sample_grid(gpunn__cuda *cuda, const gpunn__sampling *s, gpunn__action action)
 {
     dim3 grid = gpunn__sample_blocks(cuda, s);
-    if (action == GPUNN__FORWARD) return GPUNN__LAUNCH(cuda, (gpunn__sample_kernel<AXES>), grid, GPUNN__THREADS, *s);
-    if (s->dgrid) GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_dgrid_kernel<AXES>), grid.x, GPUNN__THREADS, *s));
+    if (action == GPUNN__FORWARD)
+        return GPUNN__LAUNCH(cuda, (gpunn__sample_kernel<AXES>), grid, GPUNN__THREADS, *s);
+    if (s->dgrid)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_dgrid_kernel<AXES>), grid.x, GPUNN__THREADS, *s));
     if (s->dx == NULL) return GPUNN_OK;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)s->exact.blocks, GPUNN__THREADS, s->exact));
+    GPUNN__TRY(
+        GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)s->exact.blocks, GPUNN__THREADS, s->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_back_kernel<AXES>), grid, GPUNN__THREADS, *s));
-    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, s->exact.count, 4), GPUNN__THREADS, s->exact,
-                         s->dx, s->x_dtype, s->add_x);
+    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, s->exact.count, 4),
+                         GPUNN__THREADS, s->exact, s->dx, s->x_dtype, s->add_x);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step,
+                                                     gpunn__action action)
 {
-    const gpunn_value *x = &step->in[0], *grid = &step->in[1], *y = step->backward ? &step->grad_out : &step->out;
-    gpunn__sampling    s;
+    const gpunn_value *x = &step->in[0], *grid = &step->in[1],
+                      *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__sampling s;
     memset(&s, 0, sizeof s);
     if (action == GPUNN__PREPARE) {
-        if (step->backward && step->grad_in[0].data) step->workspace_bytes = gpunn__exact_bytes(cuda, x->count);
+        if (step->backward && step->grad_in[0].data)
+            step->workspace_bytes = gpunn__exact_bytes(cuda, x->count);
         return GPUNN_OK;
     }
     int axes = x->rank - 2;
@@ -303,10 +319,11 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_st
         s.exact = gpunn__exact_of(cuda, step, x->count, s.points);
     } else
         s.y = y->data;
-    return axes == 3 ? gpunn__cuda_sample_grid<3>(cuda, &s, action) : gpunn__cuda_sample_grid<2>(cuda, &s, action);
+    return axes == 3 ? gpunn__cuda_sample_grid<3>(cuda, &s, action)
+                     : gpunn__cuda_sample_grid<2>(cuda, &s, action);
 }
 
-/* ---- roi_align: a thread per value of the result --------------------------------------------------------------------------- */
+/* ---- roi_align: a thread per value of the result ------------------------------------------------------- */
 
 typedef struct gpunn__rois {
     gpunn__roi_shape shape;
@@ -350,12 +367,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__roi_kernel(const
             int   row[2], column[2];
             float up[2], left[2];
             if (!gpunn__roi_find(&b.y, j, row, up)) continue;
-            const int64_t at[2] = {b.first + (int64_t)row[0] * b.x.size, b.first + (int64_t)row[1] * b.x.size};
+            const int64_t at[2] = {b.first + (int64_t)row[0] * b.x.size,
+                                   b.first + (int64_t)row[1] * b.x.size};
             for (int k = b.x.begin; k < b.x.end; k++) {
                 if (!gpunn__roi_find(&b.x, k, column, left)) continue;
 #pragma unroll
                 for (int corner = 0; corner < 4; corner++)
-                    sum += up[corner >> 1] * left[corner & 1] * gpunn__load(r.x, r.x_dtype, at[corner >> 1] + column[corner & 1]);
+                    sum += up[corner >> 1] * left[corner & 1] *
+                           gpunn__load(r.x, r.x_dtype, at[corner >> 1] + column[corner & 1]);
             }
         }
         gpunn__store(r.y, r.y_dtype, i, sum / gpunn__roi_count(&b.y, &b.x));
@@ -375,13 +394,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__roi_back_kernel(
             int   row[2], column[2];
             float up[2], left[2];
             if (!gpunn__roi_find(&b.y, j, row, up)) continue;
-            const int64_t at[2] = {b.first + (int64_t)row[0] * b.x.size, b.first + (int64_t)row[1] * b.x.size};
+            const int64_t at[2] = {b.first + (int64_t)row[0] * b.x.size,
+                                   b.first + (int64_t)row[1] * b.x.size};
             for (int k = b.x.begin; k < b.x.end; k++) {
                 if (!gpunn__roi_find(&b.x, k, column, left)) continue;
 #pragma unroll
                 for (int corner = 0; corner < 4; corner++) {
                     const float term = g * (up[corner >> 1] * left[corner & 1]);
-                    if (term != 0) gpunn__exact_add(r.exact, at[corner >> 1] + column[corner & 1], term, scale);
+                    if (term != 0)
+                        gpunn__exact_add(r.exact, at[corner >> 1] + column[corner & 1], term, scale);
                 }
             }
         }
@@ -390,10 +411,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__roi_back_kernel(
 
 GPUNN__INTERNAL gpunn_status gpunn__cuda_roi_align(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_value *x = &step->in[0], *boxes = &step->in[1], *y = step->backward ? &step->grad_out : &step->out;
-    gpunn__rois        r;
+    const gpunn_value *x = &step->in[0], *boxes = &step->in[1],
+                      *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__rois r;
     if (action == GPUNN__PREPARE) {
-        if (step->backward && step->grad_in[0].data) step->workspace_bytes = gpunn__exact_bytes(cuda, x->count);
+        if (step->backward && step->grad_in[0].data)
+            step->workspace_bytes = gpunn__exact_bytes(cuda, x->count);
         return GPUNN_OK;
     }
     memset(&r, 0, sizeof r);
@@ -413,13 +436,14 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_roi_align(gpunn__cuda *cuda, gpunn_step
     r.dx = step->grad_in[0].data;
     r.add = step->accumulate[0];
     r.exact = gpunn__exact_of(cuda, step, x->count, boxes->dim[0] * r.shape.bins[0] * r.shape.bins[1]);
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)r.exact.blocks, GPUNN__THREADS, r.exact));
+    GPUNN__TRY(
+        GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)r.exact.blocks, GPUNN__THREADS, r.exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__roi_back_kernel, blocks, GPUNN__THREADS, r));
-    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, r.exact.count, 4), GPUNN__THREADS, r.exact, r.dx,
-                         r.x_dtype, r.add);
+    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, r.exact.count, 4),
+                         GPUNN__THREADS, r.exact, r.dx, r.x_dtype, r.add);
 }
 
-/* ---- hash_grid_encoding ---------------------------------------------------------------------------------------------------- */
+/* ---- hash_grid_encoding -------------------------------------------------------------------------------- */
 
 typedef struct gpunn__hashing {
     gpunn__hash_grid grid;
@@ -433,14 +457,16 @@ typedef struct gpunn__hashing {
     gpunn__exact     exact; /* for the gradient of the table */
 } gpunn__hashing;
 
-template <int AXES> __device__ __forceinline__ void gpunn__hash_point(const gpunn__hashing &h, int64_t point, float x[AXES])
+template <int AXES>
+__device__ __forceinline__ void gpunn__hash_point(const gpunn__hashing &h, int64_t point, float x[AXES])
 {
 #pragma unroll
     for (int k = 0; k < AXES; k++) x[k] = gpunn__load(h.x, h.x_dtype, point * AXES + k);
 }
 
 /* A thread computes one level of a point. */
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_kernel(const gpunn__hashing h)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -454,7 +480,8 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 }
 
 /* The gradient of x. A thread computes one point. */
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_dx_kernel(const gpunn__hashing h)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_dx_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -467,12 +494,14 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 #pragma unroll
         for (int k = 0; k < AXES; k++) {
             int64_t i = point * AXES + k;
-            gpunn__store(h.dx, h.x_dtype, i, h.add_x ? gpunn__load(h.dx, h.x_dtype, i) + derivative[k] : derivative[k]);
+            gpunn__store(h.dx, h.x_dtype, i,
+                         h.add_x ? gpunn__load(h.dx, h.x_dtype, i) + derivative[k] : derivative[k]);
         }
     }
 }
 
-template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_back_kernel(const gpunn__hashing h)
+template <int AXES>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_back_kernel(const gpunn__hashing h)
 {
     GPUNN__FOLLOW();
     int64_t      i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -495,32 +524,38 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-template <int AXES> static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, const gpunn__hashing *h)
+template <int AXES>
+static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, const gpunn__hashing *h)
 {
     gpunn_value *table = &step->grad_in[1];
     unsigned     blocks = gpunn__blocks(cuda, h->points * h->grid.levels, 1);
     if (h->dx)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_dx_kernel<AXES>, gpunn__blocks(cuda, h->points, 1), GPUNN__THREADS, *h));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_dx_kernel<AXES>, gpunn__blocks(cuda, h->points, 1),
+                                 GPUNN__THREADS, *h));
     if (table->data == NULL) return GPUNN_OK;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)h->exact.blocks, GPUNN__THREADS, h->exact));
+    GPUNN__TRY(
+        GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)h->exact.blocks, GPUNN__THREADS, h->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_back_kernel<AXES>, blocks, GPUNN__THREADS, *h));
-    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, h->exact.count, 4), GPUNN__THREADS, h->exact,
-                         table->data, table->dtype, step->accumulate[1]);
+    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, h->exact.count, 4),
+                         GPUNN__THREADS, h->exact, table->data, table->dtype, step->accumulate[1]);
 }
 
 template <int AXES> static gpunn_status gpunn__hash_forward(gpunn__cuda *cuda, const gpunn__hashing *h)
 {
-    return GPUNN__LAUNCH(cuda, gpunn__hash_kernel<AXES>, gpunn__blocks(cuda, h->points * h->grid.levels, 1), GPUNN__THREADS, *h);
+    return GPUNN__LAUNCH(cuda, gpunn__hash_kernel<AXES>, gpunn__blocks(cuda, h->points * h->grid.levels, 1),
+                         GPUNN__THREADS, *h);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, gpunn_step *step,
+                                                            gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *weight = &step->in[1];
     int                axes = (int)x->dim[x->rank - 1];
     gpunn__hashing     h;
     memset(&h, 0, sizeof h);
     if (action == GPUNN__PREPARE) {
-        if (step->backward && step->grad_in[1].data) step->workspace_bytes = gpunn__exact_bytes(cuda, weight->count);
+        if (step->backward && step->grad_in[1].data)
+            step->workspace_bytes = gpunn__exact_bytes(cuda, weight->count);
         return GPUNN_OK;
     }
     (void)gpunn__hash_grid_of(step->attr, axes, (int)weight->dim[1], &h.grid);
@@ -539,9 +574,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, g
     return axes == 3 ? gpunn__hash_back<3>(cuda, step, &h) : gpunn__hash_back<2>(cuda, step, &h);
 }
 
-/* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) -------------------------------------------------------- *
- * In the backward pass each block sums a part of a sample's points. A second launch adds up the parts in
- * order. */
+/* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) -------------------------------------- *
+ * In the backward pass each block sums a part of a
+ * sample's points. A second launch adds up the parts in order. */
 
 typedef struct gpunn__affine_points {
     int         axes, size[3];         /* size: along x, y and z; 1 if there is no z */
@@ -578,13 +613,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_kernel(co
             float sum = gpunn__load(a.theta, a.theta_dtype, row + k * (a.axes + 1) + a.axes);
 #pragma unroll
             for (int j = 0; j < 3; j++)
-                if (j < a.axes) sum += gpunn__load(a.theta, a.theta_dtype, row + k * (a.axes + 1) + j) * at[j];
+                if (j < a.axes)
+                    sum += gpunn__load(a.theta, a.theta_dtype, row + k * (a.axes + 1) + j) * at[j];
             gpunn__store(a.grid, a.grid_dtype, point * a.axes + k, sum);
         }
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_back_kernel(const gpunn__affine_points a)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__affine_back_kernel(const gpunn__affine_points a)
 {
     GPUNN__FOLLOW();
     for (int64_t part = blockIdx.x; part < a.samples * a.parts; part += gridDim.x) {
@@ -596,7 +633,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_back_kern
             gpunn__affine_at(a, i, at);
 #pragma unroll
             for (int k = 0; k < 3; k++) {
-                float g = k < a.axes ? gpunn__load(a.dgrid, a.grid_dtype, (sample * a.points + i) * a.axes + k) : 0;
+                float g = k < a.axes
+                              ? gpunn__load(a.dgrid, a.grid_dtype, (sample * a.points + i) * a.axes + k)
+                              : 0;
 #pragma unroll
                 for (int j = 0; j < 4; j++) sum[k][j] += g * at[j];
             }
@@ -609,7 +648,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_back_kern
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_finish_kernel(const gpunn__affine_points a)
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__affine_finish_kernel(const gpunn__affine_points a)
 {
     GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -618,13 +658,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_finish_ke
         int64_t sample = i / (a.axes * columns);
         int     at = (int)(i - sample * a.axes * columns), k = at / columns, j = at - k * columns;
         double  sum = 0;
-        for (int part = 0; part < a.parts; part++) sum += a.sums[(sample * a.parts + part) * 12 + k * 4 + (j == a.axes ? 3 : j)];
+        for (int part = 0; part < a.parts; part++)
+            sum += a.sums[(sample * a.parts + part) * 12 + k * 4 + (j == a.axes ? 3 : j)];
         gpunn__store(a.dtheta, a.theta_dtype, i,
                      a.accumulate ? gpunn__load(a.dtheta, a.theta_dtype, i) + (float)sum : (float)sum);
     }
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step,
+                                                     gpunn__action action)
 {
     const gpunn_value   *theta = &step->in[0], *grid = step->backward ? &step->grad_out : &step->out;
     gpunn__affine_points a;
@@ -638,7 +680,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_st
     if (action == GPUNN__PREPARE) {
         for (int i = 1; i <= a.axes; i++)
             if (grid->dim[i] > INT32_MAX)
-                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a size is larger than 2^31 - 1; use smaller ones");
+                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                        "a size is larger than 2^31 - 1; use smaller ones");
         if (step->backward) step->workspace_bytes = (size_t)(a.samples * a.parts * 12) * sizeof *a.sums;
         return GPUNN_OK;
     }
@@ -649,18 +692,22 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_st
     if (action == GPUNN__FORWARD) {
         a.theta = theta->data;
         a.grid = grid->data;
-        return GPUNN__LAUNCH(cuda, gpunn__affine_kernel, gpunn__blocks(cuda, a.samples * a.points, 1), GPUNN__THREADS, a);
+        return GPUNN__LAUNCH(cuda, gpunn__affine_kernel, gpunn__blocks(cuda, a.samples * a.points, 1),
+                             GPUNN__THREADS, a);
     }
     a.dgrid = grid->data;
     a.dtheta = step->grad_in[0].data;
     a.accumulate = step->accumulate[0];
     a.sums = (float *)step->workspace;
     int64_t blocks = a.samples * a.parts, limit = (int64_t)cuda->multiprocessors * 16;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__affine_back_kernel, (unsigned)(blocks < limit ? blocks : limit), GPUNN__THREADS, a));
-    return GPUNN__LAUNCH(cuda, gpunn__affine_finish_kernel, gpunn__blocks(cuda, theta->count, 1), GPUNN__THREADS, a);
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__affine_back_kernel, (unsigned)(blocks < limit ? blocks : limit),
+                             GPUNN__THREADS, a));
+    return GPUNN__LAUNCH(cuda, gpunn__affine_finish_kernel, gpunn__blocks(cuda, theta->count, 1),
+                         GPUNN__THREADS, a);
 }
 
-/* ---- interpolate, as in gpunn.h's >>cpu/sampling: a thread per output; backward a thread or block per cell -------------- */
+/* ---- interpolate, as in gpunn.h's >>cpu/sampling: a thread per output; backward a thread or block per cell
+ * -- */
 
 typedef struct gpunn__resize_axis {
     int   in, out;
@@ -680,7 +727,8 @@ typedef struct gpunn__resize {
 
 /* The cell at or before the position of output o. In cubic mode it is -1 before the first cell. *share
  * receives the distance of the output from it. */
-__device__ __forceinline__ int gpunn__resize_first(const gpunn__resize &r, const gpunn__resize_axis &a, int o, float *share)
+__device__ __forceinline__ int gpunn__resize_first(const gpunn__resize &r, const gpunn__resize_axis &a, int o,
+                                                   float *share)
 {
     bool  centre = r.mode != GPUNN_INTERPOLATE_NEAREST && !r.align_corners;
     float at = a.ratio * ((float)o + (centre ? 0.5f : 0.0f));
@@ -708,9 +756,11 @@ __device__ __forceinline__ float gpunn__resize_tap(const gpunn__resize_axis &a, 
 __device__ __forceinline__ int gpunn__resize_begin(const gpunn__resize &r, const gpunn__resize_axis &a, int i)
 {
     if (i < 0 || (i == 0 && a.taps < 4)) return 0;
-    float shift = r.mode == GPUNN_INTERPOLATE_LINEAR || r.mode == GPUNN_INTERPOLATE_CUBIC ? 0.5f : 0.0f, share;
-    float guess = r.mode == GPUNN_INTERPOLATE_NEAREST || r.align_corners ? (float)i / a.ratio
-                                                                         : ((float)i + shift) / a.ratio - 0.5f;
+    float shift = r.mode == GPUNN_INTERPOLATE_LINEAR || r.mode == GPUNN_INTERPOLATE_CUBIC ? 0.5f : 0.0f,
+          share;
+    float guess = r.mode == GPUNN_INTERPOLATE_NEAREST || r.align_corners
+                      ? (float)i / a.ratio
+                      : ((float)i + shift) / a.ratio - 0.5f;
     int   o = guess < (float)a.out ? max((int)guess, 0) : a.out; /* infinite if the ratio is 0 */
     while (o > 0 && gpunn__resize_first(r, a, o - 1, &share) >= i) o--;
     while (o < a.out && gpunn__resize_first(r, a, o, &share) < i) o++;
@@ -718,19 +768,22 @@ __device__ __forceinline__ int gpunn__resize_begin(const gpunn__resize &r, const
 }
 
 /* The number of outputs to which cell i contributes, from *begin on. */
-__device__ __forceinline__ int gpunn__resize_seen(const gpunn__resize &r, const gpunn__resize_axis &a, int i, int *begin)
+__device__ __forceinline__ int gpunn__resize_seen(const gpunn__resize &r, const gpunn__resize_axis &a, int i,
+                                                  int *begin)
 {
     *begin = gpunn__resize_begin(r, a, i - a.taps / 2);
     return gpunn__resize_begin(r, a, min(i + 1 + a.taps / 4, a.in)) - *begin;
 }
 
 /* The weight of cell i in output o, to which it contributes. */
-__device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, const gpunn__resize_axis &a, int o, int i)
+__device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, const gpunn__resize_axis &a,
+                                                      int o, int i)
 {
     float share, sum = 0;
     int   first = gpunn__resize_first(r, a, o, &share);
     if (a.taps < 4) return first < i ? share : i == a.in - 1 || a.taps == 1 ? 1 : 1 - share;
-    for (int tap = 0; tap < 4; tap++) sum += gpunn__resize_cell(a, first, tap) == i ? gpunn__resize_tap(a, share, tap) : 0;
+    for (int tap = 0; tap < 4; tap++)
+        sum += gpunn__resize_cell(a, first, tap) == i ? gpunn__resize_tap(a, share, tap) : 0;
     return sum;
 }
 
@@ -762,7 +815,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel
 }
 
 /* block: a whole block computes one cell, to which many outputs contribute. Otherwise a thread does. */
-template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_back_kernel(const gpunn__resize r)
+template <bool block>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_back_kernel(const gpunn__resize r)
 {
     GPUNN__FOLLOW();
     int64_t i = block ? blockIdx.x : blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
@@ -775,9 +829,11 @@ template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) g
         int     oz, oy, ox, deep = gpunn__resize_seen(r, r.z, z, &oz);
         int     high = gpunn__resize_seen(r, r.y, y, &oy), wide = gpunn__resize_seen(r, r.x, x, &ox);
         float   sum = 0;
-        for (int at = block ? (int)threadIdx.x : 0; at < deep * high * wide; at += block ? (int)blockDim.x : 1) {
-            int     row = at / wide, column = ox + at - row * wide, slice = row / high;
-            float   weight = gpunn__resize_weight(r, r.z, oz + slice, z) * gpunn__resize_weight(r, r.x, column, x);
+        for (int at = block ? (int)threadIdx.x : 0; at < deep * high * wide;
+             at += block ? (int)blockDim.x : 1) {
+            int   row = at / wide, column = ox + at - row * wide, slice = row / high;
+            float weight = gpunn__resize_weight(r, r.z, oz + slice, z) *
+                           gpunn__resize_weight(r, r.x, column, x);
             int64_t from = (volume * r.z.out + oz + slice) * r.y.out + oy + row - slice * high;
             weight *= gpunn__resize_weight(r, r.y, oy + row - slice * high, y);
             sum += weight * gpunn__load(r.from, r.from_dtype, from * r.x.out + column);
@@ -790,7 +846,8 @@ template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) g
     }
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step,
+                                                     gpunn__action action)
 {
     const gpunn_value  *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     const int64_t       most = (int64_t)1 << 30, volumes = x->dim[0] * x->dim[1];
@@ -800,7 +857,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_st
     memset(&r, 0, sizeof r);
     if (action == GPUNN__PREPARE) {
         if (x->count / volumes > most || y->count / volumes > most)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a channel has more than 2^30 values; use smaller sizes");
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "a channel has more than 2^30 values; use smaller sizes");
         return GPUNN_OK;
     }
     r.cells = x->count, r.results = y->count;
@@ -810,20 +868,24 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_st
         axes[i]->in = i < missing ? 1 : (int)x->dim[2 + i - missing];
         axes[i]->out = i < missing ? 1 : (int)y->dim[2 + i - missing];
         axes[i]->ratio = i < missing ? 1 : step->attr->ratio[i - missing];
-        axes[i]->taps = r.mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out ? 2
-                        : r.mode == GPUNN_INTERPOLATE_CUBIC && i >= missing                                  ? 4
-                                                                                                             : 1;
+        axes[i]->taps = r.mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out
+                            ? 2
+                        : r.mode == GPUNN_INTERPOLATE_CUBIC && i >= missing ? 4
+                                                                            : 1;
     }
-    const gpunn_value *from = action == GPUNN__FORWARD ? x : y, *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
+    const gpunn_value *from = action == GPUNN__FORWARD ? x : y,
+                      *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
     r.from = from->data, r.from_dtype = from->dtype;
     r.to = to->data, r.to_dtype = to->dtype;
     if (action == GPUNN__FORWARD)
-        return GPUNN__LAUNCH(cuda, gpunn__resize_kernel, gpunn__blocks(cuda, r.results, 1), GPUNN__THREADS, r);
+        return GPUNN__LAUNCH(cuda, gpunn__resize_kernel, gpunn__blocks(cuda, r.results, 1), GPUNN__THREADS,
+                             r);
     if (r.to == NULL) return GPUNN_OK;
     r.accumulate = step->accumulate[0];
     if (r.results / r.cells < 64)
-        return GPUNN__LAUNCH(cuda, gpunn__resize_back_kernel<false>, gpunn__blocks(cuda, r.cells, 1), GPUNN__THREADS, r);
+        return GPUNN__LAUNCH(cuda, gpunn__resize_back_kernel<false>, gpunn__blocks(cuda, r.cells, 1),
+                             GPUNN__THREADS, r);
     int64_t blocks = (int64_t)cuda->multiprocessors * 32;
-    return GPUNN__LAUNCH(cuda, gpunn__resize_back_kernel<true>, (unsigned)(blocks < r.cells ? blocks : r.cells), GPUNN__THREADS,
-                         r);
+    return GPUNN__LAUNCH(cuda, gpunn__resize_back_kernel<true>,
+                         (unsigned)(blocks < r.cells ? blocks : r.cells), GPUNN__THREADS, r);
 }

@@ -2,10 +2,12 @@
 #include "cuda/elementwise.h"
 
 #ifndef GPUNN__SHORT
-#define GPUNN__SHORT 1024 /* most elements of a short step, four per thread; a product may have twice as many */
+#define GPUNN__SHORT \
+    1024 /* most elements of a short step, four per thread; a product may have twice as many */
 #endif
 
-static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 1)
+    gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
 {
     GPUNN__FOLLOW();
     gpunn__short_make(steps.step, steps.count);
@@ -43,7 +45,8 @@ static bool gpunn__short_map_of(const gpunn_step *step, gpunn__short_map *m)
 
 static bool gpunn__short_sum_of(const gpunn_step *step, gpunn__short_sum *s)
 {
-    const gpunn_value *x = step->backward ? &step->grad_in[0] : &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value *x = step->backward ? &step->grad_in[0] : &step->in[0],
+                      *y = step->backward ? &step->grad_out : &step->out;
     memset(s, 0, sizeof *s);
     if (step->in[0].count > GPUNN__SHORT || step->out.count != 1 || x->data == NULL) return false;
     s->x = x->data, s->x_type = x->dtype;
@@ -70,9 +73,11 @@ static bool gpunn__short_product_of(const gpunn__cuda *cuda, const gpunn__produc
 static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
 {
     gpunn__product whole;
-    if (!step->backward) return gpunn__linear_whole(step, &whole) && gpunn__short_product_of(cuda, &whole, item);
+    if (!step->backward)
+        return gpunn__linear_whole(step, &whole) && gpunn__short_product_of(cuda, &whole, item);
     const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);
-    if ((step->grad_in[2].data && !g.sums) || (step->activated.op && step->grad_in[0].data && !g.derived)) return 0;
+    if ((step->grad_in[2].data && !g.sums) || (step->activated.op && step->grad_in[0].data && !g.derived))
+        return 0;
     for (int i = 0; i < g.count; i++)
         if (!gpunn__short_product_of(cuda, &g.product[i], &item[i])) return 0;
     return g.count;
@@ -110,8 +115,8 @@ GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step)
         const char  *text = kernel->nodes[k].text; /* starts with the op's name and ends with the shape */
         const size_t length = strlen(text), word = strcspn(text, " ");
         int          op = 1;
-        while (op < GPUNN_OP_COUNT &&
-               (strncmp(gpunn_op_name((gpunn_op)op), text, word) != 0 || gpunn_op_name((gpunn_op)op)[word] != 0))
+        while (op < GPUNN_OP_COUNT && (strncmp(gpunn_op_name((gpunn_op)op), text, word) != 0 ||
+                                       gpunn_op_name((gpunn_op)op)[word] != 0))
             op++;
         const bool number = length >= 2 && strcmp(text + length - 2, "[]") == 0;
         const bool reduces = op == GPUNN_OP_SUM || op == GPUNN_OP_CROSS_ENTROPY || op == GPUNN_OP_NLL;
@@ -120,7 +125,8 @@ GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step)
     return largest <= GPUNN__SHORT;
 }
 
-GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short_steps *shorts)
+GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step,
+                                                gpunn__short_steps *shorts)
 {
     for (shorts->count = 0; shorts->count + 2 <= GPUNN__SHORT_STEPS && step < cuda->end; step++) {
         const int items = gpunn__short_of(cuda, step, &shorts->step[shorts->count]);

@@ -4,14 +4,20 @@
 #include "cuda/gemm.h"
 #include "cuda/loss.h"
 
-/* ==== >>cuda/short ================================================================================================= *
+/* ==== >>cuda/short ======================================================================================= *
  * Runs several short steps in one launch, because they take longer to launch than to compute. One block does
  * them one after another, forward or backward: small products, elementwise ops, sums to one number and class
  * losses. A product is small if it has one or two tiles, or few multiplications per thread. Eight
  * multiplications of a thread take about 150 clocks, a launch about 4000. */
-enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_BEFORE_UPDATE = 12, GPUNN__SHORT_TILES = 2, GPUNN__SHORT_EIGHTS = 24 };
+enum {
+    GPUNN__SHORT_STEPS = 16,
+    GPUNN__SHORT_BEFORE_UPDATE = 12,
+    GPUNN__SHORT_TILES = 2,
+    GPUNN__SHORT_EIGHTS = 24
+};
 
-typedef struct gpunn__short_map { /* like gpunn__map_job; each operand has the result's size or is one number */
+/* like gpunn__map_job; each operand has the result's size or is one number */
+typedef struct gpunn__short_map {
     gpunn_op    op;
     bool        single[GPUNN__FROM_COUNT], add[3];
     int         count;
@@ -58,7 +64,8 @@ __device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float 
     }
 }
 
-__device__ __forceinline__ float gpunn__map_derivative_of(gpunn_op op, int i, const float *from, const float *attr)
+__device__ __forceinline__ float gpunn__map_derivative_of(gpunn_op op, int i, const float *from,
+                                                          const float *attr)
 {
     switch (op) {
 #define GPUNN__X(ENUM, name, ...) \
@@ -85,7 +92,8 @@ __device__ __forceinline__ void gpunn__short_map_make(const gpunn__short_map &m,
         for (int d = 0; d < 3; d++) {
             if (m.to[d] == NULL) continue;
             float gradient = gpunn__map_derivative_of(m.op, d, from, m.attr);
-            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + gradient : gradient);
+            gpunn__store(m.to[d], m.to_dtype[d], i,
+                         m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + gradient : gradient);
         }
     }
 }
@@ -147,7 +155,8 @@ __device__ __forceinline__ void gpunn__short_make(const gpunn__short *steps, int
 GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step);
 
 /* Collects the short steps from `step` on. Returns the first step that is not among them. */
-GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short_steps *shorts);
+GPUNN__INTERNAL gpunn_step *gpunn__short_gather(const gpunn__cuda *cuda, gpunn_step *step,
+                                                gpunn__short_steps *shorts);
 
 /* Launches the short steps at cuda->next as one kernel and moves cuda->next past them. Does nothing if there
  * are fewer than two. joins: steps that end the run are left to the launch of its update. */

@@ -69,7 +69,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_backward
         gpunn__line              line = gpunn__along_line(a, first);
         gpunn__softmax_dot_visit dot = {a, line.stride, 0};
         gpunn__line_visit(line, dot);
-        gpunn__softmax_dx_visit dx_visit = {a, line.stride, gpunn__lanes_reduce(dot.sum, gpunn__add(), a.lanes)};
+        gpunn__softmax_dx_visit dx_visit = {a, line.stride,
+                                            gpunn__lanes_reduce(dot.sum, gpunn__add(), a.lanes)};
         gpunn__line_visit(line, dx_visit);
     }
 }
@@ -80,7 +81,8 @@ static gpunn_status gpunn__softmax_step(gpunn__cuda *cuda, gpunn_step *step, gpu
     gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
     a.log = log;
     if (step->backward)
-        return GPUNN__LAUNCH(cuda, gpunn__softmax_backward_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+        return GPUNN__LAUNCH(cuda, gpunn__softmax_backward_kernel, gpunn__along_blocks(cuda, &a),
+                             GPUNN__THREADS, a);
     return GPUNN__LAUNCH(cuda, gpunn__softmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
 }
 
@@ -89,7 +91,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_softmax(gpunn__cuda *cuda, gpunn_step *
     return gpunn__softmax_step(cuda, step, action, false);
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step,
+                                                     gpunn__action action)
 {
     return gpunn__softmax_step(cuda, step, action, true);
 }

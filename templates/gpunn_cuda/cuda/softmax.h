@@ -2,7 +2,7 @@
 #define GPUNN__CUDA_CUDA_SOFTMAX_H
 #include "cuda/reduce.h"
 
-/* ==== >>cuda/softmax =============================================================================================== *
+/* ==== >>cuda/softmax ===================================================================================== *
  * softmax and log_softmax. A line is read twice, the second time from a cache. The first pass updates the
  * maximum and the sum of exp(x - maximum) together; the second writes the result. NaN appears in the sum,
  * not in the maximum. A line that is all -inf gives NaN, as in torch. */

@@ -3,7 +3,7 @@
 #include "base/ranks.h"
 #include "run/run.h"
 
-/* ==== >>run/backend ================================================================================================ */
+/* ==== >>run/backend ===================================================================================== */
 /* The gpunn_backend table of CUDA, and opening, closing and describing devices. */
 
 static int gpunn__cuda_device_count(void)
@@ -13,7 +13,7 @@ static int gpunn__cuda_device_count(void)
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-/* ---- opening a device ------------------------------------------------------------------------------------------------ */
+/* ---- opening a device ---------------------------------------------------------------------------------- */
 
 /* Counts the GPUs. If there are none, the failure says why. */
 static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
@@ -25,22 +25,24 @@ static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
     if (error == cudaErrorInsufficientDriver && driver == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "there is no NVIDIA driver on this machine; install one to use its GPU");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "there is no NVIDIA driver on this machine; install one to use its GPU");
     if (error == cudaErrorInsufficientDriver)
-        return gpunn__cuda_fail(
-            cuda, GPUNN_ERR_DEVICE,
-            "the NVIDIA driver is too old: it supports CUDA %d.%d and this program was built with CUDA %d.%d; "
-            "update the driver, or build with CUDA %d",
-            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver / 1000);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "the NVIDIA driver is too old: it supports CUDA %d.%d and this program was "
+                                "built with CUDA %d.%d; update the driver, or build with CUDA %d",
+                                driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
+                                driver / 1000);
     if (error == cudaErrorNoDevice || error == cudaSuccess) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "there is an NVIDIA driver but no GPU that it can use%s%s%s",
-                                visible ? " (CUDA_VISIBLE_DEVICES is '" : "", visible ? visible : "", visible ? "')" : "");
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_DEVICE, "there is an NVIDIA driver but no GPU that it can use%s%s%s",
+            visible ? " (CUDA_VISIBLE_DEVICES is '" : "", visible ? visible : "", visible ? "')" : "");
     }
     if (error == cudaErrorInitializationError)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "CUDA does not begin in this process; if it was forked from one that had used CUDA, fork before "
-                                "that, or start it by exec");
+                                "CUDA does not begin in this process; if it was forked from one that had "
+                                "used CUDA, fork before that, or start it by exec");
     return gpunn__cuda_check(cuda, error, "cudaGetDeviceCount");
 }
 
@@ -50,11 +52,10 @@ static gpunn_status gpunn__cuda_reach(gpunn__cuda *cuda)
 {
     const cudaError_t error = gpunn__context_retain(&cuda->context, cuda->device);
     if (error == cudaErrorDevicesUnavailable)
-        return gpunn__cuda_fail(
-            cuda, GPUNN_ERR_DEVICE,
-            "GPU %d is busy: another process has it to itself, or it takes none; end that process, wait, or use "
-            "another index",
-            cuda->device);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "GPU %d is busy: another process has it to itself, or it takes none; end "
+                                "that process, wait, or use another index",
+                                cuda->device);
     return gpunn__cuda_check(cuda, error, "cuDevicePrimaryCtxRetain");
 }
 
@@ -67,15 +68,16 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->integrated, cudaDevAttrIntegrated, index));
-    GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->pageable, cudaDevAttrPageableMemoryAccessUsesHostPageTables, index));
+    GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->pageable,
+                                             cudaDevAttrPageableMemoryAccessUsesHostPageTables, index));
     cuda->capability = 10 * major + minor;
     cudaFuncAttributes code;
     const cudaError_t  error = cudaFuncGetAttributes(&code, (const void *)gpunn__numbers_kernel);
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
         error == cudaErrorUnsupportedPtxVersion)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "this program has no code for GPU %d, whose compute capability is %d.%d; compile it with nvcc "
-                                "-arch=sm_%d, -arch=native or -arch=all-major",
+                                "this program has no code for GPU %d, whose compute capability is %d.%d; "
+                                "compile it with nvcc -arch=sm_%d, -arch=native or -arch=all-major",
                                 index, major, minor, cuda->capability);
     GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes"));
     cuda->architecture = code.ptxVersion;
@@ -87,7 +89,8 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
 
 /* Writes "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared" for a GPU that
  * uses host memory. */
-static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability, uint64_t *identity)
+static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability,
+                                        uint64_t *identity)
 {
     cudaDeviceProp properties;
     cudaError_t    error = cudaGetDeviceProperties(&properties, index);
@@ -96,8 +99,9 @@ static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int 
     *identity = UINT64_C(0xCBF29CE484222325);
     for (size_t i = 0; i < sizeof properties.uuid.bytes; i++) /* FNV-1a */
         *identity = (*identity ^ (unsigned char)properties.uuid.bytes[i]) * UINT64_C(0x100000001B3);
-    (void)snprintf(name, size, "%.60s, %d multiprocessors, %llu GiB%s, compute capability %d.%d", properties.name,
-                   properties.multiProcessorCount, (unsigned long long)(properties.totalGlobalMem >> 30),
+    (void)snprintf(name, size, "%.60s, %d multiprocessors, %llu GiB%s, compute capability %d.%d",
+                   properties.name, properties.multiProcessorCount,
+                   (unsigned long long)(properties.totalGlobalMem >> 30),
                    properties.integrated ? " shared" : "", properties.major, properties.minor);
     return cudaSuccess;
 }
@@ -110,13 +114,15 @@ static gpunn_status gpunn__cuda_adopt(gpunn__cuda *cuda, cudaStream_t stream)
     cudaEvent_t             event;
     GPUNN__CUDA(cuda, cudaStreamIsCapturing(stream, &capturing));
     if (capturing != cudaStreamCaptureStatusNone)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "the stream is being captured; open the device before the capture begins");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE,
+                                "the stream is being captured; open the device before the capture begins");
     GPUNN__CUDA(cuda, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     cudaError_t error = cudaEventRecord(event, stream);
     (void)cudaEventDestroy(event);
     if (error == cudaErrorInvalidResourceHandle)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "the stream is not one of GPU %d; give the index of the GPU on which it was made", cuda->device);
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_DEVICE,
+            "the stream is not one of GPU %d; give the index of the GPU on which it was made", cuda->device);
     GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaEventRecord"));
     cuda->stream = stream;
     return GPUNN_OK;
@@ -138,12 +144,14 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     int count, capability;
     GPUNN__TRY(gpunn__cuda_count(cuda, &count));
     if (cuda->device >= count)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "index is %d, but this machine has %d GPU%s; the first has index 0",
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "index is %d, but this machine has %d GPU%s; the first has index 0",
                                 cuda->device, count, count == 1 ? "" : "s");
     GPUNN__TRY(gpunn__cuda_reach(cuda));
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__cuda_acquire(cuda));
-    GPUNN__CUDA(cuda, gpunn__cuda_describe(cuda->device, cuda->name, sizeof cuda->name, &capability, &cuda->identity));
+    GPUNN__CUDA(cuda, gpunn__cuda_describe(cuda->device, cuda->name, sizeof cuda->name, &capability,
+                                           &cuda->identity));
     GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
     cuda->stream = cuda->own;
     if (cuda->args.stream) GPUNN__TRY(gpunn__cuda_adopt(cuda, (cudaStream_t)cuda->args.stream));
@@ -207,7 +215,9 @@ static void *gpunn__cuda_open(const gpunn_device_args *args, char *message, size
     const char *plain = getenv("GPUNN_PLAIN");
     cuda->plain = plain && *plain && strcmp(plain, "0") != 0;
     if (gpunn__cuda_begin(cuda) == GPUNN_OK) {
-        if (cuda->plain) gpunn__cuda_log(cuda, GPUNN_LOG_INFO, "GPUNN_PLAIN is set: each step of a run is waited for, slowly");
+        if (cuda->plain)
+            gpunn__cuda_log(cuda, GPUNN_LOG_INFO,
+                            "GPUNN_PLAIN is set: each step of a run is waited for, slowly");
         return cuda;
     }
     (void)snprintf(message, message_size, "%s", cuda->text);
@@ -226,7 +236,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
     (void)snprintf(info->name, sizeof info->name, "%s", cuda->name);
 }
 
-/* ---- single steps and updates ---------------------------------------------------------------------------------------- */
+/* ---- single steps and updates -------------------------------------------------------------------------- */
 
 static gpunn_status gpunn__cuda_prepare(void *context, gpunn_step *step)
 {
@@ -260,7 +270,8 @@ static gpunn_status gpunn__cuda_update(void *context, const gpunn_update *update
     return gpunn__run_launch(cuda, &run);
 }
 
-/* Normalizes bytes to floats. This is many times faster than uploading the bytes, so the kernel is kept simple. */
+/* Normalizes bytes to floats. This is many times faster than uploading the bytes, so the kernel is kept
+ * simple. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__normalize_kernel(float *to, const uint8_t *from, int64_t count, const gpunn_pixels pixels)
 {
@@ -283,11 +294,12 @@ static gpunn_status gpunn__cuda_normalize(void *context, float *to, const uint8_
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
-    return GPUNN__LAUNCH(cuda, gpunn__normalize_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, to, from, count, *pixels);
+    return GPUNN__LAUNCH(cuda, gpunn__normalize_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, to,
+                         from, count, *pixels);
 }
 
-static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                        int64_t count)
+static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from,
+                                        gpunn_dtype from_dtype, int64_t count)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
@@ -303,7 +315,8 @@ static bool gpunn__cuda_channels_last(void *context, int64_t elements)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     const gpunn__current current(cuda->context);
-    return elements >= GPUNN__CHANNELS_LAST_FROM && gpunn__cuda_entered(cuda, &current) == GPUNN_OK && gpunn__dnn_available(cuda);
+    return elements >= GPUNN__CHANNELS_LAST_FROM && gpunn__cuda_entered(cuda, &current) == GPUNN_OK &&
+           gpunn__dnn_available(cuda);
 }
 
 static const char *gpunn__cuda_text(void *context)
@@ -311,7 +324,7 @@ static const char *gpunn__cuda_text(void *context)
     return ((gpunn__cuda *)context)->text;
 }
 
-/* ---- report ---------------------------------------------------------------------------------------------------------- */
+/* ---- report -------------------------------------------------------------------------------------------- */
 
 static const char *gpunn__tensor_cores(int capability)
 {
@@ -323,7 +336,8 @@ static const char *gpunn__tensor_cores(int capability)
                               : "no tensor cores";
 }
 
-static void gpunn__report_line(void (*write)(void *user, const char *text), void *user, const char *format, ...)
+static void gpunn__report_line(void (*write)(void *user, const char *text), void *user, const char *format,
+                               ...)
 {
     char    line[768];
     va_list list;
@@ -355,16 +369,19 @@ static void gpunn__report_device(void (*write)(void *user, const char *text), vo
     uint64_t           identity;
     cudaError_t        error = gpunn__cuda_describe(index, name, sizeof name, &capability, &identity);
     if (error == cudaSuccess) {
-        gpunn__report_line(write, user, "GPU %d         %s\n              %s\n", index, name, gpunn__tensor_cores(capability));
+        gpunn__report_line(write, user, "GPU %d         %s\n              %s\n", index, name,
+                           gpunn__tensor_cores(capability));
         error = gpunn__code_attributes(&code, index);
         if (error == cudaSuccess)
-            gpunn__report_line(
-                write, user, "              runs the code for sm_%d of this program%s\n", code.binaryVersion,
-                code.binaryVersion == code.ptxVersion && code.binaryVersion != capability ? ", compiled by the driver" : "");
+            gpunn__report_line(write, user, "              runs the code for sm_%d of this program%s\n",
+                               code.binaryVersion,
+                               code.binaryVersion == code.ptxVersion && code.binaryVersion != capability
+                                   ? ", compiled by the driver"
+                                   : "");
     }
     if (error != cudaSuccess)
-        gpunn__report_line(write, user, "GPU %d         cannot be used: %s, %s\n", index, cudaGetErrorName(error),
-                           cudaGetErrorString(error));
+        gpunn__report_line(write, user, "GPU %d         cannot be used: %s, %s\n", index,
+                           cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
 static void gpunn__cuda_report(void (*write)(void *user, const char *text), void *user)
@@ -387,7 +404,8 @@ static void gpunn__cuda_report(void (*write)(void *user, const char *text), void
         n += (size_t)snprintf(text + n, sizeof text - n, " sm_%d", built[i] / 10);
     gpunn__report_line(write, user, "built for    %s\n", text);
 #endif
-    if (gpunn__cuda_count(&probe, &count) != GPUNN_OK) gpunn__report_line(write, user, "GPU           none: %s\n", probe.text);
+    if (gpunn__cuda_count(&probe, &count) != GPUNN_OK)
+        gpunn__report_line(write, user, "GPU           none: %s\n", probe.text);
     for (int i = 0; i < count; i++) gpunn__report_device(write, user, i);
     gpunn__libraries_report(write, user);
     gpunn__nccl nccl;
@@ -396,7 +414,7 @@ static void gpunn__cuda_report(void (*write)(void *user, const char *text), void
     gpunn__report_line(write, user, "NCCL          %s\n", nccl.text);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 #ifndef GPUNN__BACKEND_NAME
 #define GPUNN__BACKEND_NAME gpunn_cuda_backend

@@ -9,7 +9,8 @@ static bool gpunn__rounds_first(const gpunn__cuda *cuda, const gpunn_run *run)
 {
     const gpunn_step *step = run->steps;
     return !cuda->plain && run->step_count > 0 && step->op == GPUNN_OP_CAST && !step->backward &&
-           step->in[0].dtype == GPUNN_F32 && (step->out.dtype == GPUNN_F16 || step->out.dtype == GPUNN_BF16) &&
+           step->in[0].dtype == GPUNN_F32 &&
+           (step->out.dtype == GPUNN_F16 || step->out.dtype == GPUNN_BF16) &&
            step->in[0].channels_last == step->out.channels_last;
 }
 
@@ -18,10 +19,10 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
     gpunn__numbers numbers;
     unsigned       keeping = (unsigned)(run->kept_count < 1024 ? run->kept_count : 1024); /* blocks */
     if (run->update_count > GPUNN__MAX_UPDATES)
-        return gpunn__cuda_fail(
-            cuda, GPUNN_ERR_UNSUPPORTED,
-            "%d ranges of parameters have settings of their own, and a GPU takes %d; give fewer parameters their own",
-            run->update_count, GPUNN__MAX_UPDATES);
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "%d ranges of parameters have settings of their own, and a GPU takes %d; "
+                                "give fewer parameters their own",
+                                run->update_count, GPUNN__MAX_UPDATES);
     numbers.seed = run->state ? run->state->seed : 0;
     numbers.step = run->state ? run->state->step : 0;
     numbers.draw = run->state ? run->state->draw : 0;
@@ -61,7 +62,8 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
             numbers.rounding = gpunn__blocks(cuda, numbers.half_count, GPUNN__PACK);
         }
         const unsigned blocks = 1 + numbers.rounding + keeping;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__numbers_kernel, blocks, blocks > 1 ? GPUNN__THREADS : 32, cuda->state, numbers));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__numbers_kernel, blocks, blocks > 1 ? GPUNN__THREADS : 32,
+                                 cuda->state, numbers));
         numbers.rounding = keeping = 0;
         numbers.first += numbers.count;
     } while (numbers.first < run->update_count);
@@ -69,7 +71,8 @@ GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_r
 }
 
 /* Reports a bad loss or gradient that kernels have recorded, once, instead of running; false: there is none.
- * If ranks have joined, the run executes anyway: others wait for it, and some may not know yet. Never waits. */
+ * If ranks have joined, the run executes anyway: others wait for it, and some may not know yet. Never
+ * waits. */
 static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
 {
     uint64_t   noted = cuda->bad[0];
@@ -94,22 +97,27 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *st
     gpunn_kernel_call           call;
     memset(&call, 0, sizeof call);
     if (launch == NULL || launch->run == NULL || step->input_count > GPUNN_KERNEL_OPERANDS)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, launch ? "it is for CPUs" : "its CUDA file is not linked");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                launch ? "it is for CPUs" : "its CUDA file is not linked");
     if (action == GPUNN__PREPARE) {
         for (int i = 0; i < step->input_count; i++) {
             gpunn_dtype dtype = step->grad_in[i].dtype ? step->grad_in[i].dtype : step->in[i].dtype;
             if (dtype && dtype != (gpunn_dtype)operands[i].dtype)
-                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                        "it was made for a model of another precision: operand %d is %s here and %s there", i,
-                                        gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
+                return gpunn__cuda_fail(
+                    cuda, GPUNN_ERR_UNSUPPORTED,
+                    "it was made for a model of another precision: operand %d is %s here and %s there", i,
+                    gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
         }
         if (gpunn__short_fused(step))
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "its steps are so short that they share a launch with others");
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "its steps are so short that they share a launch with others");
         step->workspace_bytes = launch->workspace(step->group.batch, cuda->multiprocessors);
-        return step->workspace_bytes == SIZE_MAX ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
-                                                 : GPUNN_OK;
+        return step->workspace_bytes == SIZE_MAX
+                   ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
+                   : GPUNN_OK;
     }
-    for (int i = 0; i < step->input_count; i++) data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
+    for (int i = 0; i < step->input_count; i++)
+        data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
     call.data = data;
     call.accumulate = (const unsigned char *)step->accumulate;
     call.half = step->group.half;
@@ -130,14 +138,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
 {
     const gpunn_custom_op *op = step->attr->custom;
     gpunn_custom_function  function = step->backward ? op->cuda_backward : op->cuda_forward;
-    gpunn_value            in[GPUNN_CUSTOM_INPUTS], grad_in[GPUNN_CUSTOM_INPUTS], out = step->out, grad_out = step->grad_out;
-    const bool             run = action != GPUNN__PREPARE;
-    gpunn_custom_call      call;
-    gpunn_value           *values[2 * GPUNN_CUSTOM_INPUTS + 2];
-    int                    count = 0;
+    gpunn_value            in[GPUNN_CUSTOM_INPUTS], grad_in[GPUNN_CUSTOM_INPUTS], out = step->out,
+                                                                       grad_out = step->grad_out;
+    const bool        run = action != GPUNN__PREPARE;
+    gpunn_custom_call call;
+    gpunn_value      *values[2 * GPUNN_CUSTOM_INPUTS + 2];
+    int               count = 0;
     if (function == NULL)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "op '%s' has no .cuda_%s function; give it one, or open the CPU",
-                                op->name, step->backward ? "backward" : "forward");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "op '%s' has no .cuda_%s function; give it one, or open the CPU", op->name,
+                                step->backward ? "backward" : "forward");
     memset(&call, 0, sizeof call);
     call.in = in;
     call.out = &out;
@@ -162,7 +172,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
         if (value->data == NULL || (value->dtype != GPUNN_F16 && value->dtype != GPUNN_BF16)) continue;
         void *wide = gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, value->count));
         if (run && (value != &out || step->backward))
-            GPUNN__TRY(gpunn__cuda_copy(cuda, wide, GPUNN_F32, value->data, value->dtype, value->count, false));
+            GPUNN__TRY(
+                gpunn__cuda_copy(cuda, wide, GPUNN_F32, value->data, value->dtype, value->count, false));
         if (run) value->data = wide;
         value->dtype = GPUNN_F32;
     }
@@ -183,8 +194,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *s
         return gpunn__cuda_copy(cuda, step->out.data, step->out.dtype, out.data, GPUNN_F32, out.count, false);
     for (int i = 0; i < step->input_count && step->backward; i++)
         if (grad_in[i].data != step->grad_in[i].data)
-            GPUNN__TRY(gpunn__cuda_copy(cuda, step->grad_in[i].data, step->grad_in[i].dtype, grad_in[i].data, GPUNN_F32,
-                                        grad_in[i].count, step->accumulate[i]));
+            GPUNN__TRY(gpunn__cuda_copy(cuda, step->grad_in[i].data, step->grad_in[i].dtype, grad_in[i].data,
+                                        GPUNN_F32, grad_in[i].count, step->accumulate[i]));
     return GPUNN_OK;
 }
 
@@ -214,7 +225,8 @@ static gpunn_status gpunn__mark(gpunn__cuda *cuda, int step)
 }
 
 /* What follows the steps. Kernels that follow those of two streams overlap neither. */
-static gpunn_status gpunn__run_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks, int *begun)
+static gpunn_status gpunn__run_updates(gpunn__cuda *cuda, const gpunn_run *run, gpunn__checks *checks,
+                                       int *begun)
 {
     const bool overlaps = cuda->overlaps;
     cuda->overlaps = overlaps && !checks->beside;
@@ -274,7 +286,8 @@ static gpunn_status gpunn__times(gpunn__cuda *cuda, int count, double *seconds)
         float milliseconds = 0;
         if (!cuda->marks[i].set) continue;
         if (last >= 0) {
-            GPUNN__CUDA(cuda, cudaEventElapsedTime(&milliseconds, cuda->marks[last].event, cuda->marks[i].event));
+            GPUNN__CUDA(cuda,
+                        cudaEventElapsedTime(&milliseconds, cuda->marks[last].event, cuda->marks[i].event));
             seconds[last] = 1e-3 * (double)milliseconds;
         }
         last = i;
@@ -304,9 +317,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, dou
     return status;
 }
 
-/* ---- capture and replay ---------------------------------------------------------------------------------------------- */
+/* ---- capture and replay -------------------------------------------------------------------------------- */
 
-enum { GPUNN__MAX_CAPTURED = 8 }; /* graphs per plan: first and later gradients, or buffers that the program alternates */
+/* graphs per plan: first and later gradients, or buffers that the program alternates */
+enum { GPUNN__MAX_CAPTURED = 8 };
 
 typedef struct gpunn__captured gpunn__captured;
 struct gpunn__captured {
@@ -320,20 +334,23 @@ struct gpunn__captured {
 /* Whether all arguments of a captured update kernel are the same. */
 static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
 {
-    return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter && a->state[0] == b->state[0] &&
-           a->state[1] == b->state[1] && a->state[2] == b->state[2] && a->gradient == b->gradient && a->half == b->half &&
-           a->half_dtype == b->half_dtype && memcmp(a->setting + 1, b->setting + 1, sizeof a->setting - sizeof(float)) == 0 &&
-           a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit && a->clip_norm == b->clip_norm &&
-           a->clip_group == b->clip_group && a->fused_launch == b->fused_launch;
+    return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter &&
+           a->state[0] == b->state[0] && a->state[1] == b->state[1] && a->state[2] == b->state[2] &&
+           a->gradient == b->gradient && a->half == b->half && a->half_dtype == b->half_dtype &&
+           memcmp(a->setting + 1, b->setting + 1, sizeof a->setting - sizeof(float)) == 0 &&
+           a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit &&
+           a->clip_norm == b->clip_norm && a->clip_group == b->clip_group &&
+           a->fused_launch == b->fused_launch;
 }
 
 static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
 {
-    bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count && a->loss == b->loss &&
-                a->update_count == b->update_count && a->loss_scale == b->loss_scale && a->skips == b->skips &&
-                a->refused == b->refused && a->doubt == b->doubt && a->is_checked == b->is_checked &&
-                a->gradients == b->gradients;
-    for (int i = 0; i < a->update_count && same; i++) same = gpunn__update_same(&a->updates[i], &b->updates[i]);
+    bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count &&
+                a->loss == b->loss && a->update_count == b->update_count && a->loss_scale == b->loss_scale &&
+                a->skips == b->skips && a->refused == b->refused && a->doubt == b->doubt &&
+                a->is_checked == b->is_checked && a->gradients == b->gradients;
+    for (int i = 0; i < a->update_count && same; i++)
+        same = gpunn__update_same(&a->updates[i], &b->updates[i]);
     return same;
 }
 
@@ -356,7 +373,8 @@ static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured 
 static bool gpunn__needs_host(const gpunn_run *run)
 {
     bool meets = false;
-    for (int i = 0; i < run->step_count && !meets; i++) meets = run->steps[i].ranks && !run->steps[i].ranks->joined;
+    for (int i = 0; i < run->step_count && !meets; i++)
+        meets = run->steps[i].ranks && !run->steps[i].ranks->joined;
     return meets;
 }
 
@@ -397,8 +415,9 @@ static gpunn_status gpunn__use_stream(gpunn__cuda *cuda, cudaStream_t stream)
 
 static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
 {
-    cudaGraph_t  graph = NULL;
-    cudaStream_t stream = cuda->stream; /* the program may use its stream meanwhile, or it may not support capture */
+    cudaGraph_t graph = NULL;
+    /* the program may use its stream meanwhile, or it may not support capture */
+    cudaStream_t stream = cuda->stream;
     GPUNN__CUDA(cuda, cudaStreamBeginCapture(cuda->own, cudaStreamCaptureModeThreadLocal));
     gpunn_status status = gpunn__use_stream(cuda, cuda->own);
     if (status == GPUNN_OK) status = gpunn__run_launch(cuda, run);
@@ -410,13 +429,15 @@ static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captu
     else
         status = gpunn__cuda_check(cuda, ended, "cudaStreamEndCapture");
     if (status == GPUNN_OK)
-        status = gpunn__cuda_check(cuda, cudaGraphInstantiate(&captured->graph, graph, 0), "cudaGraphInstantiate");
+        status = gpunn__cuda_check(cuda, cudaGraphInstantiate(&captured->graph, graph, 0),
+                                   "cudaGraphInstantiate");
     if (graph) (void)cudaGraphDestroy(graph);
     return status;
 }
 
 /* Captures the run. If a driver cannot capture overlapping kernels, captures it again without overlap. */
-static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
+static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__captured *captured,
+                                                   gpunn_run *run)
 {
     gpunn_status status = gpunn__run_capture(cuda, captured, run);
     if (status == GPUNN_OK || cuda->dead || !cuda->overlaps) return status;
@@ -427,7 +448,8 @@ static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__cap
 GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
 {
     gpunn__cuda       *cuda = (gpunn__cuda *)context;
-    const gpunn__range range(run->step_count > 0 && run->steps->training ? "gpunn training" : "gpunn evaluation");
+    const gpunn__range range(run->step_count > 0 && run->steps->training ? "gpunn training"
+                                                                         : "gpunn evaluation");
     GPUNN__ENTER(cuda);
     if (gpunn__takes_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
     if (gpunn__cuda_capturing(cuda)) {
@@ -445,7 +467,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
         gpunn__run_capture_overlapping(cuda, captured, run) != GPUNN_OK) {
         char text[sizeof cuda->text + 128];
         if (cuda->dead) return cuda->dead;
-        (void)snprintf(text, sizeof text, "a run could not be captured and is launched kernel by kernel, which is slower: %s",
+        (void)snprintf(text, sizeof text,
+                       "a run could not be captured and is launched kernel by kernel, which is slower: %s",
                        cuda->text);
         gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
         captured->plain = true;
@@ -463,5 +486,6 @@ GPUNN__INTERNAL void gpunn__cuda_forget(void *context, void *kept)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     const gpunn__current current(cuda->context);
-    for (gpunn__captured *captured = (gpunn__captured *)kept; captured; captured = gpunn__captured_free(cuda, captured)) {}
+    for (gpunn__captured *captured = (gpunn__captured *)kept; captured;
+         captured = gpunn__captured_free(cuda, captured)) {}
 }

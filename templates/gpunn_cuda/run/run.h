@@ -3,7 +3,7 @@
 #include "cuda/elementwise.h"
 #include "cuda/optimizers.h"
 
-/* ==== >>run/run ==================================================================================================== *
+/* ==== >>run/run ========================================================================================== *
  * Executes runs. A run that comes back unchanged is captured the second time and replayed as one graph from
  * then on. Values that vary between its runs are passed in the arguments of a kernel, which stores them to
  * cuda->state before the run. */
@@ -24,10 +24,11 @@ typedef struct gpunn__numbers {
     float        lr[GPUNN__NUMBERS];
     int64_t      update_step[GPUNN__NUMBERS];
     int          from[GPUNN__NUMBERS], to[GPUNN__NUMBERS]; /* the range of counts of an update */
-    const void  *wide;                                     /* the input of the run's first step if that only rounds to 16 bits */
-    void        *half;
-    gpunn_dtype  half_dtype;
-    int64_t      half_count;
+    /* the input of the run's first step if that only rounds to 16 bits */
+    const void *wide;
+    void       *half;
+    gpunn_dtype half_dtype;
+    int64_t     half_count;
 
     unsigned          rounding; /* number of blocks for that rounding */
     const gpunn_kept *kept;     /* as in gpunn_run, for the blocks after those */
@@ -35,7 +36,8 @@ typedef struct gpunn__numbers {
 } gpunn__numbers;
 
 /* The value of a count in this run: the host's plus earlier replays, or in a replay `by` more than before. */
-__device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t told, bool replayed, uint64_t by)
+__device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t told, bool replayed,
+                                                   uint64_t by)
 {
     count->now += replayed ? by : told - count->told;
     if (!replayed) count->told = told;
@@ -80,14 +82,15 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
         return;
     }
     if (blockIdx.x > 0) {
-        gpunn__copy_part(numbers.half, numbers.half_dtype, numbers.wide, GPUNN_F32, numbers.half_count, false, blockIdx.x - 1,
-                         numbers.rounding);
+        gpunn__copy_part(numbers.half, numbers.half_dtype, numbers.wide, GPUNN_F32, numbers.half_count, false,
+                         blockIdx.x - 1, numbers.rounding);
         return;
     }
     if (threadIdx.x == 0 && numbers.first == 0) gpunn__count_run(state, numbers);
     if (threadIdx.x == 0) state->bad_place = 0;
     if (threadIdx.x == 0 && numbers.doubt) *numbers.doubt = 0;
-    if (threadIdx.x == 0 && numbers.loss_gradient) *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
+    if (threadIdx.x == 0 && numbers.loss_gradient)
+        *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
     if (numbers.counts) gpunn__count_updates(numbers);
     for (int i = (int)threadIdx.x; i < numbers.count; i += (int)blockDim.x) {
         int64_t step = numbers.update_step[i];

@@ -8,7 +8,7 @@
 #define BATCH_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define BATCH_NORM_KERNELS_STAMP 0xd32d592398eac412ull /* of this text: batch_norm_kernels.cu was written with it */
+#define BATCH_NORM_KERNELS_STAMP 0x1af78b8f53aa59cbull /* of this text: batch_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -122,8 +122,9 @@ BATCH_NORM_FN void batch_norm_g0_forward_0(float x, float sample, float *sum0, f
     *sum1 = t0 * t0;
 }
 
-BATCH_NORM_FN void batch_norm_g0_forward_0_final(float sample, float sum0, float count, float sum1, float running_mean,
-                                                 float *mean, float *rstd, float *running_mean_out)
+BATCH_NORM_FN void batch_norm_g0_forward_0_final(float sample, float sum0, float count, float sum1,
+                                                 float running_mean, float *mean, float *rstd,
+                                                 float *running_mean_out)
 {
     const float t0 = sum0 / count;
     const float t1 = sample + t0;
@@ -131,7 +132,8 @@ BATCH_NORM_FN void batch_norm_g0_forward_0_final(float sample, float sum0, float
     *rstd = batch_norm_rsqrt(batch_norm_max(sum1 / count - t0 * t0, 0) + 1e-05f);
     *running_mean_out = 0.9f * running_mean + 0.1f * t1;
 }
-BATCH_NORM_FN void batch_norm_g0_forward_1(float bias, float x, float mean, float weight, float rstd, float *y)
+BATCH_NORM_FN void batch_norm_g0_forward_1(float bias, float x, float mean, float weight, float rstd,
+                                           float *y)
 {
     const float t0 = bias + (x - mean) * (weight * rstd);
     *y = batch_norm_where(t0 <= 0, 0, t0);
@@ -356,8 +358,8 @@ static int batch_norm_g0_forward(const gpunn_kernel_call *call)
                 float rstd_value;
                 float running_mean_out_value;
                 batch_norm_g0_forward_0_final(sample_0, batch_norm_total(sums + c, slices, 8), elements,
-                                              batch_norm_total(sums + 3 + c, slices, 8), running_mean_0, &mean_value, &rstd_value,
-                                              &running_mean_out_value);
+                                              batch_norm_total(sums + 3 + c, slices, 8), running_mean_0,
+                                              &mean_value, &rstd_value, &running_mean_out_value);
                 mean[c] = mean_value;
                 rstd[c] = rstd_value;
                 running_mean[c] = running_mean_out_value;

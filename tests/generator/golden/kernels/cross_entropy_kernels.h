@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0xc4ed325b37ab7c64ull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0x45e8d995afecd973ull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -188,8 +188,8 @@ CROSS_ENTROPY_FN void cross_entropy_g0_forward_0_final(float sum0, float *diviso
 {
     *divisor = sum0;
 }
-CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_row0(float labels, float dloss, float divisor, float *row0, float *row1,
-                                                      float *row2, float *row4, float *row5)
+CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_row0(float labels, float dloss, float divisor, float *row0,
+                                                      float *row1, float *row2, float *row4, float *row5)
 {
     const float t0 = dloss / divisor;
     *row0 = (float)(labels == (-100));
@@ -204,8 +204,8 @@ CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_stage1(float logits, float *max
     *max0 = logits;
 }
 
-CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_stage2(float logits, float max0, float at_labels, float *sum1, float *sum2,
-                                                        float *sum3)
+CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_stage2(float logits, float max0, float at_labels,
+                                                        float *sum1, float *sum2, float *sum3)
 {
     const float t0 = logits - max0;
     *sum1 = cross_entropy_exp(t0);
@@ -213,8 +213,9 @@ CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_stage2(float logits, float max0
     *sum3 = t0;
 }
 
-CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_row2(float row5, float dloss, float divisor, float sum1, float row0, float row1,
-                                                      float row2, float sum2, float sum3, float *row3, float *sum0)
+CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_row2(float row5, float dloss, float divisor, float sum1,
+                                                      float row0, float row1, float row2, float sum2,
+                                                      float sum3, float *row3, float *sum0)
 {
     const float t0 = cross_entropy_log(sum1);
     const float t1 = cross_entropy_where(row1 != 0, NAN, cross_entropy_where(row2 != 0, NAN, 0.9f * (t0 - sum2) + 0.01f * (10 * t0 - sum3)));
@@ -222,8 +223,9 @@ CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_row2(float row5, float dloss, f
     *sum0 = cross_entropy_where(row0 != 0, 0, t1);
 }
 
-CROSS_ENTROPY_FN void cross_entropy_g0_forward_1(float row0, float row1, float row2, float at_labels, float logits, float max0,
-                                                 float row3, float row4, float row5, float *dlogits)
+CROSS_ENTROPY_FN void cross_entropy_g0_forward_1(float row0, float row1, float row2, float at_labels,
+                                                 float logits, float max0, float row3, float row4, float row5,
+                                                 float *dlogits)
 {
     const float t0 = cross_entropy_exp(logits - max0) * row3 - row4;
     const float t1 = cross_entropy_where(row2 != 0, 0, cross_entropy_where(at_labels != 0, t0 - row5, t0));
@@ -434,7 +436,8 @@ CROSS_ENTROPY_LOOPS(cross_entropy_g0_forward_1_loop, call->lanes,
         float row2;
         float row4;
         float row5;
-        cross_entropy_g0_forward_1_row0(labels_0, dloss_0, divisor_0, &row0, &row1, &row2, &row4, &row5);
+        cross_entropy_g0_forward_1_row0(labels_0, dloss_0, divisor_0, &row0, &row1, &row2, &row4,
+                                        &row5);
         CROSS_ENTROPY_VECTOR
         for (int j = 0; j < n; ++j)
             cross_entropy_g0_forward_1_stage1(logits[i + j], &terms0[j]);
@@ -442,20 +445,21 @@ CROSS_ENTROPY_LOOPS(cross_entropy_g0_forward_1_loop, call->lanes,
         const int labels_column = cross_entropy_column((int64_t)labels[row], 10);
         CROSS_ENTROPY_VECTOR
         for (int j = 0; j < n; ++j)
-            cross_entropy_g0_forward_1_stage2(logits[i + j], max0, (float)(j == labels_column), &terms1[j], &terms2[j],
-                                              &terms3[j]);
+            cross_entropy_g0_forward_1_stage2(logits[i + j], max0, (float)(j == labels_column),
+                                              &terms1[j], &terms2[j], &terms3[j]);
         const float sum1 = cross_entropy_sum(terms1, n);
         const float sum2 = cross_entropy_sum(terms2, n);
         const float sum3 = cross_entropy_sum(terms3, n);
         float row3;
         float sum0;
-        cross_entropy_g0_forward_1_row2(row5, dloss_0, divisor_0, sum1, row0, row1, row2, sum2, sum3, &row3, &sum0);
+        cross_entropy_g0_forward_1_row2(row5, dloss_0, divisor_0, sum1, row0, row1, row2, sum2, sum3,
+                                        &row3, &sum0);
         sums[0] += (double)sum0;
         float *const dlogits_at = dlogits == NULL || call->accumulate[4] ? dlogits_block : dlogits + i;
         CROSS_ENTROPY_VECTOR
         for (int j = 0; j < n; ++j)
-            cross_entropy_g0_forward_1(row0, row1, row2, (float)(j == labels_column), logits[i + j], max0, row3, row4, row5,
-                                       &dlogits_at[j]);
+            cross_entropy_g0_forward_1(row0, row1, row2, (float)(j == labels_column), logits[i + j], max0,
+                                       row3, row4, row5, &dlogits_at[j]);
         if (dlogits_at == dlogits_block && dlogits != NULL) cross_entropy_add(dlogits + i, dlogits_block, n);
     }
 }
@@ -490,7 +494,8 @@ static int cross_entropy_g0_forward(const gpunn_kernel_call *call)
             float *const loss = (float *)call->data[5];
             const float divisor_0 = divisor[0];
             float loss_value;
-            cross_entropy_g0_forward_1_final(cross_entropy_total(sums, slices, 8), divisor_0, &loss_value);
+            cross_entropy_g0_forward_1_final(cross_entropy_total(sums, slices, 8), divisor_0,
+                                             &loss_value);
             loss[0] = loss_value;
         }
     }

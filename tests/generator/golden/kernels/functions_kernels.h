@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0xc5ad43ccc830628bull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0x7dd287e5bf4c7cdeull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -662,10 +662,10 @@ FUNCTIONS_FN void functions_g0_forward_17(float x, float *cosh_x)
 {
     *cosh_x = functions_cosh(x);
 }
-FUNCTIONS_FN void functions_g0_forward_18(float x, float z, float *min_xz, float *max_xz, float *pow_xz, float *div_xz,
-                                          float *floordiv_xz, float *atan2_xz, float *hypot_xz, float *fmod_xz,
-                                          float *remainder_xz, float *lt_xz, float *le_xz, float *gt_xz, float *ge_xz,
-                                          float *eq_xz, float *ne_xz, float *root)
+FUNCTIONS_FN void functions_g0_forward_18(float x, float z, float *min_xz, float *max_xz, float *pow_xz,
+                                          float *div_xz, float *floordiv_xz, float *atan2_xz, float *hypot_xz,
+                                          float *fmod_xz, float *remainder_xz, float *lt_xz, float *le_xz,
+                                          float *gt_xz, float *ge_xz, float *eq_xz, float *ne_xz, float *root)
 {
     const float t0 = -z;
     *min_xz = functions_min(x, z);
@@ -1149,9 +1149,10 @@ FUNCTIONS_LOOPS(functions_g0_forward_18_loop, call->lanes,
         const int n = functions_least(FUNCTIONS_BLOCK, end - i);
         FUNCTIONS_VECTOR
         for (int j = 0; j < n; ++j)
-            functions_g0_forward_18(x[i + j], z[i + j], &min_xz[i + j], &max_xz[i + j], &pow_xz[i + j], &div_xz[i + j],
-                                    &floordiv_xz[i + j], &atan2_xz[i + j], &hypot_xz[i + j], &fmod_xz[i + j],
-                                    &remainder_xz[i + j], &lt_xz[i + j], &le_xz[i + j], &gt_xz[i + j], &ge_xz[i + j],
+            functions_g0_forward_18(x[i + j], z[i + j], &min_xz[i + j], &max_xz[i + j], &pow_xz[i + j],
+                                    &div_xz[i + j], &floordiv_xz[i + j], &atan2_xz[i + j],
+                                    &hypot_xz[i + j], &fmod_xz[i + j], &remainder_xz[i + j],
+                                    &lt_xz[i + j], &le_xz[i + j], &gt_xz[i + j], &ge_xz[i + j],
                                     &eq_xz[i + j], &ne_xz[i + j], &root[i + j]);
         i += n;
     }

@@ -8,7 +8,7 @@
 #define GELU_KERNELS_H
 #include "gpunn.h"
 
-#define GELU_KERNELS_STAMP 0x42bf83eba5ac265cull /* of this text: gelu_kernels.cu was written with it */
+#define GELU_KERNELS_STAMP 0xc3ff68e0c29040edull /* of this text: gelu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -149,7 +149,8 @@ GELU_FN void gelu_g0_forward_0(float r, float x, float scale, float shift, float
 }
 
 /* g0, backward: y = f(x) */
-GELU_FN void gelu_g0_backward_0(float scale, float dy, float shift, float x, float *dx, float *sum0, float *sum1)
+GELU_FN void gelu_g0_backward_0(float scale, float dy, float shift, float x, float *dx, float *sum0,
+                                float *sum1)
 {
     const float t0 = shift + x * scale;
     float gauss;
@@ -381,7 +382,8 @@ GELU_LOOPS(gelu_g0_backward_0_loop, call->lanes,
         float *const dx_at = dx == NULL || call->accumulate[4] ? dx_block : dx + i;
         GELU_VECTOR
         for (int j = 0; j < n; ++j)
-            gelu_g0_backward_0(scale_0, dy[i + j], shift_0, x[i + j], &dx_at[j], &sum0_block[j], &sum1_block[j]);
+            gelu_g0_backward_0(scale_0, dy[i + j], shift_0, x[i + j], &dx_at[j], &sum0_block[j],
+                               &sum1_block[j]);
         if (dx_at == dx_block && dx != NULL) gelu_add(dx + i, dx_block, n);
         gelu_add_channels(sums, sum0_block, i, n, 70, 5);
         gelu_add_channels(sums + 5, sum1_block, i, n, 70, 5);
@@ -402,8 +404,8 @@ static int gelu_g0_backward(const gpunn_kernel_call *call)
             for (int64_t c = 0; c < 5; ++c) {
                 float dscale_value;
                 float dshift_value;
-                gelu_g0_backward_0_final(gelu_total(sums + c, slices, 16), gelu_total(sums + 5 + c, slices, 16), &dscale_value,
-                                         &dshift_value);
+                gelu_g0_backward_0_final(gelu_total(sums + c, slices, 16),
+                                         gelu_total(sums + 5 + c, slices, 16), &dscale_value, &dshift_value);
                 if (dscale != NULL) dscale[c] = call->accumulate[5] ? dscale[c] + dscale_value : dscale_value;
                 if (dshift != NULL) dshift[c] = call->accumulate[6] ? dshift[c] + dshift_value : dshift_value;
             }

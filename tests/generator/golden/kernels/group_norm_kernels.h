@@ -8,7 +8,7 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0xcf9e0f4798162b88ull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0xd450a3b9fd3ce321ull /* of this text: group_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -124,13 +124,15 @@ GROUP_NORM_FN void group_norm_g0_forward_0_row2(float sum1, float row0, float *r
     *rstd = t0;
 }
 
-GROUP_NORM_FN void group_norm_g0_forward_0(float bias, float weight, float x, float row0, float row1, float r, float *y)
+GROUP_NORM_FN void group_norm_g0_forward_0(float bias, float weight, float x, float row0, float row1, float r,
+                                           float *y)
 {
     *y = bias + weight * ((x - row0) * row1) + r;
 }
 
 /* g0, backward: y = f(x) */
-GROUP_NORM_FN void group_norm_g0_backward_0(float dy, float rstd, float x, float mean, float *sum0, float *sum1)
+GROUP_NORM_FN void group_norm_g0_backward_0(float dy, float rstd, float x, float mean, float *sum0,
+                                            float *sum1)
 {
     *sum0 = dy * (rstd * (x - mean));
     *sum1 = dy;
@@ -141,7 +143,8 @@ GROUP_NORM_FN void group_norm_g0_backward_0_final(float sum0, float sum1, float 
     *dweight = sum0;
     *dbias = sum1;
 }
-GROUP_NORM_FN void group_norm_g0_backward_1_stage1(float weight, float dy, float x, float mean, float *sum0, float *sum1)
+GROUP_NORM_FN void group_norm_g0_backward_1_stage1(float weight, float dy, float x, float mean, float *sum0,
+                                                   float *sum1)
 {
     const float t0 = weight * dy;
     *sum0 = t0;
@@ -154,8 +157,8 @@ GROUP_NORM_FN void group_norm_g0_backward_1_row1(float sum0, float rstd, float s
     *row1 = rstd * rstd * (sum1 / 105);
 }
 
-GROUP_NORM_FN void group_norm_g0_backward_1(float rstd, float weight, float dy, float row0, float x, float mean, float row1,
-                                            float *dx)
+GROUP_NORM_FN void group_norm_g0_backward_1(float rstd, float weight, float dy, float row0, float x,
+                                            float mean, float row1, float *dx)
 {
     *dx = rstd * (weight * dy - row0 - (x - mean) * row1);
 }
@@ -368,7 +371,8 @@ GROUP_NORM_LOOPS(group_norm_g0_forward_0_loop, call->lanes,
         group_norm_expand(weight_block, weight, i, n, 35, 6);
         GROUP_NORM_VECTOR
         for (int j = 0; j < n; ++j)
-            group_norm_g0_forward_0(bias_block[j], weight_block[j], x[i + j], row0, row1, r[i + j], &y[i + j]);
+            group_norm_g0_forward_0(bias_block[j], weight_block[j], x[i + j], row0, row1, r[i + j],
+                                    &y[i + j]);
     }
 }
 
@@ -437,7 +441,8 @@ GROUP_NORM_LOOPS(group_norm_g0_backward_1_loop, call->lanes,
         const float mean_0 = mean[row];
         GROUP_NORM_VECTOR
         for (int j = 0; j < n; ++j)
-            group_norm_g0_backward_1_stage1(weight_block[j], dy[i + j], x[i + j], mean_0, &terms0[j], &terms1[j]);
+            group_norm_g0_backward_1_stage1(weight_block[j], dy[i + j], x[i + j], mean_0, &terms0[j],
+                                            &terms1[j]);
         const float sum0 = group_norm_sum(terms0, n);
         const float sum1 = group_norm_sum(terms1, n);
         const float rstd_0 = rstd[row];
@@ -447,7 +452,8 @@ GROUP_NORM_LOOPS(group_norm_g0_backward_1_loop, call->lanes,
         float *const dx_at = dx == NULL || call->accumulate[7] ? dx_block : dx + i;
         GROUP_NORM_VECTOR
         for (int j = 0; j < n; ++j)
-            group_norm_g0_backward_1(rstd_0, weight_block[j], dy[i + j], row0, x[i + j], mean_0, row1, &dx_at[j]);
+            group_norm_g0_backward_1(rstd_0, weight_block[j], dy[i + j], row0, x[i + j], mean_0, row1,
+                                     &dx_at[j]);
         if (dx_at == dx_block && dx != NULL) group_norm_add(dx + i, dx_block, n);
     }
 }
@@ -465,8 +471,9 @@ static int group_norm_g0_backward(const gpunn_kernel_call *call)
             for (int64_t c = 0; c < 6; ++c) {
                 float dweight_value;
                 float dbias_value;
-                group_norm_g0_backward_0_final(group_norm_total(sums + c, slices, 16), group_norm_total(sums + 6 + c, slices, 16),
-                                               &dweight_value, &dbias_value);
+                group_norm_g0_backward_0_final(group_norm_total(sums + c, slices, 16),
+                                               group_norm_total(sums + 6 + c, slices, 16), &dweight_value,
+                                               &dbias_value);
                 if (dweight != NULL) dweight[c] = call->accumulate[5] ? dweight[c] + dweight_value : dweight_value;
                 if (dbias != NULL) dbias[c] = call->accumulate[6] ? dbias[c] + dbias_value : dbias_value;
             }

@@ -8,7 +8,7 @@
 #define LAYER_NORM_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_HALF_KERNELS_STAMP 0x50466a9e0e44c115ull /* of this text: layer_norm_half_kernels.cu was written with it */
+#define LAYER_NORM_HALF_KERNELS_STAMP 0x13790e428fb8ee25ull /* of this text: layer_norm_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -134,7 +134,8 @@ LAYER_NORM_HALF_FN void layer_norm_half_g0_forward_0_stage2(float x, float r, fl
     *sum1 = t0 * t0;
 }
 
-LAYER_NORM_HALF_FN void layer_norm_half_g0_forward_0_row2(float sum1, float row0, float *row1, float *mean, float *rstd)
+LAYER_NORM_HALF_FN void layer_norm_half_g0_forward_0_row2(float sum1, float row0, float *row1, float *mean,
+                                                          float *rstd)
 {
     const float t0 = layer_norm_half_rsqrt(0.015625f * sum1 + 1e-05f);
     *row1 = t0;
@@ -142,8 +143,8 @@ LAYER_NORM_HALF_FN void layer_norm_half_g0_forward_0_row2(float sum1, float row0
     *rstd = t0;
 }
 
-LAYER_NORM_HALF_FN void layer_norm_half_g0_forward_0(float x, float r, float bias, float weight, float row0, float row1, float *h,
-                                                     float *y)
+LAYER_NORM_HALF_FN void layer_norm_half_g0_forward_0(float x, float r, float bias, float weight, float row0,
+                                                     float row1, float *h, float *y)
 {
     const float t0 = layer_norm_half_round_bf16(x + r);
     *h = t0;
@@ -151,22 +152,24 @@ LAYER_NORM_HALF_FN void layer_norm_half_g0_forward_0(float x, float r, float bia
 }
 
 /* g0, backward: y = f(x) */
-LAYER_NORM_HALF_FN void layer_norm_half_g0_backward_0_stage1(float weight, float dy, float h, float mean, float *sum0,
-                                                             float *sum1)
+LAYER_NORM_HALF_FN void layer_norm_half_g0_backward_0_stage1(float weight, float dy, float h, float mean,
+                                                             float *sum0, float *sum1)
 {
     const float t0 = weight * dy;
     *sum0 = t0;
     *sum1 = (h - mean) * t0;
 }
 
-LAYER_NORM_HALF_FN void layer_norm_half_g0_backward_0_row1(float sum0, float rstd, float sum1, float *row0, float *row1)
+LAYER_NORM_HALF_FN void layer_norm_half_g0_backward_0_row1(float sum0, float rstd, float sum1, float *row0,
+                                                           float *row1)
 {
     *row0 = 0.015625f * sum0;
     *row1 = rstd * rstd * (0.015625f * sum1);
 }
 
-LAYER_NORM_HALF_FN void layer_norm_half_g0_backward_0(float dh, float rstd, float weight, float dy, float row0, float h,
-                                                      float mean, float row1, float *dx, float *dr, float *sum0, float *sum1)
+LAYER_NORM_HALF_FN void layer_norm_half_g0_backward_0(float dh, float rstd, float weight, float dy,
+                                                      float row0, float h, float mean, float row1, float *dx,
+                                                      float *dr, float *sum0, float *sum1)
 {
     const float t0 = h - mean;
     const float t1 = dh + rstd * (weight * dy - row0 - t0 * row1);
@@ -176,7 +179,8 @@ LAYER_NORM_HALF_FN void layer_norm_half_g0_backward_0(float dh, float rstd, floa
     *sum1 = dy;
 }
 
-LAYER_NORM_HALF_FN void layer_norm_half_g0_backward_0_final(float sum0, float sum1, float *dweight, float *dbias)
+LAYER_NORM_HALF_FN void layer_norm_half_g0_backward_0_final(float sum0, float sum1, float *dweight,
+                                                            float *dbias)
 {
     *dweight = sum0;
     *dbias = sum1;
@@ -379,7 +383,8 @@ LAYER_NORM_HALF_LOOPS(layer_norm_half_g0_forward_0_loop, call->lanes,
         rstd[row] = rstd_value;
         LAYER_NORM_HALF_VECTOR
         for (int j = 0; j < n; ++j)
-            layer_norm_half_g0_forward_0(x[i + j], r[i + j], bias[j], weight[j], row0, row1, &h[i + j], &y[i + j]);
+            layer_norm_half_g0_forward_0(x[i + j], r[i + j], bias[j], weight[j], row0, row1, &h[i + j],
+                                         &y[i + j]);
     }
 }
 
@@ -427,7 +432,8 @@ LAYER_NORM_HALF_LOOPS(layer_norm_half_g0_backward_0_loop, call->lanes,
         const float mean_0 = mean[row];
         LAYER_NORM_HALF_VECTOR
         for (int j = 0; j < n; ++j)
-            layer_norm_half_g0_backward_0_stage1(weight[j], dy[i + j], h[i + j], mean_0, &terms0[j], &terms1[j]);
+            layer_norm_half_g0_backward_0_stage1(weight[j], dy[i + j], h[i + j], mean_0, &terms0[j],
+                                                 &terms1[j]);
         const float sum0 = layer_norm_half_sum(terms0, n);
         const float sum1 = layer_norm_half_sum(terms1, n);
         const float rstd_0 = rstd[row];
@@ -439,8 +445,8 @@ LAYER_NORM_HALF_LOOPS(layer_norm_half_g0_backward_0_loop, call->lanes,
         float *const dr_at = dr == NULL || call->accumulate[7] ? dr_block : dr + i;
         LAYER_NORM_HALF_VECTOR
         for (int j = 0; j < n; ++j)
-            layer_norm_half_g0_backward_0(dh_at[j], rstd_0, weight[j], dy[i + j], row0, h[i + j], mean_0, row1, &dx_at[j],
-                                          &dr_at[j], &sum0_block[j], &sum1_block[j]);
+            layer_norm_half_g0_backward_0(dh_at[j], rstd_0, weight[j], dy[i + j], row0, h[i + j], mean_0,
+                                          row1, &dx_at[j], &dr_at[j], &sum0_block[j], &sum1_block[j]);
         if (dx_at == dx_block && dx != NULL) layer_norm_half_add(dx + i, dx_block, n);
         if (dr_at == dr_block && dr != NULL) layer_norm_half_add(dr + i, dr_block, n);
         layer_norm_half_add_columns(sums, sum0_block, i, n, 64);
@@ -462,8 +468,8 @@ static int layer_norm_half_g0_backward(const gpunn_kernel_call *call)
                 float dweight_value;
                 float dbias_value;
                 layer_norm_half_g0_backward_0_final(layer_norm_half_total(sums + c, slices, 128),
-                                                    layer_norm_half_total(sums + 64 + c, slices, 128), &dweight_value,
-                                                    &dbias_value);
+                                                    layer_norm_half_total(sums + 64 + c, slices, 128),
+                                                    &dweight_value, &dbias_value);
                 if (dweight != NULL) dweight[c] = call->accumulate[8] ? dweight[c] + dweight_value : dweight_value;
                 if (dbias != NULL) dbias[c] = call->accumulate[9] ? dbias[c] + dbias_value : dbias_value;
             }

@@ -8,7 +8,7 @@
 #define LAYER_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_KERNELS_STAMP 0x22628713c57fc75cull /* of this text: layer_norm_kernels.cu was written with it */
+#define LAYER_NORM_KERNELS_STAMP 0x6c611296ee2f6a3aull /* of this text: layer_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -124,7 +124,8 @@ LAYER_NORM_FN void layer_norm_g0_forward_0_row2(float sum1, float row0, float *r
     *rstd = t0;
 }
 
-LAYER_NORM_FN void layer_norm_g0_forward_0(float x, float r, float bias, float weight, float row0, float row1, float *h, float *y)
+LAYER_NORM_FN void layer_norm_g0_forward_0(float x, float r, float bias, float weight, float row0, float row1,
+                                           float *h, float *y)
 {
     const float t0 = x + r;
     *h = t0;
@@ -132,7 +133,8 @@ LAYER_NORM_FN void layer_norm_g0_forward_0(float x, float r, float bias, float w
 }
 
 /* g0, backward: y = f(x) */
-LAYER_NORM_FN void layer_norm_g0_backward_0_stage1(float weight, float dy, float h, float mean, float *sum0, float *sum1)
+LAYER_NORM_FN void layer_norm_g0_backward_0_stage1(float weight, float dy, float h, float mean, float *sum0,
+                                                   float *sum1)
 {
     const float t0 = weight * dy;
     *sum0 = t0;
@@ -145,8 +147,9 @@ LAYER_NORM_FN void layer_norm_g0_backward_0_row1(float sum0, float rstd, float s
     *row1 = rstd * rstd * (sum1 / 99);
 }
 
-LAYER_NORM_FN void layer_norm_g0_backward_0(float dh, float rstd, float weight, float dy, float row0, float h, float mean,
-                                            float row1, float *dx, float *dr, float *sum0, float *sum1)
+LAYER_NORM_FN void layer_norm_g0_backward_0(float dh, float rstd, float weight, float dy, float row0, float h,
+                                            float mean, float row1, float *dx, float *dr, float *sum0,
+                                            float *sum1)
 {
     const float t0 = h - mean;
     const float t1 = dh + rstd * (weight * dy - row0 - t0 * row1);
@@ -359,7 +362,8 @@ LAYER_NORM_LOOPS(layer_norm_g0_forward_0_loop, call->lanes,
         rstd[row] = rstd_value;
         LAYER_NORM_VECTOR
         for (int j = 0; j < n; ++j)
-            layer_norm_g0_forward_0(x[i + j], r[i + j], bias[j], weight[j], row0, row1, &h[i + j], &y[i + j]);
+            layer_norm_g0_forward_0(x[i + j], r[i + j], bias[j], weight[j], row0, row1, &h[i + j],
+                                    &y[i + j]);
     }
 }
 
@@ -407,7 +411,8 @@ LAYER_NORM_LOOPS(layer_norm_g0_backward_0_loop, call->lanes,
         const float mean_0 = mean[row];
         LAYER_NORM_VECTOR
         for (int j = 0; j < n; ++j)
-            layer_norm_g0_backward_0_stage1(weight[j], dy[i + j], h[i + j], mean_0, &terms0[j], &terms1[j]);
+            layer_norm_g0_backward_0_stage1(weight[j], dy[i + j], h[i + j], mean_0, &terms0[j],
+                                            &terms1[j]);
         const float sum0 = layer_norm_sum(terms0, n);
         const float sum1 = layer_norm_sum(terms1, n);
         const float rstd_0 = rstd[row];
@@ -419,8 +424,8 @@ LAYER_NORM_LOOPS(layer_norm_g0_backward_0_loop, call->lanes,
         float *const dr_at = dr == NULL || call->accumulate[7] ? dr_block : dr + i;
         LAYER_NORM_VECTOR
         for (int j = 0; j < n; ++j)
-            layer_norm_g0_backward_0(dh_at[j], rstd_0, weight[j], dy[i + j], row0, h[i + j], mean_0, row1, &dx_at[j],
-                                     &dr_at[j], &sum0_block[j], &sum1_block[j]);
+            layer_norm_g0_backward_0(dh_at[j], rstd_0, weight[j], dy[i + j], row0, h[i + j], mean_0, row1,
+                                     &dx_at[j], &dr_at[j], &sum0_block[j], &sum1_block[j]);
         if (dx_at == dx_block && dx != NULL) layer_norm_add(dx + i, dx_block, n);
         if (dr_at == dr_block && dr != NULL) layer_norm_add(dr + i, dr_block, n);
         layer_norm_add_columns(sums, sum0_block, i, n, 99);
@@ -442,7 +447,8 @@ static int layer_norm_g0_backward(const gpunn_kernel_call *call)
                 float dweight_value;
                 float dbias_value;
                 layer_norm_g0_backward_0_final(layer_norm_total(sums + c, slices, 200),
-                                               layer_norm_total(sums + 99 + c, slices, 200), &dweight_value, &dbias_value);
+                                               layer_norm_total(sums + 99 + c, slices, 200), &dweight_value,
+                                               &dbias_value);
                 if (dweight != NULL) dweight[c] = call->accumulate[8] ? dweight[c] + dweight_value : dweight_value;
                 if (dbias != NULL) dbias[c] = call->accumulate[9] ? dbias[c] + dbias_value : dbias_value;
             }

@@ -8,7 +8,7 @@
 #define LONG_GROUPS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_GROUPS_KERNELS_STAMP 0x79f0d056030345d0ull /* of this text: long_groups_kernels.cu was written with it */
+#define LONG_GROUPS_KERNELS_STAMP 0x6b29de2a38ce404bull /* of this text: long_groups_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -116,7 +116,8 @@ LONG_GROUPS_FN void long_groups_g0_forward_0_stage2(float x, float row0, float *
     *sum1 = t0 * t0;
 }
 
-LONG_GROUPS_FN void long_groups_g0_forward_0_row2(float sum1, float row0, float *row1, float *mean, float *rstd)
+LONG_GROUPS_FN void long_groups_g0_forward_0_row2(float sum1, float row0, float *row1, float *mean,
+                                                  float *rstd)
 {
     const float t0 = long_groups_rsqrt(sum1 / 5000 + 1e-05f);
     *row1 = t0;
@@ -124,13 +125,15 @@ LONG_GROUPS_FN void long_groups_g0_forward_0_row2(float sum1, float row0, float 
     *rstd = t0;
 }
 
-LONG_GROUPS_FN void long_groups_g0_forward_0(float bias, float weight, float x, float row0, float row1, float r, float *y)
+LONG_GROUPS_FN void long_groups_g0_forward_0(float bias, float weight, float x, float row0, float row1,
+                                             float r, float *y)
 {
     *y = bias + weight * ((x - row0) * row1) + r;
 }
 
 /* g0, backward: y = f(x) */
-LONG_GROUPS_FN void long_groups_g0_backward_0(float dy, float rstd, float x, float mean, float *sum0, float *sum1)
+LONG_GROUPS_FN void long_groups_g0_backward_0(float dy, float rstd, float x, float mean, float *sum0,
+                                              float *sum1)
 {
     *sum0 = dy * (rstd * (x - mean));
     *sum1 = dy;
@@ -141,21 +144,23 @@ LONG_GROUPS_FN void long_groups_g0_backward_0_final(float sum0, float sum1, floa
     *dweight = sum0;
     *dbias = sum1;
 }
-LONG_GROUPS_FN void long_groups_g0_backward_1_stage1(float weight, float dy, float x, float mean, float *sum0, float *sum1)
+LONG_GROUPS_FN void long_groups_g0_backward_1_stage1(float weight, float dy, float x, float mean, float *sum0,
+                                                     float *sum1)
 {
     const float t0 = weight * dy;
     *sum0 = t0;
     *sum1 = (x - mean) * t0;
 }
 
-LONG_GROUPS_FN void long_groups_g0_backward_1_row1(float sum0, float rstd, float sum1, float *row0, float *row1)
+LONG_GROUPS_FN void long_groups_g0_backward_1_row1(float sum0, float rstd, float sum1, float *row0,
+                                                   float *row1)
 {
     *row0 = sum0 / 5000;
     *row1 = rstd * rstd * (sum1 / 5000);
 }
 
-LONG_GROUPS_FN void long_groups_g0_backward_1(float rstd, float weight, float dy, float row0, float x, float mean, float row1,
-                                              float *dx)
+LONG_GROUPS_FN void long_groups_g0_backward_1(float rstd, float weight, float dy, float row0, float x,
+                                              float mean, float row1, float *dx)
 {
     *dx = rstd * (weight * dy - row0 - (x - mean) * row1);
 }
@@ -382,7 +387,8 @@ LONG_GROUPS_LOOPS(long_groups_g0_forward_0_loop, call->lanes,
             long_groups_expand(weight_block, weight, i_at, n, 2500, 4);
             LONG_GROUPS_VECTOR
             for (int j = 0; j < n; ++j)
-                long_groups_g0_forward_0(bias_block[j], weight_block[j], x[i_at + j], row0, row1, r[i_at + j], &y[i_at + j]);
+                long_groups_g0_forward_0(bias_block[j], weight_block[j], x[i_at + j], row0, row1, r[i_at + j],
+                                         &y[i_at + j]);
         }
     }
 }
@@ -421,7 +427,8 @@ LONG_GROUPS_LOOPS(long_groups_g0_backward_0_loop, call->lanes,
         const float mean_0 = mean[i / 5000];
         LONG_GROUPS_VECTOR
         for (int j = 0; j < n; ++j)
-            long_groups_g0_backward_0(dy[i + j], rstd_0, x[i + j], mean_0, &sum0_block[j], &sum1_block[j]);
+            long_groups_g0_backward_0(dy[i + j], rstd_0, x[i + j], mean_0, &sum0_block[j],
+                                      &sum1_block[j]);
         long_groups_add_channels(sums, sum0_block, i, n, 2500, 4);
         long_groups_add_channels(sums + 4, sum1_block, i, n, 2500, 4);
         i += n;
@@ -457,7 +464,8 @@ LONG_GROUPS_LOOPS(long_groups_g0_backward_1_loop, call->lanes,
             long_groups_expand(weight_block, weight, i_at, n, 2500, 4);
             LONG_GROUPS_VECTOR
             for (int j = 0; j < n; ++j)
-                long_groups_g0_backward_1_stage1(weight_block[j], dy[i_at + j], x[i_at + j], mean_0, &terms0[j], &terms1[j]);
+                long_groups_g0_backward_1_stage1(weight_block[j], dy[i_at + j], x[i_at + j], mean_0,
+                                                 &terms0[j], &terms1[j]);
             sum0_so_far += (double)long_groups_sum(terms0, n);
             sum1_so_far += (double)long_groups_sum(terms1, n);
         }
@@ -474,7 +482,8 @@ LONG_GROUPS_LOOPS(long_groups_g0_backward_1_loop, call->lanes,
             float *const dx_at = dx == NULL || call->accumulate[7] ? dx_block : dx + i_at;
             LONG_GROUPS_VECTOR
             for (int j = 0; j < n; ++j)
-                long_groups_g0_backward_1(rstd_0, weight_block_2[j], dy[i_at + j], row0, x[i_at + j], mean_0, row1, &dx_at[j]);
+                long_groups_g0_backward_1(rstd_0, weight_block_2[j], dy[i_at + j], row0, x[i_at + j], mean_0,
+                                          row1, &dx_at[j]);
             if (dx_at == dx_block && dx != NULL) long_groups_add(dx + i_at, dx_block, n);
         }
     }
@@ -494,7 +503,8 @@ static int long_groups_g0_backward(const gpunn_kernel_call *call)
                 float dweight_value;
                 float dbias_value;
                 long_groups_g0_backward_0_final(long_groups_total(sums + c, slices, 8),
-                                                long_groups_total(sums + 4 + c, slices, 8), &dweight_value, &dbias_value);
+                                                long_groups_total(sums + 4 + c, slices, 8), &dweight_value,
+                                                &dbias_value);
                 if (dweight != NULL) dweight[c] = call->accumulate[5] ? dweight[c] + dweight_value : dweight_value;
                 if (dbias != NULL) dbias[c] = call->accumulate[6] ? dbias[c] + dbias_value : dbias_value;
             }

@@ -8,7 +8,7 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0xdaa884f731aee004ull /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0x3ece32bf45b2e2d6ull /* of this text: long_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -136,7 +136,8 @@ LONG_ROWS_FN void long_rows_g0_evaluation_0_stage1(float x, float temperature, f
     *max0 = x / temperature + position;
 }
 
-LONG_ROWS_FN void long_rows_g0_evaluation_0_stage2(float x, float temperature, float position, float max0, float *sum1)
+LONG_ROWS_FN void long_rows_g0_evaluation_0_stage2(float x, float temperature, float position, float max0,
+                                                   float *sum1)
 {
     *sum1 = long_rows_exp(x / temperature + position - max0);
 }
@@ -147,8 +148,8 @@ LONG_ROWS_FN void long_rows_g0_evaluation_0_row2(float sum1, float max0, float *
     *top = max0;
 }
 
-LONG_ROWS_FN void long_rows_g0_evaluation_0(float x, float temperature, float position, float max0, float row0, float tiny,
-                                            float *y, float *sum0)
+LONG_ROWS_FN void long_rows_g0_evaluation_0(float x, float temperature, float position, float max0,
+                                            float row0, float tiny, float *y, float *sum0)
 {
     const float t0 = x / temperature + position;
     *y = long_rows_exp(t0 - max0) * row0 * tiny;
@@ -374,7 +375,8 @@ LONG_ROWS_LOOPS(long_rows_g0_evaluation_0_loop, call->lanes,
             const float *const position_at_2 = position != NULL ? position + i % 27003 + at : position_absent;
             LONG_ROWS_VECTOR
             for (int j = 0; j < n; ++j)
-                long_rows_g0_evaluation_0_stage2(x[i_at + j], temperature_0, position_at_2[j], max0, &terms1[j]);
+                long_rows_g0_evaluation_0_stage2(x[i_at + j], temperature_0, position_at_2[j], max0,
+                                                 &terms1[j]);
             sum1_so_far += (double)long_rows_sum(terms1, n);
         }
         const float sum1 = (float)sum1_so_far;
@@ -389,8 +391,8 @@ LONG_ROWS_LOOPS(long_rows_g0_evaluation_0_loop, call->lanes,
             long_rows_repeat(tiny_block, tiny, i_at, n, 8);
             LONG_ROWS_VECTOR
             for (int j = 0; j < n; ++j)
-                long_rows_g0_evaluation_0(x[i_at + j], temperature_0, position_at_3[j], max0, row0, tiny_block[j], &y[i_at + j],
-                                          &sum0_block[j]);
+                long_rows_g0_evaluation_0(x[i_at + j], temperature_0, position_at_3[j], max0, row0,
+                                          tiny_block[j], &y[i_at + j], &sum0_block[j]);
             long_rows_add_columns(sums, sum0_block, i_at, n, 9001);
         }
     }

@@ -8,7 +8,7 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0xccaf457d1d85f712ull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0x2faa13ebccf9009cull /* of this text: mixed_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -247,8 +247,9 @@ MIXED_FN float mixed_pow(float x, float y)
 
 #if defined(MIXED_KERNELS_IMPLEMENTATION) || defined(MIXED_KERNELS_CUDA)
 /* g0, forward: y = f(x) */
-MIXED_FN void mixed_g0_forward_0(float late, float flags, float scale, float x, float small_2, float temperature, float numbers,
-                                 float first, float extra, float *y, float *z, float *sum0, float *sum1)
+MIXED_FN void mixed_g0_forward_0(float late, float flags, float scale, float x, float small_2,
+                                 float temperature, float numbers, float first, float extra, float *y,
+                                 float *z, float *sum0, float *sum1)
 {
     const float t0 = mixed_where(flags != 0, mixed_exp((scale + x * small_2) / temperature), mixed_pow(mixed_abs(x), numbers));
     const float t1 = late + (t0 + first * extra);
@@ -487,9 +488,9 @@ MIXED_LOOPS(mixed_g0_forward_0_loop, call->lanes,
         float *const z_at = z == NULL ? z_block : z + i;
         MIXED_VECTOR
         for (int j = 0; j < n; ++j)
-            mixed_g0_forward_0(late_at[j], (float)(flags[i + j] != 0), scale_block[j], x[i + j], small_block[j],
-                               temperature_0, numbers_block[j], first_block[j], extra_at[j], &y[i + j], &z_at[j],
-                               &sum0_block[j], &sum1_block[j]);
+            mixed_g0_forward_0(late_at[j], (float)(flags[i + j] != 0), scale_block[j], x[i + j],
+                               small_block[j], temperature_0, numbers_block[j], first_block[j],
+                               extra_at[j], &y[i + j], &z_at[j], &sum0_block[j], &sum1_block[j]);
         sums[0] += (double)mixed_sum(sum0_block, n);
         mixed_add_channels(sums + 1, sum1_block, i, n, 5, 7);
         i += n;
@@ -514,7 +515,8 @@ static int mixed_g0_forward(const gpunn_kernel_call *call)
             float *const parts = (float *)call->data[12];
             for (int64_t c = 0; c < 7; ++c) {
                 float parts_value;
-                mixed_g0_forward_0_final1(mixed_total(sums, slices, 8), mixed_total(sums + 1 + c, slices, 8), &parts_value);
+                mixed_g0_forward_0_final1(mixed_total(sums, slices, 8), mixed_total(sums + 1 + c, slices, 8),
+                                          &parts_value);
                 parts[c] = call->accumulate[12] ? parts[c] + parts_value : parts_value;
             }
         }

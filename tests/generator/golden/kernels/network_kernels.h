@@ -8,7 +8,7 @@
 #define NETWORK_KERNELS_H
 #include "gpunn.h"
 
-#define NETWORK_KERNELS_STAMP 0x8d1cf6a0e98cff37ull /* of this text: network_kernels.cu was written with it */
+#define NETWORK_KERNELS_STAMP 0x863f547c348b4934ull /* of this text: network_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -994,7 +994,8 @@ static int network_network_evaluation(const gpunn_kernel_call *call)
         network_pack(packed + 144, (const float *)call->data[7], (const float *)call->data[8], 42, 50, lanes);
         network_pack(packed + 2896, (const float *)call->data[9], (const float *)call->data[10], 33, 65, lanes);
         network_pack(packed + 5616, (const float *)call->data[13], (const float *)call->data[14], 78, 131, lanes);
-        network_pack(packed + 16992, (const float *)call->data[15], (const float *)call->data[16], 131, 131, lanes);
+        network_pack(packed + 16992, (const float *)call->data[15], (const float *)call->data[16], 131, 131,
+                     lanes);
         network_pack(packed + 36000, (const float *)call->data[18], (const float *)call->data[19], 131, 5, lanes);
         network_pack(packed + 38112, (const float *)call->data[20], (const float *)call->data[21], 131, 1, lanes);
     }
@@ -1174,8 +1175,8 @@ static const gpunn_kernel network_set[] = {
      0, 0, GPUNN_PRECISION_F32},
 };
 static const int network_evaluation0[] = {
-    4, 5, 7, 9, 10, 11, 12, 15, 16, 19, 20, 21, 24, 27, 28, 31, 32, 35, 36, 38, 41, 42, 45, 0, 3, 6, 8, 1, 13, 14, 17, 18, 22, 23,
-    25, 26, 29, 30, 33, 34, 37, 39, 40, 43, 44,
+    4, 5, 7, 9, 10, 11, 12, 15, 16, 19, 20, 21, 24, 27, 28, 31, 32, 35, 36, 38, 41, 42, 45, 0, 3, 6, 8, 1, 13,
+    14, 17, 18, 22, 23, 25, 26, 29, 30, 33, 34, 37, 39, 40, 43, 44,
 };
 static const gpunn_kernel_instance network_evaluation[] = {
     {0, network_evaluation0},

@@ -8,7 +8,7 @@
 #define SINGLE_KERNELS_H
 #include "gpunn.h"
 
-#define SINGLE_KERNELS_STAMP 0x1095507fc128cd70ull /* of this text: single_kernels.cu was written with it */
+#define SINGLE_KERNELS_STAMP 0x25f7b8d282612b35ull /* of this text: single_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -151,7 +151,8 @@ SINGLE_FN void single_g0_evaluation_0_stage2(float row1, float *sum1)
     *sum1 = row1;
 }
 
-SINGLE_FN void single_g0_evaluation_0_row2(float row1, float sum1, float tiny, float max0, float *y, float *top)
+SINGLE_FN void single_g0_evaluation_0_row2(float row1, float sum1, float tiny, float max0, float *y,
+                                           float *top)
 {
     *y = row1 * (1 / sum1) * tiny;
     *top = max0;

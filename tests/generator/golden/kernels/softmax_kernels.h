@@ -8,7 +8,7 @@
 #define SOFTMAX_KERNELS_H
 #include "gpunn.h"
 
-#define SOFTMAX_KERNELS_STAMP 0xeed1227b9b74dee6ull /* of this text: softmax_kernels.cu was written with it */
+#define SOFTMAX_KERNELS_STAMP 0x7cb4cd68394dda98ull /* of this text: softmax_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -136,7 +136,8 @@ SOFTMAX_FN void softmax_g0_evaluation_0_stage1(float x, float temperature, float
     *max0 = x / temperature + position;
 }
 
-SOFTMAX_FN void softmax_g0_evaluation_0_stage2(float x, float temperature, float position, float max0, float *sum1)
+SOFTMAX_FN void softmax_g0_evaluation_0_stage2(float x, float temperature, float position, float max0,
+                                               float *sum1)
 {
     *sum1 = softmax_exp(x / temperature + position - max0);
 }
@@ -147,8 +148,8 @@ SOFTMAX_FN void softmax_g0_evaluation_0_row2(float sum1, float max0, float *row0
     *top = max0;
 }
 
-SOFTMAX_FN void softmax_g0_evaluation_0(float x, float temperature, float position, float max0, float row0, float tiny, float *y,
-                                        float *sum0)
+SOFTMAX_FN void softmax_g0_evaluation_0(float x, float temperature, float position, float max0, float row0,
+                                        float tiny, float *y, float *sum0)
 {
     const float t0 = x / temperature + position;
     *y = softmax_exp(t0 - max0) * row0 * tiny;
@@ -379,8 +380,8 @@ SOFTMAX_LOOPS(softmax_g0_evaluation_0_loop, call->lanes,
         softmax_repeat(tiny_block, tiny, i, n, 8);
         SOFTMAX_VECTOR
         for (int j = 0; j < n; ++j)
-            softmax_g0_evaluation_0(x[i + j], temperature_0, position_at[j], max0, row0, tiny_block[j], &y[i + j],
-                                    &sum0_block[j]);
+            softmax_g0_evaluation_0(x[i + j], temperature_0, position_at[j], max0, row0, tiny_block[j],
+                                    &y[i + j], &sum0_block[j]);
         softmax_add_columns(sums, sum0_block, i, n, 40);
     }
 }

@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0x0772aa028f82bd3cull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0xdc389eedb6c8fc3dull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -127,14 +127,16 @@ UPDATES_FN float updates_sqrt(float x)
 
 #if defined(UPDATES_KERNELS_IMPLEMENTATION) || defined(UPDATES_KERNELS_CUDA)
 /* sgd */
-UPDATES_FN void updates_update0_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float *p_out)
+UPDATES_FN void updates_update0_step(float p, float lr, float ahead, float g, float weight_decay,
+                                     float behind, float *p_out)
 {
     *p_out = p - lr * (ahead * (g + p * weight_decay) + 0 * behind);
 }
 
 /* sgd */
-UPDATES_FN void updates_update1_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float keep,
-                                     float s0, float take, float *p_out, float *s0_out)
+UPDATES_FN void updates_update1_step(float p, float lr, float ahead, float g, float weight_decay,
+                                     float behind, float keep, float s0, float take, float *p_out,
+                                     float *s0_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = keep * s0 + take * t0;
@@ -143,8 +145,9 @@ UPDATES_FN void updates_update1_step(float p, float lr, float ahead, float g, fl
 }
 
 /* sgd */
-UPDATES_FN void updates_update2_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float keep,
-                                     float s0, float take, float *p_out, float *s0_out)
+UPDATES_FN void updates_update2_step(float p, float lr, float ahead, float g, float weight_decay,
+                                     float behind, float keep, float s0, float take, float *p_out,
+                                     float *s0_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = keep * s0 + take * t0;
@@ -153,8 +156,9 @@ UPDATES_FN void updates_update2_step(float p, float lr, float ahead, float g, fl
 }
 
 /* adam */
-UPDATES_FN void updates_update3_step(float p, float rate, float s0, float take1, float g, float weight_decay, float root_scale,
-                                     float s1, float take2, float *p_out, float *s0_out, float *s1_out)
+UPDATES_FN void updates_update3_step(float p, float rate, float s0, float take1, float g, float weight_decay,
+                                     float root_scale, float s1, float take2, float *p_out, float *s0_out,
+                                     float *s1_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = 0.9f * s0 + take1 * t0;
@@ -165,8 +169,9 @@ UPDATES_FN void updates_update3_step(float p, float rate, float s0, float take1,
 }
 
 /* adamw */
-UPDATES_FN void updates_update4_step(float p, float shrink, float rate, float s0, float g, float take1, float root_scale,
-                                     float s1, float take2, float *p_out, float *s0_out, float *s1_out)
+UPDATES_FN void updates_update4_step(float p, float shrink, float rate, float s0, float g, float take1,
+                                     float root_scale, float s1, float take2, float *p_out, float *s0_out,
+                                     float *s1_out)
 {
     const float t0 = 0.9f * s0 + g * take1;
     const float t1 = 0.999f * s1 + g * (g * take2);
@@ -176,8 +181,9 @@ UPDATES_FN void updates_update4_step(float p, float shrink, float rate, float s0
 }
 
 /* rmsprop */
-UPDATES_FN void updates_update5_step(float p, float lr, float g, float weight_decay, float s0, float take, float s2, float s1,
-                                     float *p_out, float *s0_out, float *s1_out, float *s2_out)
+UPDATES_FN void updates_update5_step(float p, float lr, float g, float weight_decay, float s0, float take,
+                                     float s2, float s1, float *p_out, float *s0_out, float *s1_out,
+                                     float *s2_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = 0.99f * s0 + t0 * (take * t0);
@@ -190,8 +196,8 @@ UPDATES_FN void updates_update5_step(float p, float lr, float g, float weight_de
 }
 
 /* rmsprop */
-UPDATES_FN void updates_update6_step(float p, float lr, float g, float weight_decay, float s0, float take, float *p_out,
-                                     float *s0_out)
+UPDATES_FN void updates_update6_step(float p, float lr, float g, float weight_decay, float s0, float take,
+                                     float *p_out, float *s0_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = 0.99f * s0 + t0 * (take * t0);
@@ -200,7 +206,8 @@ UPDATES_FN void updates_update6_step(float p, float lr, float g, float weight_de
 }
 
 /* adagrad */
-UPDATES_FN void updates_update7_step(float p, float rate, float g, float weight_decay, float s0, float *p_out, float *s0_out)
+UPDATES_FN void updates_update7_step(float p, float rate, float g, float weight_decay, float s0, float *p_out,
+                                     float *s0_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = s0 + t0 * t0;
@@ -209,8 +216,8 @@ UPDATES_FN void updates_update7_step(float p, float rate, float g, float weight_
 }
 
 /* adamax */
-UPDATES_FN void updates_update8_step(float p, float rate, float s0, float take1, float g, float weight_decay, float s1,
-                                     float *p_out, float *s0_out, float *s1_out)
+UPDATES_FN void updates_update8_step(float p, float rate, float s0, float take1, float g, float weight_decay,
+                                     float s1, float *p_out, float *s0_out, float *s1_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = 0.9f * s0 + take1 * t0;
@@ -221,9 +228,9 @@ UPDATES_FN void updates_update8_step(float p, float rate, float s0, float take1,
 }
 
 /* nadam */
-UPDATES_FN void updates_update9_step(float p, float shrink, float lead, float g, float weight_decay, float rate, float s0,
-                                     float take1, float root_scale, float s1, float take2, float *p_out, float *s0_out,
-                                     float *s1_out)
+UPDATES_FN void updates_update9_step(float p, float shrink, float lead, float g, float weight_decay,
+                                     float rate, float s0, float take1, float root_scale, float s1,
+                                     float take2, float *p_out, float *s0_out, float *s1_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = 0.9f * s0 + take1 * t0;
@@ -234,8 +241,9 @@ UPDATES_FN void updates_update9_step(float p, float shrink, float lead, float g,
 }
 
 /* nadam */
-UPDATES_FN void updates_update10_step(float p, float shrink, float g, float lead, float rate, float s0, float take1,
-                                      float root_scale, float s1, float take2, float *p_out, float *s0_out, float *s1_out)
+UPDATES_FN void updates_update10_step(float p, float shrink, float g, float lead, float rate, float s0,
+                                      float take1, float root_scale, float s1, float take2, float *p_out,
+                                      float *s0_out, float *s1_out)
 {
     const float t0 = 0.9f * s0 + g * take1;
     const float t1 = 0.999f * s1 + g * (g * take2);
@@ -245,8 +253,9 @@ UPDATES_FN void updates_update10_step(float p, float shrink, float g, float lead
 }
 
 /* radam */
-UPDATES_FN void updates_update11_step(float p, float shrink, float rate, float enough, float s0, float take1, float g,
-                                      float weight_decay, float s1, float take2, float *p_out, float *s0_out, float *s1_out)
+UPDATES_FN void updates_update11_step(float p, float shrink, float rate, float enough, float s0, float take1,
+                                      float g, float weight_decay, float s1, float take2, float *p_out,
+                                      float *s0_out, float *s1_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = 0.9f * s0 + take1 * t0;
@@ -257,8 +266,9 @@ UPDATES_FN void updates_update11_step(float p, float shrink, float rate, float e
 }
 
 /* radam */
-UPDATES_FN void updates_update12_step(float p, float shrink, float rate, float enough, float s0, float g, float take1, float s1,
-                                      float take2, float *p_out, float *s0_out, float *s1_out)
+UPDATES_FN void updates_update12_step(float p, float shrink, float rate, float enough, float s0, float g,
+                                      float take1, float s1, float take2, float *p_out, float *s0_out,
+                                      float *s1_out)
 {
     const float t0 = 0.9f * s0 + g * take1;
     const float t1 = 0.999f * s1 + g * (g * take2);
@@ -268,8 +278,8 @@ UPDATES_FN void updates_update12_step(float p, float shrink, float rate, float e
 }
 
 /* lion */
-UPDATES_FN void updates_update13_step(float p, float shrink, float lr, float s0, float g, float take1, float take2, float *p_out,
-                                      float *s0_out)
+UPDATES_FN void updates_update13_step(float p, float shrink, float lr, float s0, float g, float take1,
+                                      float take2, float *p_out, float *s0_out)
 {
     const float t0 = 0.9f * s0 + g * take1;
     *p_out = p * shrink - lr * updates_where(t0 > 0, 1, updates_where(t0 < 0, -1, t0));
@@ -277,8 +287,8 @@ UPDATES_FN void updates_update13_step(float p, float shrink, float lr, float s0,
 }
 
 /* adadelta */
-UPDATES_FN void updates_update14_step(float p, float lr, float g, float weight_decay, float s1, float s0, float take,
-                                      float *p_out, float *s0_out, float *s1_out)
+UPDATES_FN void updates_update14_step(float p, float lr, float g, float weight_decay, float s1, float s0,
+                                      float take, float *p_out, float *s0_out, float *s1_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = 0.9f * s0 + t0 * (take * t0);
@@ -506,7 +516,8 @@ UPDATES_LOOPS(updates_update3_loop, lanes,
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        updates_update3_step(p[i], rate, s0[i], take1, g, weight_decay, root_scale, s1[i], take2, &p[i], &s0[i], &s1[i]);
+        updates_update3_step(p[i], rate, s0[i], take1, g, weight_decay, root_scale, s1[i], take2, &p[i], &s0[i],
+                             &s1[i]);
     }
 }
 
@@ -762,7 +773,8 @@ UPDATES_LOOPS(updates_update9_loop, lanes,
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        updates_update9_step(p[i], shrink, lead, g, weight_decay, rate, s0[i], take1, root_scale, s1[i], take2, &p[i], &s0[i], &s1[i]);
+        updates_update9_step(p[i], shrink, lead, g, weight_decay, rate, s0[i], take1, root_scale, s1[i], take2, &p[i],
+                             &s0[i], &s1[i]);
     }
 }
 
@@ -807,7 +819,8 @@ UPDATES_LOOPS(updates_update10_loop, lanes,
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        updates_update10_step(p[i], shrink, g, lead, rate, s0[i], take1, root_scale, s1[i], take2, &p[i], &s0[i], &s1[i]);
+        updates_update10_step(p[i], shrink, g, lead, rate, s0[i], take1, root_scale, s1[i], take2, &p[i], &s0[i],
+                              &s1[i]);
     }
 }
 
@@ -852,7 +865,8 @@ UPDATES_LOOPS(updates_update11_loop, lanes,
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        updates_update11_step(p[i], shrink, rate, enough, s0[i], take1, g, weight_decay, s1[i], take2, &p[i], &s0[i], &s1[i]);
+        updates_update11_step(p[i], shrink, rate, enough, s0[i], take1, g, weight_decay, s1[i], take2, &p[i], &s0[i],
+                              &s1[i]);
     }
 }
 

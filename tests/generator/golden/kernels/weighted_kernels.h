@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0xc8dc7a02fe0ee1d8ull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0x0ef3927d0b07c482ull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -200,7 +200,8 @@ WEIGHTED_FN void weighted_g0_forward_1_row0(float labels, float *row0, float *ro
     *row2 = (float)(labels >= 10);
 }
 
-WEIGHTED_FN void weighted_g0_forward_1_stage1(float logits, float at_labels, float weight, float *max0, float *sum1)
+WEIGHTED_FN void weighted_g0_forward_1_stage1(float logits, float at_labels, float weight, float *max0,
+                                              float *sum1)
 {
     *max0 = logits;
     *sum1 = weighted_where(at_labels != 0, weight, 0);
@@ -211,23 +212,24 @@ WEIGHTED_FN void weighted_g0_forward_1_row1(float sum1, float dloss, float divis
     *row4 = sum1 * (dloss / divisor);
 }
 
-WEIGHTED_FN void weighted_g0_forward_1_stage2(float logits, float max0, float at_labels, float *sum2, float *sum3)
+WEIGHTED_FN void weighted_g0_forward_1_stage2(float logits, float max0, float at_labels, float *sum2,
+                                              float *sum3)
 {
     const float t0 = logits - max0;
     *sum2 = weighted_exp(t0);
     *sum3 = weighted_where(at_labels != 0, t0, 0);
 }
 
-WEIGHTED_FN void weighted_g0_forward_1_row2(float row4, float sum2, float row0, float row1, float row2, float sum1, float sum3,
-                                            float *row3, float *sum0)
+WEIGHTED_FN void weighted_g0_forward_1_row2(float row4, float sum2, float row0, float row1, float row2,
+                                            float sum1, float sum3, float *row3, float *sum0)
 {
     const float t0 = weighted_where(row1 != 0, NAN, weighted_where(row2 != 0, NAN, sum1 * (weighted_log(sum2) - sum3)));
     *row3 = row4 / sum2;
     *sum0 = weighted_where(row0 != 0, 0, t0);
 }
 
-WEIGHTED_FN void weighted_g0_forward_1(float row0, float row1, float row2, float at_labels, float logits, float max0, float row3,
-                                       float row4, float *dlogits)
+WEIGHTED_FN void weighted_g0_forward_1(float row0, float row1, float row2, float at_labels, float logits,
+                                       float max0, float row3, float row4, float *dlogits)
 {
     const float t0 = weighted_exp(logits - max0) * row3;
     const float t1 = weighted_where(row1 != 0, 0, weighted_where(row2 != 0, 0, weighted_where(at_labels != 0, t0 - row4, t0)));
@@ -449,14 +451,16 @@ WEIGHTED_LOOPS(weighted_g0_forward_1_loop, call->lanes,
         const int labels_column = weighted_column((int64_t)labels[row], 10);
         WEIGHTED_VECTOR
         for (int j = 0; j < n; ++j)
-            weighted_g0_forward_1_stage1(logits[i + j], (float)(j == labels_column), weight[j], &terms0[j], &terms1[j]);
+            weighted_g0_forward_1_stage1(logits[i + j], (float)(j == labels_column), weight[j],
+                                         &terms0[j], &terms1[j]);
         const float max0 = weighted_highest(terms0, n);
         const float sum1 = weighted_sum(terms1, n);
         float row4;
         weighted_g0_forward_1_row1(sum1, dloss_0, divisor_0, &row4);
         WEIGHTED_VECTOR
         for (int j = 0; j < n; ++j)
-            weighted_g0_forward_1_stage2(logits[i + j], max0, (float)(j == labels_column), &terms2[j], &terms3[j]);
+            weighted_g0_forward_1_stage2(logits[i + j], max0, (float)(j == labels_column), &terms2[j],
+                                         &terms3[j]);
         const float sum2 = weighted_sum(terms2, n);
         const float sum3 = weighted_sum(terms3, n);
         float row3;
@@ -466,8 +470,8 @@ WEIGHTED_LOOPS(weighted_g0_forward_1_loop, call->lanes,
         float *const dlogits_at = dlogits == NULL || call->accumulate[4] ? dlogits_block : dlogits + i;
         WEIGHTED_VECTOR
         for (int j = 0; j < n; ++j)
-            weighted_g0_forward_1(row0, row1, row2, (float)(j == labels_column), logits[i + j], max0, row3, row4,
-                                  &dlogits_at[j]);
+            weighted_g0_forward_1(row0, row1, row2, (float)(j == labels_column), logits[i + j], max0,
+                                  row3, row4, &dlogits_at[j]);
         if (dlogits_at == dlogits_block && dlogits != NULL) weighted_add(dlogits + i, dlogits_block, n);
     }
 }
