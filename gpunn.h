@@ -37,8 +37,8 @@
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
  *     plan/     steps backward plan
  *     run/      run io bind inspect recompute
- *     cpu/      threads levels context elementwise move reduce indexing vectors gemm conv pool sampling norm
- *               softmax loss attention recurrent optimizers cpu
+ *     cpu/      threads levels context elementwise move reduce indexing vectors gemm pixels depthwise conv
+ *               pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule loader fit profile
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader datasets
  *
@@ -3512,7 +3512,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 19
+#define GPUNN_BACKEND_ABI 20
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
@@ -3609,6 +3609,16 @@ typedef struct gpunn_ranks {
     void *user;
 } gpunn_ranks;
 
+/* The convolutions of images in a run. */
+typedef struct gpunn_images {
+    bool            training;
+    gpunn_precision precision;
+    int64_t         largest;  /* elements of the largest result */
+    double          products; /* multiplications */
+    double          wide;     /* those of depthwise convolutions, or with 16 or more channels a group */
+    bool            filters;  /* set by the backend: weights shall have channels last too */
+} gpunn_images;
+
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_SITES 8     /* most random nodes of one fused kernel */
@@ -3665,6 +3675,9 @@ typedef struct gpunn_step {
         bool        relu;
         bool        gelu_tanh; /* LINEAR */
         gpunn_value before;    /* receives the input of gelu_tanh; data NULL: not wanted */
+        /* any unary op, last (info.merged_activations, evaluation of convolutions with channels last) */
+        const struct gpunn__operation *activation;
+        const gpunn_attributes        *activation_attr;
         /* backward of BATCH_NORM with a residual: added to grad_out; data NULL: nothing */
         gpunn_value more;
     } fused;
@@ -3859,9 +3872,13 @@ typedef struct gpunn_backend_info {
     gpunn_device_type type;
     char              name[160];
     int               threads;
-    bool              half;        /* supports F16 values */
-    bool              bf16;        /* supports BF16 values too */
-    bool              merged_norm; /* BATCH_NORM in training can fuse a residual and a relu */
+    bool              half;               /* supports F16 values */
+    bool              bf16;               /* supports BF16 values too */
+    bool              merged_norm;        /* BATCH_NORM in training can fuse a residual and a relu */
+    bool              merged_activations; /* convolutions can apply any unary op (fused.activation) */
+    /* in evaluation CONCAT, SLICE and PERMUTE receive operands and results in either layout, and convolutions
+     * read less than 8 channels as planes */
+    bool any_layout;
     /* required alignment of user-owned memory in bytes; 0: that of its elements */
     int      alignment;
     uint64_t identity; /* GPU: unique number among all GPUs of all machines; 0: none */
@@ -3911,11 +3928,11 @@ struct gpunn_backend {
      * BF16. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from,
                             gpunn_dtype from_dtype, int64_t count);
-    /* Whether channels_last values are faster in a run with convolutions of a precision other than F32.
-     * elements is the size of the largest convolution result. NULL: never. If so, convolutions, batch_norm,
-     * pools and elementwise ops receive them: all rank-4 values of a step. Weights of convolutions and their
-     * gradients may have either layout; such a gradient may then have the dtype of grad_out. */
-    bool (*channels_last)(void *context, int64_t elements);
+    /* Whether channels_last values are faster in a run with these convolutions. NULL: never. If so,
+     * convolutions, batch_norm, pools and elementwise ops receive them: all rank-4 values of a step. Weights
+     * of convolutions and their gradients may have either layout; such a gradient may then have the dtype of
+     * grad_out. */
+    bool (*channels_last)(void *context, gpunn_images *images);
     /* Executes a whole run; may return before the work is done. execute and forget NULL: the core calls run
      * and update itself. */
     gpunn_status (*execute)(void *context, gpunn_run *run);
@@ -19686,7 +19703,8 @@ struct gpunn__plan {
     int                 tensor_count;
     /* products read 16-bit values; convolutions read channels-last values: see gpunn__mark_storage */
     bool half, channels_last;
-    int *inputs; /* ids of the inputs it reads */
+    bool filters_last; /* convolutions read channels-last weights */
+    int *inputs;       /* ids of the inputs it reads */
     int  input_count;
     int *reached; /* ids of the parameters whose gradients it writes */
     /* per reached parameter: accumulate flag of the first step that writes its gradient */
@@ -20264,9 +20282,17 @@ static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm,
            plan->tensors[residual->id].gradient_root != plan->tensors[norm->inputs[0]->id].gradient_root;
 }
 
+/* Whether t, a function of the last result of the chain, can be merged into the convolution before it. */
+static bool gpunn__merges_activation(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *t)
+{
+    return !b->plan->training && b->model->dev->info.merged_activations && gpunn__op_elementwise(t->op) &&
+           t->input_count == 1 && gpunn__op_is(head->op, GPUNN__CONVOLUTION) &&
+           b->plan->tensors[head->id].channels_last;
+}
+
 /* Returns the node after `end` if it can be merged, or NULL. Into a linear or convolution, in
  * this order: a batch norm by running statistics (evaluation only), the sum with a residual, a
- * relu or (linear only) gelu_tanh. Into a batch norm: the sum and the relu. *stage is the stage
+ * relu, (linear only) gelu_tanh or (gpunn__merges_activation) any unary op. Into a batch norm: the sum and the relu. *stage is the stage
  * reached; the next node must be of a later one. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head,
                                        const gpunn_tensor *end, int *stage)
@@ -20288,7 +20314,8 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
                  (head->op != GPUNN_OP_BATCH_NORM ||
                   gpunn__suits_norm(b->plan, head, t->inputs[1 - operand])))
             then = 2;
-        else if (t->op == GPUNN_OP_RELU || (t->op == GPUNN_OP_GELU_TANH && head->op == GPUNN_OP_LINEAR))
+        else if (t->op == GPUNN_OP_RELU || (t->op == GPUNN_OP_GELU_TANH && head->op == GPUNN_OP_LINEAR) ||
+                 gpunn__merges_activation(b, head, t))
             then = 3;
         if (then <= *stage || b->plan->tensors[id].channels_last != b->plan->tensors[end->id].channels_last)
             return NULL;
@@ -20447,6 +20474,38 @@ static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor
     return result;
 }
 
+/* Whether the op's operands may have either layout, each its own. */
+static bool gpunn__reads_any_layout(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    return !plan->training && t->model->dev->info.any_layout &&
+           (t->op == GPUNN_OP_CONCAT || t->op == GPUNN_OP_SLICE || t->op == GPUNN_OP_PERMUTE);
+}
+
+/* Whether t is a convolution that reads its few channels as planes. */
+static bool gpunn__reads_few_planes(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    const gpunn_tensor *x = t->inputs[0];
+    return !plan->training && t->model->dev->info.any_layout && x->dim[1] < 8 && t->attr.groups == 1 &&
+           !plan->tensors[plan->tensors[x->id].root].channels_last;
+}
+
+/* Whether the operand has one value for each channel of t, or of each of its samples. */
+static bool gpunn__is_per_channel(const gpunn_tensor *operand, const gpunn_tensor *t)
+{
+    return operand->rank == 4 && operand->dim[1] == t->dim[1] && operand->dim[2] == 1 &&
+           operand->dim[3] == 1 && (operand->dim[0] == 1 || operand->dim[0] == t->dim[0]);
+}
+
+/* Whether the step of t must be described as its values are stored, with the channels as the last axis. */
+static bool gpunn__broadcasts_channels(const gpunn_tensor *t)
+{
+    bool broadcasts = false;
+    for (int i = 0; gpunn__op_elementwise(t->op) && i < t->input_count; i++)
+        broadcasts = broadcasts ||
+                     (!gpunn__same_shape(t->inputs[i], t) && gpunn__is_per_channel(t->inputs[i], t));
+    return broadcasts;
+}
+
 /* Whether t is stored with channels last. Convolutions produce such values where the backend prefers them. So
  * do norms, pools and elementwise ops whose operands are such values. Other ops read a copy. */
 static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
@@ -20454,6 +20513,11 @@ static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor 
     if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32)
         return false;
     if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return true;
+    if (gpunn__reads_any_layout(plan, t)) {
+        bool some = false;
+        for (int i = 0; i < t->input_count; i++) some = some || plan->tensors[t->inputs[i]->id].channels_last;
+        return some && t->op != GPUNN_OP_PERMUTE;
+    }
     bool local = gpunn__op_is(t->op, GPUNN__LOCAL) || gpunn__is_alias(plan, t);
     if (local) return t->op != GPUNN_OP_RESHAPE && plan->tensors[t->inputs[0]->id].channels_last;
     bool last = false;
@@ -20462,10 +20526,28 @@ static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor 
         const gpunn_tensor *input = t->inputs[i];
         bool                whole = gpunn__same_shape(input, t) &&
                      plan->tensors[input->id].storage == plan->tensors[t->id].storage;
-        if (!whole && gpunn__count(input, 1) != 1) return false;
+        if (!whole && gpunn__count(input, 1) != 1 && (plan->training || !gpunn__is_per_channel(input, t)))
+            return false;
         last = last || (whole && plan->tensors[input->id].channels_last);
     }
     return last;
+}
+
+/* The convolutions of images that the plan computes. */
+static gpunn_images gpunn__images_of(const gpunn__builder *b)
+{
+    gpunn_images images = {b->plan->training, gpunn__precision_of(b->model), 0, 0, 0, false};
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (!b->needed[id] || !gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->rank != 4) continue;
+        const int64_t count = gpunn__count(t, b->plan->batch), groups = t->attr.groups,
+                      in = t->inputs[0]->dim[1] / groups, out = t->dim[1] / groups;
+        const double products = (double)count * (double)in * t->attr.kernel[0] * t->attr.kernel[1];
+        images.largest = count > images.largest ? count : images.largest;
+        images.products += products;
+        if (in == out ? in == 1 || in >= 16 : in >= 16 && out >= 16) images.wide += products;
+    }
+    return images;
 }
 
 GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
@@ -20473,15 +20555,11 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
     gpunn__plan        *plan = b->plan;
     gpunn_model        *model = b->model;
     const gpunn_device *dev = model->dev;
-    int64_t             largest = 0; /* count of the largest convolution result */
-    for (int id = 0; id < plan->tensor_count; id++)
-        if (b->needed[id] && gpunn__op_is(model->tensors[id]->op, GPUNN__CONVOLUTION) &&
-            model->tensors[id]->rank == 4 && gpunn__count(model->tensors[id], plan->batch) > largest)
-            largest = gpunn__count(model->tensors[id], plan->batch);
-    const gpunn_precision precision = gpunn__precision_of(model);
-    plan->half = precision >= GPUNN_PRECISION_BF16 && dev->info.half;
-    plan->channels_last = largest > 0 && precision != GPUNN_PRECISION_F32 && dev->backend->channels_last &&
-                          dev->backend->channels_last(dev->context, largest);
+    gpunn_images        images = gpunn__images_of(b);
+    plan->half = images.precision >= GPUNN_PRECISION_BF16 && dev->info.half;
+    plan->channels_last = images.largest > 0 && dev->backend->channels_last &&
+                          dev->backend->channels_last(dev->context, &images);
+    plan->filters_last = plan->channels_last && images.filters;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         plan->tensors[id].storage = plan->half ? gpunn__storage_of(plan, t) : gpunn__kept_as(t);
@@ -21122,7 +21200,10 @@ static bool gpunn__has_mirror(const gpunn_tensor *t)
 GPUNN__INTERNAL bool gpunn__wants_channels_last(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     if (!gpunn__has_layouts(t->inputs[operand])) return false;
-    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return b->plan->channels_last && operand == 0;
+    if (gpunn__reads_any_layout(b->plan, t))
+        return b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].root].channels_last;
+    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION))
+        return b->plan->channels_last && operand == 0 && !gpunn__reads_few_planes(b->plan, t);
     if (!b->plan->tensors[t->id].channels_last) return false;
     return gpunn__op_elementwise(t->op) ? gpunn__same_shape(t->inputs[operand], t) : operand == 0;
 }
@@ -21309,6 +21390,9 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
                 return false;
         } else if (member->op == GPUNN_OP_RELU) {
             step->fused.relu = true;
+        } else if (gpunn__merges_activation(b, t, member)) {
+            step->fused.activation = member->operation;
+            step->fused.activation_attr = &member->attr;
         } else {
             step->fused.gelu_tanh = true;
             if (!gpunn__is_before(b, previous)) continue;
@@ -21318,6 +21402,11 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
             b->plan->tensors[previous->id].value_slot = kept;
             if (kept < 0 || !gpunn__bind(b, &step->fused.before.data, GPUNN__IN_SLOT, kept)) return false;
         }
+    }
+    if (step->out.channels_last && gpunn__broadcasts_channels(t)) {
+        for (int i = 0; i < t->input_count; i++)
+            if (t->inputs[i]->rank == 4) gpunn__as_stored(&step->in[i], true);
+        gpunn__as_stored(&step->out, true);
     }
     step->out.dtype = b->plan->tensors[end->id].storage;
     int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
@@ -21376,7 +21465,7 @@ GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b)
     int          count = 0, i = 0;
     gpunn_step  *step = NULL;
     for (int pass = 0; pass < 2; pass++)
-        for (int id = 0; id < plan->tensor_count && plan->channels_last; id++) {
+        for (int id = 0; id < plan->tensor_count && plan->filters_last; id++) {
             const gpunn_tensor *t = b->model->tensors[id],
                                *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
             if (!b->needed[id] || w == NULL || !gpunn__has_mirror(w) || !gpunn__has_layouts(w)) continue;
@@ -21403,7 +21492,7 @@ GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b)
 GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t)
 {
     const gpunn_tensor *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
-    return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER &&
+    return w && t->rank == 4 && b->plan->filters_last && w->kind == GPUNN__PARAMETER &&
            b->tensors[w->id].uses == 1 && (b->plan->half || gpunn__has_layouts(w));
 }
 
@@ -22753,7 +22842,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
-        copies += model->precision == GPUNN_PRECISION_F32 ? 0 : 2 + model->tensors[id]->input_count;
+        copies += model->precision == GPUNN_PRECISION_F32 ? gpunn__has_layouts(model->tensors[id])
+                                                          : 2 + model->tensors[id]->input_count;
         copies += (model->tensors[id]->user_memory[0].data != NULL) +
                   (model->tensors[id]->user_memory[1].data != NULL);
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
@@ -26949,14 +27039,24 @@ static void gpunn__fill(void *to, const void *element, size_t size, int64_t n)
     }
 }
 
+/* Distances in memory between neighbours along each axis. */
+static void gpunn__memory_strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
+{
+    gpunn__strides(value, stride);
+    if (!value->channels_last) return;
+    stride[1] = 1;
+    stride[3] = value->dim[1];
+    stride[2] = stride[3] * value->dim[3];
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     const gpunn_value *out = &step->out;
     const gpunn_value *in = &step->in[0];
     int64_t            in_stride[GPUNN_MAX_RANK] = {0}, out_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
-    gpunn__strides(out, out_stride);
-    gpunn__strides(in, in_stride);
+    gpunn__memory_strides(out, out_stride);
+    gpunn__memory_strides(in, in_stride);
     for (int d = 0; d < out->rank; d++) stride[d] = in_stride[step->attr->order[d]];
     gpunn__cpu_move(cpu, step, 0, out, 0, out_stride, 0, stride);
     return GPUNN_OK;
@@ -26967,10 +27067,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *ste
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const gpunn_value *out = &step->out;
     int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
-    gpunn__strides(out, out_stride);
+    gpunn__memory_strides(out, out_stride);
     for (int i = 0; i < step->input_count; i++) {
         const gpunn_value *in = &step->in[i];
-        gpunn__strides(in, in_stride);
+        gpunn__memory_strides(in, in_stride);
         if (!step->backward || step->grad_in[i].data)
             gpunn__cpu_move(cpu, step, i, in, offset, out_stride, 0, in_stride);
         offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
@@ -26985,8 +27085,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step
     const gpunn_value *in = &step->in[0];
     int                axis = step->attr->axis;
     int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
-    gpunn__strides(out, out_stride);
-    gpunn__strides(in, in_stride);
+    gpunn__memory_strides(out, out_stride);
+    gpunn__memory_strides(in, in_stride);
     int64_t offset = step->attr->start * in_stride[axis];
     in_stride[axis] *= step->attr->step;
     if (step->backward && !step->accumulate[0] && out->count < in->count)
@@ -28355,19 +28455,24 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 #define GPUNN__HOLD(x)
 #endif
 
-#define GPUNN__VECTOR_FOLD(isa, TARGET, LANES)                  \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(       \
-        gpunn__##isa v) /* sums every fourth lane: four sums */ \
-    {                                                           \
-        union {                                                 \
-            gpunn__##isa v;                                     \
-            gpunn__quad  quad[LANES / 4];                       \
-        } u;                                                    \
-        u.v = v;                                                \
-        gpunn__quad s = u.quad[0];                              \
-        GPUNN__UNROLL                                           \
-        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];     \
-        return s;                                               \
+#define GPUNN__VECTOR_SUMS(isa, TARGET, LANES)                                          \
+    /* 0 where x <= 0, so NaN stays */                                                  \
+    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)               \
+    {                                                                                   \
+        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
+    }                                                                                   \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(                               \
+        gpunn__##isa v) /* sums every fourth lane: four sums */                         \
+    {                                                                                   \
+        union {                                                                         \
+            gpunn__##isa v;                                                             \
+            gpunn__quad  quad[LANES / 4];                                               \
+        } u;                                                                            \
+        u.v = v;                                                                        \
+        gpunn__quad s = u.quad[0];                                                      \
+        GPUNN__UNROLL                                                                   \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                             \
+        return s;                                                                       \
     }
 
 /* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
@@ -28415,7 +28520,7 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
 {
     return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
 }
-GPUNN__VECTOR_FOLD(v16, GPUNN__AVX512, 16)
+GPUNN__VECTOR_SUMS(v16, GPUNN__AVX512, 16)
 #endif
 
 #ifdef GPUNN__AVX2
@@ -28466,7 +28571,7 @@ GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
 {
     return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
-GPUNN__VECTOR_FOLD(v8, GPUNN__AVX2, 8)
+GPUNN__VECTOR_SUMS(v8, GPUNN__AVX2, 8)
 #endif
 
 #ifdef GPUNN__BASELINE
@@ -28514,8 +28619,32 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
     gpunn__widen_floats(GPUNN_F16, p, 4, (float *)&v);
     return v;
 }
-GPUNN__VECTOR_FOLD(v4, GPUNN__BASELINE, 4)
+GPUNN__VECTOR_SUMS(v4, GPUNN__BASELINE, 4)
 #endif
+#else /* vectors of one float */
+typedef float       gpunn__v1, gpunn__v1_memory;
+#define GPUNN__UNROLL
+#define GPUNN__HOLD(x)
+GPUNN__INLINE float gpunn__v1_set(float x)
+{
+    return x;
+}
+GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c)
+{
+    return a * b + c;
+}
+GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
+{
+    return count ? *p : 0;
+}
+GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
+{
+    if (count) *p = x;
+}
+GPUNN__INLINE float gpunn__v1_relu(float x)
+{
+    return x <= 0 ? 0 : x;
+}
 #endif
 
 /* ==== >>cpu/gemm ========================================================================================= *
@@ -28997,7 +29126,7 @@ GPUNN__AVX512_BF16 GPUNN__INLINE void gpunn__b16_store(float *p, int count, gpun
 {
     gpunn__v16_store(p, count, x);
 }
-GPUNN__VECTOR_FOLD(b16, GPUNN__AVX512_BF16, 16)
+GPUNN__VECTOR_SUMS(b16, GPUNN__AVX512_BF16, 16)
 GPUNN__GEMM_PRODUCTS(b16, GPUNN__AVX512_BF16, 16, 8, 8, 8)
 GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16_bits gpunn__b16_of(const float *p)
 {
@@ -29856,70 +29985,51 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *ste
     return GPUNN_OK;
 }
 
-/* ==== >>cpu/conv ========================================================================================= *
- * Convolutions in three ways; gpunn__conv_choose_way selects one by shape. Lowered: any convolution, as a
- * product of windows and weights. Winograd: 3 x 3 with stride 1, in a quarter of the multiplications. Direct:
- * few channels or many groups. The first two convert images to pixel-major layout, [pixel][channel]. So
- * vectors run over channels for any window, and the left operand of every product is read in place. */
-typedef enum gpunn__conv_use { GPUNN__CONV_FORWARD, GPUNN__CONV_DX, GPUNN__CONV_DW } gpunn__conv_use;
-typedef enum gpunn__conv_way {
-    GPUNN__CONV_LOWERED,
-    GPUNN__CONV_WINOGRAD,
-    GPUNN__CONV_DIRECT
-} gpunn__conv_way;
+/* ==== >>cpu/pixels ======================================================================================= *
+ * Images in two layouts: planes, one for each channel, and pixel-major, [pixel][channel]. */
 
-typedef struct gpunn__conv {
-    int threads;
-    /* cg, og: input and output channels per group */
-    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;
-    int64_t      kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw; /* kernel, stride, padding, dilation */
-    int64_t      taps, k;                                        /* k: cells of a window, taps * cg */
-    int64_t      pixels;                                         /* output pixels of the batch */
-    const float *x, *weight, *dy;
-    float       *y, *dx, *dweight; /* NULL: not needed */
-    bool         add_y, add_dx, add_dweight;
-    /* Epilogue of a forward step, for y or, in a transposed convolution, dx. Per channel; scale NULL: 1. */
-    float       *scale, *shift;
-    const float *residual;
-    bool         relu;
-} gpunn__conv;
+/* Converts planes to dst[pixel][channel]; stride: distance between pixels of dst. */
+GPUNN__INTERNAL void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels,
+                                      float *dst, int64_t stride);
 
-/* Allocates the workspace piece by piece. With base NULL it only measures. */
-typedef struct gpunn__space {
-    float *base;
-    size_t bytes;
-} gpunn__space;
+/* A thread's share in converting the planes of n images, `cells` each, to pixel-major layout. */
+GPUNN__INTERNAL void gpunn__images_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells,
+                                             float *dst, int index, int threads);
 
-GPUNN__INLINE float *gpunn__take(gpunn__space *space, int64_t floats)
+/* Where results go: dst = relu(src * scale + shift + residual), or dst += src. */
+typedef struct gpunn__planes {
+    float  *dst;
+    int64_t plane;
+    /* per channel, per channel, same layout as dst; each may be NULL */
+    const float *scale, *shift, *residual;
+    bool         relu, add;
+    bool         last; /* dst is pixel-major, `plane` floats from pixel to pixel; without add */
+} gpunn__planes;
+
+/* Converts src[pixel][channel], `stride` floats from pixel to pixel, to the layout of `to`. */
+GPUNN__INTERNAL void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
+                                        const gpunn__planes *to);
+
+/* The same results from channel c and cell `at` on. */
+GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int64_t at)
 {
-    float *at = space->base ? space->base + space->bytes / sizeof(float) : NULL;
-    space->bytes += ((size_t)floats * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
-    return at;
+    to.dst += at;
+    if (to.residual) to.residual += at;
+    if (to.scale) to.scale += c;
+    if (to.shift) to.shift += c;
+    return to;
 }
 
-GPUNN__INLINE int64_t gpunn__to_multiple(int64_t n, int64_t grain)
-{
-    return (n + grain - 1) / grain * grain;
-}
-
-GPUNN__INLINE gpunn__gemm gpunn__conv_gemm(int64_t m, int64_t n, int64_t k)
-{
-    gpunn__gemm g;
-    memset(&g, 0, sizeof g);
-    g.m = m, g.n = n, g.k = k;
-    return g;
-}
-
-#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+#ifdef GPUNN__VECTORS
 typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
 #endif
 
-/* Converts planes to dst[pixel][channel]. The 4 x 4 squares are transposed in registers. */
-static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst,
-                             int64_t stride)
+/* The 4 x 4 squares are transposed in registers. */
+GPUNN__INTERNAL void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels,
+                                      float *dst, int64_t stride)
 {
     int64_t c = 0;
-#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+#ifdef GPUNN__VECTORS
     for (; c + 4 <= channels; c += 4) {
         int64_t p = 0;
         for (; p + 4 <= pixels; p += 4) {
@@ -29938,20 +30048,51 @@ static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, 
         for (int64_t p = 0; p < pixels; p++) dst[p * stride + c] = src[c * plane + p];
 }
 
-/* Converts src[pixel][channel] to planes: dst = relu(src * scale + shift + residual), or dst += src. */
-typedef struct gpunn__planes {
-    float  *dst;
-    int64_t plane;
-    /* per channel, per channel, same layout as dst; each may be NULL */
-    const float *scale, *shift, *residual;
-    bool         relu, add;
-} gpunn__planes;
+GPUNN__INTERNAL void gpunn__images_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells,
+                                             float *dst, int index, int threads)
+{
+    int64_t p, end;
+    gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
+    while (p < end) {
+        int64_t image = p / cells, at = p % cells, count = cells - at < end - p ? cells - at : end - p;
+        if (count > 64) count = 64;
+        gpunn__to_pixels(src + image * channels * cells + at, cells, channels, count, dst + p * channels,
+                         channels);
+        p += count;
+    }
+}
 
-static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
-                               const gpunn__planes *to)
+/* Finishes pixel-major results. */
+GPUNN__VECTORIZED(gpunn__finish_pixels,
+                  (const float *src, int64_t stride, int64_t channels, int64_t pixels,
+                   const gpunn__planes *to),
+                  (src, stride, channels, pixels, to))
+{
+    for (int64_t p = 0; p < pixels; p++, src += stride) {
+        float *GPUNN__RESTRICT y = to->dst + p * to->plane;
+        const float           *residual = to->residual ? to->residual + p * to->plane : NULL;
+        if (to->scale)
+            for (int64_t c = 0; c < channels; c++) y[c] = src[c] * to->scale[c];
+        else
+            memcpy(y, src, (size_t)channels * sizeof *y);
+        if (to->shift)
+            for (int64_t c = 0; c < channels; c++) y[c] += to->shift[c];
+        if (residual)
+            for (int64_t c = 0; c < channels; c++) y[c] += residual[c];
+        if (to->relu)
+            for (int64_t c = 0; c < channels; c++) y[c] = y[c] <= 0 ? 0 : y[c];
+    }
+}
+
+GPUNN__INTERNAL void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
+                                        const gpunn__planes *to)
 {
     int64_t c = 0;
-#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+    if (to->last) {
+        gpunn__finish_pixels(src, stride, channels, pixels, to);
+        return;
+    }
+#ifdef GPUNN__VECTORS
     for (; c + 4 <= channels; c += 4) {
         gpunn__quad scale = {1, 1, 1, 1}, shift = {0, 0, 0, 0};
         if (to->scale) scale = *(const gpunn__quad_memory *)(to->scale + c);
@@ -29994,38 +30135,297 @@ static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channel
         }
 }
 
+/* A convolution with three axes. A transposed convolution is described by the convolution whose dx it
+ * computes. */
+typedef struct gpunn__conv {
+    int threads;
+    /* cg, og: input and output channels per group */
+    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;
+    int64_t      kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw; /* kernel, stride, padding, dilation */
+    int64_t      taps, k;                                        /* k: cells of a window, taps * cg */
+    int64_t      pixels;                                         /* output pixels of the batch */
+    const float *x, *weight, *dy;
+    float       *y, *dx, *dweight; /* NULL: not needed */
+    bool         add_y, add_dx, add_dweight;
+    /* Epilogue of a forward step, for y or, in a transposed convolution, dx. Per channel; scale NULL: 1. */
+    float       *scale, *shift;
+    const float *residual;
+    bool         relu;
+    /* an op that follows, with channels last; NULL: none. cpu: computes it on the calling thread */
+    const gpunn__operation *activation;
+    const gpunn_attributes *activation_attr;
+    gpunn__cpu             *cpu;
+    /* y and residual are [n][h][w][channels], and x unless it has planes; forward only */
+    bool last, planes;
+} gpunn__conv;
+
+/* Allocates the workspace piece by piece. With base NULL it only measures. */
+typedef struct gpunn__space {
+    float *base;
+    size_t bytes;
+} gpunn__space;
+
+GPUNN__INLINE float *gpunn__take(gpunn__space *space, int64_t floats)
+{
+    float *at = space->base ? space->base + space->bytes / sizeof(float) : NULL;
+    space->bytes += ((size_t)floats * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+    return at;
+}
+
+/* Applies the activation to count elements of y in place. */
+GPUNN__INTERNAL void gpunn__conv_activate(const gpunn__conv *v, float *y, int64_t count);
+
+/* Whether each channel of images with channels last has a filter of its own. */
+GPUNN__INLINE bool gpunn__conv_is_depthwise(const gpunn__conv *v)
+{
+    return v->last && v->cg == 1 && v->og == 1;
+}
+
+/* Floats that the packed weights of a depthwise convolution take. */
+GPUNN__INLINE int64_t gpunn__depthwise_floats(const gpunn__conv *v)
+{
+    return v->taps * v->c;
+}
+
+/* Computes a depthwise convolution. packed receives the weights unless it is ready. */
+GPUNN__INTERNAL void gpunn__depthwise_run(const gpunn__conv *v, float *packed, bool ready);
+
+/* ==== >>cpu/depthwise ==================================================================================== *
+ * Depthwise convolutions of images with channels last: vectors run over channels. A tile is a few
+ * neighbouring pixels of a row of the result. Their windows overlap, so each cell of x is loaded once for all
+ * of them. Windows that the border cuts are computed one by one. */
+enum { GPUNN__DEPTHWISE_TILE = 4 }; /* pixels */
+
+/* The rows of windows that lie inside the image, for one tile. */
+typedef struct gpunn__depthwise {
+    const float *x;                /* first cell of the first row */
+    const float *w;                /* [ky][kx][channel], from the first row on */
+    const float *shift, *residual; /* NULL: 0 */
+    float       *y;
+    bool         relu;
+    int64_t      channels, rows, columns; /* columns: of the windows */
+    int64_t      x_row, x_column, w_row;  /* distances */
+} gpunn__depthwise;
+
+/* tile: B windows of K columns, S cells apart, wholly inside a row. window: one window of any size. */
+#define GPUNN__DEPTHWISE_KERNELS(isa, TARGET, LANES)                                                     \
+    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_store(const gpunn__depthwise *d, int64_t at,      \
+                                                             int64_t c, gpunn__##isa v, const int lanes) \
+    {                                                                                                    \
+        if (d->residual) v += gpunn__##isa##_load(d->residual + at, lanes);                              \
+        if (d->shift) v += gpunn__##isa##_load(d->shift + c, lanes);                                     \
+        if (d->relu) v = gpunn__##isa##_relu(v);                                                         \
+        gpunn__##isa##_store(d->y + at, lanes, v);                                                       \
+    }                                                                                                    \
+    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_cells(                                            \
+        const gpunn__depthwise *d, int64_t c, const int lanes, const int K, const int S, const int B)    \
+    {                                                                                                    \
+        gpunn__##isa sum[8], factor[8];                                                                  \
+        const float *x = d->x + c, *w = d->w + c;                                                        \
+        GPUNN__UNROLL                                                                                    \
+        for (int j = 0; j < B; j++) sum[j] = gpunn__##isa##_set(0);                                      \
+        for (int64_t row = 0; row < d->rows; row++, x += d->x_row, w += d->w_row) {                      \
+            GPUNN__UNROLL                                                                                \
+            for (int k = 0; k < K; k++) factor[k] = gpunn__##isa##_load(w + k * d->channels, lanes);     \
+            GPUNN__UNROLL                                                                                \
+            for (int i = 0; i < (B - 1) * S + K; i++) {                                                  \
+                const gpunn__##isa cell = gpunn__##isa##_load(x + i * d->x_column, lanes);               \
+                GPUNN__UNROLL                                                                            \
+                for (int j = 0; j < B; j++)                                                              \
+                    if (i >= j * S && i - j * S < K)                                                     \
+                        sum[j] = gpunn__##isa##_fma(cell, factor[i - j * S], sum[j]);                    \
+            }                                                                                            \
+        }                                                                                                \
+        GPUNN__UNROLL                                                                                    \
+        for (int j = 0; j < B; j++)                                                                      \
+            gpunn__##isa##_depthwise_store(d, j * d->channels + c, c, sum[j], lanes);                    \
+    }                                                                                                    \
+    TARGET GPUNN__INLINE void gpunn__##isa##_depthwise_tile(const gpunn__depthwise *d, const int K,      \
+                                                            const int S)                                 \
+    {                                                                                                    \
+        int64_t c = 0;                                                                                   \
+        for (; c + LANES <= d->channels; c += LANES)                                                     \
+            gpunn__##isa##_depthwise_cells(d, c, LANES, K, S, GPUNN__DEPTHWISE_TILE);                    \
+        if (c < d->channels)                                                                             \
+            gpunn__##isa##_depthwise_cells(d, c, (int)(d->channels - c), K, S, GPUNN__DEPTHWISE_TILE);   \
+    }                                                                                                    \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_depthwise_tiles(const gpunn__depthwise *d, int kernel,    \
+                                                               int stride)                               \
+    {                                                                                                    \
+        if (kernel == 3 && stride == 1)                                                                  \
+            gpunn__##isa##_depthwise_tile(d, 3, 1);                                                      \
+        else if (kernel == 3)                                                                            \
+            gpunn__##isa##_depthwise_tile(d, 3, 2);                                                      \
+        else if (kernel == 5 && stride == 1)                                                             \
+            gpunn__##isa##_depthwise_tile(d, 5, 1);                                                      \
+        else if (kernel == 5)                                                                            \
+            gpunn__##isa##_depthwise_tile(d, 5, 2);                                                      \
+        else                                                                                             \
+            gpunn__##isa##_depthwise_tile(d, 7, 1);                                                      \
+    }                                                                                                    \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_depthwise_window(const gpunn__depthwise *d, int kernel,   \
+                                                                int stride)                              \
+    {                                                                                                    \
+        (void)kernel, (void)stride;                                                                      \
+        for (int64_t c = 0; c < d->channels; c += LANES) {                                               \
+            const int    lanes = d->channels - c < LANES ? (int)(d->channels - c) : LANES;               \
+            gpunn__##isa sum = gpunn__##isa##_set(0);                                                    \
+            for (int64_t row = 0; row < d->rows; row++)                                                  \
+                for (int64_t k = 0; k < d->columns; k++)                                                 \
+                    sum = gpunn__##isa##_fma(                                                            \
+                        gpunn__##isa##_load(d->x + row * d->x_row + k * d->x_column + c, lanes),         \
+                        gpunn__##isa##_load(d->w + row * d->w_row + k * d->channels + c, lanes), sum);   \
+            gpunn__##isa##_depthwise_store(d, c, c, sum, lanes);                                         \
+        }                                                                                                \
+    }                                                                                                    \
+    static const gpunn__depthwise_kernels gpunn__##isa##_depthwise = {gpunn__##isa##_depthwise_tiles,    \
+                                                                      gpunn__##isa##_depthwise_window};
+
+/* The kernels for one vector type. kernel, stride: sides of the windows of a tile. */
+typedef struct gpunn__depthwise_kernels {
+    void (*tile)(const gpunn__depthwise *d, int kernel, int stride);
+    void (*window)(const gpunn__depthwise *d, int kernel, int stride);
+} gpunn__depthwise_kernels;
+
+#ifndef GPUNN__VECTORS
+GPUNN__DEPTHWISE_KERNELS(v1, , 1)
+#endif
+#ifdef GPUNN__AVX512
+GPUNN__DEPTHWISE_KERNELS(v16, GPUNN__AVX512, 16)
+#endif
+#ifdef GPUNN__AVX2
+GPUNN__DEPTHWISE_KERNELS(v8, GPUNN__AVX2, 8)
+#endif
+#ifdef GPUNN__BASELINE
+GPUNN__DEPTHWISE_KERNELS(v4, GPUNN__BASELINE, 4)
+#endif
+#undef GPUNN__DEPTHWISE_KERNELS
+
+static const gpunn__depthwise_kernels *gpunn__depthwise_choose(void)
+{
+#ifndef GPUNN__VECTORS
+    return &gpunn__v1_depthwise;
+#elif defined(GPUNN__LEVELS)
+    static const gpunn__depthwise_kernels *const level[] = {NULL, &gpunn__v4_depthwise, &gpunn__v8_depthwise,
+                                                            &gpunn__v16_depthwise};
+    return level[gpunn__level()];
+#elif defined(GPUNN__AVX512)
+    return &gpunn__v16_depthwise;
+#elif defined(GPUNN__AVX2)
+    return &gpunn__v8_depthwise;
+#else
+    return &gpunn__v4_depthwise;
+#endif
+}
+
+/* Whether there is a tile for these windows. */
+static bool gpunn__depthwise_tiled(const gpunn__conv *v)
+{
+    const bool near = v->dw == 1 && (v->kw == 3 || v->kw == 5 || v->kw == 7);
+    return near && (v->sw == 1 || (v->sw == 2 && v->kw < 7));
+}
+
+/* Packs weight [channel][tap] as [tap][channel], multiplied by the scale of the channel. */
+static void gpunn__depthwise_pack(const gpunn__conv *v, float *packed)
+{
+    for (int64_t c = 0; c < v->c; c++)
+        for (int64_t tap = 0; tap < v->taps; tap++)
+            packed[tap * v->c + c] = v->weight[c * v->taps + tap] * (v->scale ? v->scale[c] : 1);
+}
+
+/* Cells [*begin, *end) of a window that starts at `start` lie inside the axis of n cells. */
+static void gpunn__depthwise_inside(int64_t start, int64_t kernel, int64_t dilation, int64_t n,
+                                    int64_t *begin, int64_t *end)
+{
+    *begin = start < 0 ? (-start + dilation - 1) / dilation : 0;
+    *end = start >= n ? 0 : (n - start + dilation - 1) / dilation;
+    if (*end > kernel) *end = kernel;
+    if (*begin > *end) *begin = *end;
+}
+
+typedef struct gpunn__depthwise_job {
+    const gpunn__conv *v;
+    const float       *packed;
+} gpunn__depthwise_job;
+
+/* Computes row y of an image of the result. */
+static void gpunn__depthwise_line(const gpunn__depthwise_job *job, int64_t image, int64_t y)
+{
+    const gpunn__conv              *v = job->v;
+    const gpunn__depthwise_kernels *kernels = gpunn__depthwise_choose();
+    const bool                      tiled = gpunn__depthwise_tiled(v);
+    const int64_t                   span = (GPUNN__DEPTHWISE_TILE - 1) * v->sw + v->kw;
+    const int64_t                   top = y * v->sh - v->ph, at = (image * v->oh + y) * v->ow * v->oc;
+    int64_t                         first, last, begin, end;
+    gpunn__depthwise                d;
+    gpunn__depthwise_inside(top, v->kh, v->dh, v->h, &first, &last);
+    memset(&d, 0, sizeof d);
+    d.shift = v->shift, d.relu = v->relu, d.channels = v->c, d.rows = last - first;
+    d.x_row = v->dh * v->w * v->c, d.x_column = v->dw * v->c, d.w_row = v->kw * v->c;
+    const float *row = v->x + (image * v->h + top + first * v->dh) * v->w * v->c;
+    for (int64_t x = 0, step; x < v->ow; x += step) {
+        const int64_t left = x * v->sw - v->pw;
+        const bool    tile = tiled && left >= 0 && left + span <= v->w && x + GPUNN__DEPTHWISE_TILE <= v->ow;
+        gpunn__depthwise_inside(left, v->kw, v->dw, v->w, &begin, &end);
+        d.x = row + (left + begin * v->dw) * v->c;
+        d.w = job->packed + first * d.w_row + begin * v->c;
+        d.columns = end - begin;
+        d.y = v->y + at + x * v->oc;
+        d.residual = v->residual ? v->residual + at + x * v->oc : NULL;
+        (tile ? kernels->tile : kernels->window)(&d, (int)v->kw, (int)v->sw);
+        step = tile ? GPUNN__DEPTHWISE_TILE : 1;
+    }
+    gpunn__conv_activate(v, v->y + at, v->ow * v->oc);
+}
+
+static void gpunn__depthwise_task(void *arg, int index, int threads)
+{
+    const gpunn__depthwise_job *job = (const gpunn__depthwise_job *)arg;
+    int64_t                     line, end;
+    gpunn__cpu_part(job->v->n * job->v->oh, 1, threads, index, &line, &end);
+    for (; line < end; line++) gpunn__depthwise_line(job, line / job->v->oh, line % job->v->oh);
+}
+
+GPUNN__INTERNAL void gpunn__depthwise_run(const gpunn__conv *v, float *packed, bool ready)
+{
+    gpunn__depthwise_job job = {v, packed};
+    if (!ready) gpunn__depthwise_pack(v, packed);
+    gpunn_parallel(v->threads, gpunn__depthwise_task, &job);
+}
+
+/* ==== >>cpu/conv ========================================================================================= *
+ * Convolutions in three ways; gpunn__conv_choose_way selects one by shape. Lowered: any convolution, as a
+ * product of windows and weights. Winograd: 3 x 3 with stride 1, in a quarter of the multiplications. Direct:
+ * few channels or many groups. The first two convert images to pixel-major layout, [pixel][channel]. So
+ * vectors run over channels for any window, and the left operand of every product is read in place. */
+typedef enum gpunn__conv_use { GPUNN__CONV_FORWARD, GPUNN__CONV_DX, GPUNN__CONV_DW } gpunn__conv_use;
+typedef enum gpunn__conv_way {
+    GPUNN__CONV_LOWERED,
+    GPUNN__CONV_WINOGRAD,
+    GPUNN__CONV_DIRECT
+} gpunn__conv_way;
+
+GPUNN__INLINE int64_t gpunn__to_multiple(int64_t n, int64_t grain)
+{
+    return (n + grain - 1) / grain * grain;
+}
+
+GPUNN__INLINE gpunn__gemm gpunn__conv_gemm(int64_t m, int64_t n, int64_t k)
+{
+    gpunn__gemm g;
+    memset(&g, 0, sizeof g);
+    g.m = m, g.n = n, g.k = k;
+    return g;
+}
+
 /* How y or dx is stored. */
 GPUNN__INLINE gpunn__planes gpunn__conv_planes(const gpunn__conv *v, float *dst, int64_t plane, bool add)
 {
     gpunn__planes to;
     to.dst = dst, to.plane = plane, to.add = add;
     to.scale = v->scale, to.shift = v->shift, to.residual = v->residual, to.relu = v->relu;
+    to.last = v->last;
     return to;
-}
-
-/* The same, starting at channel c and cell `at`. */
-GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int64_t at)
-{
-    to.dst += at;
-    if (to.residual) to.residual += at;
-    if (to.scale) to.scale += c;
-    if (to.shift) to.shift += c;
-    return to;
-}
-
-/* Converts the planes of n images, `cells` each, to pixel-major layout. */
-static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst,
-                                  int index, int threads)
-{
-    int64_t p, end;
-    gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
-    while (p < end) {
-        int64_t image = p / cells, at = p % cells, count = cells - at < end - p ? cells - at : end - p;
-        if (count > 64) count = 64;
-        gpunn__to_pixels(src + image * channels * cells + at, cells, channels, count, dst + p * channels,
-                         channels);
-        p += count;
-    }
 }
 
 /* Offset of row p, column j (a multiple of the lanes) in a packed right operand [k][n]. *width: distance to
@@ -30048,6 +30448,7 @@ typedef struct gpunn__lowered {
     bool               want_dx, want_dweight;
     int64_t            rows;          /* per block */
     float             *xt, *dyt, *wt; /* [n d h w][c], [n od oh ow][oc], [oc][tap][cg] */
+    const float       *images;        /* xt, or x with channels last */
     float             *packed;        /* forward: weights as right operands, one per group */
     int64_t            packed_floats; /* per group */
     bool               ready;         /* packed already holds them */
@@ -30074,8 +30475,9 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     if (!backward) l.packed = cached ? cache : gpunn__take(space, v->groups * l.packed_floats);
     l.columns = gpunn__take(space, (backward ? 1 : l.pointwise ? 0 : v->threads) * l.rows * v->k);
     if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
+    l.images = v->last ? v->x : l.xt;
     if (want_dx) l.wt = gpunn__take(space, v->oc * v->k);
-    if (!backward) l.out = gpunn__take(space, v->threads * l.rows * v->og);
+    if (!backward) l.out = gpunn__take(space, v->last ? 0 : v->threads * l.rows * v->og);
     if (backward) l.dyt = gpunn__take(space, v->pixels * v->oc);
     if (want_dweight) l.dwt = gpunn__take(space, v->oc * v->k);
     if (want_dx) l.dxt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
@@ -30121,7 +30523,7 @@ static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p
                                    float *columns)
 {
     const gpunn__conv   *v = l->v;
-    const float         *images = l->xt + g * v->cg;
+    const float         *images = l->images + g * v->cg;
     gpunn__lowered_pixel at = gpunn__lowered_at(v, p);
     for (; rows > 0; rows--, gpunn__lowered_next(v, &at))
         for (int64_t kz = 0; kz < v->kd; kz++)
@@ -30153,6 +30555,13 @@ static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, in
                 }
 }
 
+/* Multiplies columns of a strip of packed weights by the scale of their channel. */
+static void gpunn__lowered_scale(float strip[][4], int64_t rows, const float *scale, int64_t columns)
+{
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < columns; i++) strip[row][i] *= scale[i];
+}
+
 /* Packs weight [oc][cg][tap] as a right operand [tap][cg][og] per group. */
 static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
 {
@@ -30181,6 +30590,9 @@ static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
                 if (columns - i < 4) memset(square, 0, sizeof square);
                 gpunn__to_pixels(from + i * v->k + p, v->k, columns - i < 4 ? columns - i : 4, count,
                                  square[0], 4);
+                if (v->last && v->scale)
+                    gpunn__lowered_scale(square, count, v->scale + group * v->og + j + i,
+                                         columns - i < 4 ? columns - i : 4);
                 for (int64_t x = 0; x < count; x++) memcpy(to + row[x] + i, square[x], sizeof square[x]);
             }
         }
@@ -30197,14 +30609,35 @@ static void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threa
         gpunn__to_pixels(v->weight + o * v->k, v->taps, v->cg, v->taps, l->wt + o * v->k, v->cg);
 }
 
+/* The product's result is y itself, from pixel p on. The packed weights hold the scale. */
+static void gpunn__lowered_in_place(const gpunn__conv *v, int64_t p, int64_t group, gpunn__gemm *g)
+{
+    const int64_t at = p * v->oc + group * v->og;
+    g->c = v->y + at, g->c_row = v->oc;
+    g->shift_col = v->shift ? v->shift + group * v->og : NULL;
+    g->residual = v->residual ? v->residual + at : NULL;
+    g->relu = v->relu;
+}
+
+GPUNN__INTERNAL void gpunn__conv_activate(const gpunn__conv *v, float *y, int64_t count)
+{
+    if (v->activation == NULL) return;
+    gpunn_value value;
+    memset(&value, 0, sizeof value);
+    value.data = y, value.dtype = GPUNN_F32, value.rank = 1, value.dim[0] = value.count = count;
+    gpunn_step step = gpunn__activation_step(v->activation->op, &value, &value, NULL, v->activation_attr,
+                                             NULL);
+    (void)v->activation->cpu(v->cpu, &step, GPUNN__FORWARD); /* cannot fail */
+}
+
 GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__lowered      *l = (const gpunn__lowered *)arg;
     const gpunn__conv         *v = l->v;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
-    gpunn__conv_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
+    if (!v->last) gpunn__images_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
-    if (threads > 1) (void)gpunn__thread_barrier();
+    if (threads > 1 && !(v->last && l->ready)) (void)gpunn__thread_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
     if (blocks < threads) { /* few pixels: use smaller blocks */
         rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
@@ -30213,17 +30646,18 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
     int64_t block, end, area = v->od * v->oh * v->ow;
     gpunn__cpu_part(blocks, 1, threads, index, &block, &end);
     float *columns = l->columns + index * l->rows * v->k, *out = l->out + index * l->rows * v->og;
-    for (; block < end; block++)
+    for (; block < end; block++) {
+        const int64_t p = block * rows, count = v->pixels - p < rows ? v->pixels - p : rows;
         for (int64_t group = 0; group < v->groups; group++) {
-            int64_t     p = block * rows, count = v->pixels - p < rows ? v->pixels - p : rows;
             gpunn__gemm g = gpunn__conv_gemm(v->pixels, v->og, v->k);
-            g.a = l->pointwise ? l->xt + p * v->c + group * v->cg : columns;
+            g.a = l->pointwise ? l->images + p * v->c + group * v->cg : columns;
             g.a_row = l->pointwise ? v->c : v->k, g.a_col = 1;
             g.packed_b = l->packed + group * l->packed_floats;
             g.c = out, g.c_row = v->og;
             if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
+            if (v->last) gpunn__lowered_in_place(v, p, group, &g);
             gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, NULL);
-            for (int64_t done = 0, part; done < count; done += part) { /* one image at a time */
+            for (int64_t done = 0, part; done < count && !v->last; done += part) { /* one image at a time */
                 int64_t       image = (p + done) / area, at = (p + done) % area;
                 gpunn__planes to = gpunn__conv_planes(v, v->y, area, v->add_y);
                 part = area - at < count - done ? area - at : count - done;
@@ -30231,6 +30665,8 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
                 gpunn__from_pixels(out + done * v->og, v->og, v->og, part, &to);
             }
         }
+        gpunn__conv_activate(v, v->y + p * v->oc, count * v->oc);
+    }
 }
 
 /* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. All threads share each block of pixels, so a
@@ -30242,8 +30678,8 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     float                     *panel = l->panels + index * l->panel;
     int64_t                    begin, end, area = v->od * v->oh * v->ow, cells = v->d * v->h * v->w;
-    gpunn__conv_to_pixels(v->dy, v->n, v->oc, area, l->dyt, index, threads);
-    if (l->want_dweight) gpunn__conv_to_pixels(v->x, v->n, v->c, cells, l->xt, index, threads);
+    gpunn__images_to_pixels(v->dy, v->n, v->oc, area, l->dyt, index, threads);
+    if (l->want_dweight) gpunn__images_to_pixels(v->x, v->n, v->c, cells, l->xt, index, threads);
     if (l->want_dx) {
         gpunn__lowered_weights(l, index, threads);
         gpunn__cpu_part(v->n * cells * v->c, 16, threads, index, &begin, &end);
@@ -30533,20 +30969,16 @@ typedef struct gpunn__conv_kernels {
                                                             gpunn__##isa##_finish};
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-/* sum4: out[j] += the sum of a[j]. relu: propagates NaN. */
-#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                \
-    TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out)    \
-    {                                                                                   \
-        gpunn__quad q[4];                                                               \
-        GPUNN__UNROLL                                                                   \
-        for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(a[j]);                   \
-        gpunn__transpose4(q);                                                           \
-        *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                    \
-    }                                                                                   \
-    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)               \
-    {                                                                                   \
-        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
-    }                                                                                   \
+/* sum4: out[j] += the sum of a[j]. */
+#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)             \
+    TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out) \
+    {                                                                                \
+        gpunn__quad q[4];                                                            \
+        GPUNN__UNROLL                                                                \
+        for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(a[j]);                \
+        gpunn__transpose4(q);                                                        \
+        *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                 \
+    }                                                                                \
     GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)
 #if defined(GPUNN__AVX512)
 GPUNN__WINOGRAD_KERNELS(v16, GPUNN__AVX512, 16)
@@ -30564,32 +30996,9 @@ GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6, gpunn__v4_winograd)
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
 #endif
 #else
-typedef float       gpunn__v1, gpunn__v1_memory;
-#define GPUNN__UNROLL
-#define GPUNN__HOLD(x)
-GPUNN__INLINE float gpunn__v1_set(float x)
-{
-    return x;
-}
-GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c)
-{
-    return a * b + c;
-}
-GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
-{
-    return count ? *p : 0;
-}
-GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
-{
-    if (count) *p = x;
-}
 GPUNN__INLINE void gpunn__v1_sum4(const float *a, float *out)
 {
     for (int j = 0; j < 4; j++) out[j] += a[j];
-}
-GPUNN__INLINE float gpunn__v1_relu(float x)
-{
-    return x <= 0 ? 0 : x;
 }
 GPUNN__WINOGRAD_KERNELS(v1, , 1)
 GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 1, 2, gpunn__v1_winograd)
@@ -30620,11 +31029,13 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
  * numbered through all planes. Depth is not transformed: the kd planes that a plane of the result reads count
  * as kd * ci channels. */
 typedef struct gpunn__winograd {
+    const gpunn__conv         *conv;
     const gpunn__gemm_kernels *kernels;
     int64_t                    n, ci, d, h, w, pd, ph, pw, co, od, oh, ow, kd;
     int64_t                    depth; /* kd * ci */
     const float               *src;
-    gpunn__planes              to; /* for the whole batch */
+    bool                       last; /* src has channels last */
+    gpunn__planes              to;   /* for the whole batch */
     const float               *weight;
     int64_t                    w_co, w_ci;   /* distances between channels */
     bool                       turned;       /* weights are reversed along all axes */
@@ -30681,6 +31092,7 @@ static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int thr
  * dy A'. */
 typedef struct gpunn__winograd_side {
     const float *src;
+    bool         last; /* src is [n][d][h][w][channels] */
     int64_t      channels, d, h, w, kd, pd, ph, pw, size;
 } gpunn__winograd_side;
 
@@ -30701,7 +31113,8 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
                 z = t / w->down % w->od - s->pd + kz;
         /* cells of a row; zeros before and after */
         int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w;
-        const float *from = s->src + ((image * s->channels + c) * s->d + z) * cells;
+        const float *from = s->last ? s->src + (image * s->d + z) * cells * s->channels + c
+                                    : s->src + ((image * s->channels + c) * s->d + z) * cells;
         for (int64_t i = 0; i < s->size; i++) {
             float  *to = pixels + i * row * count;
             int64_t y = y0 + i;
@@ -30710,7 +31123,12 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
                 continue;
             }
             memset(to, 0, (size_t)(s->pw * count) * sizeof *to);
-            gpunn__to_pixels(from + y * s->w, s->d * cells, count, inside, to + s->pw * count, count);
+            if (s->last)
+                for (int64_t x = 0; x < inside; x++)
+                    memcpy(to + (s->pw + x) * count, from + (y * s->w + x) * s->channels,
+                           (size_t)count * sizeof *to);
+            else
+                gpunn__to_pixels(from + y * s->w, s->d * cells, count, inside, to + s->pw * count, count);
             memset(to + (s->pw + inside) * count, 0, (size_t)((row - s->pw - inside) * count) * sizeof *to);
         }
         gpunn__winograd_job job;
@@ -30724,7 +31142,7 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
 
 GPUNN__INLINE gpunn__winograd_side gpunn__winograd_input(const gpunn__winograd *w)
 {
-    gpunn__winograd_side side = {w->src, w->ci, w->d, w->h, w->w, w->kd, w->pd, w->ph, w->pw, 6};
+    gpunn__winograd_side side = {w->src, w->last, w->ci, w->d, w->h, w->w, w->kd, w->pd, w->ph, w->pw, 6};
     return side;
 }
 
@@ -30747,12 +31165,26 @@ static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_OUTPUT);
         for (int64_t i = 0, y = t % w->down * 4; i < 4 && y < w->oh; i++, y++) {
             int64_t       image = t / w->down / w->od, z = t / w->down % w->od;
-            int64_t       at = (((image * w->co + c) * w->od + z) * w->oh + y) * w->ow;
+            int64_t       at = w->last ? (((image * w->od + z) * w->oh + y) * w->ow) * w->co + c
+                                       : (((image * w->co + c) * w->od + z) * w->oh + y) * w->ow;
             gpunn__planes to = gpunn__planes_from(w->to, c, at);
             bool          whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are contiguous */
             gpunn__from_pixels(pixels + i * row * count, count, count, whole ? 4 * row : w->ow, &to);
             if (whole) break;
         }
+    }
+}
+
+/* Applies the activation that follows to rows of tiles [t, t_end). */
+static void gpunn__winograd_activate(const gpunn__winograd *w, int64_t t, int64_t t_end, int index,
+                                     int threads)
+{
+    int64_t unit, end;
+    gpunn__cpu_part(t_end - t, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        const int64_t at = t + unit, y = at % w->down * 4, rows = w->oh - y < 4 ? w->oh - y : 4;
+        gpunn__conv_activate(w->conv, w->to.dst + (at / w->down * w->oh + y) * w->ow * w->co,
+                             rows * w->ow * w->co);
     }
 }
 
@@ -30788,6 +31220,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
         if (wait) (void)gpunn__thread_barrier();
         gpunn__winograd_scatter(w, t, t_end, m, tiles * w->co, index, threads, pixels);
         if (wait) (void)gpunn__thread_barrier();
+        gpunn__winograd_activate(w, t, t_end, index, threads);
     }
 }
 
@@ -30801,7 +31234,7 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
     int64_t from, to;
 
     const gpunn__winograd_side input = gpunn__winograd_input(w),
-                               doutput = {w->dy, w->co, w->od, w->oh, w->ow, 1, 0, 0, 0, 4};
+                               doutput = {w->dy, false, w->co, w->od, w->oh, w->ow, 1, 0, 0, 0, 4};
     for (int64_t t = 0; t < rows; t += w->group) {
         int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, w->v, index, threads, pixels);
@@ -30847,6 +31280,7 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
 {
     gpunn__winograd w;
     memset(&w, 0, sizeof w);
+    w.conv = v;
     w.kernels = gpunn__gemm_choose();
     w.n = v->n;
     if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights rotated by 180 degrees */
@@ -30860,7 +31294,8 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
         w.ow = v->ow;
         w.pd = v->pd, w.ph = v->ph, w.pw = v->pw;
         w.src = v->x, w.weight = v->weight, w.w_co = v->k, w.w_ci = v->taps;
-        w.to = gpunn__conv_planes(v, v->y, w.od * w.oh * w.ow, v->add_y);
+        w.to = gpunn__conv_planes(v, v->y, v->last ? w.co : w.od * w.oh * w.ow, v->add_y);
+        w.last = v->last;
         w.dy = v->dy, w.dweight = v->dweight, w.add = v->add_dweight;
     }
     w.kd = v->kd, w.depth = w.kd * w.ci;
@@ -30896,6 +31331,7 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
  * stride, is convolved with the reversed weights. Work proceeds by planes of the result, in bands of rows for
  * large planes. The kd planes of src that one plane reads count as channels. */
 typedef struct gpunn__direct {
+    const gpunn__conv         *conv;
     const gpunn__conv_kernels *kernels;
     int64_t                    n, groups, ci, co, d, h, w, od, oh, ow, up_d, up_h, up_w;
     /* padding before; negative: cells cut off */
@@ -31001,6 +31437,22 @@ static void gpunn__direct_offsets(const gpunn__direct *d)
     for (int i = 0; i < 3; i++, offset++) *offset = offset[-1];
 }
 
+/* Stores rows of channels, from channel o on, as lines of an image with channels last. */
+static void gpunn__direct_last(const gpunn__direct *d, float *rows, int64_t plane, int64_t first,
+                               int64_t lines, int64_t o)
+{
+    const int64_t count = d->co - o < d->rows ? d->co - o : d->rows;
+    for (int64_t i = 0; i < count; i++) {
+        float *row = rows + i * d->pixels;
+        d->kernels->finish(row, row, NULL, d->pixels, d->to.scale ? d->to.scale[o + i] : 1,
+                           d->to.shift ? d->to.shift[o + i] : 0, false, d->to.relu);
+    }
+    gpunn__conv_activate(d->conv, rows, count * d->pixels);
+    for (int64_t r = 0; r < lines; r++)
+        gpunn__to_pixels(rows + r * d->qw, d->pixels, count, d->ow,
+                         d->to.dst + (plane * d->oh + first + r) * d->ow * d->co + o, d->co);
+}
+
 GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
@@ -31040,6 +31492,10 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
         now = part;
         job.w = d->packed + (group * d->blocks + unit % d->blocks) * packed;
         d->kernels->direct(&job, d->rows);
+        if (d->to.last) {
+            gpunn__direct_last(d, job.out, plane, first, lines, o);
+            continue;
+        }
         for (int64_t i = 0; i < d->rows && o + i < d->co; i++) {
             const int64_t channel = group * d->co + o + i,
                           at = gpunn__direct_plane(d, channel, plane) + first * d->ow;
@@ -31124,6 +31580,7 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
 {
     gpunn__direct d;
     memset(&d, 0, sizeof d);
+    d.conv = v;
     d.kernels = gpunn__conv_choose();
     d.n = v->n, d.groups = v->groups, d.weight = v->weight;
     d.kd = v->kd, d.kh = v->kh, d.kw = v->kw, d.dd = v->dd, d.dh = v->dh, d.dw = v->dw;
@@ -31239,6 +31696,8 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
         *axis[i][2] = there ? attr->kernel[from] : 1, *axis[i][3] = there ? attr->stride[from] : 1;
         *axis[i][4] = there ? attr->padding[from] : 0, *axis[i][5] = there ? attr->dilation[from] : 1;
     }
+    v.last = x->channels_last || y->channels_last;
+    v.planes = v.last && !in->channels_last && v.c > 1 && in->count > v.n * v.c;
     v.taps = v.kd * v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.od * v.oh * v.ow;
     v.threads = gpunn__cpu_threads_for(cpu, (double)v.pixels * (double)v.oc * (double)v.k / 16);
     v.weight = (const float *)step->in[1].data;
@@ -31251,6 +31710,7 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
     } else {
         *(transposed ? &v.dx : &v.y) = (float *)out->data;
         v.relu = step->fused.relu, v.residual = (const float *)step->fused.residual.data;
+        v.activation = step->fused.activation, v.activation_attr = step->fused.activation_attr;
     }
     return v;
 }
@@ -31299,6 +31759,7 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
     double direct = (double)od * ceil(rolled / grain) * grain * taps * (double)rows;
     double lowered = (double)v->od * (double)v->oh * (double)v->ow * (double)v->taps *
                      ((double)v->cg * (double)gpunn__to_multiple(v->og, lanes) + 8 * (double)v->cg + 192);
+    if (v->last) return v->planes ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
     double lines = gpunn__direct_lines((double)ci * (double)v->kd, (double)oh, (double)pitch,
                                        dx ? 1 : (double)v->sh * (double)v->sw,
                                        floor((double)v->dh * (double)(v->kh - 1) / (dx ? 1 : (double)v->sh)));
@@ -31307,16 +31768,30 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
                                                                              : GPUNN__CONV_LOWERED;
 }
 
+/* Whether there are kernels that read and write channels last. */
+static bool gpunn__conv_reads_last(const gpunn__conv *v)
+{
+    if (v->planes) return v->y && v->groups == 1 && !v->residual;
+    return v->y && (v->groups == 1 || gpunn__conv_is_depthwise(v) || (v->cg >= 8 && v->og >= 8));
+}
+
+static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                           const gpunn__conv *v);
+
 /* A step needs y or dx as its result, or one or two of y, dx and dweight as its gradients. They are computed
  * one after the other in the same workspace. Lowered dx and dweight are computed together. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
+    gpunn__cpu   alone;
     gpunn__conv  v = gpunn__conv_shape(cpu, step);
     const bool   run = action != GPUNN__PREPARE, cached = !step->backward && !step->training;
     const bool   ready = run && cached && step->cache_version == step->state->weights_version;
     bool         wanted[3] = {v.y != NULL, v.dx != NULL, v.dweight != NULL};
     float       *cache = (float *)step->cache;
     gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
+    memset(&alone, 0, sizeof alone);
+    alone.threads = 1, v.cpu = &alone;
+    if (v.last && !gpunn__conv_reads_last(&v)) return gpunn__conv_by_planes(cpu, step, action, &v);
     if (!step->backward) gpunn__conv_epilogue(step, &v, &space);
     const size_t kept = space.bytes;
     size_t       most = kept;
@@ -31325,7 +31800,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
         const gpunn__conv_way way = gpunn__conv_choose_way(&v, use);
         if (!wanted[use] || (way == GPUNN__CONV_LOWERED && use != GPUNN__CONV_FORWARD)) continue;
         wanted[use] = false;
-        if (way == GPUNN__CONV_WINOGRAD) {
+        if (gpunn__conv_is_depthwise(&v)) {
+            float *packed = cached ? cache : gpunn__take(&space, gpunn__depthwise_floats(&v));
+            if (!run && cached) step->cache_bytes = (size_t)gpunn__depthwise_floats(&v) * sizeof(float);
+            if (run) gpunn__depthwise_run(&v, packed, ready);
+        } else if (way == GPUNN__CONV_WINOGRAD) {
             gpunn__winograd w = gpunn__winograd_plan(&v, use, cached, cache, &space);
             w.ready = ready;
             if (!run && cached) step->cache_bytes = 36 * (size_t)w.u_plane * sizeof(float);
@@ -31366,6 +31845,49 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
     return GPUNN_OK;
 }
 
+/* Copies images to or from planes. */
+static void gpunn__conv_relay(const gpunn_value *images, const float *from, float *to, bool to_planes)
+{
+    const int64_t channels = images->dim[1], cells = images->dim[2] * images->dim[3];
+    for (int64_t i = 0; i < images->dim[0]; i++, from += channels * cells, to += channels * cells)
+        if (to_planes) /* the transpose is its own inverse */
+            gpunn__to_pixels(from, channels, cells, channels, to, cells);
+        else
+            gpunn__to_pixels(from, cells, channels, cells, to, channels);
+}
+
+/* A convolution of images with channels last by the kernels for planes: copies of x, the residual and y. */
+static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                           const gpunn__conv *v)
+{
+    const bool   run = action != GPUNN__PREPARE;
+    gpunn_value  in[3] = {step->in[0], step->in[1], step->in[2]};
+    gpunn_step   planes = *step;
+    gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
+    float       *x = gpunn__take(&space, in[0].count), *y = gpunn__take(&space, step->out.count);
+    float       *residual = step->fused.residual.data ? gpunn__take(&space, step->out.count) : NULL;
+    planes.in = in;
+    planes.fused.activation = NULL;
+    in[0].channels_last = planes.out.channels_last = planes.fused.residual.channels_last = false;
+    if (run) {
+        if (step->in[0].channels_last)
+            gpunn__conv_relay(&in[0], (const float *)in[0].data, x, true);
+        else
+            x = (float *)in[0].data;
+        if (residual) gpunn__conv_relay(&step->out, (const float *)step->fused.residual.data, residual, true);
+        in[0].data = x, planes.out.data = y, planes.fused.residual.data = residual;
+        planes.workspace = (char *)step->workspace + space.bytes;
+    }
+    const gpunn_status status = gpunn__cpu_conv(cpu, &planes, action);
+    step->cache_bytes = planes.cache_bytes, step->cache_version = planes.cache_version;
+    if (run) {
+        gpunn__conv_relay(&step->out, y, (float *)step->out.data, false);
+        gpunn__conv_activate(v, (float *)step->out.data, step->out.count);
+    } else
+        step->workspace_bytes = space.bytes + planes.workspace_bytes;
+    return status;
+}
+
 #define GPUNN__X(name)                                                                                      \
     GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
     {                                                                                                       \
@@ -31384,7 +31906,8 @@ GPUNN__X(conv_transpose3d)
  * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1.
  * Windows that lie wholly inside are computed eight neighbours of a row at a time, the others one by one. */
 typedef struct gpunn__pool {
-    int64_t          volumes;
+    int64_t          volumes, channels;
+    bool             last; /* x and y have channels last */
     gpunn__pool_axis z, y, x;
     /* global: one window that covers the whole volume */
     bool         average, global, count_exclude_pad, accumulate;
@@ -31412,7 +31935,8 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     gpunn__pool        p;
     memset(&p, 0, sizeof p);
-    p.volumes = x->dim[0] * x->dim[1];
+    p.volumes = x->dim[0] * x->dim[1], p.channels = x->dim[1];
+    p.last = x->channels_last || y->channels_last;
     gpunn__pool_axes(step, &p.z, &p.y, &p.x);
     p.average = !gpunn__op_is(step->op, GPUNN__MAX_POOL);
     p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
@@ -31426,7 +31950,7 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     } else {
         p.from = (const float *)x->data, p.to = (float *)step->out.data;
     }
-    gpunn__pool_join_rows(&p);
+    if (!p.last) gpunn__pool_join_rows(&p);
     return p;
 }
 
@@ -31629,6 +32153,33 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const f
     gpunn__pool_mark(p->at, p->at_bytes, to, at[0]);
 }
 
+/* Images with channels last: each result is computed for all channels at once, in the order of the cells. */
+GPUNN__VECTORIZED(gpunn__pool_last, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__pool *p = (const gpunn__pool *)arg;
+    const int64_t      channels = p->channels;
+    int64_t            at, end, y0, y1, x0, x1;
+    gpunn__cpu_part(p->volumes / channels * p->y.out * p->x.out, 1, threads, index, &at, &end);
+    for (; at < end; at++) {
+        const int64_t height = gpunn__pool_window(&p->y, at / p->x.out % p->y.out, &y0, &y1),
+                      width = gpunn__pool_window(&p->x, at % p->x.out, &x0, &x1);
+        const float           *image = p->from + at / p->x.out / p->y.out * p->y.n * p->x.n * channels;
+        float *GPUNN__RESTRICT to = p->to + at * channels;
+        for (int64_t c = 0; c < channels; c++) to[c] = p->average ? 0 : -INFINITY;
+        for (int64_t y = y0; y < y1; y++)
+            for (int64_t x = x0; x < x1; x++) {
+                const float *from = image + (y * p->x.n + x) * channels;
+                if (p->average)
+                    for (int64_t c = 0; c < channels; c++) to[c] += from[c];
+                else /* NaN wins */
+                    for (int64_t c = 0; c < channels; c++)
+                        to[c] = from[c] > to[c] || from[c] != from[c] ? from[c] : to[c];
+            }
+        const float scale = 1 / (float)(p->count_exclude_pad ? (y1 - y0) * (x1 - x0) : height * width);
+        for (int64_t c = 0; c < channels && p->average; c++) to[c] *= scale;
+    }
+}
+
 GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
@@ -31742,7 +32293,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
         gpunn_parallel(
             gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
-            gpunn__pool_forward, &p);
+            p.last ? gpunn__pool_last : gpunn__pool_forward, &p);
     } else if (p.to) {
         gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }
@@ -32978,6 +33529,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
     b.n = in[0].dim[0];
     b.channels = in[0].dim[1];
     b.inner = in[0].count / (b.n * b.channels);
+    if (in[0].channels_last) b.n *= b.inner, b.inner = 1;
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->evaluates && step->ranks == NULL && b.n * b.inner == 1)
             return gpunn__cpu_fail(
@@ -35618,6 +36170,7 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
     gpunn__cpu_model(model, sizeof model);
     info->type = GPUNN_DEVICE_CPU;
     info->threads = cpu->threads;
+    info->merged_activations = info->any_layout = true;
     (void)snprintf(info->name, sizeof info->name, "%s, %d thread%s, %s", model, cpu->threads,
                    cpu->threads == 1 ? "" : "s", gpunn__gemm_name());
 }
@@ -35830,6 +36383,14 @@ static const char *gpunn__cpu_error(void *context)
     return ((gpunn__cpu *)context)->error.text;
 }
 
+/* Whether images should be stored channels last: vectors run over channels, so most of the work must be on
+ * many of them. */
+static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
+{
+    (void)context;
+    return !images->training && images->wide >= 0.8 * images->products;
+}
+
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
 {
     static const gpunn_backend backend = {
@@ -35855,7 +36416,7 @@ GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_value_sums,
         gpunn__cpu_scale,
         gpunn__cpu_convert,
-        NULL, /* channels_last */
+        gpunn__cpu_channels_last,
         NULL, /* execute */
         NULL, /* forget */
         gpunn__cpu_time,

@@ -15415,12 +15415,13 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
 #ifndef GPUNN__CHANNELS_LAST_FROM
 #define GPUNN__CHANNELS_LAST_FROM (1 << 18)
 #endif
-static bool gpunn__cuda_channels_last(void *context, int64_t elements)
+static bool gpunn__cuda_channels_last(void *context, gpunn_images *images)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     const gpunn__current current(cuda->context);
-    return elements >= GPUNN__CHANNELS_LAST_FROM && gpunn__cuda_entered(cuda, &current) == GPUNN_OK &&
-           gpunn__dnn_available(cuda);
+    images->filters = true;
+    return images->precision != GPUNN_PRECISION_F32 && images->largest >= GPUNN__CHANNELS_LAST_FROM &&
+           gpunn__cuda_entered(cuda, &current) == GPUNN_OK && gpunn__dnn_available(cuda);
 }
 
 static const char *gpunn__cuda_text(void *context)

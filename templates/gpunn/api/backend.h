@@ -6,7 +6,7 @@
  * Interface that a compute backend implements. Programs need nothing from this section. The core plans; the
  * backend computes. All tensors are contiguous and row-major in the backend's memory. A device calls its
  * backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 19
+#define GPUNN_BACKEND_ABI 20
 #define GPUNN_MAX_OPERANDS 64 /* for concat; other ops have at most 12 */
 
 /* Constants of one node. Each op reads only the fields that name it. */
@@ -103,6 +103,16 @@ typedef struct gpunn_ranks {
     void *user;
 } gpunn_ranks;
 
+/* The convolutions of images in a run. */
+typedef struct gpunn_images {
+    bool            training;
+    gpunn_precision precision;
+    int64_t         largest;  /* elements of the largest result */
+    double          products; /* multiplications */
+    double          wide;     /* those of depthwise convolutions, or with 16 or more channels a group */
+    bool            filters;  /* set by the backend: weights shall have channels last too */
+} gpunn_images;
+
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_SITES 8     /* most random nodes of one fused kernel */
@@ -159,6 +169,9 @@ typedef struct gpunn_step {
         bool        relu;
         bool        gelu_tanh; /* LINEAR */
         gpunn_value before;    /* receives the input of gelu_tanh; data NULL: not wanted */
+        /* any unary op, last (info.merged_activations, evaluation of convolutions with channels last) */
+        const struct gpunn__operation *activation;
+        const gpunn_attributes        *activation_attr;
         /* backward of BATCH_NORM with a residual: added to grad_out; data NULL: nothing */
         gpunn_value more;
     } fused;
@@ -353,9 +366,13 @@ typedef struct gpunn_backend_info {
     gpunn_device_type type;
     char              name[160];
     int               threads;
-    bool              half;        /* supports F16 values */
-    bool              bf16;        /* supports BF16 values too */
-    bool              merged_norm; /* BATCH_NORM in training can fuse a residual and a relu */
+    bool              half;               /* supports F16 values */
+    bool              bf16;               /* supports BF16 values too */
+    bool              merged_norm;        /* BATCH_NORM in training can fuse a residual and a relu */
+    bool              merged_activations; /* convolutions can apply any unary op (fused.activation) */
+    /* in evaluation CONCAT, SLICE and PERMUTE receive operands and results in either layout, and convolutions
+     * read less than 8 channels as planes */
+    bool any_layout;
     /* required alignment of user-owned memory in bytes; 0: that of its elements */
     int      alignment;
     uint64_t identity; /* GPU: unique number among all GPUs of all machines; 0: none */
@@ -405,11 +422,11 @@ struct gpunn_backend {
      * BF16. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from,
                             gpunn_dtype from_dtype, int64_t count);
-    /* Whether channels_last values are faster in a run with convolutions of a precision other than F32.
-     * elements is the size of the largest convolution result. NULL: never. If so, convolutions, batch_norm,
-     * pools and elementwise ops receive them: all rank-4 values of a step. Weights of convolutions and their
-     * gradients may have either layout; such a gradient may then have the dtype of grad_out. */
-    bool (*channels_last)(void *context, int64_t elements);
+    /* Whether channels_last values are faster in a run with these convolutions. NULL: never. If so,
+     * convolutions, batch_norm, pools and elementwise ops receive them: all rank-4 values of a step. Weights
+     * of convolutions and their gradients may have either layout; such a gradient may then have the dtype of
+     * grad_out. */
+    bool (*channels_last)(void *context, gpunn_images *images);
     /* Executes a whole run; may return before the work is done. execute and forget NULL: the core calls run
      * and update itself. */
     gpunn_status (*execute)(void *context, gpunn_run *run);

@@ -37,8 +37,8 @@
  *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
  *     plan/     steps backward plan
  *     run/      run io bind inspect recompute
- *     cpu/      threads levels context elementwise move reduce indexing vectors gemm conv pool sampling norm
- *               softmax loss attention recurrent optimizers cpu
+ *     cpu/      threads levels context elementwise move reduce indexing vectors gemm pixels depthwise conv
+ *               pool sampling norm softmax loss attention recurrent optimizers cpu
  *     train/    optimizer step ranks schedule loader fit profile
  *     io/       files elements safetensors load checkpoint save spec_writer spec_reader datasets
  *

@@ -1,5 +1,4 @@
-#include "cpu/vectors.h"
-#include "cpu/gemm.h"
+#include "cpu/conv.h"
 
 /* ==== >>cpu/conv ========================================================================================= *
  * Convolutions in three ways; gpunn__conv_choose_way selects one by shape. Lowered: any convolution, as a
@@ -12,35 +11,6 @@ typedef enum gpunn__conv_way {
     GPUNN__CONV_WINOGRAD,
     GPUNN__CONV_DIRECT
 } gpunn__conv_way;
-
-typedef struct gpunn__conv {
-    int threads;
-    /* cg, og: input and output channels per group */
-    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;
-    int64_t      kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw; /* kernel, stride, padding, dilation */
-    int64_t      taps, k;                                        /* k: cells of a window, taps * cg */
-    int64_t      pixels;                                         /* output pixels of the batch */
-    const float *x, *weight, *dy;
-    float       *y, *dx, *dweight; /* NULL: not needed */
-    bool         add_y, add_dx, add_dweight;
-    /* Epilogue of a forward step, for y or, in a transposed convolution, dx. Per channel; scale NULL: 1. */
-    float       *scale, *shift;
-    const float *residual;
-    bool         relu;
-} gpunn__conv;
-
-/* Allocates the workspace piece by piece. With base NULL it only measures. */
-typedef struct gpunn__space {
-    float *base;
-    size_t bytes;
-} gpunn__space;
-
-GPUNN__INLINE float *gpunn__take(gpunn__space *space, int64_t floats)
-{
-    float *at = space->base ? space->base + space->bytes / sizeof(float) : NULL;
-    space->bytes += ((size_t)floats * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
-    return at;
-}
 
 GPUNN__INLINE int64_t gpunn__to_multiple(int64_t n, int64_t grain)
 {
@@ -55,122 +25,14 @@ GPUNN__INLINE gpunn__gemm gpunn__conv_gemm(int64_t m, int64_t n, int64_t k)
     return g;
 }
 
-#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
-#endif
-
-/* Converts planes to dst[pixel][channel]. The 4 x 4 squares are transposed in registers. */
-static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst,
-                             int64_t stride)
-{
-    int64_t c = 0;
-#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-    for (; c + 4 <= channels; c += 4) {
-        int64_t p = 0;
-        for (; p + 4 <= pixels; p += 4) {
-            gpunn__quad q[4];
-            GPUNN__UNROLL
-            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(src + (c + i) * plane + p);
-            gpunn__transpose4(q);
-            GPUNN__UNROLL
-            for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(dst + (p + i) * stride + c) = q[i];
-        }
-        for (; p < pixels; p++)
-            for (int i = 0; i < 4; i++) dst[p * stride + c + i] = src[(c + i) * plane + p];
-    }
-#endif
-    for (; c < channels; c++)
-        for (int64_t p = 0; p < pixels; p++) dst[p * stride + c] = src[c * plane + p];
-}
-
-/* Converts src[pixel][channel] to planes: dst = relu(src * scale + shift + residual), or dst += src. */
-typedef struct gpunn__planes {
-    float  *dst;
-    int64_t plane;
-    /* per channel, per channel, same layout as dst; each may be NULL */
-    const float *scale, *shift, *residual;
-    bool         relu, add;
-} gpunn__planes;
-
-static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
-                               const gpunn__planes *to)
-{
-    int64_t c = 0;
-#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-    for (; c + 4 <= channels; c += 4) {
-        gpunn__quad scale = {1, 1, 1, 1}, shift = {0, 0, 0, 0};
-        if (to->scale) scale = *(const gpunn__quad_memory *)(to->scale + c);
-        if (to->shift) shift = *(const gpunn__quad_memory *)(to->shift + c);
-        int64_t p = 0;
-        for (; p + 4 <= pixels; p += 4) {
-            gpunn__quad q[4];
-            GPUNN__UNROLL
-            for (int i = 0; i < 4; i++)
-                q[i] = *(const gpunn__quad_memory *)(src + (p + i) * stride + c) * scale + shift;
-            gpunn__transpose4(q);
-            GPUNN__UNROLL
-            for (int i = 0; i < 4; i++) {
-                int64_t at = (c + i) * to->plane + p;
-                if (to->add) q[i] += *(gpunn__quad_memory *)(to->dst + at);
-                if (to->residual) q[i] += *(const gpunn__quad_memory *)(to->residual + at);
-                if (to->relu) q[i] = (gpunn__quad)((gpunn__quad_bits)q[i] & ~(gpunn__quad_bits)(q[i] <= 0));
-                *(gpunn__quad_memory *)(to->dst + at) = q[i];
-            }
-        }
-        for (; p < pixels; p++)
-            for (int i = 0; i < 4; i++) {
-                int64_t at = (c + i) * to->plane + p;
-                float   v = src[p * stride + c + i] * scale[i] + shift[i];
-                if (to->add) v += to->dst[at];
-                if (to->residual) v += to->residual[at];
-                to->dst[at] = to->relu && v <= 0 ? 0 : v;
-            }
-    }
-#endif
-    for (; c < channels; c++)
-        for (int64_t p = 0; p < pixels; p++) {
-            int64_t at = c * to->plane + p;
-            float   v = src[p * stride + c];
-            if (to->scale) v *= to->scale[c];
-            if (to->shift) v += to->shift[c];
-            if (to->add) v += to->dst[at];
-            if (to->residual) v += to->residual[at];
-            to->dst[at] = to->relu && v <= 0 ? 0 : v;
-        }
-}
-
 /* How y or dx is stored. */
 GPUNN__INLINE gpunn__planes gpunn__conv_planes(const gpunn__conv *v, float *dst, int64_t plane, bool add)
 {
     gpunn__planes to;
     to.dst = dst, to.plane = plane, to.add = add;
     to.scale = v->scale, to.shift = v->shift, to.residual = v->residual, to.relu = v->relu;
+    to.last = v->last;
     return to;
-}
-
-/* The same, starting at channel c and cell `at`. */
-GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int64_t at)
-{
-    to.dst += at;
-    if (to.residual) to.residual += at;
-    if (to.scale) to.scale += c;
-    if (to.shift) to.shift += c;
-    return to;
-}
-
-/* Converts the planes of n images, `cells` each, to pixel-major layout. */
-static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst,
-                                  int index, int threads)
-{
-    int64_t p, end;
-    gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
-    while (p < end) {
-        int64_t image = p / cells, at = p % cells, count = cells - at < end - p ? cells - at : end - p;
-        if (count > 64) count = 64;
-        gpunn__to_pixels(src + image * channels * cells + at, cells, channels, count, dst + p * channels,
-                         channels);
-        p += count;
-    }
 }
 
 /* Offset of row p, column j (a multiple of the lanes) in a packed right operand [k][n]. *width: distance to
@@ -193,6 +55,7 @@ typedef struct gpunn__lowered {
     bool               want_dx, want_dweight;
     int64_t            rows;          /* per block */
     float             *xt, *dyt, *wt; /* [n d h w][c], [n od oh ow][oc], [oc][tap][cg] */
+    const float       *images;        /* xt, or x with channels last */
     float             *packed;        /* forward: weights as right operands, one per group */
     int64_t            packed_floats; /* per group */
     bool               ready;         /* packed already holds them */
@@ -219,8 +82,9 @@ static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, b
     if (!backward) l.packed = cached ? cache : gpunn__take(space, v->groups * l.packed_floats);
     l.columns = gpunn__take(space, (backward ? 1 : l.pointwise ? 0 : v->threads) * l.rows * v->k);
     if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
+    l.images = v->last ? v->x : l.xt;
     if (want_dx) l.wt = gpunn__take(space, v->oc * v->k);
-    if (!backward) l.out = gpunn__take(space, v->threads * l.rows * v->og);
+    if (!backward) l.out = gpunn__take(space, v->last ? 0 : v->threads * l.rows * v->og);
     if (backward) l.dyt = gpunn__take(space, v->pixels * v->oc);
     if (want_dweight) l.dwt = gpunn__take(space, v->oc * v->k);
     if (want_dx) l.dxt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
@@ -266,7 +130,7 @@ static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p
                                    float *columns)
 {
     const gpunn__conv   *v = l->v;
-    const float         *images = l->xt + g * v->cg;
+    const float         *images = l->images + g * v->cg;
     gpunn__lowered_pixel at = gpunn__lowered_at(v, p);
     for (; rows > 0; rows--, gpunn__lowered_next(v, &at))
         for (int64_t kz = 0; kz < v->kd; kz++)
@@ -298,6 +162,13 @@ static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, in
                 }
 }
 
+/* Multiplies columns of a strip of packed weights by the scale of their channel. */
+static void gpunn__lowered_scale(float strip[][4], int64_t rows, const float *scale, int64_t columns)
+{
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < columns; i++) strip[row][i] *= scale[i];
+}
+
 /* Packs weight [oc][cg][tap] as a right operand [tap][cg][og] per group. */
 static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
 {
@@ -326,6 +197,9 @@ static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
                 if (columns - i < 4) memset(square, 0, sizeof square);
                 gpunn__to_pixels(from + i * v->k + p, v->k, columns - i < 4 ? columns - i : 4, count,
                                  square[0], 4);
+                if (v->last && v->scale)
+                    gpunn__lowered_scale(square, count, v->scale + group * v->og + j + i,
+                                         columns - i < 4 ? columns - i : 4);
                 for (int64_t x = 0; x < count; x++) memcpy(to + row[x] + i, square[x], sizeof square[x]);
             }
         }
@@ -342,14 +216,35 @@ static void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threa
         gpunn__to_pixels(v->weight + o * v->k, v->taps, v->cg, v->taps, l->wt + o * v->k, v->cg);
 }
 
+/* The product's result is y itself, from pixel p on. The packed weights hold the scale. */
+static void gpunn__lowered_in_place(const gpunn__conv *v, int64_t p, int64_t group, gpunn__gemm *g)
+{
+    const int64_t at = p * v->oc + group * v->og;
+    g->c = v->y + at, g->c_row = v->oc;
+    g->shift_col = v->shift ? v->shift + group * v->og : NULL;
+    g->residual = v->residual ? v->residual + at : NULL;
+    g->relu = v->relu;
+}
+
+GPUNN__INTERNAL void gpunn__conv_activate(const gpunn__conv *v, float *y, int64_t count)
+{
+    if (v->activation == NULL) return;
+    gpunn_value value;
+    memset(&value, 0, sizeof value);
+    value.data = y, value.dtype = GPUNN_F32, value.rank = 1, value.dim[0] = value.count = count;
+    gpunn_step step = gpunn__activation_step(v->activation->op, &value, &value, NULL, v->activation_attr,
+                                             NULL);
+    (void)v->activation->cpu(v->cpu, &step, GPUNN__FORWARD); /* cannot fail */
+}
+
 GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__lowered      *l = (const gpunn__lowered *)arg;
     const gpunn__conv         *v = l->v;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
-    gpunn__conv_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
+    if (!v->last) gpunn__images_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
-    if (threads > 1) (void)gpunn__thread_barrier();
+    if (threads > 1 && !(v->last && l->ready)) (void)gpunn__thread_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
     if (blocks < threads) { /* few pixels: use smaller blocks */
         rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
@@ -358,17 +253,18 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
     int64_t block, end, area = v->od * v->oh * v->ow;
     gpunn__cpu_part(blocks, 1, threads, index, &block, &end);
     float *columns = l->columns + index * l->rows * v->k, *out = l->out + index * l->rows * v->og;
-    for (; block < end; block++)
+    for (; block < end; block++) {
+        const int64_t p = block * rows, count = v->pixels - p < rows ? v->pixels - p : rows;
         for (int64_t group = 0; group < v->groups; group++) {
-            int64_t     p = block * rows, count = v->pixels - p < rows ? v->pixels - p : rows;
             gpunn__gemm g = gpunn__conv_gemm(v->pixels, v->og, v->k);
-            g.a = l->pointwise ? l->xt + p * v->c + group * v->cg : columns;
+            g.a = l->pointwise ? l->images + p * v->c + group * v->cg : columns;
             g.a_row = l->pointwise ? v->c : v->k, g.a_col = 1;
             g.packed_b = l->packed + group * l->packed_floats;
             g.c = out, g.c_row = v->og;
             if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
+            if (v->last) gpunn__lowered_in_place(v, p, group, &g);
             gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, NULL);
-            for (int64_t done = 0, part; done < count; done += part) { /* one image at a time */
+            for (int64_t done = 0, part; done < count && !v->last; done += part) { /* one image at a time */
                 int64_t       image = (p + done) / area, at = (p + done) % area;
                 gpunn__planes to = gpunn__conv_planes(v, v->y, area, v->add_y);
                 part = area - at < count - done ? area - at : count - done;
@@ -376,6 +272,8 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
                 gpunn__from_pixels(out + done * v->og, v->og, v->og, part, &to);
             }
         }
+        gpunn__conv_activate(v, v->y + p * v->oc, count * v->oc);
+    }
 }
 
 /* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. All threads share each block of pixels, so a
@@ -387,8 +285,8 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     float                     *panel = l->panels + index * l->panel;
     int64_t                    begin, end, area = v->od * v->oh * v->ow, cells = v->d * v->h * v->w;
-    gpunn__conv_to_pixels(v->dy, v->n, v->oc, area, l->dyt, index, threads);
-    if (l->want_dweight) gpunn__conv_to_pixels(v->x, v->n, v->c, cells, l->xt, index, threads);
+    gpunn__images_to_pixels(v->dy, v->n, v->oc, area, l->dyt, index, threads);
+    if (l->want_dweight) gpunn__images_to_pixels(v->x, v->n, v->c, cells, l->xt, index, threads);
     if (l->want_dx) {
         gpunn__lowered_weights(l, index, threads);
         gpunn__cpu_part(v->n * cells * v->c, 16, threads, index, &begin, &end);
@@ -678,20 +576,16 @@ typedef struct gpunn__conv_kernels {
                                                             gpunn__##isa##_finish};
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-/* sum4: out[j] += the sum of a[j]. relu: propagates NaN. */
-#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                \
-    TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out)    \
-    {                                                                                   \
-        gpunn__quad q[4];                                                               \
-        GPUNN__UNROLL                                                                   \
-        for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(a[j]);                   \
-        gpunn__transpose4(q);                                                           \
-        *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                    \
-    }                                                                                   \
-    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)               \
-    {                                                                                   \
-        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
-    }                                                                                   \
+/* sum4: out[j] += the sum of a[j]. */
+#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)             \
+    TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out) \
+    {                                                                                \
+        gpunn__quad q[4];                                                            \
+        GPUNN__UNROLL                                                                \
+        for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(a[j]);                \
+        gpunn__transpose4(q);                                                        \
+        *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                 \
+    }                                                                                \
     GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)
 #if defined(GPUNN__AVX512)
 GPUNN__WINOGRAD_KERNELS(v16, GPUNN__AVX512, 16)
@@ -709,32 +603,9 @@ GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6, gpunn__v4_winograd)
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
 #endif
 #else
-typedef float       gpunn__v1, gpunn__v1_memory;
-#define GPUNN__UNROLL
-#define GPUNN__HOLD(x)
-GPUNN__INLINE float gpunn__v1_set(float x)
-{
-    return x;
-}
-GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c)
-{
-    return a * b + c;
-}
-GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
-{
-    return count ? *p : 0;
-}
-GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
-{
-    if (count) *p = x;
-}
 GPUNN__INLINE void gpunn__v1_sum4(const float *a, float *out)
 {
     for (int j = 0; j < 4; j++) out[j] += a[j];
-}
-GPUNN__INLINE float gpunn__v1_relu(float x)
-{
-    return x <= 0 ? 0 : x;
 }
 GPUNN__WINOGRAD_KERNELS(v1, , 1)
 GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 1, 2, gpunn__v1_winograd)
@@ -765,11 +636,13 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
  * numbered through all planes. Depth is not transformed: the kd planes that a plane of the result reads count
  * as kd * ci channels. */
 typedef struct gpunn__winograd {
+    const gpunn__conv         *conv;
     const gpunn__gemm_kernels *kernels;
     int64_t                    n, ci, d, h, w, pd, ph, pw, co, od, oh, ow, kd;
     int64_t                    depth; /* kd * ci */
     const float               *src;
-    gpunn__planes              to; /* for the whole batch */
+    bool                       last; /* src has channels last */
+    gpunn__planes              to;   /* for the whole batch */
     const float               *weight;
     int64_t                    w_co, w_ci;   /* distances between channels */
     bool                       turned;       /* weights are reversed along all axes */
@@ -826,6 +699,7 @@ static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int thr
  * dy A'. */
 typedef struct gpunn__winograd_side {
     const float *src;
+    bool         last; /* src is [n][d][h][w][channels] */
     int64_t      channels, d, h, w, kd, pd, ph, pw, size;
 } gpunn__winograd_side;
 
@@ -846,7 +720,8 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
                 z = t / w->down % w->od - s->pd + kz;
         /* cells of a row; zeros before and after */
         int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w;
-        const float *from = s->src + ((image * s->channels + c) * s->d + z) * cells;
+        const float *from = s->last ? s->src + (image * s->d + z) * cells * s->channels + c
+                                    : s->src + ((image * s->channels + c) * s->d + z) * cells;
         for (int64_t i = 0; i < s->size; i++) {
             float  *to = pixels + i * row * count;
             int64_t y = y0 + i;
@@ -855,7 +730,12 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
                 continue;
             }
             memset(to, 0, (size_t)(s->pw * count) * sizeof *to);
-            gpunn__to_pixels(from + y * s->w, s->d * cells, count, inside, to + s->pw * count, count);
+            if (s->last)
+                for (int64_t x = 0; x < inside; x++)
+                    memcpy(to + (s->pw + x) * count, from + (y * s->w + x) * s->channels,
+                           (size_t)count * sizeof *to);
+            else
+                gpunn__to_pixels(from + y * s->w, s->d * cells, count, inside, to + s->pw * count, count);
             memset(to + (s->pw + inside) * count, 0, (size_t)((row - s->pw - inside) * count) * sizeof *to);
         }
         gpunn__winograd_job job;
@@ -869,7 +749,7 @@ static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winogr
 
 GPUNN__INLINE gpunn__winograd_side gpunn__winograd_input(const gpunn__winograd *w)
 {
-    gpunn__winograd_side side = {w->src, w->ci, w->d, w->h, w->w, w->kd, w->pd, w->ph, w->pw, 6};
+    gpunn__winograd_side side = {w->src, w->last, w->ci, w->d, w->h, w->w, w->kd, w->pd, w->ph, w->pw, 6};
     return side;
 }
 
@@ -892,12 +772,26 @@ static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_OUTPUT);
         for (int64_t i = 0, y = t % w->down * 4; i < 4 && y < w->oh; i++, y++) {
             int64_t       image = t / w->down / w->od, z = t / w->down % w->od;
-            int64_t       at = (((image * w->co + c) * w->od + z) * w->oh + y) * w->ow;
+            int64_t       at = w->last ? (((image * w->od + z) * w->oh + y) * w->ow) * w->co + c
+                                       : (((image * w->co + c) * w->od + z) * w->oh + y) * w->ow;
             gpunn__planes to = gpunn__planes_from(w->to, c, at);
             bool          whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are contiguous */
             gpunn__from_pixels(pixels + i * row * count, count, count, whole ? 4 * row : w->ow, &to);
             if (whole) break;
         }
+    }
+}
+
+/* Applies the activation that follows to rows of tiles [t, t_end). */
+static void gpunn__winograd_activate(const gpunn__winograd *w, int64_t t, int64_t t_end, int index,
+                                     int threads)
+{
+    int64_t unit, end;
+    gpunn__cpu_part(t_end - t, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        const int64_t at = t + unit, y = at % w->down * 4, rows = w->oh - y < 4 ? w->oh - y : 4;
+        gpunn__conv_activate(w->conv, w->to.dst + (at / w->down * w->oh + y) * w->ow * w->co,
+                             rows * w->ow * w->co);
     }
 }
 
@@ -933,6 +827,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
         if (wait) (void)gpunn__thread_barrier();
         gpunn__winograd_scatter(w, t, t_end, m, tiles * w->co, index, threads, pixels);
         if (wait) (void)gpunn__thread_barrier();
+        gpunn__winograd_activate(w, t, t_end, index, threads);
     }
 }
 
@@ -946,7 +841,7 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
     int64_t from, to;
 
     const gpunn__winograd_side input = gpunn__winograd_input(w),
-                               doutput = {w->dy, w->co, w->od, w->oh, w->ow, 1, 0, 0, 0, 4};
+                               doutput = {w->dy, false, w->co, w->od, w->oh, w->ow, 1, 0, 0, 0, 4};
     for (int64_t t = 0; t < rows; t += w->group) {
         int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, w->v, index, threads, pixels);
@@ -992,6 +887,7 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
 {
     gpunn__winograd w;
     memset(&w, 0, sizeof w);
+    w.conv = v;
     w.kernels = gpunn__gemm_choose();
     w.n = v->n;
     if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights rotated by 180 degrees */
@@ -1005,7 +901,8 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
         w.ow = v->ow;
         w.pd = v->pd, w.ph = v->ph, w.pw = v->pw;
         w.src = v->x, w.weight = v->weight, w.w_co = v->k, w.w_ci = v->taps;
-        w.to = gpunn__conv_planes(v, v->y, w.od * w.oh * w.ow, v->add_y);
+        w.to = gpunn__conv_planes(v, v->y, v->last ? w.co : w.od * w.oh * w.ow, v->add_y);
+        w.last = v->last;
         w.dy = v->dy, w.dweight = v->dweight, w.add = v->add_dweight;
     }
     w.kd = v->kd, w.depth = w.kd * w.ci;
@@ -1041,6 +938,7 @@ static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_us
  * stride, is convolved with the reversed weights. Work proceeds by planes of the result, in bands of rows for
  * large planes. The kd planes of src that one plane reads count as channels. */
 typedef struct gpunn__direct {
+    const gpunn__conv         *conv;
     const gpunn__conv_kernels *kernels;
     int64_t                    n, groups, ci, co, d, h, w, od, oh, ow, up_d, up_h, up_w;
     /* padding before; negative: cells cut off */
@@ -1146,6 +1044,22 @@ static void gpunn__direct_offsets(const gpunn__direct *d)
     for (int i = 0; i < 3; i++, offset++) *offset = offset[-1];
 }
 
+/* Stores rows of channels, from channel o on, as lines of an image with channels last. */
+static void gpunn__direct_last(const gpunn__direct *d, float *rows, int64_t plane, int64_t first,
+                               int64_t lines, int64_t o)
+{
+    const int64_t count = d->co - o < d->rows ? d->co - o : d->rows;
+    for (int64_t i = 0; i < count; i++) {
+        float *row = rows + i * d->pixels;
+        d->kernels->finish(row, row, NULL, d->pixels, d->to.scale ? d->to.scale[o + i] : 1,
+                           d->to.shift ? d->to.shift[o + i] : 0, false, d->to.relu);
+    }
+    gpunn__conv_activate(d->conv, rows, count * d->pixels);
+    for (int64_t r = 0; r < lines; r++)
+        gpunn__to_pixels(rows + r * d->qw, d->pixels, count, d->ow,
+                         d->to.dst + (plane * d->oh + first + r) * d->ow * d->co + o, d->co);
+}
+
 GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
@@ -1185,6 +1099,10 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
         now = part;
         job.w = d->packed + (group * d->blocks + unit % d->blocks) * packed;
         d->kernels->direct(&job, d->rows);
+        if (d->to.last) {
+            gpunn__direct_last(d, job.out, plane, first, lines, o);
+            continue;
+        }
         for (int64_t i = 0; i < d->rows && o + i < d->co; i++) {
             const int64_t channel = group * d->co + o + i,
                           at = gpunn__direct_plane(d, channel, plane) + first * d->ow;
@@ -1269,6 +1187,7 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
 {
     gpunn__direct d;
     memset(&d, 0, sizeof d);
+    d.conv = v;
     d.kernels = gpunn__conv_choose();
     d.n = v->n, d.groups = v->groups, d.weight = v->weight;
     d.kd = v->kd, d.kh = v->kh, d.kw = v->kw, d.dd = v->dd, d.dh = v->dh, d.dw = v->dw;
@@ -1384,6 +1303,8 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
         *axis[i][2] = there ? attr->kernel[from] : 1, *axis[i][3] = there ? attr->stride[from] : 1;
         *axis[i][4] = there ? attr->padding[from] : 0, *axis[i][5] = there ? attr->dilation[from] : 1;
     }
+    v.last = x->channels_last || y->channels_last;
+    v.planes = v.last && !in->channels_last && v.c > 1 && in->count > v.n * v.c;
     v.taps = v.kd * v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.od * v.oh * v.ow;
     v.threads = gpunn__cpu_threads_for(cpu, (double)v.pixels * (double)v.oc * (double)v.k / 16);
     v.weight = (const float *)step->in[1].data;
@@ -1396,6 +1317,7 @@ static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *st
     } else {
         *(transposed ? &v.dx : &v.y) = (float *)out->data;
         v.relu = step->fused.relu, v.residual = (const float *)step->fused.residual.data;
+        v.activation = step->fused.activation, v.activation_attr = step->fused.activation_attr;
     }
     return v;
 }
@@ -1444,6 +1366,7 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
     double direct = (double)od * ceil(rolled / grain) * grain * taps * (double)rows;
     double lowered = (double)v->od * (double)v->oh * (double)v->ow * (double)v->taps *
                      ((double)v->cg * (double)gpunn__to_multiple(v->og, lanes) + 8 * (double)v->cg + 192);
+    if (v->last) return v->planes ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
     double lines = gpunn__direct_lines((double)ci * (double)v->kd, (double)oh, (double)pitch,
                                        dx ? 1 : (double)v->sh * (double)v->sw,
                                        floor((double)v->dh * (double)(v->kh - 1) / (dx ? 1 : (double)v->sh)));
@@ -1452,16 +1375,30 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
                                                                              : GPUNN__CONV_LOWERED;
 }
 
+/* Whether there are kernels that read and write channels last. */
+static bool gpunn__conv_reads_last(const gpunn__conv *v)
+{
+    if (v->planes) return v->y && v->groups == 1 && !v->residual;
+    return v->y && (v->groups == 1 || gpunn__conv_is_depthwise(v) || (v->cg >= 8 && v->og >= 8));
+}
+
+static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                           const gpunn__conv *v);
+
 /* A step needs y or dx as its result, or one or two of y, dx and dweight as its gradients. They are computed
  * one after the other in the same workspace. Lowered dx and dweight are computed together. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
+    gpunn__cpu   alone;
     gpunn__conv  v = gpunn__conv_shape(cpu, step);
     const bool   run = action != GPUNN__PREPARE, cached = !step->backward && !step->training;
     const bool   ready = run && cached && step->cache_version == step->state->weights_version;
     bool         wanted[3] = {v.y != NULL, v.dx != NULL, v.dweight != NULL};
     float       *cache = (float *)step->cache;
     gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
+    memset(&alone, 0, sizeof alone);
+    alone.threads = 1, v.cpu = &alone;
+    if (v.last && !gpunn__conv_reads_last(&v)) return gpunn__conv_by_planes(cpu, step, action, &v);
     if (!step->backward) gpunn__conv_epilogue(step, &v, &space);
     const size_t kept = space.bytes;
     size_t       most = kept;
@@ -1470,7 +1407,11 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
         const gpunn__conv_way way = gpunn__conv_choose_way(&v, use);
         if (!wanted[use] || (way == GPUNN__CONV_LOWERED && use != GPUNN__CONV_FORWARD)) continue;
         wanted[use] = false;
-        if (way == GPUNN__CONV_WINOGRAD) {
+        if (gpunn__conv_is_depthwise(&v)) {
+            float *packed = cached ? cache : gpunn__take(&space, gpunn__depthwise_floats(&v));
+            if (!run && cached) step->cache_bytes = (size_t)gpunn__depthwise_floats(&v) * sizeof(float);
+            if (run) gpunn__depthwise_run(&v, packed, ready);
+        } else if (way == GPUNN__CONV_WINOGRAD) {
             gpunn__winograd w = gpunn__winograd_plan(&v, use, cached, cache, &space);
             w.ready = ready;
             if (!run && cached) step->cache_bytes = 36 * (size_t)w.u_plane * sizeof(float);
@@ -1509,6 +1450,49 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step,
         gpunn_parallel(gpunn__cpu_threads(cpu, dy->count), gpunn__conv_dbias, &bias);
     }
     return GPUNN_OK;
+}
+
+/* Copies images to or from planes. */
+static void gpunn__conv_relay(const gpunn_value *images, const float *from, float *to, bool to_planes)
+{
+    const int64_t channels = images->dim[1], cells = images->dim[2] * images->dim[3];
+    for (int64_t i = 0; i < images->dim[0]; i++, from += channels * cells, to += channels * cells)
+        if (to_planes) /* the transpose is its own inverse */
+            gpunn__to_pixels(from, channels, cells, channels, to, cells);
+        else
+            gpunn__to_pixels(from, cells, channels, cells, to, channels);
+}
+
+/* A convolution of images with channels last by the kernels for planes: copies of x, the residual and y. */
+static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action,
+                                           const gpunn__conv *v)
+{
+    const bool   run = action != GPUNN__PREPARE;
+    gpunn_value  in[3] = {step->in[0], step->in[1], step->in[2]};
+    gpunn_step   planes = *step;
+    gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
+    float       *x = gpunn__take(&space, in[0].count), *y = gpunn__take(&space, step->out.count);
+    float       *residual = step->fused.residual.data ? gpunn__take(&space, step->out.count) : NULL;
+    planes.in = in;
+    planes.fused.activation = NULL;
+    in[0].channels_last = planes.out.channels_last = planes.fused.residual.channels_last = false;
+    if (run) {
+        if (step->in[0].channels_last)
+            gpunn__conv_relay(&in[0], (const float *)in[0].data, x, true);
+        else
+            x = (float *)in[0].data;
+        if (residual) gpunn__conv_relay(&step->out, (const float *)step->fused.residual.data, residual, true);
+        in[0].data = x, planes.out.data = y, planes.fused.residual.data = residual;
+        planes.workspace = (char *)step->workspace + space.bytes;
+    }
+    const gpunn_status status = gpunn__cpu_conv(cpu, &planes, action);
+    step->cache_bytes = planes.cache_bytes, step->cache_version = planes.cache_version;
+    if (run) {
+        gpunn__conv_relay(&step->out, y, (float *)step->out.data, false);
+        gpunn__conv_activate(v, (float *)step->out.data, step->out.count);
+    } else
+        step->workspace_bytes = space.bytes + planes.workspace_bytes;
+    return status;
 }
 
 #define GPUNN__X(name)                                                                                      \

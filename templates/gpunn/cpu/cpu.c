@@ -65,6 +65,7 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
     gpunn__cpu_model(model, sizeof model);
     info->type = GPUNN_DEVICE_CPU;
     info->threads = cpu->threads;
+    info->merged_activations = info->any_layout = true;
     (void)snprintf(info->name, sizeof info->name, "%s, %d thread%s, %s", model, cpu->threads,
                    cpu->threads == 1 ? "" : "s", gpunn__gemm_name());
 }
@@ -277,6 +278,14 @@ static const char *gpunn__cpu_error(void *context)
     return ((gpunn__cpu *)context)->error.text;
 }
 
+/* Whether images should be stored channels last: vectors run over channels, so most of the work must be on
+ * many of them. */
+static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
+{
+    (void)context;
+    return !images->training && images->wide >= 0.8 * images->products;
+}
+
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
 {
     static const gpunn_backend backend = {
@@ -302,7 +311,7 @@ GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_value_sums,
         gpunn__cpu_scale,
         gpunn__cpu_convert,
-        NULL, /* channels_last */
+        gpunn__cpu_channels_last,
         NULL, /* execute */
         NULL, /* forget */
         gpunn__cpu_time,

@@ -267,7 +267,7 @@ GPUNN__AVX512_BF16 GPUNN__INLINE void gpunn__b16_store(float *p, int count, gpun
 {
     gpunn__v16_store(p, count, x);
 }
-GPUNN__VECTOR_FOLD(b16, GPUNN__AVX512_BF16, 16)
+GPUNN__VECTOR_SUMS(b16, GPUNN__AVX512_BF16, 16)
 GPUNN__GEMM_PRODUCTS(b16, GPUNN__AVX512_BF16, 16, 8, 8, 8)
 GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16_bits gpunn__b16_of(const float *p)
 {

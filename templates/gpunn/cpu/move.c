@@ -194,14 +194,24 @@ static void gpunn__fill(void *to, const void *element, size_t size, int64_t n)
     }
 }
 
+/* Distances in memory between neighbours along each axis. */
+static void gpunn__memory_strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
+{
+    gpunn__strides(value, stride);
+    if (!value->channels_last) return;
+    stride[1] = 1;
+    stride[3] = value->dim[1];
+    stride[2] = stride[3] * value->dim[3];
+}
+
 GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     const gpunn_value *out = &step->out;
     const gpunn_value *in = &step->in[0];
     int64_t            in_stride[GPUNN_MAX_RANK] = {0}, out_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
-    gpunn__strides(out, out_stride);
-    gpunn__strides(in, in_stride);
+    gpunn__memory_strides(out, out_stride);
+    gpunn__memory_strides(in, in_stride);
     for (int d = 0; d < out->rank; d++) stride[d] = in_stride[step->attr->order[d]];
     gpunn__cpu_move(cpu, step, 0, out, 0, out_stride, 0, stride);
     return GPUNN_OK;
@@ -212,10 +222,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *ste
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const gpunn_value *out = &step->out;
     int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
-    gpunn__strides(out, out_stride);
+    gpunn__memory_strides(out, out_stride);
     for (int i = 0; i < step->input_count; i++) {
         const gpunn_value *in = &step->in[i];
-        gpunn__strides(in, in_stride);
+        gpunn__memory_strides(in, in_stride);
         if (!step->backward || step->grad_in[i].data)
             gpunn__cpu_move(cpu, step, i, in, offset, out_stride, 0, in_stride);
         offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
@@ -230,8 +240,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step
     const gpunn_value *in = &step->in[0];
     int                axis = step->attr->axis;
     int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
-    gpunn__strides(out, out_stride);
-    gpunn__strides(in, in_stride);
+    gpunn__memory_strides(out, out_stride);
+    gpunn__memory_strides(in, in_stride);
     int64_t offset = step->attr->start * in_stride[axis];
     in_stride[axis] *= step->attr->step;
     if (step->backward && !step->accumulate[0] && out->count < in->count)

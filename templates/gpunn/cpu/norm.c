@@ -325,6 +325,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step 
     b.n = in[0].dim[0];
     b.channels = in[0].dim[1];
     b.inner = in[0].count / (b.n * b.channels);
+    if (in[0].channels_last) b.n *= b.inner, b.inner = 1;
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->evaluates && step->ranks == NULL && b.n * b.inner == 1)
             return gpunn__cpu_fail(

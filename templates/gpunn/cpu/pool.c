@@ -5,7 +5,8 @@
  * Pooling of volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1.
  * Windows that lie wholly inside are computed eight neighbours of a row at a time, the others one by one. */
 typedef struct gpunn__pool {
-    int64_t          volumes;
+    int64_t          volumes, channels;
+    bool             last; /* x and y have channels last */
     gpunn__pool_axis z, y, x;
     /* global: one window that covers the whole volume */
     bool         average, global, count_exclude_pad, accumulate;
@@ -33,7 +34,8 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     gpunn__pool        p;
     memset(&p, 0, sizeof p);
-    p.volumes = x->dim[0] * x->dim[1];
+    p.volumes = x->dim[0] * x->dim[1], p.channels = x->dim[1];
+    p.last = x->channels_last || y->channels_last;
     gpunn__pool_axes(step, &p.z, &p.y, &p.x);
     p.average = !gpunn__op_is(step->op, GPUNN__MAX_POOL);
     p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
@@ -47,7 +49,7 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     } else {
         p.from = (const float *)x->data, p.to = (float *)step->out.data;
     }
-    gpunn__pool_join_rows(&p);
+    if (!p.last) gpunn__pool_join_rows(&p);
     return p;
 }
 
@@ -250,6 +252,33 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const f
     gpunn__pool_mark(p->at, p->at_bytes, to, at[0]);
 }
 
+/* Images with channels last: each result is computed for all channels at once, in the order of the cells. */
+GPUNN__VECTORIZED(gpunn__pool_last, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__pool *p = (const gpunn__pool *)arg;
+    const int64_t      channels = p->channels;
+    int64_t            at, end, y0, y1, x0, x1;
+    gpunn__cpu_part(p->volumes / channels * p->y.out * p->x.out, 1, threads, index, &at, &end);
+    for (; at < end; at++) {
+        const int64_t height = gpunn__pool_window(&p->y, at / p->x.out % p->y.out, &y0, &y1),
+                      width = gpunn__pool_window(&p->x, at % p->x.out, &x0, &x1);
+        const float           *image = p->from + at / p->x.out / p->y.out * p->y.n * p->x.n * channels;
+        float *GPUNN__RESTRICT to = p->to + at * channels;
+        for (int64_t c = 0; c < channels; c++) to[c] = p->average ? 0 : -INFINITY;
+        for (int64_t y = y0; y < y1; y++)
+            for (int64_t x = x0; x < x1; x++) {
+                const float *from = image + (y * p->x.n + x) * channels;
+                if (p->average)
+                    for (int64_t c = 0; c < channels; c++) to[c] += from[c];
+                else /* NaN wins */
+                    for (int64_t c = 0; c < channels; c++)
+                        to[c] = from[c] > to[c] || from[c] != from[c] ? from[c] : to[c];
+            }
+        const float scale = 1 / (float)(p->count_exclude_pad ? (y1 - y0) * (x1 - x0) : height * width);
+        for (int64_t c = 0; c < channels && p->average; c++) to[c] *= scale;
+    }
+}
+
 GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
@@ -363,7 +392,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
         gpunn_parallel(
             gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
-            gpunn__pool_forward, &p);
+            p.last ? gpunn__pool_last : gpunn__pool_forward, &p);
     } else if (p.to) {
         gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }

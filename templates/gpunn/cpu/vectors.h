@@ -41,19 +41,24 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 #define GPUNN__HOLD(x)
 #endif
 
-#define GPUNN__VECTOR_FOLD(isa, TARGET, LANES)                  \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(       \
-        gpunn__##isa v) /* sums every fourth lane: four sums */ \
-    {                                                           \
-        union {                                                 \
-            gpunn__##isa v;                                     \
-            gpunn__quad  quad[LANES / 4];                       \
-        } u;                                                    \
-        u.v = v;                                                \
-        gpunn__quad s = u.quad[0];                              \
-        GPUNN__UNROLL                                           \
-        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];     \
-        return s;                                               \
+#define GPUNN__VECTOR_SUMS(isa, TARGET, LANES)                                          \
+    /* 0 where x <= 0, so NaN stays */                                                  \
+    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)               \
+    {                                                                                   \
+        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
+    }                                                                                   \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(                               \
+        gpunn__##isa v) /* sums every fourth lane: four sums */                         \
+    {                                                                                   \
+        union {                                                                         \
+            gpunn__##isa v;                                                             \
+            gpunn__quad  quad[LANES / 4];                                               \
+        } u;                                                                            \
+        u.v = v;                                                                        \
+        gpunn__quad s = u.quad[0];                                                      \
+        GPUNN__UNROLL                                                                   \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                             \
+        return s;                                                                       \
     }
 
 /* Each vector type provides unaligned memory, set, fma, load, store, gather, half and transpose. load and
@@ -101,7 +106,7 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
 {
     return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
 }
-GPUNN__VECTOR_FOLD(v16, GPUNN__AVX512, 16)
+GPUNN__VECTOR_SUMS(v16, GPUNN__AVX512, 16)
 #endif
 
 #ifdef GPUNN__AVX2
@@ -152,7 +157,7 @@ GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
 {
     return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
-GPUNN__VECTOR_FOLD(v8, GPUNN__AVX2, 8)
+GPUNN__VECTOR_SUMS(v8, GPUNN__AVX2, 8)
 #endif
 
 #ifdef GPUNN__BASELINE
@@ -200,8 +205,32 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
     gpunn__widen_floats(GPUNN_F16, p, 4, (float *)&v);
     return v;
 }
-GPUNN__VECTOR_FOLD(v4, GPUNN__BASELINE, 4)
+GPUNN__VECTOR_SUMS(v4, GPUNN__BASELINE, 4)
 #endif
+#else /* vectors of one float */
+typedef float       gpunn__v1, gpunn__v1_memory;
+#define GPUNN__UNROLL
+#define GPUNN__HOLD(x)
+GPUNN__INLINE float gpunn__v1_set(float x)
+{
+    return x;
+}
+GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c)
+{
+    return a * b + c;
+}
+GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
+{
+    return count ? *p : 0;
+}
+GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
+{
+    if (count) *p = x;
+}
+GPUNN__INLINE float gpunn__v1_relu(float x)
+{
+    return x <= 0 ? 0 : x;
+}
 #endif
 
 #endif /* GPUNN__CPU_VECTORS_H */

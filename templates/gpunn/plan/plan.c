@@ -503,7 +503,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
-        copies += model->precision == GPUNN_PRECISION_F32 ? 0 : 2 + model->tensors[id]->input_count;
+        copies += model->precision == GPUNN_PRECISION_F32 ? gpunn__has_layouts(model->tensors[id])
+                                                          : 2 + model->tensors[id]->input_count;
         copies += (model->tensors[id]->user_memory[0].data != NULL) +
                   (model->tensors[id]->user_memory[1].data != NULL);
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;

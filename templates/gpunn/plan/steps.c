@@ -273,9 +273,17 @@ static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm,
            plan->tensors[residual->id].gradient_root != plan->tensors[norm->inputs[0]->id].gradient_root;
 }
 
+/* Whether t, a function of the last result of the chain, can be merged into the convolution before it. */
+static bool gpunn__merges_activation(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *t)
+{
+    return !b->plan->training && b->model->dev->info.merged_activations && gpunn__op_elementwise(t->op) &&
+           t->input_count == 1 && gpunn__op_is(head->op, GPUNN__CONVOLUTION) &&
+           b->plan->tensors[head->id].channels_last;
+}
+
 /* Returns the node after `end` if it can be merged, or NULL. Into a linear or convolution, in
  * this order: a batch norm by running statistics (evaluation only), the sum with a residual, a
- * relu or (linear only) gelu_tanh. Into a batch norm: the sum and the relu. *stage is the stage
+ * relu, (linear only) gelu_tanh or (gpunn__merges_activation) any unary op. Into a batch norm: the sum and the relu. *stage is the stage
  * reached; the next node must be of a later one. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head,
                                        const gpunn_tensor *end, int *stage)
@@ -297,7 +305,8 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
                  (head->op != GPUNN_OP_BATCH_NORM ||
                   gpunn__suits_norm(b->plan, head, t->inputs[1 - operand])))
             then = 2;
-        else if (t->op == GPUNN_OP_RELU || (t->op == GPUNN_OP_GELU_TANH && head->op == GPUNN_OP_LINEAR))
+        else if (t->op == GPUNN_OP_RELU || (t->op == GPUNN_OP_GELU_TANH && head->op == GPUNN_OP_LINEAR) ||
+                 gpunn__merges_activation(b, head, t))
             then = 3;
         if (then <= *stage || b->plan->tensors[id].channels_last != b->plan->tensors[end->id].channels_last)
             return NULL;
@@ -456,6 +465,38 @@ static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor
     return result;
 }
 
+/* Whether the op's operands may have either layout, each its own. */
+static bool gpunn__reads_any_layout(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    return !plan->training && t->model->dev->info.any_layout &&
+           (t->op == GPUNN_OP_CONCAT || t->op == GPUNN_OP_SLICE || t->op == GPUNN_OP_PERMUTE);
+}
+
+/* Whether t is a convolution that reads its few channels as planes. */
+static bool gpunn__reads_few_planes(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    const gpunn_tensor *x = t->inputs[0];
+    return !plan->training && t->model->dev->info.any_layout && x->dim[1] < 8 && t->attr.groups == 1 &&
+           !plan->tensors[plan->tensors[x->id].root].channels_last;
+}
+
+/* Whether the operand has one value for each channel of t, or of each of its samples. */
+static bool gpunn__is_per_channel(const gpunn_tensor *operand, const gpunn_tensor *t)
+{
+    return operand->rank == 4 && operand->dim[1] == t->dim[1] && operand->dim[2] == 1 &&
+           operand->dim[3] == 1 && (operand->dim[0] == 1 || operand->dim[0] == t->dim[0]);
+}
+
+/* Whether the step of t must be described as its values are stored, with the channels as the last axis. */
+static bool gpunn__broadcasts_channels(const gpunn_tensor *t)
+{
+    bool broadcasts = false;
+    for (int i = 0; gpunn__op_elementwise(t->op) && i < t->input_count; i++)
+        broadcasts = broadcasts ||
+                     (!gpunn__same_shape(t->inputs[i], t) && gpunn__is_per_channel(t->inputs[i], t));
+    return broadcasts;
+}
+
 /* Whether t is stored with channels last. Convolutions produce such values where the backend prefers them. So
  * do norms, pools and elementwise ops whose operands are such values. Other ops read a copy. */
 static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
@@ -463,6 +504,11 @@ static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor 
     if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32)
         return false;
     if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return true;
+    if (gpunn__reads_any_layout(plan, t)) {
+        bool some = false;
+        for (int i = 0; i < t->input_count; i++) some = some || plan->tensors[t->inputs[i]->id].channels_last;
+        return some && t->op != GPUNN_OP_PERMUTE;
+    }
     bool local = gpunn__op_is(t->op, GPUNN__LOCAL) || gpunn__is_alias(plan, t);
     if (local) return t->op != GPUNN_OP_RESHAPE && plan->tensors[t->inputs[0]->id].channels_last;
     bool last = false;
@@ -471,10 +517,28 @@ static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor 
         const gpunn_tensor *input = t->inputs[i];
         bool                whole = gpunn__same_shape(input, t) &&
                      plan->tensors[input->id].storage == plan->tensors[t->id].storage;
-        if (!whole && gpunn__count(input, 1) != 1) return false;
+        if (!whole && gpunn__count(input, 1) != 1 && (plan->training || !gpunn__is_per_channel(input, t)))
+            return false;
         last = last || (whole && plan->tensors[input->id].channels_last);
     }
     return last;
+}
+
+/* The convolutions of images that the plan computes. */
+static gpunn_images gpunn__images_of(const gpunn__builder *b)
+{
+    gpunn_images images = {b->plan->training, gpunn__precision_of(b->model), 0, 0, 0, false};
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (!b->needed[id] || !gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->rank != 4) continue;
+        const int64_t count = gpunn__count(t, b->plan->batch), groups = t->attr.groups,
+                      in = t->inputs[0]->dim[1] / groups, out = t->dim[1] / groups;
+        const double products = (double)count * (double)in * t->attr.kernel[0] * t->attr.kernel[1];
+        images.largest = count > images.largest ? count : images.largest;
+        images.products += products;
+        if (in == out ? in == 1 || in >= 16 : in >= 16 && out >= 16) images.wide += products;
+    }
+    return images;
 }
 
 GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
@@ -482,15 +546,11 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
     gpunn__plan        *plan = b->plan;
     gpunn_model        *model = b->model;
     const gpunn_device *dev = model->dev;
-    int64_t             largest = 0; /* count of the largest convolution result */
-    for (int id = 0; id < plan->tensor_count; id++)
-        if (b->needed[id] && gpunn__op_is(model->tensors[id]->op, GPUNN__CONVOLUTION) &&
-            model->tensors[id]->rank == 4 && gpunn__count(model->tensors[id], plan->batch) > largest)
-            largest = gpunn__count(model->tensors[id], plan->batch);
-    const gpunn_precision precision = gpunn__precision_of(model);
-    plan->half = precision >= GPUNN_PRECISION_BF16 && dev->info.half;
-    plan->channels_last = largest > 0 && precision != GPUNN_PRECISION_F32 && dev->backend->channels_last &&
-                          dev->backend->channels_last(dev->context, largest);
+    gpunn_images        images = gpunn__images_of(b);
+    plan->half = images.precision >= GPUNN_PRECISION_BF16 && dev->info.half;
+    plan->channels_last = images.largest > 0 && dev->backend->channels_last &&
+                          dev->backend->channels_last(dev->context, &images);
+    plan->filters_last = plan->channels_last && images.filters;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         plan->tensors[id].storage = plan->half ? gpunn__storage_of(plan, t) : gpunn__kept_as(t);
@@ -1131,7 +1191,10 @@ static bool gpunn__has_mirror(const gpunn_tensor *t)
 GPUNN__INTERNAL bool gpunn__wants_channels_last(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     if (!gpunn__has_layouts(t->inputs[operand])) return false;
-    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return b->plan->channels_last && operand == 0;
+    if (gpunn__reads_any_layout(b->plan, t))
+        return b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].root].channels_last;
+    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION))
+        return b->plan->channels_last && operand == 0 && !gpunn__reads_few_planes(b->plan, t);
     if (!b->plan->tensors[t->id].channels_last) return false;
     return gpunn__op_elementwise(t->op) ? gpunn__same_shape(t->inputs[operand], t) : operand == 0;
 }
@@ -1318,6 +1381,9 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
                 return false;
         } else if (member->op == GPUNN_OP_RELU) {
             step->fused.relu = true;
+        } else if (gpunn__merges_activation(b, t, member)) {
+            step->fused.activation = member->operation;
+            step->fused.activation_attr = &member->attr;
         } else {
             step->fused.gelu_tanh = true;
             if (!gpunn__is_before(b, previous)) continue;
@@ -1327,6 +1393,11 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
             b->plan->tensors[previous->id].value_slot = kept;
             if (kept < 0 || !gpunn__bind(b, &step->fused.before.data, GPUNN__IN_SLOT, kept)) return false;
         }
+    }
+    if (step->out.channels_last && gpunn__broadcasts_channels(t)) {
+        for (int i = 0; i < t->input_count; i++)
+            if (t->inputs[i]->rank == 4) gpunn__as_stored(&step->in[i], true);
+        gpunn__as_stored(&step->out, true);
     }
     step->out.dtype = b->plan->tensors[end->id].storage;
     int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
@@ -1385,7 +1456,7 @@ GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b)
     int          count = 0, i = 0;
     gpunn_step  *step = NULL;
     for (int pass = 0; pass < 2; pass++)
-        for (int id = 0; id < plan->tensor_count && plan->channels_last; id++) {
+        for (int id = 0; id < plan->tensor_count && plan->filters_last; id++) {
             const gpunn_tensor *t = b->model->tensors[id],
                                *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
             if (!b->needed[id] || w == NULL || !gpunn__has_mirror(w) || !gpunn__has_layouts(w)) continue;
@@ -1412,6 +1483,6 @@ GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b)
 GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t)
 {
     const gpunn_tensor *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
-    return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER &&
+    return w && t->rank == 4 && b->plan->filters_last && w->kind == GPUNN__PARAMETER &&
            b->tensors[w->id].uses == 1 && (b->plan->half || gpunn__has_layouts(w));
 }

@@ -110,7 +110,8 @@ struct gpunn__plan {
     int                 tensor_count;
     /* products read 16-bit values; convolutions read channels-last values: see gpunn__mark_storage */
     bool half, channels_last;
-    int *inputs; /* ids of the inputs it reads */
+    bool filters_last; /* convolutions read channels-last weights */
+    int *inputs;       /* ids of the inputs it reads */
     int  input_count;
     int *reached; /* ids of the parameters whose gradients it writes */
     /* per reached parameter: accumulate flag of the first step that writes its gradient */
