@@ -227,6 +227,14 @@ def targets_exist():
             assert re.search(rf"\bbuild/{program}\b", ninja + read("tests/gpu/run.sh")), f"{name}: build/{program} is not built"
 
 
+def help_names_targets():
+    """`ninja help` has a line for each target that the documents name."""
+    command = re.search(r"^build help: .*\n  do = (.*)$", read("build.ninja"), re.M)[1]
+    told = set(re.findall(r"^ninja ([a-z_]+) +\S", call(command, ROOT), re.M))
+    named = {target for name in DOCUMENTS for target in re.findall(r"\bninja ([a-z_]+)\b", read(name))} - {"build"}
+    assert "demo" in named and named <= told, f"`ninja help` lacks {named - told}"
+
+
 def commands(name):
     """A document's commands, from its blocks and its lines, each without comment."""
     text = read(name)
@@ -337,7 +345,7 @@ def compile_lines_name_the_gpu():
 
 def main():
     tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links", links_exist),
-             ("targets", targets_exist), ("commands", commands_exist), ("calls", calls_compile), ("pictures", pictures_are_fresh), ("length", short_enough),
+             ("targets", targets_exist), ("help", help_names_targets), ("commands", commands_exist), ("calls", calls_compile), ("pictures", pictures_are_fresh), ("length", short_enough),
              ("exclusive or", xor_learns), ("three commands", three_commands),
              ("compile lines", compile_lines_name_the_gpu),
              ("sections of ops", rooms_agree), ("functions that both files have", nothing_stands_twice)] + [
