@@ -1,8 +1,9 @@
-"""Draws two pictures:
+"""Draws three pictures:
 
     python3 tests/docs/pictures.py      check.py finds out whether they are fresh
 
-tests/bench/speed.svg has figures of tests/bench/RESULTS.md, generator/fusion.svg what the generator reports of a model."""
+tests/bench/speed.svg has figures of tests/bench/RESULTS.md, generator/fusion.svg what the generator reports of a model. templates/trip.svg
+has the functions that the manual names under HOW IT WORKS."""
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RESULTS, MODEL = "tests/bench/RESULTS.md", "examples/kernels/fashion_mnist_deep.json"
+MANUAL = "templates/gpunn/api/manual.h"
 WIDTH, LEFT, RIGHT, ROW, TOP = 920, 380, 60, 24, 64
 LEAST, MOST, TICKS = 0.5, 80, (0.5, 1, 2, 5, 10, 20, 50)
 STYLE = """<style>
@@ -143,12 +145,62 @@ def fusion():
     return picture(1060, 188, elements)
 
 
+STAGES = (  # of a tensor's trip: paragraph of the manual, when it is passed, what it leaves
+    ("Building", "at the call", "a tensor of the graph"),
+    ("Planning", "in the first run", "steps and one arena"),
+    ("Running", "in each run", "values and gradients"),
+    ("Learning", "in a training step", "new parameters"),
+)
+CHIPS, RESULT, CHIP_ROW = 150, 810, 34  # where chips begin, where what a stage leaves stands, and the height of a row
+
+
+def stage_functions(name):
+    """(function, its section or "") in the order in which the manual names them in that paragraph of HOW IT WORKS."""
+    text = read(MANUAL)
+    text = re.sub(r"\n \* *", " ", text[text.index(" * HOW IT WORKS"):text.index(" * EXTENDING")])
+    others = "|".join(other for other, _, _ in STAGES)
+    paragraph = re.search(rf" {name}\. (.*?)(?: (?:{others})\. |$)", text)[1]
+    return re.findall(r"gpunn_(_\w+|\w+_)\b(?: \(>>([\w/]+))?", paragraph)
+
+
+def stage_chips(functions, y):
+    """Rows of functions, and where the last one ends."""
+    x, elements = CHIPS, []
+    for function, section in functions:
+        name = function.lstrip("_")
+        width = 7.3 * len(name) + 14 + (7.3 * len(section) + 12 if section else 0)
+        if x + width > RESULT - 20:
+            x, y = CHIPS, y + CHIP_ROW
+        elements.append(f'<rect class="op" x="{x:.1f}" y="{y}" width="{width:.1f}" height="26" rx="5"/>'
+                        f'<text class="chip" x="{x + 7:.1f}" y="{y + 17}">{name}</text>')
+        if section:
+            elements.append(f'<text class="small right" x="{x + width - 7:.1f}" y="{y + 17}">{section}</text>')
+        x += width + 8
+    return elements, y + CHIP_ROW
+
+
+def trip():
+    """What a linear layer passes, from the call that makes it to the update of its weights."""
+    y, elements = 44, ['<text class="title" x="12" y="24">The trip of y = gpunn_linear(x, "fc", .out_features = 10)</text>',
+                       f'<text class="small" x="{CHIPS + 300}" y="24">functions without gpunn__, and their sections</text>']
+    for name, when, leaves in STAGES:
+        chosen, below = stage_chips(stage_functions(name), y)
+        elements += [f'<text class="title" x="12" y="{y + 17}">{name}</text><text class="small" x="12" y="{y + 34}">{when}</text>', *chosen,
+                     f'<rect class="fused" x="{RESULT}" y="{y}" width="178" height="26" rx="5"/>',
+                     f'<text class="tick" x="{RESULT + 89}" y="{y + 17}">{leaves}</text>']
+        if y > 44:
+            elements.append(f'<text class="small tick" x="{RESULT + 89}" y="{y - 15}">↓</text>')
+        y = max(below, y + CHIP_ROW) + 24
+        elements.append(f'<line x1="12" y1="{y - 14}" x2="{RESULT - 20}" y2="{y - 14}"/>')
+    return picture(RESULT + 190, y - 14, elements[:-1])
+
+
 def read(name):
     with open(os.path.join(ROOT, name), encoding="utf-8") as file:
         return file.read()
 
 
-PICTURES = {"tests/bench/speed.svg": speed, "generator/fusion.svg": fusion}
+PICTURES = {"tests/bench/speed.svg": speed, "generator/fusion.svg": fusion, "templates/trip.svg": trip}
 
 if __name__ == "__main__":
     for path, draw in PICTURES.items():
