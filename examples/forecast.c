@@ -1,18 +1,20 @@
-/* forecast.c - forecasts a series a day ahead with a GRU, against persistence: all stays as it is, or as it
- * was a day before.
+/* forecast.c - forecasts a series a day ahead with a GRU, against persistence: all stays as it is, or as
+ * it was a day before.
  *
- * Shows: gpunn_gru over windows of a series; a loader whose function cuts each sample out of it; gpunn_fit; a
- * schedule. Build: cc -O3 -march=native -I. examples/forecast.c -o forecast -lm
+ * Shows: gpunn_gru over windows of a series; a loader whose function cuts each sample out of it;
+ *        gpunn_fit; a schedule.
+ * Build: cc -O3 -march=native -I. examples/forecast.c -o forecast -lm
  *        nvcc -O3 -arch=native -I. examples/forecast.c gpunn_cuda.cu -o forecast
  * Data:  a CSV file whose last column is the series, --data FILE; without one a year of hourly numbers is
- * made: the day, the week
- *        and the season, a weather that stays for some days, and noise.
+ *        made: the day, the week and the season, a weather that stays for some days, and noise.
  * Run:   ./forecast [--epochs N] ...      (--help explains all options)
  * Expect: on the made series' last fifth, which is not trained on, the mean absolute error of the next 24
- * hours is about half of
- *        persistence's. */
+ *         hours is about half of persistence's.
+ * Time:  about five seconds on two cores.
+ * Next:  --data FILE with a series of your own; --hidden 64. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "curves.h"
 #include "options.h"
 
 #include <math.h>
@@ -149,12 +151,13 @@ static gpunn_status run(gpunn_device *dev, const series *s, int hidden, int epoc
     gpunn_status     status = gpunn_last_status(dev);
     double           simple[2], start = seconds();
     float            error = 0;
+    curves           by_epoch = {.title = "loss"};
     persistence(&parts[1], simple);
     if (status == GPUNN_OK)
         status = gpunn_set_schedule(adam, .type = GPUNN_SCHEDULE_COSINE, .total_steps = epochs);
     if (status == GPUNN_OK)
         status = gpunn_fit(adam, .loss = net.loss, .train = trainer, .epochs = epochs,
-                           .on_progress = gpunn_progress_bar);
+                           .on_progress = curves_progress, .user = &by_epoch);
     const double spent = seconds() - start;
     if (status == GPUNN_OK) status = gpunn_evaluate(tester, net.loss, NULL, &error, NULL);
     if (status == GPUNN_OK)
