@@ -1,15 +1,15 @@
-/* actor_critic.c - learns to balance a pole on a cart by proximal policy optimization (PPO; Schulman et al.
- * 2017).
+/* actor_critic.c - learns to balance a pole on a cart by proximal policy optimization (PPO; Schulman et
+ * al. 2017).
  *
- * Shows: an actor that draws its actions in the graph (gpunn_rand), a critic beside it, three losses in one
- * pass, each readable;
- *        short runs in turn with the program's own simulation.
+ * Shows: an actor that draws its actions in the graph (gpunn_rand), a critic beside it, three losses in
+ *        one pass, each readable; short runs in turn with the program's own simulation.
  * Build: cc -O3 -march=native -I. examples/actor_critic.c -o actor_critic -lm
  *        nvcc -O3 -arch=native -I. examples/actor_critic.c gpunn_cuda.cu -o actor_critic
  * Run:   ./actor_critic [--steps N] ...      (--help explains all options)
  * Expect: the last 100 episodes reach a mean of 475 of 500 steps, Gymnasium's mark for CartPole-v1, after
- * 60,000 to 90,000 steps
- *        of the cart, in about a second; where they do not, it ends with status 1. */
+ *         60,000 to 90,000 steps of the cart, in about a second; where they do not, it ends with status 1.
+ * Time:  about a second on two cores.
+ * Next:  put a simulation of your own in the place of cart_reset and cart_push. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"

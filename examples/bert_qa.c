@@ -1,17 +1,19 @@
 /* bert_qa.c - BERT answers a question by pointing at a passage of a text (Devlin et al., 2018).
  *
- * Shows: a WordPiece tokenizer, Hugging Face's weights, embedding, attention under a mask, batches of windows
- * over a long text,
- *        each as long as its longest.
+ * Shows: a WordPiece tokenizer, Hugging Face's weights, embedding, attention under a mask, batches of
+ *        windows over a long text, each as long as its longest.
  * Build: cc -O3 -march=native -I. examples/bert_qa.c -o bert_qa -lm
  *        nvcc -O3 -arch=native -I. examples/bert_qa.c gpunn_cuda.cu -o bert_qa
  * Data:  a folder with config.json, vocab.txt and model.safetensors of a BertForQuestionAnswering, for
- * example from
+ *        example from
  *        https://huggingface.co/google-bert/bert-large-uncased-whole-word-masking-finetuned-squad
- * Run:   ./bert_qa --model FOLDER --question "Who ...?" --context "TEXT"             (--help explains all
- * options) Expect: the answer, its score (the product of two probabilities) and its place; with random
- * weights any passage, and a score
- *         near 0. --bench: about 5 sentences a second and core for the base model at length 128. */
+ * Run:   ./bert_qa --model FOLDER --question "Who ...?" --context "TEXT"    (--help explains all options)
+ * Expect: the answer, its score (the product of two probabilities) and its place; with random weights any
+ *         passage, and a score near 0. --bench: about 5 sentences a second and core for the base model at
+ *         length 128.
+ * Time:  about a second on two cores with random weights.
+ * Next:  a folder of weights and --context-file with a text of your own; --impossible for models of SQuAD
+ *        2.0. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 

@@ -1,18 +1,18 @@
 /* char_lstm.c - a language model of characters: learns a text with an LSTM or GRU, then writes more of it.
  *
  * Shows: embedding, recurrent layers and their states, carried from one piece of the text to the next; a
- * second network for
- *        sampling with the first one's parameters, whose layers keep their states themselves; clipping,
- *        checkpoints, weights with PyTorch's names.
+ *        second network for sampling with the first one's parameters, whose layers keep their states
+ *        themselves; clipping, checkpoints, weights with PyTorch's names.
  * Build: cc -O3 -march=native -I. examples/char_lstm.c -o char_lstm -lm
  *        nvcc -O3 -arch=native -I. examples/char_lstm.c gpunn_cuda.cu -o char_lstm
- * Run:   ./char_lstm [--text FILE] [--cell lstm|gru] [--steps N] [--save FILE] ...      (--help explains all
- * options)
+ * Run:   ./char_lstm [--text FILE] [--cell lstm|gru] [--steps N] [--save FILE] ...
+ *            (--help explains all options)
  *        Weights are, for PyTorch, those of a module with embed = Embedding(vocabulary, embed), rnn =
  *        LSTM(embed, hidden, layers), head = Linear(hidden, vocabulary).
- * Expect: the loss falls from 3.1 to 0.26: the words are predictable, what number comes next is not learnt;
- * then lines like
- *        "ninety-two, fifty-three, thirty-nine, eighty-seven, twenty-five,". */
+ * Expect: the loss falls from 3.1 to 0.26: the words are predictable, what number comes next is not
+ *         learnt; then lines like "ninety-two, fifty-three, thirty-nine, eighty-seven, twenty-five,".
+ * Time:  about two seconds on two cores.
+ * Next:  --text FILE --hidden 512 --steps 5000 with a text of your own; --temperature 0 and 1. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"

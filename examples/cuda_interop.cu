@@ -1,13 +1,15 @@
-/* cuda_interop.cu - a CUDA solver of the heat equation, and a network that learns its step beside it, on the
- * GPU alone.
+/* cuda_interop.cu - a CUDA solver of the heat equation, and a network that learns its step beside it, on
+ * the GPU alone.
  *
- * Shows: gpunn in a CUDA program: its stream (gpunn_device_open(.stream)), its memory as the network's input
- * and target (gpunn_bind),
- *        two buffers that take turns, and no copy to or from the host while it trains.
+ * Shows: gpunn in a CUDA program: its stream (gpunn_device_open(.stream)), its memory as the network's
+ *        input and target (gpunn_bind), two buffers that take turns, and no copy to or from the host while
+ *        it trains.
  * Build: nvcc -O3 -arch=native -std=c++17 -I. examples/cuda_interop.cu gpunn_cuda.cu -o cuda_interop
  * Run:   ./cuda_interop [steps]
  * Expect: after 2000 steps the filter of the convolution is the solver's stencil: 0.2 beside, 0.2 in the
- * middle, 0 at the corners. */
+ *         middle, 0 at the corners.
+ * Time:  not known: no GPU has run it.
+ * Next:  a solver of your own: its stream to gpunn_device_open, its arrays to gpunn_bind. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 

@@ -1,18 +1,20 @@
-/* custom_op.c - an activation of the program's own, snake(x) = x + sin(a x)^2 / a with a trained a for each
- * feature, in a network.
+/* custom_op.c - an activation of the program's own, snake(x) = x + sin(a x)^2 / a with a trained a for
+ * each feature, in a network.
  *
  * Shows: an op with operands and gradients of its own, in C and, where the compiler knows CUDA, as kernels
- *        (gpunn_custom); the same as a formula (gpunn_expr); and that formula fused by the generator, without
- *        writing CUDA.
+ *        (gpunn_custom); the same as a formula (gpunn_expr); and that formula fused by the generator,
+ *        without writing CUDA.
  * First: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  * Build: cc -O3 -march=native -I. examples/custom_op.c -o custom_op -lm
- *        nvcc -O3 -arch=native -std=c++17 -I. -x cu examples/custom_op.c examples/kernels/custom_op_kernels.cu gpunn_cuda.cu \
- *             -o custom_op
+ *        nvcc -O3 -arch=native -std=c++17 -I. -x cu examples/custom_op.c \
+ *             examples/kernels/custom_op_kernels.cu gpunn_cuda.cu -o custom_op
  * Run:   ./custom_op
  *        ./custom_op --spec FILE.json only writes the formula's model, examples/kernels/custom_op.json.
- * Expect: three times nearly the same losses, falling from about 0.5 to below 0.001, and the times of a step:
- * the generated
- *         kernels are the quickest. */
+ * Expect: three times nearly the same losses, falling from about 0.5 to below 0.001, and the times of a
+ *         step: the generated kernels are the quickest.
+ * Time:  less than a second on two cores.
+ * Next:  an activation of your own: its formula in activation(), its C in snake_forward and
+ *        snake_backward. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #define CUSTOM_OP_KERNELS_IMPLEMENTATION

@@ -1,23 +1,25 @@
 /* gpt2.c - trains a GPT-2 on a text and writes on in its manner.
  *
  * Shows: attention, a cache of keys and values that runs read and write, tied weights, AdamW with warm-up,
- * cosine decay and
- *        clipping, accumulated gradients, exact resuming, weights with Hugging Face's names and shapes, mixed
- *        precision.
+ *        cosine decay and clipping, accumulated gradients, exact resuming, weights with Hugging Face's
+ *        names and shapes, mixed precision.
  * Build: cc -O3 -march=native -I. examples/gpt2.c -o gpt2 -lm
  *        nvcc -O3 -arch=native -I. examples/gpt2.c gpunn_cuda.cu -o gpt2
- * Run:   ./gpt2                                 a tiny model, a built-in text, 400 steps, then a sample;
- * --help: all options
- *        ./gpt2 --text book.txt --steps 2000 --checkpoint gpt2.ckpt    [--resume goes on where the checkpoint
- *        stands] ./gpt2 --config 124M --vocab vocab.json --merges merges.txt --weights model.safetensors
- *        --steps 0 --prompt "Hello," ./gpt2 --config 124M --precision bf16 --batch 16 --context 1024 --text
- *        book.txt --save mine.safetensors mpirun -n 4 ./gpt2 ...                 with mpicc -DGPUNN_MPI in
- *        the place of cc: four batches a step, one for each rank
- * Expect: the loss falls from 5.5 to below 0.1 on the built-in text, numbers in words, and the sample counts
- * on from forty-two;
- *         tokens a second, and which share of the machine's peak that is (of --peak TFLOP/s, a GPU's known
- *         figure, or a matrix product timed here). The 124M model with --batch 1 --context 64 takes 2.3 GiB,
- *         its checkpoint 1.4. */
+ * Run:   ./gpt2    a tiny model, a built-in text, 400 steps, then a sample; --help: all options
+ *        ./gpt2 --text book.txt --steps 2000 --checkpoint gpt2.ckpt
+ *            [--resume goes on where the checkpoint stands]
+ *        ./gpt2 --config 124M --vocab vocab.json --merges merges.txt --weights model.safetensors \
+ *            --steps 0 --prompt "Hello,"
+ *        ./gpt2 --config 124M --precision bf16 --batch 16 --context 1024 --text book.txt \
+ *            --save mine.safetensors
+ *        mpirun -n 4 ./gpt2 ...
+ *            with mpicc -DGPUNN_MPI in the place of cc: four batches a step, one for each rank
+ * Expect: the loss falls from 5.5 to below 0.1 on the built-in text, numbers in words, and the sample
+ *         counts on from forty-two; tokens a second, and which share of the machine's peak that is (of
+ *         --peak TFLOP/s, a GPU's known figure, or a matrix product timed here). The 124M model with
+ *         --batch 1 --context 64 takes 2.3 GiB, its checkpoint 1.4.
+ * Time:  about ten seconds on two cores.
+ * Next:  --text FILE --steps 2000 with a text of your own; llama.c runs newer models. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"

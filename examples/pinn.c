@@ -1,15 +1,16 @@
 /* pinn.c - a physics-informed network: solves Burgers' equation u_t + u u_x = v u_xx without a grid and
  * without data inside.
  *
- * Shows: gpunn_laplacian and the gradient that it makes on the way, second and first derivatives of a network
- * by its inputs in a loss
- *        that is trained; two losses, each readable; layers that share weights; a schedule.
+ * Shows: gpunn_laplacian and the gradient that it makes on the way, second and first derivatives of a
+ *        network by its inputs in a loss that is trained; two losses, each readable; layers that share
+ *        weights; a schedule.
  * Build: cc -O3 -march=native -I. examples/pinn.c -o pinn -lm
  *        nvcc -O3 -arch=native -I. examples/pinn.c gpunn_cuda.cu -o pinn
  * Run:   ./pinn [--steps N] ...      (--help explains all options)
- * Expect: the residual falls; in the end the largest error against the known solution, a wave that travels at
- * speed 1/2, is below
- *        0.02 where the solution goes from 0 to 1. */
+ * Expect: the residual falls; in the end the largest error against the known solution, a wave that travels
+ *         at speed 1/2, is below 0.02 where the solution goes from 0 to 1.
+ * Time:  about five seconds on two cores.
+ * Next:  an equation of your own: its residual stands in build(), its solution in solution(). */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"

@@ -1,22 +1,22 @@
-/* roberta_classify.c - fine-tunes RoBERTa for the classification of texts (Liu et al., 2019), 28 classes as
- * GoEmotions has.
+/* roberta_classify.c - fine-tunes RoBERTa for the classification of texts (Liu et al., 2019), 28 classes
+ * as GoEmotions has.
  *
  * Shows: byte-level BPE, Hugging Face's weights with a new head, AdamW with warm-up and linear decay,
- * clipping, mixed precision,
- *        macro-F1, checkpoints from which a run goes on bit for bit; texts of like length in batches that are
- *        no longer than they.
+ *        clipping, mixed precision, macro-F1, checkpoints from which a run goes on bit for bit; texts of
+ *        like length in batches that are no longer than they.
  * Build: cc -O3 -march=native -I. examples/roberta_classify.c -o roberta_classify -lm
  *        nvcc -O3 -arch=native -I. examples/roberta_classify.c gpunn_cuda.cu -o roberta_classify
  * Data:  a folder with config.json, vocab.json, merges.txt and model.safetensors,
- * https://huggingface.co/FacebookAI/roberta-base;
- *        CSV files (RFC 4180) of label and text, or with these two among the columns that a header names;
- *        labels are numbers from
- *        0 on or the names of --labels
+ *        https://huggingface.co/FacebookAI/roberta-base; CSV files (RFC 4180) of label and text, or with
+ *        these two among the columns that a header names; labels are numbers from 0 on or the names of
+ *        --labels
  * Run:   ./roberta_classify --model FOLDER --train FILE.csv [--validation FILE.csv, else each tenth line of
- * the other]
+ *            the other]
  *        --help explains all options
- * Expect: without files, made-up words of 28 classes and a tiny model with a vocabulary of its own: over 95 %
- * after three epochs. */
+ * Expect: without files, made-up words of 28 classes and a tiny model with a vocabulary of its own: over
+ *         95 % after three epochs.
+ * Time:  about three seconds on two cores without files.
+ * Next:  --train FILE.csv with texts of your own; --checkpoint FILE and --resume. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 

@@ -1,13 +1,16 @@
 /* simple_nn.c - a small network on random data: is the sum of 20 numbers positive?
  *
- * Shows: a model from end to end: inputs, layers, loss, optimizer, batches, training steps, evaluation; fused
- * kernels. Build: cc -O3 -march=native -I. examples/simple_nn.c -o simple_nn -lm
- *        nvcc -O3 -arch=native -I. examples/simple_nn.c examples/kernels/simple_nn_kernels.cu gpunn_cuda.cu
- *        -o simple_nn
+ * Shows: a model from end to end: inputs, layers, loss, optimizer, batches, training steps, evaluation;
+ *        fused kernels.
+ * Build: cc -O3 -march=native -I. examples/simple_nn.c -o simple_nn -lm
+ *        nvcc -O3 -arch=native -I. examples/simple_nn.c examples/kernels/simple_nn_kernels.cu gpunn_cuda.cu \
+ *            -o simple_nn
  * Run:   ./simple_nn
  *        ./simple_nn SPEC.json only writes the model's spec, from which python3 -m generator makes
- *        examples/kernels/simple_nn_*.
- * Expect: the loss falls every 10 epochs; an accuracy well above 90 % at the end. */
+ *            examples/kernels/simple_nn_*.
+ * Expect: the loss falls every 10 epochs; an accuracy well above 90 % at the end.
+ * Time:  less than a second on two cores.
+ * Next:  more layers in main(), and their kernels by generator/README.md; csv.h reads tables of your own. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #define SIMPLE_NN_KERNELS_IMPLEMENTATION

@@ -1,19 +1,19 @@
-/* unet.c - a U-Net (Ronneberger et al. 2015) finds disks, squares and triangles in noisy pictures: the class
- * of every pixel.
+/* unet.c - a U-Net (Ronneberger et al. 2015) finds disks, squares and triangles in noisy pictures: the
+ * class of every pixel.
  *
- * Shows: skip connections; an image's height and width as named sizes, so that one network takes pictures of
- * any size; a loss of
- *        cross entropy and Dice over pixels; an argmax on the device; the intersection over union of each
- *        class.
+ * Shows: skip connections; an image's height and width as named sizes, so that one network takes pictures
+ *        of any size; a loss of cross entropy and Dice over pixels; an argmax on the device; the
+ *        intersection over union of each class.
  * Build: cc -O3 -march=native -I. examples/unet.c -o unet -lm
  *        nvcc -O3 -arch=native -I. examples/unet.c gpunn_cuda.cu -o unet
  * Run:   ./unet [--steps N] ...      (--help explains all options)
  *        In PyTorch the same network is tests/examples/make_unet.py's, whose weights --weights takes and
  *        --save gives.
- * Expect: after 1000 steps, about a minute, a mean intersection over union of about 0.9 on new pictures, of
- * other sizes
- *        than the 64 x 64 of training too; unet.ppm in out/ has pictures, what is in them and what the
- *        network says. */
+ * Expect: after 1000 steps a mean intersection over union of about 0.9 on new pictures, of other sizes
+ *         than the 64 x 64 of training too; unet.ppm in out/ has pictures, what is in them and what the
+ *         network says.
+ * Time:  about half a minute on two cores.
+ * Next:  pictures and labels of your own in the place of draw_picture; --width 32. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"

@@ -1,17 +1,17 @@
-/* vae.c - a variational autoencoder: learns to write pictures of Fashion-MNIST as 20 numbers, and to draw new
- * ones from such.
+/* vae.c - a variational autoencoder: learns to write pictures of Fashion-MNIST as 20 numbers, and to draw
+ * new ones from such.
  *
  * Shows: gpunn_randn, a layer that draws new numbers in every run; two losses in one pass, each readable;
- * weights that two networks
- *        share; a picture grid.
+ *        weights that two networks share; a picture grid.
  * Build: cc -O3 -march=native -DGPUNN_ZLIB -I. examples/vae.c -o vae -lz -lm
  *        with stb_image_write.h (apt-get install libstb-dev)
  *        nvcc -O3 -arch=native -DGPUNN_ZLIB -I. examples/vae.c gpunn_cuda.cu -o vae -lz
  * Data:  apt-get install dataset-fashion-mnist     (or --data FOLDER with the idx files, .gz or not)
  * Run:   ./vae [--epochs N]                        (--help explains all options)
- * Expect: in 10 epochs the loss of the test images falls to about 245 nats an image, less is better; vae.png
- * in out/ has rows of
- *        test images, of what comes of their 20 numbers, and of new images. */
+ * Expect: in 10 epochs the loss of the test images falls to about 245 nats an image, less is better;
+ *         vae.png in out/ has rows of test images, of what comes of their 20 numbers, and of new images.
+ * Time:  about ten seconds on two cores.
+ * Next:  --epochs 30; gan.c makes images in another way. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "fashion.h"

@@ -1,15 +1,16 @@
 /* vector_add.c - adds two vectors with a CUDA kernel of the program's own, and times it against the CPU,
  * transfers included.
  *
- * Shows: an op of your own (gpunn_custom) with C functions and, where the compiler knows CUDA, kernels; its
- * gradient; the same as
- *        a formula (gpunn_expr), for which nobody writes CUDA; what a GPU's time is spent on.
+ * Shows: an op of your own (gpunn_custom) with C functions and, where the compiler knows CUDA, kernels;
+ *        its gradient; the same as a formula (gpunn_expr), for which nobody writes CUDA; what a GPU's time
+ *        is spent on.
  * Build: cc -O3 -march=native -I. examples/vector_add.c -o vector_add -lm
  *        nvcc -O3 -arch=native -std=c++17 -I. -x cu examples/vector_add.c gpunn_cuda.cu -o vector_add
  * Run:   ./vector_add [--count N] [--runs N]
  * Expect: kernel and formula give the same sums and gradients; on a GPU the addition is far quicker than
- * carrying the vectors
- *         there and back. */
+ *         carrying the vectors there and back.
+ * Time:  less than a second on two cores.
+ * Next:  --count N; custom_op.c trains an op of your own. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"

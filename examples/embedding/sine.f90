@@ -5,6 +5,10 @@
 !
 ! What C calls by a macro is here the function with "_" behind its name. Its last argument is a struct by value, all zeros but for what
 ! is meant. Fortran's x(features, batch) is C's x[batch][features].
+!
+! Expect: the largest error at 100 unseen points, about 0.01.
+! Time:   less than a second on two cores.
+! Next:   declare other functions of gpunn.h beside those of the interface, and learn a table of your own.
 module gpunn
     use, intrinsic :: iso_c_binding
     implicit none

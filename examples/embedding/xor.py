@@ -6,6 +6,10 @@
 
 What C calls by a macro is here the function with "_" behind its name. Its last argument is a struct by value, all zeros but for what is
 meant. The structs below are those of gpunn.h 0.1: another version of the library is refused.
+
+Expect: four lines, near 0 where both inputs are equal and near 1 where they differ.
+Time:   less than a second on two cores.
+Next:   declare other structs of gpunn.h beside these, or bring a model of PyTorch's: generator/exchange/README.md.
 """
 import ctypes
 import os

@@ -5,7 +5,9 @@
  *            --weights examples/plain_c/simple_nn.safetensors -o examples/plain_c/simple_nn
  *        cc -O2 examples/plain_c/classify.c -o classify
  * Run:   ./classify
- * Expect: about 99 % of 1000 random samples. */
+ * Expect: about 99 % of 1000 random samples.
+ * Time:  less than a second on one core.
+ * Next:  weights of your own by --weights, and --int8: examples/guides/small_programs.md. */
 #define SIMPLE_NN_INFERENCE_IMPLEMENTATION
 #include "simple_nn_inference.h"
 

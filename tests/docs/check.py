@@ -217,6 +217,17 @@ def links_exist():
         assert not name.endswith((".c", ".cu")) or f"[{name}]({name})" in read("examples/README.md"), f"examples/README.md lacks {name}"
 
 
+def examples_tell():
+    """The first comment of each example says what one sees, how long it takes and what to try next."""
+    names = [name for pattern in ("*.c", "*.cu", "plain_c/*.c", "embedding/*.f90", "embedding/*.py")
+             for name in glob.glob("examples/" + pattern, root_dir=ROOT)]
+    assert len(names) > 25, names
+    for name in names:
+        comment = re.split(r"\*/|^module|^import", read(name), maxsplit=1, flags=re.M)[0]
+        for word, told in ("Expect", r"\S"), ("Time", r"(about|less than) .* cores?\b|not known"), ("Next", r"\S"):
+            assert re.search(rf"^\W*{word}: +{told}", comment, re.M), f"{name} does not say under {word}: what is to be said there"
+
+
 def targets_exist():
     ninja = read("build.ninja") + read("examples/programs.ninja").replace("$folder", "build") + read("templates/parts.ninja")
     for name in DOCUMENTS + ["build.ninja"]:
@@ -344,7 +355,7 @@ def compile_lines_name_the_gpu():
 
 
 def main():
-    tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links", links_exist),
+    tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links", links_exist), ("examples", examples_tell),
              ("targets", targets_exist), ("help", help_names_targets), ("commands", commands_exist), ("calls", calls_compile), ("pictures", pictures_are_fresh), ("length", short_enough),
              ("exclusive or", xor_learns), ("three commands", three_commands),
              ("compile lines", compile_lines_name_the_gpu),
