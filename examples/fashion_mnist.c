@@ -162,7 +162,7 @@ static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_arr
         printf("test accuracy %.2f %%, loss %.4f; the same network reloaded: %.2f %%%s\n",
                100 * (double)accuracy, (double)loss, 100 * (double)again,
                accuracy == again ? "" : " (NOT the same)");
-        printf("wrote %s, %s, %s and %s\n", drawn, history, mistakes, weights);
+        printf("wrote %s\n      %s\n      %s\n      %s\n", drawn, history, mistakes, weights);
     }
     gpunn_loader_destroy(trainer);
     gpunn_loader_destroy(tester);
