@@ -12,7 +12,7 @@
 module gpunn
     use, intrinsic :: iso_c_binding
     implicit none
-    integer(c_int), parameter :: GPUNN_VERSION_NUMBER = 1, GPUNN_OK = 0, GPUNN_F32 = 1
+    integer(c_int), parameter :: GPUNN_VERSION_NUMBER = 2, GPUNN_OK = 0, GPUNN_F32 = 1
     integer(c_int64_t), parameter :: GPUNN_BATCH = -1
 
     type, bind(C) :: gpunn_shape

@@ -5,7 +5,7 @@
     python3 examples/embedding/xor.py ./libgpunn.so
 
 What C calls by a macro is here the function with "_" behind its name. Its last argument is a struct by value, all zeros but for what is
-meant. The structs below are those of gpunn.h 0.1: another version of the library is refused.
+meant. The structs below are those of gpunn.h 0.2: another version of the library is refused.
 
 Expect: four lines, near 0 where both inputs are equal and near 1 where they differ.
 Time:   less than a second on two cores.
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from ctypes import POINTER, Structure, byref, c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 
-VERSION = 1  # 0.1
+VERSION = 2  # 0.2
 F32, BATCH = 1, -1
 
 

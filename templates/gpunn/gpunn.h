@@ -269,6 +269,21 @@ extern "C" {
 #endif /* GPUNN__IMPLEMENTATION */
 
 /* ==== >>licence ========================================================================================== *
+ * CHANGES
+ *     0.2, 2026-11-28. For programs that were written with 0.1, which had no release:
+ *       ABI       Compile again what uses the shared library: gpunn_device_open refuses programs of 0.1.
+ *                 GPUNN_BACKEND_ABI has changed too: take gpunn.h and gpunn_cuda.cu of one commit, compile
+ *                 backends of your own again.
+ *       kernels   Generate fused kernels again. Those of 0.1 are not used, and .log_fn gets the command.
+ *       training  A step whose loss or gradient is not finite changes nothing and is GPUNN_ERR_NUMERIC.
+ *                 gpunn_set_skip_nan skips and counts such steps.
+ *       files     Weights of F8, integers and BOOL load as floats.
+ *       values    erfc is within 3 units in the last place, lgamma within 4. log2, fmod, atan2, hypot, asinh,
+ *                 acosh and logaddexp hold for large numbers and infinities.
+ *       models    Import and export know deformable convolutions, bags of words, histograms, masked_scatter
+ *                 and support vector machines.
+ *     0.1: the first version.
+ *
  * This software is available under 2 licenses -- choose whichever you prefer.
  *
  * ALTERNATIVE A - MIT License

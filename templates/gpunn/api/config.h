@@ -3,8 +3,8 @@
 /* ==== >>config ========================================================================================== */
 /* Version numbers, symbol visibility (GPUNN_STATIC) and the macros behind named arguments. */
 #define GPUNN_VERSION_MAJOR 0
-#define GPUNN_VERSION_MINOR 1
-#define GPUNN_VERSION "0.1"
+#define GPUNN_VERSION_MINOR 2
+#define GPUNN_VERSION "0.2"
 #define GPUNN_VERSION_NUMBER (1000 * GPUNN_VERSION_MAJOR + GPUNN_VERSION_MINOR)
 
 #if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)

@@ -1,4 +1,4 @@
-/* gpunn.h - v0.1 - neural networks for C: train and run them from one header.
+/* gpunn.h - v0.2 - neural networks for C: train and run them from one header.
  * MIT or public domain (end of file)
  *
  * Do this:

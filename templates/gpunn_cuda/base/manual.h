@@ -1,4 +1,4 @@
-/* gpunn_cuda.cu - v0.1 - the CUDA backend of gpunn.h.                                     MIT or public
+/* gpunn_cuda.cu - v0.2 - the CUDA backend of gpunn.h.                                     MIT or public
  * domain (end of gpunn.h)
  *
  * To use it, put it next to gpunn.h and add it to the compile line. The program's source does not change:

@@ -1,6 +1,6 @@
 /* batch_norm_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator batch_norm.json -o batch_norm
  */
@@ -8,7 +8,7 @@
 #define BATCH_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define BATCH_NORM_KERNELS_STAMP 0x1af78b8f53aa59cbull /* of this text: batch_norm_kernels.cu was written with it */
+#define BATCH_NORM_KERNELS_STAMP 0x0fffd1ebbae723e5ull /* of this text: batch_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -438,7 +438,7 @@ const gpunn_kernel_set batch_norm_kernels = {
     GPUNN_KERNELS_ABI,
     BATCH_NORM_KERNELS_STAMP,
     "batch_norm",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator batch_norm.json -o batch_norm",
     batch_norm_set,

@@ -1,6 +1,6 @@
 /* cross_entropy_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator cross_entropy.json -o cross_entropy
  */
@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0x45e8d995afecd973ull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0xbb8e2e854cb1ec2aull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -568,7 +568,7 @@ const gpunn_kernel_set cross_entropy_kernels = {
     GPUNN_KERNELS_ABI,
     CROSS_ENTROPY_KERNELS_STAMP,
     "cross_entropy",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator cross_entropy.json -o cross_entropy",
     cross_entropy_set,

@@ -1,6 +1,6 @@
 /* dropout_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator dropout.json -o dropout
  */
@@ -8,7 +8,7 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0xe8bb3a364a552d16ull /* of this text: dropout_kernels.cu was written with it */
+#define DROPOUT_KERNELS_STAMP 0xc2cee796b6f50297ull /* of this text: dropout_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -315,7 +315,7 @@ const gpunn_kernel_set dropout_kernels = {
     GPUNN_KERNELS_ABI,
     DROPOUT_KERNELS_STAMP,
     "dropout",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator dropout.json -o dropout",
     dropout_set,

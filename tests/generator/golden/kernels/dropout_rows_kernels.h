@@ -1,6 +1,6 @@
 /* dropout_rows_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator dropout_rows.json -o dropout_rows
  */
@@ -8,7 +8,7 @@
 #define DROPOUT_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_ROWS_KERNELS_STAMP 0x1f55207a935a29b4ull /* of this text: dropout_rows_kernels.cu was written with it */
+#define DROPOUT_ROWS_KERNELS_STAMP 0x6e6c28715f238a06ull /* of this text: dropout_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -342,7 +342,7 @@ const gpunn_kernel_set dropout_rows_kernels = {
     GPUNN_KERNELS_ABI,
     DROPOUT_ROWS_KERNELS_STAMP,
     "dropout_rows",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator dropout_rows.json -o dropout_rows",
     dropout_rows_set,

@@ -1,6 +1,6 @@
 /* functions_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator functions.json -o functions
  */
@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0x7dd287e5bf4c7cdeull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0x12006c7c3de875d3ull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -1329,7 +1329,7 @@ const gpunn_kernel_set functions_kernels = {
     GPUNN_KERNELS_ABI,
     FUNCTIONS_KERNELS_STAMP,
     "functions",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator functions.json -o functions",
     functions_set,

@@ -1,6 +1,6 @@
 /* gelu_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator gelu.json -o gelu
  */
@@ -8,7 +8,7 @@
 #define GELU_KERNELS_H
 #include "gpunn.h"
 
-#define GELU_KERNELS_STAMP 0xc3ff68e0c29040edull /* of this text: gelu_kernels.cu was written with it */
+#define GELU_KERNELS_STAMP 0x2591d3ad2ad97923ull /* of this text: gelu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -485,7 +485,7 @@ const gpunn_kernel_set gelu_kernels = {
     GPUNN_KERNELS_ABI,
     GELU_KERNELS_STAMP,
     "gelu",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator gelu.json -o gelu",
     gelu_set,

@@ -1,6 +1,6 @@
 /* group_norm_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator group_norm.json -o group_norm
  */
@@ -8,7 +8,7 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0xd450a3b9fd3ce321ull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0x7b1c0d5fd86d73dfull /* of this text: group_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -560,7 +560,7 @@ const gpunn_kernel_set group_norm_kernels = {
     GPUNN_KERNELS_ABI,
     GROUP_NORM_KERNELS_STAMP,
     "group_norm",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator group_norm.json -o group_norm",
     group_norm_set,

@@ -1,6 +1,6 @@
 /* layer_norm_half_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator layer_norm_half.json -o layer_norm_half
  */
@@ -8,7 +8,7 @@
 #define LAYER_NORM_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_HALF_KERNELS_STAMP 0x13790e428fb8ee25ull /* of this text: layer_norm_half_kernels.cu was written with it */
+#define LAYER_NORM_HALF_KERNELS_STAMP 0xf84f1987203a5fd2ull /* of this text: layer_norm_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -555,7 +555,7 @@ const gpunn_kernel_set layer_norm_half_kernels = {
     GPUNN_KERNELS_ABI,
     LAYER_NORM_HALF_KERNELS_STAMP,
     "layer_norm_half",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator layer_norm_half.json -o layer_norm_half",
     layer_norm_half_set,

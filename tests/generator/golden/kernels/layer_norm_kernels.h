@@ -1,6 +1,6 @@
 /* layer_norm_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator layer_norm.json -o layer_norm
  */
@@ -8,7 +8,7 @@
 #define LAYER_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_KERNELS_STAMP 0x6c611296ee2f6a3aull /* of this text: layer_norm_kernels.cu was written with it */
+#define LAYER_NORM_KERNELS_STAMP 0xd2e78ffe1f416d27ull /* of this text: layer_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -534,7 +534,7 @@ const gpunn_kernel_set layer_norm_kernels = {
     GPUNN_KERNELS_ABI,
     LAYER_NORM_KERNELS_STAMP,
     "layer_norm",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator layer_norm.json -o layer_norm",
     layer_norm_set,

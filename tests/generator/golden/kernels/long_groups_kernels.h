@@ -1,6 +1,6 @@
 /* long_groups_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator long_groups.json -o long_groups
  */
@@ -8,7 +8,7 @@
 #define LONG_GROUPS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_GROUPS_KERNELS_STAMP 0x6b29de2a38ce404bull /* of this text: long_groups_kernels.cu was written with it */
+#define LONG_GROUPS_KERNELS_STAMP 0xaa6d01378541e856ull /* of this text: long_groups_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -591,7 +591,7 @@ const gpunn_kernel_set long_groups_kernels = {
     GPUNN_KERNELS_ABI,
     LONG_GROUPS_KERNELS_STAMP,
     "long_groups",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator long_groups.json -o long_groups",
     long_groups_set,

@@ -1,6 +1,6 @@
 /* long_rows_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator long_rows.json -o long_rows
  */
@@ -8,7 +8,7 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0x3ece32bf45b2e2d6ull /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0x2cd97bd195cefcbbull /* of this text: long_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -481,7 +481,7 @@ const gpunn_kernel_set long_rows_kernels = {
     GPUNN_KERNELS_ABI,
     LONG_ROWS_KERNELS_STAMP,
     "long_rows",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator long_rows.json -o long_rows",
     long_rows_set,

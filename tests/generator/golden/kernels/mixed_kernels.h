@@ -1,6 +1,6 @@
 /* mixed_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator mixed.json -o mixed
  */
@@ -8,7 +8,7 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0x2faa13ebccf9009cull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0x7b103e1a7b6edf4eull /* of this text: mixed_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -594,7 +594,7 @@ const gpunn_kernel_set mixed_kernels = {
     GPUNN_KERNELS_ABI,
     MIXED_KERNELS_STAMP,
     "mixed",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator mixed.json -o mixed",
     mixed_set,

@@ -1,6 +1,6 @@
 /* network_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 e16257e499be24e5c00f083228c5e28cda736f803ab07a93ed6da291cf8f003f
  * renew it with: python3 -m generator network.json -o network
  */
@@ -8,7 +8,7 @@
 #define NETWORK_KERNELS_H
 #include "gpunn.h"
 
-#define NETWORK_KERNELS_STAMP 0x863f547c348b4934ull /* of this text: network_kernels.cu was written with it */
+#define NETWORK_KERNELS_STAMP 0xf0489e72dd7c0c86ull /* of this text: network_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -1194,7 +1194,7 @@ const gpunn_kernel_set network_kernels = {
     GPUNN_KERNELS_ABI,
     NETWORK_KERNELS_STAMP,
     "network",
-    "0.1",
+    "0.2",
     "e16257e499be24e5c00f083228c5e28cda736f803ab07a93ed6da291cf8f003f",
     "python3 -m generator network.json -o network",
     network_set,

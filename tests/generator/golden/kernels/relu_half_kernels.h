@@ -1,6 +1,6 @@
 /* relu_half_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator relu_half.json -o relu_half
  */
@@ -8,7 +8,7 @@
 #define RELU_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_HALF_KERNELS_STAMP 0x9749a41759e39771ull /* of this text: relu_half_kernels.cu was written with it */
+#define RELU_HALF_KERNELS_STAMP 0x1dcd81961c7978d2ull /* of this text: relu_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -382,7 +382,7 @@ const gpunn_kernel_set relu_half_kernels = {
     GPUNN_KERNELS_ABI,
     RELU_HALF_KERNELS_STAMP,
     "relu_half",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator relu_half.json -o relu_half",
     relu_half_set,

@@ -1,6 +1,6 @@
 /* relu_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator relu.json -o relu
  */
@@ -8,7 +8,7 @@
 #define RELU_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_KERNELS_STAMP 0x8bed13a04b244354ull /* of this text: relu_kernels.cu was written with it */
+#define RELU_KERNELS_STAMP 0xe611c2bfdc42806aull /* of this text: relu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -382,7 +382,7 @@ const gpunn_kernel_set relu_kernels = {
     GPUNN_KERNELS_ABI,
     RELU_KERNELS_STAMP,
     "relu",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator relu.json -o relu",
     relu_set,

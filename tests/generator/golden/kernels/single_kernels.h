@@ -1,6 +1,6 @@
 /* single_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator single.json -o single
  */
@@ -8,7 +8,7 @@
 #define SINGLE_KERNELS_H
 #include "gpunn.h"
 
-#define SINGLE_KERNELS_STAMP 0x25f7b8d282612b35ull /* of this text: single_kernels.cu was written with it */
+#define SINGLE_KERNELS_STAMP 0x38c479fb380aeab7ull /* of this text: single_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -440,7 +440,7 @@ const gpunn_kernel_set single_kernels = {
     GPUNN_KERNELS_ABI,
     SINGLE_KERNELS_STAMP,
     "single",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator single.json -o single",
     single_set,

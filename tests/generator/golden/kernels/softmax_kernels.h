@@ -1,6 +1,6 @@
 /* softmax_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator softmax.json -o softmax
  */
@@ -8,7 +8,7 @@
 #define SOFTMAX_KERNELS_H
 #include "gpunn.h"
 
-#define SOFTMAX_KERNELS_STAMP 0x7cb4cd68394dda98ull /* of this text: softmax_kernels.cu was written with it */
+#define SOFTMAX_KERNELS_STAMP 0xe4972829246d4d9aull /* of this text: softmax_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -469,7 +469,7 @@ const gpunn_kernel_set softmax_kernels = {
     GPUNN_KERNELS_ABI,
     SOFTMAX_KERNELS_STAMP,
     "softmax",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator softmax.json -o softmax",
     softmax_set,

@@ -1,6 +1,6 @@
 /* step_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 037d804f8e360a0a08a6604187ef7742b117e9a51289a6c9a45f0afdc21f9911
  * renew it with: python3 -m generator step.json -o step
  */
@@ -8,7 +8,7 @@
 #define STEP_KERNELS_H
 #include "gpunn.h"
 
-#define STEP_KERNELS_STAMP 0x9b46d00dd75596acull /* of this text: step_kernels.cu was written with it */
+#define STEP_KERNELS_STAMP 0x5c629ee86505a17aull /* of this text: step_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -453,7 +453,7 @@ const gpunn_kernel_set step_kernels = {
     GPUNN_KERNELS_ABI,
     STEP_KERNELS_STAMP,
     "step",
-    "0.1",
+    "0.2",
     "037d804f8e360a0a08a6604187ef7742b117e9a51289a6c9a45f0afdc21f9911",
     "python3 -m generator step.json -o step",
     step_set,

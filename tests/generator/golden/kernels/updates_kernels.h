@@ -1,6 +1,6 @@
 /* updates_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator updates.json -o updates
  */
@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0xdc389eedb6c8fc3dull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0xfef90a14ede7675eull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -1054,7 +1054,7 @@ const gpunn_kernel_set updates_kernels = {
     GPUNN_KERNELS_ABI,
     UPDATES_KERNELS_STAMP,
     "updates",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator updates.json -o updates",
     NULL,

@@ -1,6 +1,6 @@
 /* weighted_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 000000000000
+ * gpunn 0.2, templates 000000000000
  * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
  * renew it with: python3 -m generator weighted.json -o weighted
  */
@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0x0ef3927d0b07c482ull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0xe729be0d69918bccull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -579,7 +579,7 @@ const gpunn_kernel_set weighted_kernels = {
     GPUNN_KERNELS_ABI,
     WEIGHTED_KERNELS_STAMP,
     "weighted",
-    "0.1",
+    "0.2",
     "0000000000000000000000000000000000000000000000000000000000000000",
     "python3 -m generator weighted.json -o weighted",
     weighted_set,
