@@ -15,6 +15,7 @@
  * Next:  --text FILE --hidden 512 --steps 5000 with a text of your own; --temperature 0 and 1. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "curves.h"
 #include "options.h"
 
 #include <math.h>
@@ -202,6 +203,7 @@ static gpunn_status train(const options *o, const corpus *c, const network *net,
     gpunn_status status = tokens && values ? GPUNN_OK : GPUNN_ERR_MEMORY;
     double       sum = 0;
     int          summed = 0;
+    curves       by_line = {.title = "loss", .each = 100};
     for (int64_t step = gpunn_step_count(adam); step < o->steps && status == GPUNN_OK; step++) {
         const size_t piece = (size_t)step % pieces;
         for (size_t t = 0; t < length; t++)
@@ -220,11 +222,13 @@ static gpunn_status train(const options *o, const corpus *c, const network *net,
         if (o->losses) printf("loss %.9g\n", (double)gpunn_item(loss));
         if ((step + 1) % 100 == 0 || step + 1 == o->steps) {
             printf("step %lld: loss %.3f\n", (long long)step + 1, sum / summed);
+            curves_add(&by_line, (float)(sum / summed), NAN);
             sum = summed = 0;
         }
         if (o->checkpoint && piece + 1 == pieces) status = gpunn_checkpoint_save(adam, NULL, o->checkpoint);
     }
     if (tokens == NULL || values == NULL) (void)fail("out of memory%s", "");
+    curves_show(&by_line, 1);
     free(tokens);
     free(values);
     return status;

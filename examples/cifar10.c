@@ -28,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CLASSES = 10, BATCH = 4, FILES = 5, SYNTHETIC_IMAGES = 2000 };
+enum { CLASSES = 10, BATCH = 4, FILES = 5, SYNTHETIC_IMAGES = 2000, LINE = 2000 };
 static const char *const class_names[CLASSES] = {"plane", "car",  "bird",  "cat",  "deer",
                                                  "dog",   "frog", "horse", "ship", "truck"};
 
@@ -98,22 +98,22 @@ static gpunn_loader *make_loader(const network *net, const gpunn_array *images, 
 
 static gpunn_status train(const network *net, gpunn_optimizer *sgd, gpunn_loader *loader, int epochs)
 {
-    curves by_line = {.title = "loss"};
+    curves by_line = {.title = "loss", .each = LINE};
     for (int epoch = 1; epoch <= epochs; epoch++) {
         double running = 0;
         for (int64_t i = 1; gpunn_next(loader); i++) {
             gpunn_status status = gpunn_train_step(sgd, net->loss);
             if (status != GPUNN_OK) return status;
             running += (double)gpunn_item(net->loss);
-            if (i % 2000 == 0 || i == gpunn_loader_batches(loader)) {
-                int64_t steps = i % 2000 ? i % 2000 : 2000;
+            if (i % LINE == 0 || i == gpunn_loader_batches(loader)) {
+                int64_t steps = i % LINE ? i % LINE : LINE;
                 printf("[%d, %5lld] loss: %.3f\n", epoch, (long long)i, running / (double)steps);
                 curves_add(&by_line, (float)(running / (double)steps), NAN);
                 running = 0;
             }
         }
     }
-    if (curves_terminal(1)) curves_print(&by_line, stdout);
+    curves_show(&by_line, 1);
     return GPUNN_OK;
 }
 

@@ -3,7 +3,7 @@
  *
  *     curves loss = {.title = "loss"};
  *     curves_add(&loss, training, validation);      one more step; NAN where there is no such number
- *     curves_print(&loss, stdout);
+ *     curves_show(&loss, 1);                        where standard output (2: stderr) is a terminal
  *
  * and for gpunn_fit, when gpunn.h was included before, its progress bar and, where stderr is a terminal, the
  * loss of all epochs at the end:
@@ -29,6 +29,7 @@ enum { CURVES_STEPS = 512, CURVES_WIDE = 66, CURVES_HIGH = 12 }; /* in cells of 
 
 typedef struct curves {
     const char *title;
+    long        each; /* steps from one of curves_add to the next, for the axis; 0: 1 */
     float       value[2][CURVES_STEPS], last[2]; /* training, validation */
     int         steps;                           /* of value */
     long        added, skipped; /* skipped: behind each step of value, how many are left out */
@@ -130,6 +131,7 @@ static inline void curves_print(const curves *c, FILE *file)
 {
     curves__dots dots = {{{0}}};
     const bool   utf8 = curves__utf8();
+    const long   each = c->each ? c->each : 1;
     float        low, high;
     if (c->steps < 2 || !curves__range(c, &low, &high)) return;
     for (int k = 0; k < 2; k++) curves__draw(c, k, low, high, dots);
@@ -141,17 +143,17 @@ static inline void curves_print(const curves *c, FILE *file)
             (void)fprintf(file, "%12s", "|");
         curves__row(file, dots, row, utf8);
     }
-    (void)fprintf(file, "%13d%*ld\n", 1, CURVES_WIDE - 1, c->added);
+    (void)fprintf(file, "%13ld%*ld\n", each, CURVES_WIDE - 1, c->added * each);
 }
 
-/* Whether standard output (1) or the standard error stream (2) is a terminal. */
-static inline bool curves_terminal(int descriptor)
+static inline void curves_show(const curves *c, int descriptor)
 {
 #ifdef _WIN32
-    return _isatty(descriptor) != 0;
+    const bool terminal = _isatty(descriptor) != 0;
 #else
-    return isatty(descriptor) != 0;
+    const bool terminal = isatty(descriptor) != 0;
 #endif
+    if (terminal) curves_print(c, descriptor == 1 ? stdout : stderr);
 }
 
 #ifdef GPUNN_H
@@ -162,7 +164,7 @@ static inline bool curves_progress(void *user, const gpunn_progress *p)
     const bool good = gpunn_progress_bar(NULL, p);
     if (!p->epoch_done) return good;
     curves_add(c, p->loss, p->validation_loss);
-    if ((p->epoch == p->epochs || p->stopped_early) && curves_terminal(2)) curves_print(c, stderr);
+    if (p->epoch == p->epochs || p->stopped_early) curves_show(c, 2);
     return good;
 }
 #endif

@@ -22,6 +22,7 @@
  * Next:  --text FILE --steps 2000 with a text of your own; llama.c runs newer models. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "curves.h"
 #include "options.h"
 #include "sampling.h"
 #include "tokenizer.h"
@@ -472,6 +473,7 @@ static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, con
 {
     double  peak = peak_of(dev, o), begin = seconds(), loss = 0;
     int64_t first = gpunn_step_count(adam), since = first;
+    curves  by_line = {.title = "loss", .each = o->every};
     for (int64_t step = first; step < o->steps; step++) {
         if (!train_step(dev, net, adam, o, c, step, &loss)) return false;
         if ((step + 1) % o->every && step + 1 < o->steps) continue;
@@ -483,11 +485,13 @@ static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, con
                    loss, (double)gpunn_get_lr(adam), tokens / spent,
                    100 * tokens / spent * flops_of_token(net) / (peak * ranks * 1e12), peak * ranks);
         fflush(stdout);
+        curves_add(&by_line, (float)loss, NAN);
         if (o->checkpoint && !check(dev, gpunn_checkpoint_save(adam, NULL, o->checkpoint) == GPUNN_OK))
             return false;
         begin = seconds();
         since = step + 1;
     }
+    if (gpunn_group_rank(net->group) == 0) curves_show(&by_line, 1);
     return true;
 }
 

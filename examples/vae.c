@@ -14,6 +14,7 @@
  * Next:  --epochs 30; gan.c makes images in another way. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "curves.h"
 #include "fashion.h"
 #include "grid.h"
 #include "options.h"
@@ -114,6 +115,7 @@ static gpunn_status train(const network *net, gpunn_loader *trainer, gpunn_loade
     gpunn_status status = GPUNN_OK;
     double       sum[3];
     int          batches;
+    curves       by_epoch = {.title = "loss"};
     for (int epoch = 1; epoch <= epochs && status == GPUNN_OK; epoch++) {
         const double start = seconds();
         status = pass(net, trainer, adam, sum, &batches);
@@ -123,7 +125,9 @@ static gpunn_status train(const network *net, gpunn_loader *trainer, gpunn_loade
             printf("epoch %d: loss %.2f, %.3f ms a step; test images %.2f, of which likeness %.2f, "
                    "divergence %.2f\n",
                    epoch, trained, spent, sum[0], sum[1], sum[2]);
+        curves_add(&by_epoch, (float)trained, (float)sum[0]);
     }
+    curves_show(&by_epoch, 1);
     return status;
 }
 

@@ -15,9 +15,9 @@ WIDE, HIGH = 2 * 66, 4 * 12  # dots
 BITS = {0: (0, 0), 1: (1, 0), 2: (2, 0), 3: (0, 1), 4: (1, 1), 5: (2, 1), 6: (3, 0), 7: (3, 1)}  # of U+2800: row and column of each
 
 
-def draw(rows, locale="C.UTF-8"):
+def draw(rows, locale="C.UTF-8", each=()):
     text = "".join(f"{a!r} {b!r}\n" for a, b in rows)
-    return subprocess.run([program("curves")], input=text.encode(), stdout=subprocess.PIPE, check=True,
+    return subprocess.run([program("curves"), *each], input=text.encode(), stdout=subprocess.PIPE, check=True,
                           env=dict(os.environ, LC_ALL=locale)).stdout.decode().splitlines()
 
 
@@ -76,6 +76,9 @@ class Curves(unittest.TestCase):
         rows = [min(y for y, column in dots(lines) if column == x) for x in range(WIDE)]
         self.assertEqual(rows, sorted(rows, reverse=True))
         self.assertRegex(lines[14], "^ +1 +5000$")
+
+    def test_axis(self):
+        self.assertRegex(draw([(1.0, 2.0)] * 20, each=["50"])[14], "^ +50 +1000$")
 
     def test_plain(self):
         lines = draw([(2.0, 1.5), (1.0, 1.25), (0.5, 1.0)], "C")
