@@ -143,7 +143,7 @@ static inline void curves_print(const curves *c, FILE *file)
             (void)fprintf(file, "%12s", "|");
         curves__row(file, dots, row, utf8);
     }
-    (void)fprintf(file, "%13ld%*ld\n", each, CURVES_WIDE - 1, c->added * each);
+    (void)fprintf(file, "%13ld%*ld\n\n", each, CURVES_WIDE - 1, c->added * each);
 }
 
 static inline void curves_show(const curves *c, int descriptor)
