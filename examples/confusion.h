@@ -126,8 +126,8 @@ static inline bool confusion_draw(const confusion *c, const char *path, const ui
     const int rows = (c->mistakes + CONFUSION_COLUMNS - 1) / CONFUSION_COLUMNS,
               bytes = channels * height * width;
     FILE *file = fopen(path, "wb");
-    bool  good = file != NULL;
-    if (!good) return false;
+    bool  good = true;
+    if (file == NULL) return false;
     confusion__head(file, c->mistakes, 32 + 116 * rows);
     for (int i = 0; i < c->mistakes && good; i++) {
         const int middle = 57 + i % CONFUSION_COLUMNS * 94, top = 32 + i / CONFUSION_COLUMNS * 116;

@@ -11,7 +11,7 @@ import unittest
 import xml.etree.ElementTree as xml
 import zlib
 
-from tests.examples import program
+from tests.examples import ROOT, program
 
 FASHION = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 CIFAR = ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -46,6 +46,12 @@ def pixels(png):
             row.append((byte + (0, a, b, (a + b) // 2, nearest(a, b, c))[line[0]]) & 255)
         rows.append(bytes(row))
     return rows[1:]
+
+
+def form(*path):
+    """A picture without its images and its words."""
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return re.sub(r'base64,[^"]*|>[^<]*</text>', "", file.read())
 
 
 class Confusion(unittest.TestCase):
@@ -95,6 +101,8 @@ class Confusion(unittest.TestCase):
             self.write(part + "-images-idx3-ubyte", struct.pack(">4I", 0x803, len(samples), 28, 28) + b"".join(data for _, data in samples))
             self.write(part + "-labels-idx1-ubyte", struct.pack(">2I", 0x801, len(samples)) + bytes(label for label, _ in samples))
         self.check("fashion_mnist", FASHION, samples, 28, 1)
+        name = "fashion_mnist_mistakes.svg"  # that of the guides is as fresh
+        self.assertEqual(form(ROOT, "examples", "guides", name), form(self.folder, name))
 
     def test_cifar10(self):
         for name in *(f"data_batch_{i}" for i in range(1, 6)), "test_batch":
