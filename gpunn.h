@@ -827,6 +827,7 @@
 #include <stdint.h>
 
 #ifndef GPUNN_API
+/* Linkage of the public functions. Define it before the include for another one. */
 #if defined(GPUNN_STATIC) && defined(__GNUC__)
 #define GPUNN_API __attribute__((unused)) static
 #elif defined(GPUNN_STATIC)
@@ -887,7 +888,7 @@ extern "C" {
 #endif
 
 /* ==== >>status ========================================================================================== */
-/* Return codes. */
+/* Return codes. X(id, its meaning) */
 #define GPUNN_STATUS_LIST(X)                                           \
     X(GPUNN_OK, "ok")                                                  \
     X(GPUNN_ERR_ARGUMENT, "bad argument")                              \
@@ -902,6 +903,18 @@ extern "C" {
     X(GPUNN_ERR_NUMERIC, "NaN or infinity")                            \
     X(GPUNN_ERR_CANCELLED, "cancelled by a callback")
 
+/* What a function returns: GPUNN_OK, or why it failed. gpunn_error(dev) then has a sentence about it. A
+ * function that returns a pointer returns NULL instead, and gpunn_last_status(dev) is the reason. After a
+ * failure all objects are as before the call, unless the function's comment says otherwise.
+ * These failures are common to all functions. A comment names only what it adds to them.
+ * - GPUNN_ERR_ARGUMENT: a pointer is NULL, or a number or an enum value is out of its range.
+ * - GPUNN_ERR_SHAPE: a number of bytes, or the shape of a tensor or of an input, does not fit.
+ * - GPUNN_ERR_DTYPE: a tensor has a dtype that the function does not take.
+ * - GPUNN_ERR_STATE: a run lacks an input that was never written, or a value was read that no run has
+ *   computed.
+ * - GPUNN_ERR_MEMORY: the system has no more memory, or .memory_limit of the device is reached.
+ * - GPUNN_ERR_DEVICE: the device has failed. On a GPU this is final.
+ * - GPUNN_ERR_IO, GPUNN_ERR_FORMAT: a file cannot be read or written, or does not hold what it should. */
 /* clang-format off */
 typedef enum gpunn_status {
 #define GPUNN__X(id, text) id,
@@ -914,14 +927,15 @@ typedef enum gpunn_status {
 /* GPUNN_VERSION_NUMBER of the linked implementation: 1 is 0.1, 2003 is 2.3. The section LIBRARY says what it
  * guarantees. */
 GPUNN_API int gpunn_version(void);
-/* For example "GPUNN_ERR_SHAPE: shapes do not fit". Any int is safe. */
+/* Name and meaning of a status, such as "GPUNN_ERR_SHAPE: shapes do not fit". Any int is safe. */
 GPUNN_API const char *gpunn_status_name(gpunn_status status);
 
 /* ==== >>device =========================================================================================== *
  * Devices, like torch.device and torch.cuda.*. Not thread-safe per device; different devices are
  * independent. */
-typedef struct gpunn_device  gpunn_device;
+typedef struct gpunn_device  gpunn_device;  /* a GPU or the CPU, with its memory, threads and first error */
 typedef struct gpunn_backend gpunn_backend; /* >>backend */
+/* Which device gpunn_device_open opens. */
 typedef enum gpunn_device_type {
     GPUNN_DEVICE_AUTO = 0,
     GPUNN_DEVICE_CPU,
@@ -938,6 +952,7 @@ typedef enum gpunn_precision {
     GPUNN_PRECISION_BF16, /* values between layers, and operands of products, are BF16 */
     GPUNN_PRECISION_F16   /* the same in F16, trained with a dynamic loss scale */
 } gpunn_precision;
+/* How much a message of log_fn matters. */
 typedef enum gpunn_log_level { GPUNN_LOG_ERROR = 0, GPUNN_LOG_WARNING, GPUNN_LOG_INFO } gpunn_log_level;
 
 enum { GPUNN_LOCAL_RANK = -1 }; /* value for index: gpunn_local_rank(), modulo the number of visible GPUs */
@@ -963,43 +978,50 @@ typedef struct gpunn_device_args {
      * program's or the library's. Results are aligned to 256 bytes, as from cudaMallocAsync; NULL on
      * failure. */
     void *(*cuda_malloc_fn)(void *user, size_t bytes, void *stream);
+    /* Frees what cuda_malloc_fn returned, in the order of the stream. */
     void (*cuda_free_fn)(void *user, void *ptr, size_t bytes, void *stream);
     /* Host allocator. new_size 0 frees; returns NULL on failure; results are aligned as malloc's. NULL:
      * realloc and free. */
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
-    /* NULL: no messages. */
+    /* Receives warnings and notes, each one line. NULL: no messages. */
     void (*log_fn)(void *user, gpunn_log_level level, const char *message);
     /* Runs CPU work on the program's threads, at most .threads of them. It calls run(arg) `count` times, if
      * possible in parallel and including the calling thread, and returns when all calls have returned. The
      * section THREADS has details. NULL: the library's own threads. */
     void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg);
-    void                *user;
+    void                *user;    /* first argument of the functions above */
     const gpunn_backend *backend; /* a custom backend; overrides type */
 } gpunn_device_args;
 
-/* Returns NULL on failure: see gpunn_error(NULL). */
+/* Opens a device, by default the first GPU that works, else the CPU. Returns NULL on failure: see
+ * gpunn_error(NULL). GPUNN_ERR_DEVICE: .type is CUDA, and no GPU works. */
 GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args);
 #define gpunn_device_open(...) gpunn_device_open_(GPUNN_ARGS(gpunn_device_args, __VA_ARGS__))
 /* Closes a device; NULL is allowed. A device with models is freed with the last of them, and log_fn is told
  * so. Objects may thus be closed in any order, each once. */
 GPUNN_API void gpunn_device_close(gpunn_device *dev);
 /* Message of the first failure, "" if there was none. Valid until the next call on the device. */
-GPUNN_API const char  *gpunn_error(const gpunn_device *dev);
+GPUNN_API const char *gpunn_error(const gpunn_device *dev);
+/* Status of the first failure, GPUNN_OK if there was none. */
 GPUNN_API gpunn_status gpunn_last_status(const gpunn_device *dev);
-GPUNN_API void         gpunn_clear_error(gpunn_device *dev);
+/* Forgets the first failure, so that the next one is kept. */
+GPUNN_API void gpunn_clear_error(gpunn_device *dev);
 /* Number of GPUs that gpunn_device_open can use. 0 without gpunn_cuda.cu, a driver or a GPU. */
-GPUNN_API int               gpunn_cuda_device_count(void);
+GPUNN_API int gpunn_cuda_device_count(void);
+/* Whether the device is a GPU or the CPU. gpunn_device_type(dev) is the same; when no parenthesis follows,
+ * that name means the type. */
 GPUNN_API gpunn_device_type gpunn_device_get_type(const gpunn_device *dev);
-/* "Intel(R) Xeon(R) ..., 2 threads, AVX-512" */
+#define gpunn_device_type(dev) gpunn_device_get_type(dev)
+/* Name of the hardware, such as "Intel(R) Xeon(R) ..., 2 threads, AVX-512". */
 GPUNN_API const char *gpunn_device_name(const gpunn_device *dev);
-GPUNN_API int         gpunn_device_threads(const gpunn_device *dev);
-GPUNN_API size_t      gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
-GPUNN_API size_t      gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
-#define gpunn_device_type(dev) \
-    gpunn_device_get_type(dev) /* when no parenthesis follows, the name means the type */
+/* Number of threads that compute on the CPU. */
+GPUNN_API int    gpunn_device_threads(const gpunn_device *dev);
+GPUNN_API size_t gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
+GPUNN_API size_t gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
 /* Bytes taken from the system. On a GPU: all bytes of the pool, in use or not. On the CPU: the same as
  * gpunn_memory_allocated. */
 GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev);
+/* The most bytes ever taken from the system. */
 GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev);
 /* Frees the arenas and plans of the device's models, returns the pool's memory to the system and ends the
  * library's threads. The next run of each model plans and allocates again. */
@@ -1018,7 +1040,7 @@ typedef struct gpunn_tensor    gpunn_tensor;
 typedef struct gpunn_optimizer gpunn_optimizer;
 typedef struct gpunn_loader    gpunn_loader;
 
-/* X(id, text in messages, safetensors' name, bytes) */
+/* The dtypes. X(id, text in messages, safetensors' name, bytes) */
 #define GPUNN_DTYPE_LIST(X)          \
     X(GPUNN_F32, "f32", "F32", 4)    \
     X(GPUNN_F16, "f16", "F16", 2)    \
@@ -1038,18 +1060,18 @@ typedef enum gpunn_dtype {
 } gpunn_dtype;
 /* clang-format on */
 
-#define GPUNN_MAX_RANK 8
-#define GPUNN_BATCH \
-    (-1) /* batch size, varies between runs; GPUNN_BATCH * k is k times it; see gpunn_size for other sizes */
+#define GPUNN_MAX_RANK 8 /* most axes of a tensor */
+/* Batch size, which varies between runs; GPUNN_BATCH * k is k times it. For other sizes: gpunn_size. */
+#define GPUNN_BATCH (-1)
 /* A shape ends at the first 0; GPUNN_SHAPE(0) is a scalar. */
 typedef struct gpunn_shape {
-    int64_t dim[GPUNN_MAX_RANK];
+    int64_t dim[GPUNN_MAX_RANK]; /* size of each axis, the rest 0 */
 } gpunn_shape;
 
 #define GPUNN_END 127 /* end of a list of axes */
 /* A list of axes. Negative axes count from the end. GPUNN_ALL: every axis. */
 typedef struct gpunn_axes {
-    int axis[GPUNN_MAX_RANK + 1];
+    int axis[GPUNN_MAX_RANK + 1]; /* ends at GPUNN_END */
 } gpunn_axes;
 #define GPUNN_ALL (GPUNN_LITERAL(gpunn_axes){{GPUNN_END}})
 #ifdef __cplusplus /* accepts any integers, including size_t */
@@ -1070,12 +1092,13 @@ template <typename... Numbers> constexpr gpunn_axes gpunn__axes(Numbers... axis)
 #define GPUNN_AXES(...) ((gpunn_axes){{__VA_ARGS__, GPUNN_END}})
 #endif
 
-GPUNN_API size_t      gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for an invalid dtype */
+GPUNN_API size_t gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for an invalid dtype */
+/* Name of a dtype, such as "f32"; "no gpunn_dtype" for an invalid one. */
 GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
 
 typedef struct gpunn_model_args {
     int             args_;
-    gpunn_precision precision;
+    gpunn_precision precision; /* of the computation; values that the program reads and writes stay F32 */
     /* The model is only evaluated. Optimizers and gradients are then GPUNN_ERR_STATE. Linear layers read the
      * weights in place; other models (and a small network's fused kernel, see FUSED KERNELS) keep a copy that
      * is ordered for batches.
@@ -1085,6 +1108,7 @@ typedef struct gpunn_model_args {
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
 } gpunn_model_args;
+/* Creates a model without tensors. Returns NULL on failure. */
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
 #define gpunn_model_create(...) gpunn_model_create_(GPUNN_NAMED(gpunn_model_args, __VA_ARGS__))
 /* torch's net.to(device): moves parameters, buffers, inputs, optimizers with their state, and random state.
@@ -1109,10 +1133,9 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 typedef struct gpunn_size_args {
     int     args_;
     int64_t min, max; /* new name: allowed range; other runs fail. Defaults: 1, and no limit */
-    int64_t
-        /* new name: the size is a multiple of this, so that its halves and doubles are known to be equal;
-         * default 1 */
-        multiple;
+    /* new name: the size is a multiple of this, so that its halves and doubles are known to be equal;
+     * default 1 */
+    int64_t multiple;
 } gpunn_size_args;
 GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_args args);
 #define gpunn_size(model, ...) gpunn_size_((model), GPUNN_NAMED(gpunn_size_args, __VA_ARGS__))
@@ -1123,6 +1146,7 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
 GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype,
                                     gpunn_shape shape);
 
+/* Which numbers a parameter or a state starts as. */
 typedef enum gpunn_init_kind {
     GPUNN_INIT_DEFAULT = 0, /* zeros */
     GPUNN_INIT_ZEROS,
@@ -1132,9 +1156,10 @@ typedef enum gpunn_init_kind {
     /* U(+-1/sqrt(fan_in)), torch.nn's default for linear and conv; a: fan_in, 0: from the shape */
     GPUNN_INIT_KAIMING_UNIFORM
 } gpunn_init_kind;
+/* Initial values of a parameter or a state. */
 typedef struct gpunn_init {
-    gpunn_init_kind kind;
-    float           a, b;
+    gpunn_init_kind kind; /* which numbers */
+    float           a, b; /* as kind says; unused: 0 */
 } gpunn_init;
 
 /* Creates a parameter. F32, without GPUNN_BATCH in its shape; names are unique within a model. */
@@ -1167,24 +1192,24 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
  * GPUNN_INIT_KAIMING_UNIFORM with a = 0 needs rank 2 or more. */
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
-/* input, parameter, buffer or named value; NULL: none */
+/* The input, parameter, buffer or named value of that name. NULL: there is none. */
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name);
-/* returns t; NULL if the name is taken */
+/* Names a value, by which gpunn_find and specs know it. Returns t; NULL if the name is taken. */
 GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name);
 GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t); /* "" if it has none */
-/* with GPUNN_BATCH and gpunn_size numbers */
+/* The shape, with GPUNN_BATCH and gpunn_size numbers where sizes vary. */
 GPUNN_API gpunn_shape gpunn_tensor_shape(const gpunn_tensor *t);
-GPUNN_API gpunn_shape
-/* the same with the actual sizes: of the last run; for an input, of the last write */
-                      gpunn_tensor_sizes(const gpunn_tensor *t);
-GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t);
-/* at the batch size of the last run or write */
+/* The same with the actual sizes: of the last run; for an input, of the last write. */
+GPUNN_API gpunn_shape gpunn_tensor_sizes(const gpunn_tensor *t);
+GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t); /* dtype of its elements */
+/* Number of bytes, at the batch size of the last run or write. */
 GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t);
 /* Parameters, buffers (running statistics) and states with gpunn_set_saved, in the order of their creation:
- * what gpunn_save writes. */
+ * what gpunn_save writes. Index from 0 to gpunn_parameter_count - 1; NULL: there are no more. */
 GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
 GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index);
-GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index); /* NULL: there are no more */
+/* The inputs, in the order of their creation. Index from 0; NULL: there are no more. */
+GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index);
 
 /* Copies host memory to an input, parameter, buffer or state. bytes must fit exactly; for an input they
  * determine the batch size. On a GPU, `host` may also point to that GPU's memory, here and in the functions
@@ -1248,13 +1273,13 @@ typedef struct gpunn_dlpack {
     uint32_t major, minor;                                  /* version of the layout: 1 and any */
     void    *context;                                       /* for the deleter */
     void (*deleter)(struct DLManagedTensorVersioned *self); /* NULL: nothing to free */
-    uint64_t flags;
-    void    *data;
-    int32_t  device_type, device_id, rank;
-    uint8_t  dtype_code, dtype_bits;
-    uint16_t lanes;          /* 1 */
-    int64_t *shape, *stride; /* stride in elements; NULL: row-major */
-    uint64_t byte_offset;    /* of the first element, from data */
+    uint64_t flags;                                         /* GPUNN_DLPACK_READ_ONLY or 0 */
+    void    *data;                                          /* memory of the tensor, of the device below */
+    int32_t  device_type, device_id, rank; /* kind of device; index of the GPU; number of axes */
+    uint8_t  dtype_code, dtype_bits;       /* kind of number, and bits of one */
+    uint16_t lanes;                        /* 1 */
+    int64_t *shape, *stride;               /* stride in elements; NULL: row-major */
+    uint64_t byte_offset;                  /* of the first element, from data */
 } gpunn_dlpack;
 /* Exports what gpunn_data returns, without a copy; valid as long as that. Call its deleter once. The object
  * may outlive the device, but its memory does not. NULL on failure. */
@@ -1299,7 +1324,7 @@ typedef struct gpunn_summary_args {
     gpunn_tensor *outputs[8]; /* default: every value that no op reads */
     /* receives the text piece by piece; NULL: only bytes are wanted */
     void (*write)(void *user, const char *text);
-    void   *user;
+    void   *user;  /* first argument of write */
     size_t *bytes; /* receives all device bytes of such a run: parameters, gradients, inputs, arena */
 } gpunn_summary_args;
 /* Lists layers, shapes, parameters and exact bytes, without allocating on the device. A gpunn_size counts as
@@ -1549,6 +1574,7 @@ typedef enum gpunn_op {
 } gpunn_op;
 /* clang-format on */
 
+/* Name of an op, such as "conv2d". */
 GPUNN_API const char *gpunn_op_name(gpunn_op op);
 
 /* Elementwise integer ops, under the names of the float ops. X(ENUM, name, operands, whether the result is
@@ -1592,6 +1618,7 @@ typedef enum gpunn_integer_op {
  * F32 unless stated otherwise. A value has no name until gpunn_set_name. Builders are not thread-safe per
  * device. */
 
+/* -- elementwise ops -- */
 /* Elementwise, from the tables of >>ops, which have the formulas. Operands broadcast. Attributes have torch's
  * defaults there. (python3 -m generator.prototypes writes these lines, and those of the losses that are
  * formulas.) */
@@ -1679,11 +1706,10 @@ GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tens
 GPUNN_API gpunn_tensor *gpunn_integer_scalar(gpunn_integer_op op, gpunn_tensor *x, int64_t value);
 GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor *x, int64_t value);
 
+/* -- formulas -- */
 /* Formulas made of the ops above, with torch's names (GPUNN__FORMULAS in >>graph/arguments). */
 GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd);
 GPUNN_API gpunn_tensor *gpunn_threshold(gpunn_tensor *x, float threshold, float value);
-/* x is clamped to eps .. 1 - eps; eps < 0: not clamped */
-GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps);
 GPUNN_API gpunn_tensor *gpunn_tan(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_ceil(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_round(gpunn_tensor *x);
@@ -1700,6 +1726,8 @@ GPUNN_API gpunn_tensor *gpunn_isnan(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isinf(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isfinite(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_xlogy(gpunn_tensor *x, gpunn_tensor *y);
+/* log(x / (1 - x)). x is clamped to eps .. 1 - eps; eps < 0: not clamped. */
+GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps);
 /* x / y rounded towards 0; no gradient */
 GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y);
 
@@ -1735,8 +1763,8 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
 
 typedef struct gpunn_bilinear_args {
     int  args_;
-    int  out_features;
-    bool no_bias;
+    int  out_features; /* required: features of the result */
+    bool no_bias;      /* torch's bias=False */
 } gpunn_bilinear_args;
 /* torch.nn.Bilinear: output o of each row is x1 W_o x2 + bias_o. x1 [..., in1] and x2 [..., in2] have the
  * same number of rows -> [..., out]; weight [out, in1, in2], bias [out]. It stores the products of all pairs,
@@ -1790,11 +1818,11 @@ typedef struct gpunn_pool_args {
     int padding_end, paddings_end[3];
     int dilation, dilations[3]; /* max_pool: distance between the cells of a window, default 1 */
 } gpunn_pool_args;
-/* Pooling. x [n, c, l] (1d), [n, c, h, w] (2d) or [n, c, d, h, w] (3d). The maximum pads with -inf and
- * propagates NaN; its gradient goes to the first maximum. With ceil_mode, a window that starts in the padding
- * after an axis does not count. If padding_end differs from padding, a gpunn_pad comes first. Dilation needs
- * fixed sizes, and as many copies of x as a window has cells along an axis. For global pooling, use adaptive
- * pooling to size 1. */
+/* Pooling: the maximum (max_pool) or the mean (avg_pool) of each window. x [n, c, l] (1d), [n, c, h, w]
+ * (2d) or [n, c, d, h, w] (3d). The maximum pads with -inf and propagates NaN; its gradient goes to the
+ * first maximum. With ceil_mode, a window that starts in the padding after an axis does not count. If
+ * padding_end differs from padding, a gpunn_pad comes first. Dilation needs fixed sizes, and as many
+ * copies of x as a window has cells along an axis. For global pooling, use adaptive pooling to size 1. */
 GPUNN_API gpunn_tensor *gpunn_max_pool1d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool3d_(gpunn_tensor *x, gpunn_pool_args args);
@@ -1810,9 +1838,9 @@ GPUNN_API gpunn_tensor *gpunn_avg_pool3d_(gpunn_tensor *x, gpunn_pool_args args)
 typedef struct gpunn_lp_pool_args {
     int   args_;
     float norm_type;                   /* p > 0, default 2 */
-    int   kernel_size, stride;         /* default of stride: the kernel size */
+    int   kernel_size, stride;         /* kernel_size: required; stride: default: the kernel size */
     int   kernel_shape[3], strides[3]; /* one per spatial axis, where not 0 */
-    bool  ceil_mode;
+    bool  ceil_mode;                   /* the last window may end outside x */
 } gpunn_lp_pool_args;
 /* torch.nn.LPPool1d, LPPool2d, LPPool3d: (sum of x^p)^(1/p) of each window. It is NaN where the sum is below
  * 0; the gradient at 0 is 0. With ceil_mode, a window that ends outside x counts with the mean of its cells,
@@ -1823,8 +1851,8 @@ GPUNN_API gpunn_tensor *gpunn_lp_pool3d_(gpunn_tensor *x, gpunn_lp_pool_args arg
 #define gpunn_lp_pool1d(...) gpunn_lp_pool1d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
 #define gpunn_lp_pool2d(...) gpunn_lp_pool2d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
 #define gpunn_lp_pool3d(...) gpunn_lp_pool3d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
-/* Adaptive pooling to a given size. Window i of an axis of n cells is the cells i n / out .. ((i + 1) n + out
- * - 1) / out - 1. */
+/* Adaptive pooling to a given size: the maximum (max) or the mean (avg) of each window. Window i of an axis
+ * of n cells is the cells i n / out to ((i + 1) n + out - 1) / out - 1. */
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool1d(gpunn_tensor *x, int out);
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool2d(gpunn_tensor *x, int out_h, int out_w);
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w);
@@ -1832,6 +1860,7 @@ GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool1d(gpunn_tensor *x, int out);
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, int out_w);
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w);
 
+/* How a value between cells follows from those around it, and what cells outside are. */
 typedef enum gpunn_grid_mode { GPUNN_GRID_BILINEAR = 0, GPUNN_GRID_NEAREST } gpunn_grid_mode;
 typedef enum gpunn_grid_padding {
     GPUNN_GRID_ZEROS = 0,
@@ -1880,6 +1909,7 @@ typedef struct gpunn_roi_args {
 GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, gpunn_roi_args args);
 #define gpunn_roi_align(x, ...) gpunn_roi_align_((x), GPUNN_NAMED(gpunn_roi_args, __VA_ARGS__))
 
+/* How results follow from the cells of x around them. */
 typedef enum gpunn_interpolate_mode {
     GPUNN_INTERPOLATE_NEAREST = 0,
     GPUNN_INTERPOLATE_NEAREST_EXACT,
@@ -1966,7 +1996,7 @@ typedef struct gpunn_layer_norm_args {
     int   args_;
     int   dims; /* number of last axes normalised together, default 1; none may be GPUNN_BATCH */
     float eps;  /* layer_norm: 1e-5; rms_norm: 1.1920929e-7 */
-    bool  no_affine, no_bias;
+    bool  no_affine, no_bias; /* neither weight nor bias; no bias alone */
 } gpunn_layer_norm_args;
 /* layer_norm: (x - mean) / sqrt(variance + eps) * weight + bias over the last `dims` axes. rms_norm: x /
  * sqrt(mean of x^2 + eps) * weight, without bias. weight and bias have the shape of those axes. */
@@ -2004,9 +2034,11 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
 
 typedef struct gpunn_rnn_args {
     int  args_;
-    int  hidden_size, num_layers; /* num_layers: default 1 */
+    int  hidden_size, num_layers; /* hidden_size: required; num_layers: default 1 */
     bool relu;                    /* rnn: relu instead of tanh */
-    bool no_bias, batch_first, bidirectional;
+    bool no_bias;                 /* torch's bias=False */
+    /* x and the result are [n, length, ...]; a second direction reads each sequence from its end */
+    bool batch_first, bidirectional;
     /* lstm: width of h and of the results, less than hidden_size. Adds a parameter weight_hr_l0 [proj_size,
      * hidden_size], ..._reverse; c keeps hidden_size. 0: no projection. */
     int proj_size;
@@ -2043,8 +2075,8 @@ GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_
 #define gpunn_gru(x, ...) gpunn_gru_((x), GPUNN_NAMED(gpunn_rnn_args, __VA_ARGS__))
 typedef struct gpunn_cell_args {
     int            args_;
-    int            hidden_size;
-    bool           relu, no_bias; /* relu: as in gpunn_rnn_args */
+    int            hidden_size;   /* required: features of h and c */
+    bool           relu, no_bias; /* as in gpunn_rnn_args */
     gpunn_tensor  *h, *c;         /* [n, hidden_size]; NULL: 0. c: lstm */
     gpunn_tensor **c_n;           /* receives the new c: lstm */
     /* weights of another cell instead of new parameters, in the order below; name may be NULL */
@@ -2077,10 +2109,13 @@ GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper);
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init);
 
 /* -- shapes -- */
-/* GPUNN_BATCH * k where the batch goes */
+/* The elements of x in another shape of as many. GPUNN_BATCH * k stands where the batch goes. */
 GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape);
-GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x);                   /* [n, ...] -> [n, rest] */
-GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order); /* y.dim[i] = x.dim[order[i]] */
+/* All axes after the first as one: [n, ...] -> [n, rest]. */
+GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x);
+/* The axes in another order: y.dim[i] = x.dim[order[i]]. */
+GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order);
+/* torch.cat: joins tensors along an axis. Their other axes are equal. */
 GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis);
 /* x[start:end:step] along one axis, as in Python. step >= 1; the axis may not be GPUNN_BATCH. end
  * GPUNN_END_OF_AXIS: to the end. */
@@ -2103,6 +2138,7 @@ typedef struct gpunn_pad_args {
     gpunn_pad_mode mode;
     float          value; /* CONSTANT only */
 } gpunn_pad_args;
+/* x with more elements before and after each axis. An axis of n becomes before + n + after. */
 GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args);
 #define gpunn_pad(...) gpunn_pad_(GPUNN_NAMED(gpunn_pad_args, __VA_ARGS__))
 /* Copies x along its axes of size 1 and along new leading axes. shape may contain GPUNN_BATCH. Ops that
@@ -2114,7 +2150,7 @@ GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape);
  * layers and the number of the run (RANDOM NUMBERS). */
 GPUNN_API gpunn_tensor *gpunn_rand(gpunn_model *model, gpunn_shape shape);
 GPUNN_API gpunn_tensor *gpunn_randn(gpunn_model *model, gpunn_shape shape);
-/* The same, in the shape of x, F32. The values of x are not read. */
+/* gpunn_rand and gpunn_randn in the shape of x, F32. The values of x are not read. */
 GPUNN_API gpunn_tensor *gpunn_rand_like(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_randn_like(gpunn_tensor *x);
 /* Repeats x repeats[i] times along axis i. The axes are aligned at the last one. */
@@ -2206,10 +2242,11 @@ GPUNN_API gpunn_tensor *gpunn_depth_to_space(gpunn_tensor *x, int factor);
 GPUNN_API gpunn_tensor *gpunn_space_to_depth(gpunn_tensor *x, int factor);
 typedef struct gpunn_unfold_args {
     int args_;
-    int kernel_size, stride, padding, dilation; /* the same along both axes ... */
+    /* kernel_size: required; stride, dilation: default 1; the same along both axes ... */
+    int kernel_size, stride, padding, dilation;
     /* ... or one for each axis, where not 0; the third entry stays 0 */
     int     kernel_shape[3], strides[3], paddings[3], dilations[3];
-    int64_t output_size[2]; /* fold: h and w */
+    int64_t output_size[2]; /* fold: required, h and w */
 } gpunn_unfold_args;
 /* torch.nn.Unfold: each window that a convolution of x [n, c, h, w] would read, as a column: [n, c kh kw,
  * windows]. h and w must be fixed. torch.nn.Fold: adds such columns up where they came from: [n, c, h, w].
@@ -2228,20 +2265,21 @@ GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal);
 GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset);
 /* x, but `value` where mask is not 0. mask broadcasts to x; value may be infinite. */
 GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value);
-/* between F32, I64, I32, U8, BOOL; no gradient */
+/* The elements in another dtype: F32, I64, I32, U8 or BOOL. Floats are rounded towards 0. No gradient. */
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype);
 
 /* -- reductions: keepdim keeps each axis with size 1; sums of integers are I64, extremes and products keep
  * their dtype -- */
+/* Sum or mean over the axes. */
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
-/* torch.amax: ties share the gradient */
+/* torch.amax: the largest element over the axes. Ties share the gradient. */
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
-/* torch.amin: ties share the gradient */
+/* torch.amin: the smallest element over the axes. Ties share the gradient. */
 GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
-/* Variance and standard deviation: the sum of squared distances from the mean, divided by count - correction,
- * and its root. torch's default correction is 1. A correction other than 0 needs a count that does not vary.
- * The gradient of the root at 0 is 0. */
+/* Variance (var) and standard deviation (std): the sum of squared distances from the mean, divided by
+ * count - correction, and its root. torch's default correction is 1. A correction other than 0 needs a
+ * count that does not vary. The gradient of the root at 0 is 0. */
 GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
 /* (sum of |x|^p)^(1/p), p > 0. INFINITY gives the largest |x|. The gradient at 0 is 0. */
@@ -2252,6 +2290,7 @@ GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *
  * It stores all m n d differences. A matrix product would need less memory, but would round small distances
  * away. */
 GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p);
+/* log(sum of exp(x)) over the axes, without overflow. */
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 /* Products along an axis whose size does not vary: of all its elements (prod), or of those up to each one
  * (cumprod). */
@@ -2279,12 +2318,14 @@ GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool k
 /* The k largest in falling order, or the k smallest in rising order. Among ties the first come first; NaN is
  * above all numbers. *indices (may be NULL) receives their places, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices);
-/* only the indices */
+/* The indices of gpunn_topk alone, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest);
 /* Sorts an axis whose size does not vary, in the order of gpunn_topk; it is stable. */
 GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices);
-GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending); /* only the indices */
-GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis);
+/* The indices of gpunn_sort alone, I64. */
+GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending);
+GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis); /* the sum of the elements up to each one */
+/* softmax: exp(x) / (sum of exp(x)) along an axis. log_softmax: its logarithm, F32 in every precision. */
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis);
 
@@ -2308,10 +2349,10 @@ typedef enum gpunn_fft_norm {
     GPUNN_FFT_FORWARD       /* scales rfft by 1 / n */
 } gpunn_fft_norm;
 /* Real Fourier transforms along an axis of fixed size n: torch.view_as_real(torch.fft.rfft(x)), and its
- * inverse to n real numbers. x [..., n, ...] -> [..., n / 2 + 1, ..., 2]: frequencies 0 to n / 2 replace the
- * axis, and a new last axis holds real and imaginary part. `axis` counts the axes of the real tensor. They
- * are products by constant matrices: one up to n = 64, above that one for each factor of n. The largest
- * factor p costs p steps per number, and 16 n bytes. */
+ * inverse irfft to n real numbers. x [..., n, ...] -> [..., n / 2 + 1, ..., 2]: frequencies 0 to n / 2
+ * replace the axis, and a new last axis holds real and imaginary part. `axis` counts the axes of the real
+ * tensor. They are products by constant matrices: one up to n = 64, above that one for each factor of n.
+ * The largest factor p costs p steps per number, and 16 n bytes. */
 GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm norm);
 GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_fft_norm norm);
 
@@ -2460,6 +2501,7 @@ GPUNN_API gpunn_tensor *gpunn_transformer_decoder_(gpunn_tensor *tgt, gpunn_tens
     gpunn_transformer_decoder_((tgt), (memory), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
 
 /* -- losses: a scalar, or the input's shape without reduction -- */
+/* What becomes of the losses of all elements. */
 typedef enum gpunn_reduction {
     GPUNN_REDUCE_MEAN = 0,
     GPUNN_REDUCE_SUM,
@@ -2481,10 +2523,18 @@ typedef struct gpunn_loss_args {
     float eps;
     bool  no_log_input; /* poisson_nll: input is the rate itself, not its logarithm */
 } gpunn_loss_args;
-/* input and target must have one shape; broadcasting is an error. The gradient goes to all operands. mse: (x
- * - t)^2. l1: |x - t|. bce: input in [0, 1], log clamped at -100. kl_div: input holds log-probabilities.
- * gaussian_nll: (log var + (x - t)^2 / var) / 2; var broadcasts to input. Its gradient ignores the bound by
- * eps, as torch's does. poisson_nll: exp(x) - t x, or with a rate as input x - t log(x + eps). */
+/* Losses of each element x of input and t of target. Both have one shape; broadcasting is an error. The
+ * gradient goes to all operands.
+ * - mse_loss: (x - t)^2.
+ * - l1_loss: |x - t|.
+ * - huber_loss: (x - t)^2 / 2 where |x - t| < delta, else delta (|x - t| - delta / 2).
+ * - smooth_l1_loss: (x - t)^2 / (2 beta) where |x - t| < beta, else |x - t| - beta / 2.
+ * - bce_loss: -t log x - (1 - t) log(1 - x). input in [0, 1]; log clamped at -100.
+ * - bce_with_logits: the same of sigmoid(x), exact for large x too.
+ * - kl_div: t (log t - x); input holds log-probabilities.
+ * - gaussian_nll_loss: (log var + (x - t)^2 / var) / 2; var broadcasts to input. Its gradient ignores the
+ *   bound by eps, as torch's does.
+ * - poisson_nll_loss: exp(x) - t x, or with a rate as input x - t log(x + eps). */
 GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
@@ -2630,8 +2680,8 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     gpunn_ctc_loss_((log_probabilities), (targets), (input_lengths), GPUNN_NAMED(gpunn_ctc_args, __VA_ARGS__))
 
 /* -- custom ops -- */
-#define GPUNN_CUSTOM_INPUTS 16
-#define GPUNN_CUSTOM_NUMBERS 8
+#define GPUNN_CUSTOM_INPUTS 16          /* most operands of a custom op */
+#define GPUNN_CUSTOM_NUMBERS 8          /* most settings of one use of it */
 typedef struct gpunn_value gpunn_value; /* >>backend: data, dtype, rank, dim, count */
 /* Argument of a custom op's functions. All pointers are to memory of the device, contiguous and row-major,
  * F32 where the operand is. */
@@ -2641,9 +2691,9 @@ typedef struct gpunn_custom_call {
     const gpunn_value *grad_out; /* backward: gradient of the result */
     /* backward: gradient of each operand; write all of it (`=`); data NULL: not wanted */
     const gpunn_value *grad_in;
-    int                input_count;
-    const float       *numbers; /* as given to gpunn_custom */
-    void              *user;    /* the op's */
+    int                input_count; /* number of operands */
+    const float       *numbers;     /* as given to gpunn_custom */
+    void              *user;        /* the op's */
     /* as many bytes as the op's workspace function asked for; 64-byte aligned */
     void *workspace;
     int   threads; /* CPU: number of threads to use */
@@ -2657,9 +2707,10 @@ typedef struct gpunn_custom_call {
 GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, int threads), void *arg);
 /* Returns 0 on success. Otherwise it returns a cudaError_t on CUDA, and any number elsewhere. */
 typedef int (*gpunn_custom_function)(const gpunn_custom_call *call);
+/* An op of the program's own. */
 typedef struct gpunn_custom_op {
-    const char *name; /* used in messages and specs: letters, digits, '_', '.', '-' */
-    int         inputs;
+    const char *name;   /* used in messages and specs: letters, digits, '_', '.', '-' */
+    int         inputs; /* number of operands, at most GPUNN_CUSTOM_INPUTS */
     /* Computes the result's shape from the operands' (GPUNN_BATCH where the batch is). Returns false if they
      * do not fit. NULL: the shape of the first operand. */
     bool (*shape)(const gpunn_shape *inputs, const float *numbers, gpunn_shape *result);
@@ -2669,7 +2720,7 @@ typedef struct gpunn_custom_op {
     unsigned              no_gradient; /* bit i: operand i has no gradient */
     /* bytes needed; data is not set yet. NULL: none */
     size_t (*workspace)(const gpunn_custom_call *call, bool backward);
-    void *user;
+    void *user; /* handed to each call, as call->user */
 } gpunn_custom_op;
 typedef struct gpunn_custom_args {
     int   args_;
@@ -2726,9 +2777,9 @@ GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn
 #define gpunn_laplacian(y, ...) gpunn_laplacian_((y), GPUNN_NAMED(gpunn_laplacian_args, __VA_ARGS__))
 
 /* -- metrics: scalars without gradient -- */
-/* share of rows [n, classes] whose argmax is the label */
+/* The share of rows of logits [n, classes] whose argmax is the label. labels: integers [n]. */
 GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *labels);
-/* share with (prob > 0.5) == (target > 0.5) */
+/* The share of elements with (prob > 0.5) == (target > 0.5). Both have one shape. */
 GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *target);
 /* The share of samples whose label is among the k largest logits. Shapes are as for gpunn_accuracy. */
 GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor *labels, int k);
@@ -2744,6 +2795,7 @@ GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
  * batch_norm uses its batch's statistics and updates the running ones. Use it to adapt the statistics to
  * other data, or to sample several predictions of one network. */
 GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count);
+/* How layers behave that differ in training: dropout and batch_norm. */
 typedef enum gpunn_mode {
     GPUNN_MODE_TRAINING = 0,
     GPUNN_MODE_EVALUATION /* dropout off; batch_norm uses its running statistics and leaves them unchanged */
@@ -2751,7 +2803,7 @@ typedef enum gpunn_mode {
 #define GPUNN_MAX_LOSSES 7 /* of a forward pass, beside the first */
 typedef struct gpunn_backward_args {
     int              args_;
-    gpunn_mode       mode;
+    gpunn_mode       mode;      /* of the forward pass */
     gpunn_optimizer *optimizer; /* computes gradients only of what it trains; NULL: of all parameters */
     /* computes only gradients named by gpunn_retain_grad; those of parameters stay unchanged */
     bool inputs_only;
@@ -2791,6 +2843,7 @@ typedef struct gpunn_train_step_args {
 GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss,
                                          gpunn_train_step_args args);
 #define gpunn_train_step(opt, ...) gpunn_train_step_((opt), GPUNN_NAMED(gpunn_train_step_args, __VA_ARGS__))
+/* Sets all gradients to 0, so that the next backward pass does not add to old ones. */
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
 
 /* Statistics of one tensor: an input, a parameter, a buffer, a layer's result, or a gradient. */
@@ -2799,14 +2852,14 @@ typedef struct gpunn_layer_statistics {
     /* NULL: statistics of the value; "fc1.weight": of its gradient; "": of the gradient of a value without a
      * name */
     const char *gradient_of;
-    int64_t     count, zeros, nans, infinities;
-    double      mean, deviation, min, max; /* over finite numbers; NaN: there are none */
+    int64_t     count, zeros, nans, infinities; /* number of elements, and of those that are such */
+    double      mean, deviation, min, max;      /* over finite numbers; NaN: there are none */
 } gpunn_layer_statistics;
 typedef struct gpunn_inspect_args {
     int        args_;
-    gpunn_mode mode;
+    gpunn_mode mode;                                                   /* of the forward pass */
     bool (*on_layer)(void *user, const gpunn_layer_statistics *layer); /* false ends it */
-    void *user;
+    void *user;                                                        /* first argument of on_layer */
     bool  forward_only; /* no backward pass: statistics of any value; gradients stay unchanged */
 } gpunn_inspect_args;
 /* Runs forward and backward of the loss for inspection, as torch's hooks do. It calls on_layer after each
@@ -2821,6 +2874,7 @@ GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss);
 /* Scales all gradients so that their joint 2-norm is at most max_norm. total_norm (may be NULL) receives the
  * norm before scaling. */
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm);
+/* Clamps each element of all gradients to -clip_value .. clip_value. */
 GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value);
 
 /* The optimizers. All code of an optimizer follows from its row here: the struct of its settings, checks,
@@ -2967,17 +3021,17 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 
 /* Selects parameters: those listed (the list is copied), and those whose names begin with prefix, including
  * ones made later. */
-#define GPUNN__CHOSEN                     \
-    gpunn_tensor *const *parameters;      \
-    int                  parameter_count; \
-    const char          *prefix; /* such as "generator." */
+#define GPUNN__CHOSEN                                                           \
+    gpunn_tensor *const *parameters;      /* these, in a list that is copied */ \
+    int                  parameter_count; /* number of them */                  \
+    const char          *prefix;          /* all whose name begins so, such as "generator." */
 /* Settings for some of an optimizer's parameters. 0: the optimizer's setting; GPUNN_ZERO: 0. A parameter
  * belongs to the first group that matches. Schedules scale each lr; gpunn_set_lr changes only groups without
  * one. A group with a clip_norm has its norm computed separately. */
 typedef struct gpunn_optimizer_group {
     GPUNN__CHOSEN
-    float lr, weight_decay, beta1, beta2;
-    float clip_norm, clip_value; /* as in gpunn_set_clip_norm and gpunn_set_clip_value */
+    float lr, weight_decay, beta1, beta2; /* as the optimizer's */
+    float clip_norm, clip_value;          /* as in gpunn_set_clip_norm and gpunn_set_clip_value */
 } gpunn_optimizer_group;
 /* What an optimizer trains: the selected parameters, or all if neither list nor prefix is set. Several
  * optimizers may share a model, each with its own state, step count, schedule and averages. gpunn_train_step
@@ -2986,11 +3040,11 @@ typedef struct gpunn_optimizer_group {
  * A parameter may belong to two optimizers only if neither has a selection. Otherwise creating the optimizer
  * returns NULL with GPUNN_ERR_ARGUMENT; if the layer is made later, the next step fails with
  * GPUNN_ERR_STATE. */
-#define GPUNN__SELECTION                                                                           \
-    GPUNN__CHOSEN                                                                                  \
-    const gpunn_optimizer_group                                                                    \
-        *groups; /* copied; need no saving: a checkpoint is loaded into an optimizer made alike */ \
-    int  group_count;
+#define GPUNN__SELECTION                                                                    \
+    GPUNN__CHOSEN                                                                           \
+    /* Copied. They need no saving: a checkpoint is loaded into an optimizer made alike. */ \
+    const gpunn_optimizer_group *groups;                                                    \
+    int                          group_count; /* number of them */
 
 /* Each optimizer equals torch.optim's of the same name, step by step. Weight decay applies to every
  * parameter, as there, except those excluded by gpunn_set_decay. A parameter that no backward pass has
@@ -3025,20 +3079,21 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #define gpunn_lion(...) gpunn_lion_(GPUNN_NAMED(gpunn_lion_args, __VA_ARGS__))
 #define gpunn_adadelta(...) gpunn_adadelta_(GPUNN_NAMED(gpunn_adadelta_args, __VA_ARGS__))
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
+/* Frees an optimizer and its state; NULL is allowed. The weights stay. */
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
 /* Updates parameters from the existing gradients. Between calls of gpunn_train_step with .accumulate it ends
  * the accumulation. The update is then what the last of that many calls would have made, clipping
  * included. */
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);
-/* base rate; a schedule scales it from now on */
+/* Sets the base learning rate. A schedule scales it from now on. */
 GPUNN_API void  gpunn_set_lr(gpunn_optimizer *opt, float lr);
-GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt); /* rate of the next step */
-/* for gpunn_train_step; 0: off */
+GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt); /* learning rate of the next step */
+/* Sets the norm to which gpunn_train_step scales larger gradients, as gpunn_clip_grad_norm. 0: off. */
 GPUNN_API void gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);
-/* the same, per element */
+/* Sets the value to which gpunn_train_step clamps gradients, as gpunn_clip_grad_value. 0: off. */
 GPUNN_API void    gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value);
-GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt);
+GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt); /* number of updates so far */
 /* torch's AveragedModel with get_ema_multi_avg_fn(decay). After each update average = decay average + (1 -
  * decay) p for every parameter, frozen ones too; after the first update it is p. A skipped update does not
  * count. Running statistics are not averaged (use_buffers=False). Takes 4 bytes per parameter. 0 <= decay <
@@ -3059,6 +3114,7 @@ GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped);
  * ranks skip together. Default false: the step fails with GPUNN_ERR_NUMERIC. */
 GPUNN_API void gpunn_set_skip_nan(gpunn_optimizer *opt, bool skip);
 
+/* How the learning rate follows from the base rate lr and the number of steps t. */
 typedef enum gpunn_schedule_type {
     GPUNN_SCHEDULE_CONSTANT = 0,
     GPUNN_SCHEDULE_STEP,        /* lr gamma^(t / step_size) */
@@ -3074,13 +3130,14 @@ typedef enum gpunn_schedule_type {
 } gpunn_schedule_type;
 typedef struct gpunn_schedule_args {
     int                 args_;
-    gpunn_schedule_type type;
-    int64_t             total_steps, step_size;
+    gpunn_schedule_type type;        /* which formula */
+    int64_t             total_steps; /* cosine, one-cycle, linear: after how many steps it ends */
+    int64_t             step_size;   /* step: steps between two drops */
     /* the rate first rises from 0 over these steps; total_steps includes them */
     int64_t warmup_steps;
-    int64_t milestones[16]; /* rising; ends at the first 0 */
-    float   gamma;          /* default 0.1; exponential: 0.95 */
-    float   min_lr;
+    int64_t milestones[16];                          /* rising; ends at the first 0 */
+    float   gamma;                                   /* default 0.1; exponential: 0.95 */
+    float   min_lr;                                  /* lowest rate of cosine, linear and plateau */
     float   pct_start, div_factor, final_div_factor; /* one-cycle: defaults 0.3, 25, 1e4 */
     float   factor, threshold;                       /* plateau: defaults 0.1, 1e-4 (relative) */
     int     patience, cooldown;                      /* plateau: defaults 10, 0 */
@@ -3090,7 +3147,7 @@ typedef struct gpunn_schedule_args {
  * an epoch. */
 GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_args args);
 #define gpunn_set_schedule(...) gpunn_set_schedule_(GPUNN_NAMED(gpunn_schedule_args, __VA_ARGS__))
-/* metric: read by PLATEAU only */
+/* Tells the schedule that a step has passed. metric: read by PLATEAU only, such as the validation loss. */
 GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric);
 
 /* ==== >>group ============================================================================================ *
@@ -3099,7 +3156,7 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric);
  * same update from their mean. A call that is "common to all ranks" is collective: every rank must make it,
  * in the same order, and it waits for all. If one rank fails, every rank's call returns that failure, "rank
  * 2: ...". Ranks that make different calls get GPUNN_ERR_STATE. Not thread-safe per device. */
-typedef struct gpunn_group gpunn_group;
+typedef struct gpunn_group gpunn_group; /* the ranks that train together */
 /* transport of gradients; all else goes through MPI, the folder or the functions */
 typedef enum gpunn_group_type {
     GPUNN_GROUP_AUTO, /* NCCL between GPUs if all ranks find it, else HOST */
@@ -3147,7 +3204,7 @@ typedef struct gpunn_group_args {
      * As all_reduce, for BF16 values. Called with .bf16_gradients. */
     gpunn_status (*all_reduce_bf16)(void *user, uint16_t *values, int64_t count);
     const char *(*error)(void *user); /* one sentence about the last failure; may be NULL */
-    void *user;
+    void *user;                       /* first argument of the functions above */
 } gpunn_group_args;
 /* Opens a group; common to all ranks. dev is the models' device and receives the errors. Returns NULL on
  * failure: see gpunn_error(dev).
@@ -3165,8 +3222,8 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
 /* Closes a group; NULL is allowed. A group with optimizers or loaders is freed with the last of them.
  * Finalising MPI waits for all ranks. If a rank was missing, MPI is left as it is and nothing waits. */
 GPUNN_API void gpunn_group_close(gpunn_group *group);
-GPUNN_API int  gpunn_group_rank(const gpunn_group *group); /* 0 <= rank < size; 0 for NULL */
-GPUNN_API int  gpunn_group_size(const gpunn_group *group); /* 1 for NULL */
+GPUNN_API int  gpunn_group_rank(const gpunn_group *group); /* number of this rank, from 0; 0 for NULL */
+GPUNN_API int  gpunn_group_size(const gpunn_group *group); /* number of ranks; 1 for NULL */
 /* Index of this process among the ranks on this machine, as mpirun, srun or torchrun says; 0 without them. */
 GPUNN_API int gpunn_local_rank(void);
 /* Makes the ranks train the optimizer's model together. Weights and the optimizer's state become rank 0's;
@@ -3189,7 +3246,8 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
 /* ==== >>data ============================================================================================= *
  * Loaders: batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per
  * device. */
-#define GPUNN_MAX_FIELDS 8
+#define GPUNN_MAX_FIELDS 8 /* most inputs of a loader */
+/* What a loader writes into one input. */
 typedef struct gpunn_field {
     /* its first dimension is GPUNN_BATCH; no other dimension varies, except with .lengths */
     gpunn_tensor *input;
@@ -3207,7 +3265,8 @@ typedef struct gpunn_field {
      * numbers depend only on seed, epoch and the sample's index, not on workers or ranks. So fields with the
      * same settings, such as an image and its mask, are changed in the same way. */
     int   crop_padding;
-    float degrees, horizontal_flip, vertical_flip;
+    float degrees;                        /* largest angle of the rotation */
+    float horizontal_flip, vertical_flip; /* probabilities */
     /* torchvision's ColorJitter, before mean and std. For F32 inputs [GPUNN_BATCH, 3 or 1, height, width]
      * whose samples are U8, or F32 in 0 to 1. The order is random, factors are in max(0, 1 - x) to 1 + x, and
      * the hue turns by -hue to hue, at most 0.5. */
@@ -3215,11 +3274,12 @@ typedef struct gpunn_field {
 } gpunn_field;
 typedef struct gpunn_loader_args {
     int         args_;
-    gpunn_field fields[GPUNN_MAX_FIELDS]; /* ends at the first one without input */
-    int64_t     count;
-    int         batch_size; /* default 32 */
-    bool        shuffle, drop_last;
-    uint64_t    seed; /* seed of shuffling and augmentation; 0: the device's */
+    gpunn_field fields[GPUNN_MAX_FIELDS]; /* required; ends at the first one without input */
+    int64_t     count;                    /* required: number of samples */
+    int         batch_size;               /* default 32 */
+    bool        shuffle;                  /* another order in each epoch */
+    bool        drop_last;                /* leaves out the last batch of an epoch if it is smaller */
+    uint64_t    seed;                     /* seed of shuffling and augmentation; 0: the device's */
     /* torchvision's MixUp. Sample i of a batch becomes lambda times itself plus 1 - lambda times the sample
      * before it (for the first: the last). lambda is drawn for each batch from Beta(mixup_alpha,
      * mixup_alpha). All fields are mixed, so all inputs must be F32, labels too, as probabilities
@@ -3229,7 +3289,7 @@ typedef struct gpunn_loader_args {
      * field's dtype). Several threads call it at once if workers > 1. A result other than GPUNN_OK ends the
      * epoch with that status. Batches are made in memory from .realloc_fn or, for a GPU, in pinned memory. */
     gpunn_status (*load)(void *user, int64_t index, void *const *sample);
-    void *user;
+    void *user;    /* first argument of load */
     int   workers; /* prefetching threads; 0: gpunn_next itself makes the batch */
     /* Splits one order of the samples among the ranks. Each rank gets equally many batches of batch_size. Up
      * to size - 1 samples that the last batch cannot divide evenly are left out. Creating a loader is then
@@ -3242,16 +3302,19 @@ typedef struct gpunn_loader_args {
      * batched together to reduce padding. */
     const int64_t *lengths;
 } gpunn_loader_args;
+/* Creates a loader for inputs of the model, at the start of its first epoch. Returns NULL on failure. */
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
 #define gpunn_loader_create(...) gpunn_loader_create_(GPUNN_NAMED(gpunn_loader_args, __VA_ARGS__))
+/* Frees a loader and ends its workers; NULL is allowed. */
 GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader);
 /* Writes the next batch into the inputs. Returns false at the end of the epoch, or after an error (see
  * gpunn_last_status); the next call starts a new epoch. */
-GPUNN_API bool    gpunn_next(gpunn_loader *loader);
-GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader); /* per epoch */
-/* samples in the batch of the last gpunn_next */
+GPUNN_API bool gpunn_next(gpunn_loader *loader);
+/* Number of batches in an epoch. */
+GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader);
+/* Number of samples in the batch of the last gpunn_next. */
 GPUNN_API int gpunn_loader_batch_size(const gpunn_loader *loader);
-/* back to the first batch of this epoch */
+/* Goes back to the first batch of this epoch. */
 GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader);
 
 /* ==== >>files ============================================================================================ *
@@ -3260,7 +3323,7 @@ GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader);
  * the next save into that directory removes (not on Windows). A symbolic link is followed and the mode kept;
  * of several hard links only the named one becomes the new file. Files are read as hostile input: nothing in
  * them is trusted. On Windows paths are UTF-8, or else in the system's code page. */
-/* safetensors: torch's state_dict() */
+/* Saves all parameters and buffers as safetensors, as torch's state_dict() names them. */
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path);
 
 /* User-defined source of files instead of the file system, such as a pak file, flash or the network. All four
@@ -3271,14 +3334,14 @@ typedef struct gpunn_io {
     /* Reads the next bytes, like fread. Returns how many were read; 0: end of file; negative: failed. */
     int64_t (*read)(void *user, void *file, void *to, size_t bytes);
     void (*close)(void *user, void *file); /* called once for each opened file */
-    void *user;
+    void *user;                            /* first argument of the functions */
 } gpunn_io;
 
 /* Renames tensors: from is the name in the file, to the name in the model. Each * in from matches any text,
  * the shortest possible; the * with the same number in to stands for that text. Examples: {"bert.*", "*"},
  * {"*.LayerNorm.gamma", "*.LayerNorm.weight"}. */
 typedef struct gpunn_rename {
-    const char *from, *to;
+    const char *from, *to; /* patterns of names: in the file, in the model */
 } gpunn_rename;
 
 typedef struct gpunn_load_args {
@@ -3288,8 +3351,8 @@ typedef struct gpunn_load_args {
     /* Receives one line per tensor that did not match: "fc.weight: in the file only", "fc.bias: file [10],
      * model [5]". */
     void (*report)(void *user, const char *line);
-    void           *user;
-    const gpunn_io *io; /* source of the file; NULL: the file system */
+    void           *user; /* first argument of report */
+    const gpunn_io *io;   /* source of the file; NULL: the file system */
     /* Ends at {NULL, NULL}. The first entry that matches a name renames it. Two tensors of one name are an
      * error. skip and report use the new names. */
     const gpunn_rename *map;
@@ -3324,11 +3387,11 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
 /* A dataset in host memory, row-major; element i is at data + i * bytes per element. Free it with
  * gpunn_array_free. */
 typedef struct gpunn_array {
-    gpunn_dtype dtype;
-    int         rank;
-    int64_t     dim[GPUNN_MAX_RANK];
-    size_t      bytes;
-    void       *data;
+    gpunn_dtype dtype;               /* of the elements */
+    int         rank;                /* number of axes */
+    int64_t     dim[GPUNN_MAX_RANK]; /* their sizes */
+    size_t      bytes;               /* of data */
+    void       *data;                /* the elements */
 } gpunn_array;
 /* Reads an IDX file (MNIST, Fashion-MNIST): u8; i8, i16 and i32 as I32; f32 and f64 as F32. All readers
  * accept .gz with GPUNN_ZLIB. */
@@ -3340,15 +3403,18 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
 /* Reads .npy versions 1 to 3: f2 f4 f8 as F32, i8 u4 as I64, i1 i2 i4 u2 as I32, u1, b1. Either byte order; C
  * or Fortran order (converted to C order). */
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
+/* Writes an array as .npy. */
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
 /* Reads one tensor of a safetensors file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
  * smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
  * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
                                               gpunn_array *out);
+/* Writes `count` arrays as one safetensors file, arrays[i] under names[i]. */
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
-GPUNN_API void         gpunn_array_free(gpunn_device *dev, gpunn_array *array);
+/* Frees what a reader put into an array, which is then empty; NULL is allowed. */
+GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array);
 /* C's strtod with a decimal point in every locale, for numbers in files and arguments. It reads decimal
  * numbers of up to 992 characters, infinities and NaN, but no hexadecimal. *end (end may be NULL) is set
  * behind the number, or to text if there is none. */
@@ -3402,13 +3468,13 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
 /* Training loop, evaluation and classification scores. */
 #define GPUNN_MAX_METRICS 6 /* beside gpunn_fit_args.metric, which the history plot shows */
 typedef struct gpunn_progress {
-    int     epoch, epochs; /* from 1; both include the epochs of earlier calls that this one continues */
-    int64_t batch, batches;
-    float   loss, metric;                       /* of this epoch so far, weighted by samples */
+    int     epoch, epochs;  /* from 1; both include the epochs of earlier calls that this one continues */
+    int64_t batch, batches; /* number of this batch, from 1, and of all of the epoch */
+    float   loss, metric;   /* of this epoch so far, weighted by samples */
     float   validation_loss, validation_metric; /* of the last validation; NaN before */
-    float   lr;
-    double  seconds; /* since the epoch began */
-    bool    epoch_done;
+    float   lr;                                 /* learning rate of the next step */
+    double  seconds;                            /* since the epoch began */
+    bool    epoch_done;                         /* true once at the end of each epoch, after the validation */
     bool    stopped_early; /* with epoch_done: patience has run out, this is the last epoch */
     /* epoch with the lowest validation loss (else training loss); 0 before the first ends */
     int         best_epoch;
@@ -3418,9 +3484,9 @@ typedef struct gpunn_progress {
 } gpunn_progress;
 typedef struct gpunn_fit_args {
     int           args_;
-    gpunn_tensor *loss;
+    gpunn_tensor *loss;               /* required: a scalar that training minimises */
     gpunn_tensor *metric;             /* a scalar such as gpunn_accuracy; may be NULL */
-    gpunn_loader *train, *validation; /* validation may be NULL */
+    gpunn_loader *train, *validation; /* train: required; validation: may be NULL */
     int           epochs;             /* number of epochs to run; 0: none */
     /* stop after so many epochs without a better validation loss (else training loss); 0: never */
     int patience;
@@ -3432,16 +3498,17 @@ typedef struct gpunn_fit_args {
     bool no_ema;
     /* after each batch and epoch; false cancels */
     bool (*on_progress)(void *user, const gpunn_progress *progress);
-    void       *user;
+    void       *user;                      /* first argument of the callbacks */
     const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
     const char *checkpoint;                /* written after each epoch; NULL: none */
     /* gpunn_save after each epoch that is the best so far; NULL: none */
     const char   *best_weights;
     int          *epochs_run;                 /* receives the number of completed epochs */
     gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars for progress; ends at the first NULL */
-    /* Called before the first batch of an epoch, and before each step. At on_batch_begin the batch is in the
-     * inputs, where it may be changed. Returning false cancels. */
+    /* Called before the first batch of an epoch. Returning false cancels. */
     bool (*on_epoch_begin)(void *user, const gpunn_progress *progress);
+    /* Called before each step. The batch is in the inputs, where it may be changed. Returning false
+     * cancels. */
     bool (*on_batch_begin)(void *user, const gpunn_progress *progress);
 } gpunn_fit_args;
 /* Trains a model. It continues where the optimizer's last gpunn_fit of the same loss ended, in this process
@@ -3459,6 +3526,7 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress);
 GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric,
                                       float *loss_mean, float *metric_mean);
 
+/* Scores of a classifier, over all samples of an epoch. */
 typedef struct gpunn_class_scores {
     int64_t samples;               /* samples whose label is a class; others are left out */
     float   accuracy;              /* all scores as defined by torch and scikit-learn */
@@ -3495,7 +3563,7 @@ typedef struct gpunn_profile_args {
     double peak_flops, peak_bytes;
     /* receives a table, line by line: steps by falling time, means over all runs */
     void (*write)(void *user, const char *text);
-    void *user;
+    void *user; /* first argument of write */
     /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
     const char *trace;
 } gpunn_profile_args;
@@ -3974,6 +4042,7 @@ struct gpunn_backend {
  * NAME_kernels.cu, which define one gpunn_kernel_set. This section is the contract between those files and
  * the library. Programs need only gpunn_use_kernels. */
 typedef struct gpunn_kernel_set gpunn_kernel_set;
+/* What gpunn_use_kernels does with kernels that match the model, and with those that do not. */
 typedef enum gpunn_kernel_policy {
     /* use the kernels that match; if some do not, log one line with the command that regenerates the file */
     GPUNN_KERNELS_AUTO = 0,
@@ -3982,7 +4051,7 @@ typedef enum gpunn_kernel_policy {
 } gpunn_kernel_policy;
 typedef struct gpunn_kernels_args {
     int                 args_;
-    gpunn_kernel_policy policy;
+    gpunn_kernel_policy policy; /* what happens where the set does not match the model */
 } gpunn_kernels_args;
 /* Sets the fused kernels of a model. Call it after building the model; the set must outlive the model. set
  * NULL removes it. Results equal those of the single ops except for rounding; dropout draws the same numbers.

@@ -8,6 +8,7 @@
  * F32 unless stated otherwise. A value has no name until gpunn_set_name. Builders are not thread-safe per
  * device. */
 
+/* -- elementwise ops -- */
 /* Elementwise, from the tables of >>ops, which have the formulas. Operands broadcast. Attributes have torch's
  * defaults there. (python3 -m generator.prototypes writes these lines, and those of the losses that are
  * formulas.) */
@@ -95,11 +96,10 @@ GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tens
 GPUNN_API gpunn_tensor *gpunn_integer_scalar(gpunn_integer_op op, gpunn_tensor *x, int64_t value);
 GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor *x, int64_t value);
 
+/* -- formulas -- */
 /* Formulas made of the ops above, with torch's names (GPUNN__FORMULAS in >>graph/arguments). */
 GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd);
 GPUNN_API gpunn_tensor *gpunn_threshold(gpunn_tensor *x, float threshold, float value);
-/* x is clamped to eps .. 1 - eps; eps < 0: not clamped */
-GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps);
 GPUNN_API gpunn_tensor *gpunn_tan(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_ceil(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_round(gpunn_tensor *x);
@@ -116,6 +116,8 @@ GPUNN_API gpunn_tensor *gpunn_isnan(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isinf(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isfinite(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_xlogy(gpunn_tensor *x, gpunn_tensor *y);
+/* log(x / (1 - x)). x is clamped to eps .. 1 - eps; eps < 0: not clamped. */
+GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps);
 /* x / y rounded towards 0; no gradient */
 GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y);
 
@@ -151,8 +153,8 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
 
 typedef struct gpunn_bilinear_args {
     int  args_;
-    int  out_features;
-    bool no_bias;
+    int  out_features; /* required: features of the result */
+    bool no_bias;      /* torch's bias=False */
 } gpunn_bilinear_args;
 /* torch.nn.Bilinear: output o of each row is x1 W_o x2 + bias_o. x1 [..., in1] and x2 [..., in2] have the
  * same number of rows -> [..., out]; weight [out, in1, in2], bias [out]. It stores the products of all pairs,
@@ -206,11 +208,11 @@ typedef struct gpunn_pool_args {
     int padding_end, paddings_end[3];
     int dilation, dilations[3]; /* max_pool: distance between the cells of a window, default 1 */
 } gpunn_pool_args;
-/* Pooling. x [n, c, l] (1d), [n, c, h, w] (2d) or [n, c, d, h, w] (3d). The maximum pads with -inf and
- * propagates NaN; its gradient goes to the first maximum. With ceil_mode, a window that starts in the padding
- * after an axis does not count. If padding_end differs from padding, a gpunn_pad comes first. Dilation needs
- * fixed sizes, and as many copies of x as a window has cells along an axis. For global pooling, use adaptive
- * pooling to size 1. */
+/* Pooling: the maximum (max_pool) or the mean (avg_pool) of each window. x [n, c, l] (1d), [n, c, h, w]
+ * (2d) or [n, c, d, h, w] (3d). The maximum pads with -inf and propagates NaN; its gradient goes to the
+ * first maximum. With ceil_mode, a window that starts in the padding after an axis does not count. If
+ * padding_end differs from padding, a gpunn_pad comes first. Dilation needs fixed sizes, and as many
+ * copies of x as a window has cells along an axis. For global pooling, use adaptive pooling to size 1. */
 GPUNN_API gpunn_tensor *gpunn_max_pool1d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool3d_(gpunn_tensor *x, gpunn_pool_args args);
@@ -226,9 +228,9 @@ GPUNN_API gpunn_tensor *gpunn_avg_pool3d_(gpunn_tensor *x, gpunn_pool_args args)
 typedef struct gpunn_lp_pool_args {
     int   args_;
     float norm_type;                   /* p > 0, default 2 */
-    int   kernel_size, stride;         /* default of stride: the kernel size */
+    int   kernel_size, stride;         /* kernel_size: required; stride: default: the kernel size */
     int   kernel_shape[3], strides[3]; /* one per spatial axis, where not 0 */
-    bool  ceil_mode;
+    bool  ceil_mode;                   /* the last window may end outside x */
 } gpunn_lp_pool_args;
 /* torch.nn.LPPool1d, LPPool2d, LPPool3d: (sum of x^p)^(1/p) of each window. It is NaN where the sum is below
  * 0; the gradient at 0 is 0. With ceil_mode, a window that ends outside x counts with the mean of its cells,
@@ -239,8 +241,8 @@ GPUNN_API gpunn_tensor *gpunn_lp_pool3d_(gpunn_tensor *x, gpunn_lp_pool_args arg
 #define gpunn_lp_pool1d(...) gpunn_lp_pool1d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
 #define gpunn_lp_pool2d(...) gpunn_lp_pool2d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
 #define gpunn_lp_pool3d(...) gpunn_lp_pool3d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
-/* Adaptive pooling to a given size. Window i of an axis of n cells is the cells i n / out .. ((i + 1) n + out
- * - 1) / out - 1. */
+/* Adaptive pooling to a given size: the maximum (max) or the mean (avg) of each window. Window i of an axis
+ * of n cells is the cells i n / out to ((i + 1) n + out - 1) / out - 1. */
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool1d(gpunn_tensor *x, int out);
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool2d(gpunn_tensor *x, int out_h, int out_w);
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w);
@@ -248,6 +250,7 @@ GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool1d(gpunn_tensor *x, int out);
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, int out_w);
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w);
 
+/* How a value between cells follows from those around it, and what cells outside are. */
 typedef enum gpunn_grid_mode { GPUNN_GRID_BILINEAR = 0, GPUNN_GRID_NEAREST } gpunn_grid_mode;
 typedef enum gpunn_grid_padding {
     GPUNN_GRID_ZEROS = 0,
@@ -296,6 +299,7 @@ typedef struct gpunn_roi_args {
 GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, gpunn_roi_args args);
 #define gpunn_roi_align(x, ...) gpunn_roi_align_((x), GPUNN_NAMED(gpunn_roi_args, __VA_ARGS__))
 
+/* How results follow from the cells of x around them. */
 typedef enum gpunn_interpolate_mode {
     GPUNN_INTERPOLATE_NEAREST = 0,
     GPUNN_INTERPOLATE_NEAREST_EXACT,
@@ -382,7 +386,7 @@ typedef struct gpunn_layer_norm_args {
     int   args_;
     int   dims; /* number of last axes normalised together, default 1; none may be GPUNN_BATCH */
     float eps;  /* layer_norm: 1e-5; rms_norm: 1.1920929e-7 */
-    bool  no_affine, no_bias;
+    bool  no_affine, no_bias; /* neither weight nor bias; no bias alone */
 } gpunn_layer_norm_args;
 /* layer_norm: (x - mean) / sqrt(variance + eps) * weight + bias over the last `dims` axes. rms_norm: x /
  * sqrt(mean of x^2 + eps) * weight, without bias. weight and bias have the shape of those axes. */
@@ -420,9 +424,11 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
 
 typedef struct gpunn_rnn_args {
     int  args_;
-    int  hidden_size, num_layers; /* num_layers: default 1 */
+    int  hidden_size, num_layers; /* hidden_size: required; num_layers: default 1 */
     bool relu;                    /* rnn: relu instead of tanh */
-    bool no_bias, batch_first, bidirectional;
+    bool no_bias;                 /* torch's bias=False */
+    /* x and the result are [n, length, ...]; a second direction reads each sequence from its end */
+    bool batch_first, bidirectional;
     /* lstm: width of h and of the results, less than hidden_size. Adds a parameter weight_hr_l0 [proj_size,
      * hidden_size], ..._reverse; c keeps hidden_size. 0: no projection. */
     int proj_size;
@@ -459,8 +465,8 @@ GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_
 #define gpunn_gru(x, ...) gpunn_gru_((x), GPUNN_NAMED(gpunn_rnn_args, __VA_ARGS__))
 typedef struct gpunn_cell_args {
     int            args_;
-    int            hidden_size;
-    bool           relu, no_bias; /* relu: as in gpunn_rnn_args */
+    int            hidden_size;   /* required: features of h and c */
+    bool           relu, no_bias; /* as in gpunn_rnn_args */
     gpunn_tensor  *h, *c;         /* [n, hidden_size]; NULL: 0. c: lstm */
     gpunn_tensor **c_n;           /* receives the new c: lstm */
     /* weights of another cell instead of new parameters, in the order below; name may be NULL */
@@ -493,10 +499,13 @@ GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper);
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init);
 
 /* -- shapes -- */
-/* GPUNN_BATCH * k where the batch goes */
+/* The elements of x in another shape of as many. GPUNN_BATCH * k stands where the batch goes. */
 GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape);
-GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x);                   /* [n, ...] -> [n, rest] */
-GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order); /* y.dim[i] = x.dim[order[i]] */
+/* All axes after the first as one: [n, ...] -> [n, rest]. */
+GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x);
+/* The axes in another order: y.dim[i] = x.dim[order[i]]. */
+GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order);
+/* torch.cat: joins tensors along an axis. Their other axes are equal. */
 GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis);
 /* x[start:end:step] along one axis, as in Python. step >= 1; the axis may not be GPUNN_BATCH. end
  * GPUNN_END_OF_AXIS: to the end. */
@@ -519,6 +528,7 @@ typedef struct gpunn_pad_args {
     gpunn_pad_mode mode;
     float          value; /* CONSTANT only */
 } gpunn_pad_args;
+/* x with more elements before and after each axis. An axis of n becomes before + n + after. */
 GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args);
 #define gpunn_pad(...) gpunn_pad_(GPUNN_NAMED(gpunn_pad_args, __VA_ARGS__))
 /* Copies x along its axes of size 1 and along new leading axes. shape may contain GPUNN_BATCH. Ops that
@@ -530,7 +540,7 @@ GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape);
  * layers and the number of the run (RANDOM NUMBERS). */
 GPUNN_API gpunn_tensor *gpunn_rand(gpunn_model *model, gpunn_shape shape);
 GPUNN_API gpunn_tensor *gpunn_randn(gpunn_model *model, gpunn_shape shape);
-/* The same, in the shape of x, F32. The values of x are not read. */
+/* gpunn_rand and gpunn_randn in the shape of x, F32. The values of x are not read. */
 GPUNN_API gpunn_tensor *gpunn_rand_like(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_randn_like(gpunn_tensor *x);
 /* Repeats x repeats[i] times along axis i. The axes are aligned at the last one. */
@@ -622,10 +632,11 @@ GPUNN_API gpunn_tensor *gpunn_depth_to_space(gpunn_tensor *x, int factor);
 GPUNN_API gpunn_tensor *gpunn_space_to_depth(gpunn_tensor *x, int factor);
 typedef struct gpunn_unfold_args {
     int args_;
-    int kernel_size, stride, padding, dilation; /* the same along both axes ... */
+    /* kernel_size: required; stride, dilation: default 1; the same along both axes ... */
+    int kernel_size, stride, padding, dilation;
     /* ... or one for each axis, where not 0; the third entry stays 0 */
     int     kernel_shape[3], strides[3], paddings[3], dilations[3];
-    int64_t output_size[2]; /* fold: h and w */
+    int64_t output_size[2]; /* fold: required, h and w */
 } gpunn_unfold_args;
 /* torch.nn.Unfold: each window that a convolution of x [n, c, h, w] would read, as a column: [n, c kh kw,
  * windows]. h and w must be fixed. torch.nn.Fold: adds such columns up where they came from: [n, c, h, w].
@@ -644,20 +655,21 @@ GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal);
 GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset);
 /* x, but `value` where mask is not 0. mask broadcasts to x; value may be infinite. */
 GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value);
-/* between F32, I64, I32, U8, BOOL; no gradient */
+/* The elements in another dtype: F32, I64, I32, U8 or BOOL. Floats are rounded towards 0. No gradient. */
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype);
 
 /* -- reductions: keepdim keeps each axis with size 1; sums of integers are I64, extremes and products keep
  * their dtype -- */
+/* Sum or mean over the axes. */
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
-/* torch.amax: ties share the gradient */
+/* torch.amax: the largest element over the axes. Ties share the gradient. */
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
-/* torch.amin: ties share the gradient */
+/* torch.amin: the smallest element over the axes. Ties share the gradient. */
 GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
-/* Variance and standard deviation: the sum of squared distances from the mean, divided by count - correction,
- * and its root. torch's default correction is 1. A correction other than 0 needs a count that does not vary.
- * The gradient of the root at 0 is 0. */
+/* Variance (var) and standard deviation (std): the sum of squared distances from the mean, divided by
+ * count - correction, and its root. torch's default correction is 1. A correction other than 0 needs a
+ * count that does not vary. The gradient of the root at 0 is 0. */
 GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
 /* (sum of |x|^p)^(1/p), p > 0. INFINITY gives the largest |x|. The gradient at 0 is 0. */
@@ -668,6 +680,7 @@ GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *
  * It stores all m n d differences. A matrix product would need less memory, but would round small distances
  * away. */
 GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p);
+/* log(sum of exp(x)) over the axes, without overflow. */
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 /* Products along an axis whose size does not vary: of all its elements (prod), or of those up to each one
  * (cumprod). */
@@ -695,12 +708,14 @@ GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool k
 /* The k largest in falling order, or the k smallest in rising order. Among ties the first come first; NaN is
  * above all numbers. *indices (may be NULL) receives their places, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices);
-/* only the indices */
+/* The indices of gpunn_topk alone, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest);
 /* Sorts an axis whose size does not vary, in the order of gpunn_topk; it is stable. */
 GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices);
-GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending); /* only the indices */
-GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis);
+/* The indices of gpunn_sort alone, I64. */
+GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending);
+GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis); /* the sum of the elements up to each one */
+/* softmax: exp(x) / (sum of exp(x)) along an axis. log_softmax: its logarithm, F32 in every precision. */
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis);
 
@@ -724,10 +739,10 @@ typedef enum gpunn_fft_norm {
     GPUNN_FFT_FORWARD       /* scales rfft by 1 / n */
 } gpunn_fft_norm;
 /* Real Fourier transforms along an axis of fixed size n: torch.view_as_real(torch.fft.rfft(x)), and its
- * inverse to n real numbers. x [..., n, ...] -> [..., n / 2 + 1, ..., 2]: frequencies 0 to n / 2 replace the
- * axis, and a new last axis holds real and imaginary part. `axis` counts the axes of the real tensor. They
- * are products by constant matrices: one up to n = 64, above that one for each factor of n. The largest
- * factor p costs p steps per number, and 16 n bytes. */
+ * inverse irfft to n real numbers. x [..., n, ...] -> [..., n / 2 + 1, ..., 2]: frequencies 0 to n / 2
+ * replace the axis, and a new last axis holds real and imaginary part. `axis` counts the axes of the real
+ * tensor. They are products by constant matrices: one up to n = 64, above that one for each factor of n.
+ * The largest factor p costs p steps per number, and 16 n bytes. */
 GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm norm);
 GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_fft_norm norm);
 
@@ -876,6 +891,7 @@ GPUNN_API gpunn_tensor *gpunn_transformer_decoder_(gpunn_tensor *tgt, gpunn_tens
     gpunn_transformer_decoder_((tgt), (memory), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
 
 /* -- losses: a scalar, or the input's shape without reduction -- */
+/* What becomes of the losses of all elements. */
 typedef enum gpunn_reduction {
     GPUNN_REDUCE_MEAN = 0,
     GPUNN_REDUCE_SUM,
@@ -897,10 +913,18 @@ typedef struct gpunn_loss_args {
     float eps;
     bool  no_log_input; /* poisson_nll: input is the rate itself, not its logarithm */
 } gpunn_loss_args;
-/* input and target must have one shape; broadcasting is an error. The gradient goes to all operands. mse: (x
- * - t)^2. l1: |x - t|. bce: input in [0, 1], log clamped at -100. kl_div: input holds log-probabilities.
- * gaussian_nll: (log var + (x - t)^2 / var) / 2; var broadcasts to input. Its gradient ignores the bound by
- * eps, as torch's does. poisson_nll: exp(x) - t x, or with a rate as input x - t log(x + eps). */
+/* Losses of each element x of input and t of target. Both have one shape; broadcasting is an error. The
+ * gradient goes to all operands.
+ * - mse_loss: (x - t)^2.
+ * - l1_loss: |x - t|.
+ * - huber_loss: (x - t)^2 / 2 where |x - t| < delta, else delta (|x - t| - delta / 2).
+ * - smooth_l1_loss: (x - t)^2 / (2 beta) where |x - t| < beta, else |x - t| - beta / 2.
+ * - bce_loss: -t log x - (1 - t) log(1 - x). input in [0, 1]; log clamped at -100.
+ * - bce_with_logits: the same of sigmoid(x), exact for large x too.
+ * - kl_div: t (log t - x); input holds log-probabilities.
+ * - gaussian_nll_loss: (log var + (x - t)^2 / var) / 2; var broadcasts to input. Its gradient ignores the
+ *   bound by eps, as torch's does.
+ * - poisson_nll_loss: exp(x) - t x, or with a rate as input x - t log(x + eps). */
 GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
@@ -1046,8 +1070,8 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     gpunn_ctc_loss_((log_probabilities), (targets), (input_lengths), GPUNN_NAMED(gpunn_ctc_args, __VA_ARGS__))
 
 /* -- custom ops -- */
-#define GPUNN_CUSTOM_INPUTS 16
-#define GPUNN_CUSTOM_NUMBERS 8
+#define GPUNN_CUSTOM_INPUTS 16          /* most operands of a custom op */
+#define GPUNN_CUSTOM_NUMBERS 8          /* most settings of one use of it */
 typedef struct gpunn_value gpunn_value; /* >>backend: data, dtype, rank, dim, count */
 /* Argument of a custom op's functions. All pointers are to memory of the device, contiguous and row-major,
  * F32 where the operand is. */
@@ -1057,9 +1081,9 @@ typedef struct gpunn_custom_call {
     const gpunn_value *grad_out; /* backward: gradient of the result */
     /* backward: gradient of each operand; write all of it (`=`); data NULL: not wanted */
     const gpunn_value *grad_in;
-    int                input_count;
-    const float       *numbers; /* as given to gpunn_custom */
-    void              *user;    /* the op's */
+    int                input_count; /* number of operands */
+    const float       *numbers;     /* as given to gpunn_custom */
+    void              *user;        /* the op's */
     /* as many bytes as the op's workspace function asked for; 64-byte aligned */
     void *workspace;
     int   threads; /* CPU: number of threads to use */
@@ -1073,9 +1097,10 @@ typedef struct gpunn_custom_call {
 GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, int threads), void *arg);
 /* Returns 0 on success. Otherwise it returns a cudaError_t on CUDA, and any number elsewhere. */
 typedef int (*gpunn_custom_function)(const gpunn_custom_call *call);
+/* An op of the program's own. */
 typedef struct gpunn_custom_op {
-    const char *name; /* used in messages and specs: letters, digits, '_', '.', '-' */
-    int         inputs;
+    const char *name;   /* used in messages and specs: letters, digits, '_', '.', '-' */
+    int         inputs; /* number of operands, at most GPUNN_CUSTOM_INPUTS */
     /* Computes the result's shape from the operands' (GPUNN_BATCH where the batch is). Returns false if they
      * do not fit. NULL: the shape of the first operand. */
     bool (*shape)(const gpunn_shape *inputs, const float *numbers, gpunn_shape *result);
@@ -1085,7 +1110,7 @@ typedef struct gpunn_custom_op {
     unsigned              no_gradient; /* bit i: operand i has no gradient */
     /* bytes needed; data is not set yet. NULL: none */
     size_t (*workspace)(const gpunn_custom_call *call, bool backward);
-    void *user;
+    void *user; /* handed to each call, as call->user */
 } gpunn_custom_op;
 typedef struct gpunn_custom_args {
     int   args_;
@@ -1142,9 +1167,9 @@ GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn
 #define gpunn_laplacian(y, ...) gpunn_laplacian_((y), GPUNN_NAMED(gpunn_laplacian_args, __VA_ARGS__))
 
 /* -- metrics: scalars without gradient -- */
-/* share of rows [n, classes] whose argmax is the label */
+/* The share of rows of logits [n, classes] whose argmax is the label. labels: integers [n]. */
 GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *labels);
-/* share with (prob > 0.5) == (target > 0.5) */
+/* The share of elements with (prob > 0.5) == (target > 0.5). Both have one shape. */
 GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *target);
 /* The share of samples whose label is among the k largest logits. Shapes are as for gpunn_accuracy. */
 GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor *labels, int k);

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #ifndef GPUNN_API
+/* Linkage of the public functions. Define it before the include for another one. */
 #if defined(GPUNN_STATIC) && defined(__GNUC__)
 #define GPUNN_API __attribute__((unused)) static
 #elif defined(GPUNN_STATIC)

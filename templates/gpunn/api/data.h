@@ -5,7 +5,8 @@
 /* ==== >>data ============================================================================================= *
  * Loaders: batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per
  * device. */
-#define GPUNN_MAX_FIELDS 8
+#define GPUNN_MAX_FIELDS 8 /* most inputs of a loader */
+/* What a loader writes into one input. */
 typedef struct gpunn_field {
     /* its first dimension is GPUNN_BATCH; no other dimension varies, except with .lengths */
     gpunn_tensor *input;
@@ -23,7 +24,8 @@ typedef struct gpunn_field {
      * numbers depend only on seed, epoch and the sample's index, not on workers or ranks. So fields with the
      * same settings, such as an image and its mask, are changed in the same way. */
     int   crop_padding;
-    float degrees, horizontal_flip, vertical_flip;
+    float degrees;                        /* largest angle of the rotation */
+    float horizontal_flip, vertical_flip; /* probabilities */
     /* torchvision's ColorJitter, before mean and std. For F32 inputs [GPUNN_BATCH, 3 or 1, height, width]
      * whose samples are U8, or F32 in 0 to 1. The order is random, factors are in max(0, 1 - x) to 1 + x, and
      * the hue turns by -hue to hue, at most 0.5. */
@@ -31,11 +33,12 @@ typedef struct gpunn_field {
 } gpunn_field;
 typedef struct gpunn_loader_args {
     int         args_;
-    gpunn_field fields[GPUNN_MAX_FIELDS]; /* ends at the first one without input */
-    int64_t     count;
-    int         batch_size; /* default 32 */
-    bool        shuffle, drop_last;
-    uint64_t    seed; /* seed of shuffling and augmentation; 0: the device's */
+    gpunn_field fields[GPUNN_MAX_FIELDS]; /* required; ends at the first one without input */
+    int64_t     count;                    /* required: number of samples */
+    int         batch_size;               /* default 32 */
+    bool        shuffle;                  /* another order in each epoch */
+    bool        drop_last;                /* leaves out the last batch of an epoch if it is smaller */
+    uint64_t    seed;                     /* seed of shuffling and augmentation; 0: the device's */
     /* torchvision's MixUp. Sample i of a batch becomes lambda times itself plus 1 - lambda times the sample
      * before it (for the first: the last). lambda is drawn for each batch from Beta(mixup_alpha,
      * mixup_alpha). All fields are mixed, so all inputs must be F32, labels too, as probabilities
@@ -45,7 +48,7 @@ typedef struct gpunn_loader_args {
      * field's dtype). Several threads call it at once if workers > 1. A result other than GPUNN_OK ends the
      * epoch with that status. Batches are made in memory from .realloc_fn or, for a GPU, in pinned memory. */
     gpunn_status (*load)(void *user, int64_t index, void *const *sample);
-    void *user;
+    void *user;    /* first argument of load */
     int   workers; /* prefetching threads; 0: gpunn_next itself makes the batch */
     /* Splits one order of the samples among the ranks. Each rank gets equally many batches of batch_size. Up
      * to size - 1 samples that the last batch cannot divide evenly are left out. Creating a loader is then
@@ -58,16 +61,19 @@ typedef struct gpunn_loader_args {
      * batched together to reduce padding. */
     const int64_t *lengths;
 } gpunn_loader_args;
+/* Creates a loader for inputs of the model, at the start of its first epoch. Returns NULL on failure. */
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
 #define gpunn_loader_create(...) gpunn_loader_create_(GPUNN_NAMED(gpunn_loader_args, __VA_ARGS__))
+/* Frees a loader and ends its workers; NULL is allowed. */
 GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader);
 /* Writes the next batch into the inputs. Returns false at the end of the epoch, or after an error (see
  * gpunn_last_status); the next call starts a new epoch. */
-GPUNN_API bool    gpunn_next(gpunn_loader *loader);
-GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader); /* per epoch */
-/* samples in the batch of the last gpunn_next */
+GPUNN_API bool gpunn_next(gpunn_loader *loader);
+/* Number of batches in an epoch. */
+GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader);
+/* Number of samples in the batch of the last gpunn_next. */
 GPUNN_API int gpunn_loader_batch_size(const gpunn_loader *loader);
-/* back to the first batch of this epoch */
+/* Goes back to the first batch of this epoch. */
 GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader);
 
 /* ==== >>files ============================================================================================ *
@@ -76,7 +82,7 @@ GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader);
  * the next save into that directory removes (not on Windows). A symbolic link is followed and the mode kept;
  * of several hard links only the named one becomes the new file. Files are read as hostile input: nothing in
  * them is trusted. On Windows paths are UTF-8, or else in the system's code page. */
-/* safetensors: torch's state_dict() */
+/* Saves all parameters and buffers as safetensors, as torch's state_dict() names them. */
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path);
 
 /* User-defined source of files instead of the file system, such as a pak file, flash or the network. All four
@@ -87,14 +93,14 @@ typedef struct gpunn_io {
     /* Reads the next bytes, like fread. Returns how many were read; 0: end of file; negative: failed. */
     int64_t (*read)(void *user, void *file, void *to, size_t bytes);
     void (*close)(void *user, void *file); /* called once for each opened file */
-    void *user;
+    void *user;                            /* first argument of the functions */
 } gpunn_io;
 
 /* Renames tensors: from is the name in the file, to the name in the model. Each * in from matches any text,
  * the shortest possible; the * with the same number in to stands for that text. Examples: {"bert.*", "*"},
  * {"*.LayerNorm.gamma", "*.LayerNorm.weight"}. */
 typedef struct gpunn_rename {
-    const char *from, *to;
+    const char *from, *to; /* patterns of names: in the file, in the model */
 } gpunn_rename;
 
 typedef struct gpunn_load_args {
@@ -104,8 +110,8 @@ typedef struct gpunn_load_args {
     /* Receives one line per tensor that did not match: "fc.weight: in the file only", "fc.bias: file [10],
      * model [5]". */
     void (*report)(void *user, const char *line);
-    void           *user;
-    const gpunn_io *io; /* source of the file; NULL: the file system */
+    void           *user; /* first argument of report */
+    const gpunn_io *io;   /* source of the file; NULL: the file system */
     /* Ends at {NULL, NULL}. The first entry that matches a name renames it. Two tensors of one name are an
      * error. skip and report use the new names. */
     const gpunn_rename *map;
@@ -140,11 +146,11 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
 /* A dataset in host memory, row-major; element i is at data + i * bytes per element. Free it with
  * gpunn_array_free. */
 typedef struct gpunn_array {
-    gpunn_dtype dtype;
-    int         rank;
-    int64_t     dim[GPUNN_MAX_RANK];
-    size_t      bytes;
-    void       *data;
+    gpunn_dtype dtype;               /* of the elements */
+    int         rank;                /* number of axes */
+    int64_t     dim[GPUNN_MAX_RANK]; /* their sizes */
+    size_t      bytes;               /* of data */
+    void       *data;                /* the elements */
 } gpunn_array;
 /* Reads an IDX file (MNIST, Fashion-MNIST): u8; i8, i16 and i32 as I32; f32 and f64 as F32. All readers
  * accept .gz with GPUNN_ZLIB. */
@@ -156,15 +162,18 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
 /* Reads .npy versions 1 to 3: f2 f4 f8 as F32, i8 u4 as I64, i1 i2 i4 u2 as I32, u1, b1. Either byte order; C
  * or Fortran order (converted to C order). */
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
+/* Writes an array as .npy. */
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
 /* Reads one tensor of a safetensors file: F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64,
  * smaller integers as I32. name NULL: the file's only tensor. A name not in the file is GPUNN_ERR_ARGUMENT.
  * F8 is read without a scale, and a GPUNN_LOG_WARNING says so. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name,
                                               gpunn_array *out);
+/* Writes `count` arrays as one safetensors file, arrays[i] under names[i]. */
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
-GPUNN_API void         gpunn_array_free(gpunn_device *dev, gpunn_array *array);
+/* Frees what a reader put into an array, which is then empty; NULL is allowed. */
+GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array);
 /* C's strtod with a decimal point in every locale, for numbers in files and arguments. It reads decimal
  * numbers of up to 992 characters, infinities and NaN, but no hexadecimal. *end (end may be NULL) is set
  * behind the number, or to text if there is none. */
@@ -218,13 +227,13 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
 /* Training loop, evaluation and classification scores. */
 #define GPUNN_MAX_METRICS 6 /* beside gpunn_fit_args.metric, which the history plot shows */
 typedef struct gpunn_progress {
-    int     epoch, epochs; /* from 1; both include the epochs of earlier calls that this one continues */
-    int64_t batch, batches;
-    float   loss, metric;                       /* of this epoch so far, weighted by samples */
+    int     epoch, epochs;  /* from 1; both include the epochs of earlier calls that this one continues */
+    int64_t batch, batches; /* number of this batch, from 1, and of all of the epoch */
+    float   loss, metric;   /* of this epoch so far, weighted by samples */
     float   validation_loss, validation_metric; /* of the last validation; NaN before */
-    float   lr;
-    double  seconds; /* since the epoch began */
-    bool    epoch_done;
+    float   lr;                                 /* learning rate of the next step */
+    double  seconds;                            /* since the epoch began */
+    bool    epoch_done;                         /* true once at the end of each epoch, after the validation */
     bool    stopped_early; /* with epoch_done: patience has run out, this is the last epoch */
     /* epoch with the lowest validation loss (else training loss); 0 before the first ends */
     int         best_epoch;
@@ -234,9 +243,9 @@ typedef struct gpunn_progress {
 } gpunn_progress;
 typedef struct gpunn_fit_args {
     int           args_;
-    gpunn_tensor *loss;
+    gpunn_tensor *loss;               /* required: a scalar that training minimises */
     gpunn_tensor *metric;             /* a scalar such as gpunn_accuracy; may be NULL */
-    gpunn_loader *train, *validation; /* validation may be NULL */
+    gpunn_loader *train, *validation; /* train: required; validation: may be NULL */
     int           epochs;             /* number of epochs to run; 0: none */
     /* stop after so many epochs without a better validation loss (else training loss); 0: never */
     int patience;
@@ -248,16 +257,17 @@ typedef struct gpunn_fit_args {
     bool no_ema;
     /* after each batch and epoch; false cancels */
     bool (*on_progress)(void *user, const gpunn_progress *progress);
-    void       *user;
+    void       *user;                      /* first argument of the callbacks */
     const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
     const char *checkpoint;                /* written after each epoch; NULL: none */
     /* gpunn_save after each epoch that is the best so far; NULL: none */
     const char   *best_weights;
     int          *epochs_run;                 /* receives the number of completed epochs */
     gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars for progress; ends at the first NULL */
-    /* Called before the first batch of an epoch, and before each step. At on_batch_begin the batch is in the
-     * inputs, where it may be changed. Returning false cancels. */
+    /* Called before the first batch of an epoch. Returning false cancels. */
     bool (*on_epoch_begin)(void *user, const gpunn_progress *progress);
+    /* Called before each step. The batch is in the inputs, where it may be changed. Returning false
+     * cancels. */
     bool (*on_batch_begin)(void *user, const gpunn_progress *progress);
 } gpunn_fit_args;
 /* Trains a model. It continues where the optimizer's last gpunn_fit of the same loss ended, in this process
@@ -275,6 +285,7 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress);
 GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric,
                                       float *loss_mean, float *metric_mean);
 
+/* Scores of a classifier, over all samples of an epoch. */
 typedef struct gpunn_class_scores {
     int64_t samples;               /* samples whose label is a class; others are left out */
     float   accuracy;              /* all scores as defined by torch and scikit-learn */
@@ -311,7 +322,7 @@ typedef struct gpunn_profile_args {
     double peak_flops, peak_bytes;
     /* receives a table, line by line: steps by falling time, means over all runs */
     void (*write)(void *user, const char *text);
-    void *user;
+    void *user; /* first argument of write */
     /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
     const char *trace;
 } gpunn_profile_args;

@@ -7,6 +7,7 @@
  * NAME_kernels.cu, which define one gpunn_kernel_set. This section is the contract between those files and
  * the library. Programs need only gpunn_use_kernels. */
 typedef struct gpunn_kernel_set gpunn_kernel_set;
+/* What gpunn_use_kernels does with kernels that match the model, and with those that do not. */
 typedef enum gpunn_kernel_policy {
     /* use the kernels that match; if some do not, log one line with the command that regenerates the file */
     GPUNN_KERNELS_AUTO = 0,
@@ -15,7 +16,7 @@ typedef enum gpunn_kernel_policy {
 } gpunn_kernel_policy;
 typedef struct gpunn_kernels_args {
     int                 args_;
-    gpunn_kernel_policy policy;
+    gpunn_kernel_policy policy; /* what happens where the set does not match the model */
 } gpunn_kernels_args;
 /* Sets the fused kernels of a model. Call it after building the model; the set must outlive the model. set
  * NULL removes it. Results equal those of the single ops except for rounding; dropout draws the same numbers.

@@ -3,7 +3,7 @@
 #include "api/config.h"
 
 /* ==== >>status ========================================================================================== */
-/* Return codes. */
+/* Return codes. X(id, its meaning) */
 #define GPUNN_STATUS_LIST(X)                                           \
     X(GPUNN_OK, "ok")                                                  \
     X(GPUNN_ERR_ARGUMENT, "bad argument")                              \
@@ -18,6 +18,18 @@
     X(GPUNN_ERR_NUMERIC, "NaN or infinity")                            \
     X(GPUNN_ERR_CANCELLED, "cancelled by a callback")
 
+/* What a function returns: GPUNN_OK, or why it failed. gpunn_error(dev) then has a sentence about it. A
+ * function that returns a pointer returns NULL instead, and gpunn_last_status(dev) is the reason. After a
+ * failure all objects are as before the call, unless the function's comment says otherwise.
+ * These failures are common to all functions. A comment names only what it adds to them.
+ * - GPUNN_ERR_ARGUMENT: a pointer is NULL, or a number or an enum value is out of its range.
+ * - GPUNN_ERR_SHAPE: a number of bytes, or the shape of a tensor or of an input, does not fit.
+ * - GPUNN_ERR_DTYPE: a tensor has a dtype that the function does not take.
+ * - GPUNN_ERR_STATE: a run lacks an input that was never written, or a value was read that no run has
+ *   computed.
+ * - GPUNN_ERR_MEMORY: the system has no more memory, or .memory_limit of the device is reached.
+ * - GPUNN_ERR_DEVICE: the device has failed. On a GPU this is final.
+ * - GPUNN_ERR_IO, GPUNN_ERR_FORMAT: a file cannot be read or written, or does not hold what it should. */
 /* clang-format off */
 typedef enum gpunn_status {
 #define GPUNN__X(id, text) id,
@@ -30,14 +42,15 @@ typedef enum gpunn_status {
 /* GPUNN_VERSION_NUMBER of the linked implementation: 1 is 0.1, 2003 is 2.3. The section LIBRARY says what it
  * guarantees. */
 GPUNN_API int gpunn_version(void);
-/* For example "GPUNN_ERR_SHAPE: shapes do not fit". Any int is safe. */
+/* Name and meaning of a status, such as "GPUNN_ERR_SHAPE: shapes do not fit". Any int is safe. */
 GPUNN_API const char *gpunn_status_name(gpunn_status status);
 
 /* ==== >>device =========================================================================================== *
  * Devices, like torch.device and torch.cuda.*. Not thread-safe per device; different devices are
  * independent. */
-typedef struct gpunn_device  gpunn_device;
+typedef struct gpunn_device  gpunn_device;  /* a GPU or the CPU, with its memory, threads and first error */
 typedef struct gpunn_backend gpunn_backend; /* >>backend */
+/* Which device gpunn_device_open opens. */
 typedef enum gpunn_device_type {
     GPUNN_DEVICE_AUTO = 0,
     GPUNN_DEVICE_CPU,
@@ -54,6 +67,7 @@ typedef enum gpunn_precision {
     GPUNN_PRECISION_BF16, /* values between layers, and operands of products, are BF16 */
     GPUNN_PRECISION_F16   /* the same in F16, trained with a dynamic loss scale */
 } gpunn_precision;
+/* How much a message of log_fn matters. */
 typedef enum gpunn_log_level { GPUNN_LOG_ERROR = 0, GPUNN_LOG_WARNING, GPUNN_LOG_INFO } gpunn_log_level;
 
 enum { GPUNN_LOCAL_RANK = -1 }; /* value for index: gpunn_local_rank(), modulo the number of visible GPUs */
@@ -79,43 +93,50 @@ typedef struct gpunn_device_args {
      * program's or the library's. Results are aligned to 256 bytes, as from cudaMallocAsync; NULL on
      * failure. */
     void *(*cuda_malloc_fn)(void *user, size_t bytes, void *stream);
+    /* Frees what cuda_malloc_fn returned, in the order of the stream. */
     void (*cuda_free_fn)(void *user, void *ptr, size_t bytes, void *stream);
     /* Host allocator. new_size 0 frees; returns NULL on failure; results are aligned as malloc's. NULL:
      * realloc and free. */
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
-    /* NULL: no messages. */
+    /* Receives warnings and notes, each one line. NULL: no messages. */
     void (*log_fn)(void *user, gpunn_log_level level, const char *message);
     /* Runs CPU work on the program's threads, at most .threads of them. It calls run(arg) `count` times, if
      * possible in parallel and including the calling thread, and returns when all calls have returned. The
      * section THREADS has details. NULL: the library's own threads. */
     void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg);
-    void                *user;
+    void                *user;    /* first argument of the functions above */
     const gpunn_backend *backend; /* a custom backend; overrides type */
 } gpunn_device_args;
 
-/* Returns NULL on failure: see gpunn_error(NULL). */
+/* Opens a device, by default the first GPU that works, else the CPU. Returns NULL on failure: see
+ * gpunn_error(NULL). GPUNN_ERR_DEVICE: .type is CUDA, and no GPU works. */
 GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args);
 #define gpunn_device_open(...) gpunn_device_open_(GPUNN_ARGS(gpunn_device_args, __VA_ARGS__))
 /* Closes a device; NULL is allowed. A device with models is freed with the last of them, and log_fn is told
  * so. Objects may thus be closed in any order, each once. */
 GPUNN_API void gpunn_device_close(gpunn_device *dev);
 /* Message of the first failure, "" if there was none. Valid until the next call on the device. */
-GPUNN_API const char  *gpunn_error(const gpunn_device *dev);
+GPUNN_API const char *gpunn_error(const gpunn_device *dev);
+/* Status of the first failure, GPUNN_OK if there was none. */
 GPUNN_API gpunn_status gpunn_last_status(const gpunn_device *dev);
-GPUNN_API void         gpunn_clear_error(gpunn_device *dev);
+/* Forgets the first failure, so that the next one is kept. */
+GPUNN_API void gpunn_clear_error(gpunn_device *dev);
 /* Number of GPUs that gpunn_device_open can use. 0 without gpunn_cuda.cu, a driver or a GPU. */
-GPUNN_API int               gpunn_cuda_device_count(void);
+GPUNN_API int gpunn_cuda_device_count(void);
+/* Whether the device is a GPU or the CPU. gpunn_device_type(dev) is the same; when no parenthesis follows,
+ * that name means the type. */
 GPUNN_API gpunn_device_type gpunn_device_get_type(const gpunn_device *dev);
-/* "Intel(R) Xeon(R) ..., 2 threads, AVX-512" */
+#define gpunn_device_type(dev) gpunn_device_get_type(dev)
+/* Name of the hardware, such as "Intel(R) Xeon(R) ..., 2 threads, AVX-512". */
 GPUNN_API const char *gpunn_device_name(const gpunn_device *dev);
-GPUNN_API int         gpunn_device_threads(const gpunn_device *dev);
-GPUNN_API size_t      gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
-GPUNN_API size_t      gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
-#define gpunn_device_type(dev) \
-    gpunn_device_get_type(dev) /* when no parenthesis follows, the name means the type */
+/* Number of threads that compute on the CPU. */
+GPUNN_API int    gpunn_device_threads(const gpunn_device *dev);
+GPUNN_API size_t gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
+GPUNN_API size_t gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
 /* Bytes taken from the system. On a GPU: all bytes of the pool, in use or not. On the CPU: the same as
  * gpunn_memory_allocated. */
 GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev);
+/* The most bytes ever taken from the system. */
 GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev);
 /* Frees the arenas and plans of the device's models, returns the pool's memory to the system and ends the
  * library's threads. The next run of each model plans and allocates again. */
@@ -134,7 +155,7 @@ typedef struct gpunn_tensor    gpunn_tensor;
 typedef struct gpunn_optimizer gpunn_optimizer;
 typedef struct gpunn_loader    gpunn_loader;
 
-/* X(id, text in messages, safetensors' name, bytes) */
+/* The dtypes. X(id, text in messages, safetensors' name, bytes) */
 #define GPUNN_DTYPE_LIST(X)          \
     X(GPUNN_F32, "f32", "F32", 4)    \
     X(GPUNN_F16, "f16", "F16", 2)    \
@@ -154,18 +175,18 @@ typedef enum gpunn_dtype {
 } gpunn_dtype;
 /* clang-format on */
 
-#define GPUNN_MAX_RANK 8
-#define GPUNN_BATCH \
-    (-1) /* batch size, varies between runs; GPUNN_BATCH * k is k times it; see gpunn_size for other sizes */
+#define GPUNN_MAX_RANK 8 /* most axes of a tensor */
+/* Batch size, which varies between runs; GPUNN_BATCH * k is k times it. For other sizes: gpunn_size. */
+#define GPUNN_BATCH (-1)
 /* A shape ends at the first 0; GPUNN_SHAPE(0) is a scalar. */
 typedef struct gpunn_shape {
-    int64_t dim[GPUNN_MAX_RANK];
+    int64_t dim[GPUNN_MAX_RANK]; /* size of each axis, the rest 0 */
 } gpunn_shape;
 
 #define GPUNN_END 127 /* end of a list of axes */
 /* A list of axes. Negative axes count from the end. GPUNN_ALL: every axis. */
 typedef struct gpunn_axes {
-    int axis[GPUNN_MAX_RANK + 1];
+    int axis[GPUNN_MAX_RANK + 1]; /* ends at GPUNN_END */
 } gpunn_axes;
 #define GPUNN_ALL (GPUNN_LITERAL(gpunn_axes){{GPUNN_END}})
 #ifdef __cplusplus /* accepts any integers, including size_t */
@@ -186,12 +207,13 @@ template <typename... Numbers> constexpr gpunn_axes gpunn__axes(Numbers... axis)
 #define GPUNN_AXES(...) ((gpunn_axes){{__VA_ARGS__, GPUNN_END}})
 #endif
 
-GPUNN_API size_t      gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for an invalid dtype */
+GPUNN_API size_t gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for an invalid dtype */
+/* Name of a dtype, such as "f32"; "no gpunn_dtype" for an invalid one. */
 GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
 
 typedef struct gpunn_model_args {
     int             args_;
-    gpunn_precision precision;
+    gpunn_precision precision; /* of the computation; values that the program reads and writes stay F32 */
     /* The model is only evaluated. Optimizers and gradients are then GPUNN_ERR_STATE. Linear layers read the
      * weights in place; other models (and a small network's fused kernel, see FUSED KERNELS) keep a copy that
      * is ordered for batches.
@@ -201,6 +223,7 @@ typedef struct gpunn_model_args {
      * GPUNN_ERR_UNSUPPORTED. A weight that was bound before stays F32. */
     bool inference;
 } gpunn_model_args;
+/* Creates a model without tensors. Returns NULL on failure. */
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
 #define gpunn_model_create(...) gpunn_model_create_(GPUNN_NAMED(gpunn_model_args, __VA_ARGS__))
 /* torch's net.to(device): moves parameters, buffers, inputs, optimizers with their state, and random state.
@@ -225,10 +248,9 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 typedef struct gpunn_size_args {
     int     args_;
     int64_t min, max; /* new name: allowed range; other runs fail. Defaults: 1, and no limit */
-    int64_t
-        /* new name: the size is a multiple of this, so that its halves and doubles are known to be equal;
-         * default 1 */
-        multiple;
+    /* new name: the size is a multiple of this, so that its halves and doubles are known to be equal;
+     * default 1 */
+    int64_t multiple;
 } gpunn_size_args;
 GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_args args);
 #define gpunn_size(model, ...) gpunn_size_((model), GPUNN_NAMED(gpunn_size_args, __VA_ARGS__))
@@ -239,6 +261,7 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
 GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype,
                                     gpunn_shape shape);
 
+/* Which numbers a parameter or a state starts as. */
 typedef enum gpunn_init_kind {
     GPUNN_INIT_DEFAULT = 0, /* zeros */
     GPUNN_INIT_ZEROS,
@@ -248,9 +271,10 @@ typedef enum gpunn_init_kind {
     /* U(+-1/sqrt(fan_in)), torch.nn's default for linear and conv; a: fan_in, 0: from the shape */
     GPUNN_INIT_KAIMING_UNIFORM
 } gpunn_init_kind;
+/* Initial values of a parameter or a state. */
 typedef struct gpunn_init {
-    gpunn_init_kind kind;
-    float           a, b;
+    gpunn_init_kind kind; /* which numbers */
+    float           a, b; /* as kind says; unused: 0 */
 } gpunn_init;
 
 /* Creates a parameter. F32, without GPUNN_BATCH in its shape; names are unique within a model. */
@@ -283,24 +307,24 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
  * GPUNN_INIT_KAIMING_UNIFORM with a = 0 needs rank 2 or more. */
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
-/* input, parameter, buffer or named value; NULL: none */
+/* The input, parameter, buffer or named value of that name. NULL: there is none. */
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name);
-/* returns t; NULL if the name is taken */
+/* Names a value, by which gpunn_find and specs know it. Returns t; NULL if the name is taken. */
 GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name);
 GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t); /* "" if it has none */
-/* with GPUNN_BATCH and gpunn_size numbers */
+/* The shape, with GPUNN_BATCH and gpunn_size numbers where sizes vary. */
 GPUNN_API gpunn_shape gpunn_tensor_shape(const gpunn_tensor *t);
-GPUNN_API gpunn_shape
-/* the same with the actual sizes: of the last run; for an input, of the last write */
-                      gpunn_tensor_sizes(const gpunn_tensor *t);
-GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t);
-/* at the batch size of the last run or write */
+/* The same with the actual sizes: of the last run; for an input, of the last write. */
+GPUNN_API gpunn_shape gpunn_tensor_sizes(const gpunn_tensor *t);
+GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t); /* dtype of its elements */
+/* Number of bytes, at the batch size of the last run or write. */
 GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t);
 /* Parameters, buffers (running statistics) and states with gpunn_set_saved, in the order of their creation:
- * what gpunn_save writes. */
+ * what gpunn_save writes. Index from 0 to gpunn_parameter_count - 1; NULL: there are no more. */
 GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
 GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index);
-GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index); /* NULL: there are no more */
+/* The inputs, in the order of their creation. Index from 0; NULL: there are no more. */
+GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index);
 
 /* Copies host memory to an input, parameter, buffer or state. bytes must fit exactly; for an input they
  * determine the batch size. On a GPU, `host` may also point to that GPU's memory, here and in the functions
@@ -364,13 +388,13 @@ typedef struct gpunn_dlpack {
     uint32_t major, minor;                                  /* version of the layout: 1 and any */
     void    *context;                                       /* for the deleter */
     void (*deleter)(struct DLManagedTensorVersioned *self); /* NULL: nothing to free */
-    uint64_t flags;
-    void    *data;
-    int32_t  device_type, device_id, rank;
-    uint8_t  dtype_code, dtype_bits;
-    uint16_t lanes;          /* 1 */
-    int64_t *shape, *stride; /* stride in elements; NULL: row-major */
-    uint64_t byte_offset;    /* of the first element, from data */
+    uint64_t flags;                                         /* GPUNN_DLPACK_READ_ONLY or 0 */
+    void    *data;                                          /* memory of the tensor, of the device below */
+    int32_t  device_type, device_id, rank; /* kind of device; index of the GPU; number of axes */
+    uint8_t  dtype_code, dtype_bits;       /* kind of number, and bits of one */
+    uint16_t lanes;                        /* 1 */
+    int64_t *shape, *stride;               /* stride in elements; NULL: row-major */
+    uint64_t byte_offset;                  /* of the first element, from data */
 } gpunn_dlpack;
 /* Exports what gpunn_data returns, without a copy; valid as long as that. Call its deleter once. The object
  * may outlive the device, but its memory does not. NULL on failure. */
@@ -415,7 +439,7 @@ typedef struct gpunn_summary_args {
     gpunn_tensor *outputs[8]; /* default: every value that no op reads */
     /* receives the text piece by piece; NULL: only bytes are wanted */
     void (*write)(void *user, const char *text);
-    void   *user;
+    void   *user;  /* first argument of write */
     size_t *bytes; /* receives all device bytes of such a run: parameters, gradients, inputs, arena */
 } gpunn_summary_args;
 /* Lists layers, shapes, parameters and exact bytes, without allocating on the device. A gpunn_size counts as

@@ -244,6 +244,7 @@ typedef enum gpunn_op {
 } gpunn_op;
 /* clang-format on */
 
+/* Name of an op, such as "conv2d". */
 GPUNN_API const char *gpunn_op_name(gpunn_op op);
 
 /* Elementwise integer ops, under the names of the float ops. X(ENUM, name, operands, whether the result is

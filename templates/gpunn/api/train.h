@@ -13,6 +13,7 @@ GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
  * batch_norm uses its batch's statistics and updates the running ones. Use it to adapt the statistics to
  * other data, or to sample several predictions of one network. */
 GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count);
+/* How layers behave that differ in training: dropout and batch_norm. */
 typedef enum gpunn_mode {
     GPUNN_MODE_TRAINING = 0,
     GPUNN_MODE_EVALUATION /* dropout off; batch_norm uses its running statistics and leaves them unchanged */
@@ -20,7 +21,7 @@ typedef enum gpunn_mode {
 #define GPUNN_MAX_LOSSES 7 /* of a forward pass, beside the first */
 typedef struct gpunn_backward_args {
     int              args_;
-    gpunn_mode       mode;
+    gpunn_mode       mode;      /* of the forward pass */
     gpunn_optimizer *optimizer; /* computes gradients only of what it trains; NULL: of all parameters */
     /* computes only gradients named by gpunn_retain_grad; those of parameters stay unchanged */
     bool inputs_only;
@@ -60,6 +61,7 @@ typedef struct gpunn_train_step_args {
 GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss,
                                          gpunn_train_step_args args);
 #define gpunn_train_step(opt, ...) gpunn_train_step_((opt), GPUNN_NAMED(gpunn_train_step_args, __VA_ARGS__))
+/* Sets all gradients to 0, so that the next backward pass does not add to old ones. */
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
 
 /* Statistics of one tensor: an input, a parameter, a buffer, a layer's result, or a gradient. */
@@ -68,14 +70,14 @@ typedef struct gpunn_layer_statistics {
     /* NULL: statistics of the value; "fc1.weight": of its gradient; "": of the gradient of a value without a
      * name */
     const char *gradient_of;
-    int64_t     count, zeros, nans, infinities;
-    double      mean, deviation, min, max; /* over finite numbers; NaN: there are none */
+    int64_t     count, zeros, nans, infinities; /* number of elements, and of those that are such */
+    double      mean, deviation, min, max;      /* over finite numbers; NaN: there are none */
 } gpunn_layer_statistics;
 typedef struct gpunn_inspect_args {
     int        args_;
-    gpunn_mode mode;
+    gpunn_mode mode;                                                   /* of the forward pass */
     bool (*on_layer)(void *user, const gpunn_layer_statistics *layer); /* false ends it */
-    void *user;
+    void *user;                                                        /* first argument of on_layer */
     bool  forward_only; /* no backward pass: statistics of any value; gradients stay unchanged */
 } gpunn_inspect_args;
 /* Runs forward and backward of the loss for inspection, as torch's hooks do. It calls on_layer after each
@@ -90,6 +92,7 @@ GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss);
 /* Scales all gradients so that their joint 2-norm is at most max_norm. total_norm (may be NULL) receives the
  * norm before scaling. */
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm);
+/* Clamps each element of all gradients to -clip_value .. clip_value. */
 GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value);
 
 /* The optimizers. All code of an optimizer follows from its row here: the struct of its settings, checks,
@@ -236,17 +239,17 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 
 /* Selects parameters: those listed (the list is copied), and those whose names begin with prefix, including
  * ones made later. */
-#define GPUNN__CHOSEN                     \
-    gpunn_tensor *const *parameters;      \
-    int                  parameter_count; \
-    const char          *prefix; /* such as "generator." */
+#define GPUNN__CHOSEN                                                           \
+    gpunn_tensor *const *parameters;      /* these, in a list that is copied */ \
+    int                  parameter_count; /* number of them */                  \
+    const char          *prefix;          /* all whose name begins so, such as "generator." */
 /* Settings for some of an optimizer's parameters. 0: the optimizer's setting; GPUNN_ZERO: 0. A parameter
  * belongs to the first group that matches. Schedules scale each lr; gpunn_set_lr changes only groups without
  * one. A group with a clip_norm has its norm computed separately. */
 typedef struct gpunn_optimizer_group {
     GPUNN__CHOSEN
-    float lr, weight_decay, beta1, beta2;
-    float clip_norm, clip_value; /* as in gpunn_set_clip_norm and gpunn_set_clip_value */
+    float lr, weight_decay, beta1, beta2; /* as the optimizer's */
+    float clip_norm, clip_value;          /* as in gpunn_set_clip_norm and gpunn_set_clip_value */
 } gpunn_optimizer_group;
 /* What an optimizer trains: the selected parameters, or all if neither list nor prefix is set. Several
  * optimizers may share a model, each with its own state, step count, schedule and averages. gpunn_train_step
@@ -255,11 +258,11 @@ typedef struct gpunn_optimizer_group {
  * A parameter may belong to two optimizers only if neither has a selection. Otherwise creating the optimizer
  * returns NULL with GPUNN_ERR_ARGUMENT; if the layer is made later, the next step fails with
  * GPUNN_ERR_STATE. */
-#define GPUNN__SELECTION                                                                           \
-    GPUNN__CHOSEN                                                                                  \
-    const gpunn_optimizer_group                                                                    \
-        *groups; /* copied; need no saving: a checkpoint is loaded into an optimizer made alike */ \
-    int  group_count;
+#define GPUNN__SELECTION                                                                    \
+    GPUNN__CHOSEN                                                                           \
+    /* Copied. They need no saving: a checkpoint is loaded into an optimizer made alike. */ \
+    const gpunn_optimizer_group *groups;                                                    \
+    int                          group_count; /* number of them */
 
 /* Each optimizer equals torch.optim's of the same name, step by step. Weight decay applies to every
  * parameter, as there, except those excluded by gpunn_set_decay. A parameter that no backward pass has
@@ -294,20 +297,21 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #define gpunn_lion(...) gpunn_lion_(GPUNN_NAMED(gpunn_lion_args, __VA_ARGS__))
 #define gpunn_adadelta(...) gpunn_adadelta_(GPUNN_NAMED(gpunn_adadelta_args, __VA_ARGS__))
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
+/* Frees an optimizer and its state; NULL is allowed. The weights stay. */
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
 /* Updates parameters from the existing gradients. Between calls of gpunn_train_step with .accumulate it ends
  * the accumulation. The update is then what the last of that many calls would have made, clipping
  * included. */
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);
-/* base rate; a schedule scales it from now on */
+/* Sets the base learning rate. A schedule scales it from now on. */
 GPUNN_API void  gpunn_set_lr(gpunn_optimizer *opt, float lr);
-GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt); /* rate of the next step */
-/* for gpunn_train_step; 0: off */
+GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt); /* learning rate of the next step */
+/* Sets the norm to which gpunn_train_step scales larger gradients, as gpunn_clip_grad_norm. 0: off. */
 GPUNN_API void gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);
-/* the same, per element */
+/* Sets the value to which gpunn_train_step clamps gradients, as gpunn_clip_grad_value. 0: off. */
 GPUNN_API void    gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value);
-GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt);
+GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt); /* number of updates so far */
 /* torch's AveragedModel with get_ema_multi_avg_fn(decay). After each update average = decay average + (1 -
  * decay) p for every parameter, frozen ones too; after the first update it is p. A skipped update does not
  * count. Running statistics are not averaged (use_buffers=False). Takes 4 bytes per parameter. 0 <= decay <
@@ -328,6 +332,7 @@ GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped);
  * ranks skip together. Default false: the step fails with GPUNN_ERR_NUMERIC. */
 GPUNN_API void gpunn_set_skip_nan(gpunn_optimizer *opt, bool skip);
 
+/* How the learning rate follows from the base rate lr and the number of steps t. */
 typedef enum gpunn_schedule_type {
     GPUNN_SCHEDULE_CONSTANT = 0,
     GPUNN_SCHEDULE_STEP,        /* lr gamma^(t / step_size) */
@@ -343,13 +348,14 @@ typedef enum gpunn_schedule_type {
 } gpunn_schedule_type;
 typedef struct gpunn_schedule_args {
     int                 args_;
-    gpunn_schedule_type type;
-    int64_t             total_steps, step_size;
+    gpunn_schedule_type type;        /* which formula */
+    int64_t             total_steps; /* cosine, one-cycle, linear: after how many steps it ends */
+    int64_t             step_size;   /* step: steps between two drops */
     /* the rate first rises from 0 over these steps; total_steps includes them */
     int64_t warmup_steps;
-    int64_t milestones[16]; /* rising; ends at the first 0 */
-    float   gamma;          /* default 0.1; exponential: 0.95 */
-    float   min_lr;
+    int64_t milestones[16];                          /* rising; ends at the first 0 */
+    float   gamma;                                   /* default 0.1; exponential: 0.95 */
+    float   min_lr;                                  /* lowest rate of cosine, linear and plateau */
     float   pct_start, div_factor, final_div_factor; /* one-cycle: defaults 0.3, 25, 1e4 */
     float   factor, threshold;                       /* plateau: defaults 0.1, 1e-4 (relative) */
     int     patience, cooldown;                      /* plateau: defaults 10, 0 */
@@ -359,7 +365,7 @@ typedef struct gpunn_schedule_args {
  * an epoch. */
 GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_args args);
 #define gpunn_set_schedule(...) gpunn_set_schedule_(GPUNN_NAMED(gpunn_schedule_args, __VA_ARGS__))
-/* metric: read by PLATEAU only */
+/* Tells the schedule that a step has passed. metric: read by PLATEAU only, such as the validation loss. */
 GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric);
 
 /* ==== >>group ============================================================================================ *
@@ -368,7 +374,7 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric);
  * same update from their mean. A call that is "common to all ranks" is collective: every rank must make it,
  * in the same order, and it waits for all. If one rank fails, every rank's call returns that failure, "rank
  * 2: ...". Ranks that make different calls get GPUNN_ERR_STATE. Not thread-safe per device. */
-typedef struct gpunn_group gpunn_group;
+typedef struct gpunn_group gpunn_group; /* the ranks that train together */
 /* transport of gradients; all else goes through MPI, the folder or the functions */
 typedef enum gpunn_group_type {
     GPUNN_GROUP_AUTO, /* NCCL between GPUs if all ranks find it, else HOST */
@@ -416,7 +422,7 @@ typedef struct gpunn_group_args {
      * As all_reduce, for BF16 values. Called with .bf16_gradients. */
     gpunn_status (*all_reduce_bf16)(void *user, uint16_t *values, int64_t count);
     const char *(*error)(void *user); /* one sentence about the last failure; may be NULL */
-    void *user;
+    void *user;                       /* first argument of the functions above */
 } gpunn_group_args;
 /* Opens a group; common to all ranks. dev is the models' device and receives the errors. Returns NULL on
  * failure: see gpunn_error(dev).
@@ -434,8 +440,8 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
 /* Closes a group; NULL is allowed. A group with optimizers or loaders is freed with the last of them.
  * Finalising MPI waits for all ranks. If a rank was missing, MPI is left as it is and nothing waits. */
 GPUNN_API void gpunn_group_close(gpunn_group *group);
-GPUNN_API int  gpunn_group_rank(const gpunn_group *group); /* 0 <= rank < size; 0 for NULL */
-GPUNN_API int  gpunn_group_size(const gpunn_group *group); /* 1 for NULL */
+GPUNN_API int  gpunn_group_rank(const gpunn_group *group); /* number of this rank, from 0; 0 for NULL */
+GPUNN_API int  gpunn_group_size(const gpunn_group *group); /* number of ranks; 1 for NULL */
 /* Index of this process among the ranks on this machine, as mpirun, srun or torchrun says; 0 without them. */
 GPUNN_API int gpunn_local_rank(void);
 /* Makes the ranks train the optimizer's model together. Weights and the optimizer's state become rank 0's;
