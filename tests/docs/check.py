@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The documents tell the truth: every C block of README.md and of the guides compiles and, when it has a main, runs, with the command that
 follows it where one does. So does the program in gpunn.h's comment. Every name, link, file, option and ninja target that they mention
-exists, and the pictures are fresh. TAP lines, for tests/run.py.
+exists, and the pictures are fresh. reference.py has the checks of the reference. TAP lines, for tests/run.py.
 
     python3 tests/docs/check.py OBJECT      gpunn.h as ninja compiles it, with which all but the first program is linked"""
 import glob
@@ -12,8 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import unittest
 
 import pictures
+import reference
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STRICT = "-std=c99 -Wall -Wextra -Wpedantic -Werror"
@@ -323,6 +325,11 @@ def calls_compile():
         call(f"cc {STRICT} -Wno-unused -I. -fsyntax-only {file.name}", ROOT)
 
 
+def reference_runs():
+    """The calls that the reference shows besides those of the documents and the examples."""
+    program(read("tests/docs/calls.c"), None)
+
+
 def pictures_are_fresh():
     for path, draw in pictures.PICTURES.items():
         assert read(path) == draw(), f"python3 tests/docs/pictures.py renews {path}"
@@ -359,7 +366,8 @@ def main():
              ("targets", targets_exist), ("help", help_names_targets), ("commands", commands_exist), ("calls", calls_compile), ("pictures", pictures_are_fresh), ("length", short_enough),
              ("exclusive or", xor_learns), ("three commands", three_commands),
              ("compile lines", compile_lines_name_the_gpu),
-             ("sections of ops", rooms_agree), ("functions that both files have", nothing_stands_twice)] + [
+             ("the reference's calls", reference_runs),
+             ("sections of ops", rooms_agree), ("functions that both files have", nothing_stands_twice)] + reference.tests(OBJECT) + [
                  test for name in DOCUMENTS for test in c_blocks(name)]
     print(f"1..{len(tests)}")
     failed = 0
@@ -367,6 +375,8 @@ def main():
         try:
             test()
             print(f"ok {number} - {name}", flush=True)
+        except unittest.SkipTest as reason:
+            print(f"ok {number} - {name} # SKIP {reason}", flush=True)
         except (AssertionError, subprocess.TimeoutExpired, OSError, StopIteration) as error:
             failed += 1
             print(f"{error or type(error).__name__}\nnot ok {number} - {name}", flush=True)

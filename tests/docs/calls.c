@@ -1,0 +1,281 @@
+/* Calls that the reference (generator/reference) shows, of functions that no document and no example calls.
+ * check.py runs them: none may fail. */
+#include "gpunn.h"
+#include <stdio.h>
+#include <string.h>
+
+static gpunn_tensor *floats(gpunn_model *model, const char *name, gpunn_shape shape)
+{
+    return gpunn_input(model, name, GPUNN_F32, shape);
+}
+
+static gpunn_tensor *integers(gpunn_model *model, const char *name, gpunn_shape shape)
+{
+    return gpunn_input(model, name, GPUNN_I64, shape);
+}
+
+static void windows(gpunn_model *model)
+{
+    gpunn_tensor *sound = floats(model, "sound", GPUNN_SHAPE(GPUNN_BATCH, 4, 32));
+    gpunn_tensor *image = floats(model, "image", GPUNN_SHAPE(GPUNN_BATCH, 4, 16, 16));
+    gpunn_tensor *volume = floats(model, "volume", GPUNN_SHAPE(GPUNN_BATCH, 4, 8, 8, 8));
+    gpunn_conv_transpose1d(sound, "up1", .out_channels = 2, .kernel_size = 4, .stride = 2,
+                           .padding = 1); /* [n, 2, 64] */
+    gpunn_conv_transpose3d(volume, "up3", .out_channels = 2, .kernel_size = 2,
+                           .stride = 2);                                   /* [n, 2, 16, 16, 16] */
+    gpunn_max_pool1d(sound, .kernel_size = 2);                             /* [n, 4, 16] */
+    gpunn_max_pool3d(volume, .kernel_size = 3, .stride = 2, .padding = 1); /* [n, 4, 4, 4, 4] */
+    gpunn_avg_pool1d(sound, .kernel_size = 2);                             /* [n, 4, 16] */
+    gpunn_avg_pool2d(image, .kernel_size = 3, .stride = 1, .padding = 1,
+                     .count_exclude_pad = true);               /* [n, 4, 16, 16] */
+    gpunn_avg_pool3d(volume, .kernel_size = 2);                /* [n, 4, 4, 4, 4] */
+    gpunn_lp_pool1d(sound, .norm_type = 2, .kernel_size = 2);  /* [n, 4, 16] */
+    gpunn_lp_pool3d(volume, .norm_type = 2, .kernel_size = 2); /* [n, 4, 4, 4, 4] */
+    gpunn_adaptive_max_pool1d(sound, 1);                       /* [n, 4, 1] */
+    gpunn_adaptive_max_pool2d(image, 5, 5);                    /* [n, 4, 5, 5] */
+    gpunn_adaptive_max_pool3d(volume, 1, 1, 1);                /* [n, 4, 1, 1, 1] */
+    gpunn_adaptive_avg_pool1d(sound, 1);                       /* [n, 4, 1] */
+    gpunn_adaptive_avg_pool3d(volume, 2, 2, 2);                /* [n, 4, 2, 2, 2] */
+    gpunn_batch_norm1d(sound, "bn1");
+    gpunn_batch_norm3d(volume, "bn3", .momentum = 0.01f);
+    gpunn_instance_norm1d(sound, "in1", .affine = true);
+    gpunn_local_response_norm(image, .size = 3);
+    gpunn_depth_to_space(image, 2); /* [n, 1, 32, 32] */
+    gpunn_space_to_depth(image, 2); /* [n, 16, 8, 8] */
+    gpunn_dice_loss(gpunn_sigmoid(image), floats(model, "mask", GPUNN_SHAPE(GPUNN_BATCH, 4, 16, 16)),
+                    .squared = true);
+}
+
+static void sequences(gpunn_model *model)
+{
+    gpunn_tensor *steps = floats(model, "steps", GPUNN_SHAPE(12, GPUNN_BATCH, 8));
+    gpunn_tensor *now = floats(model, "now", GPUNN_SHAPE(GPUNN_BATCH, 8)), *h = NULL;
+    gpunn_tensor *memory = floats(model, "memory", GPUNN_SHAPE(20, GPUNN_BATCH, 8));
+    gpunn_rnn(steps, "rnn", .hidden_size = 16, .relu = true); /* [12, n, 16] */
+    h = gpunn_rnn_cell(now, "rnn_cell", .hidden_size = 16, .h = h);
+    h = gpunn_gru_cell(now, "gru_cell", .hidden_size = 16, .h = h);
+    gpunn_transformer_decoder_layer(steps, memory, "layer", .nhead = 2, .dim_feedforward = 32,
+                                    .is_causal = true);
+    gpunn_transformer_decoder(steps, memory, "decoder", .nhead = 2, .num_layers = 2, .dim_feedforward = 32,
+                              .norm = true);
+}
+
+static void shapes(gpunn_model *model)
+{
+    gpunn_tensor *x = floats(model, "x", GPUNN_SHAPE(GPUNN_BATCH, 6)),
+                 *row = floats(model, "row", GPUNN_SHAPE(1, 6));
+    gpunn_tensor *index = integers(model, "index", GPUNN_SHAPE(3)), *parts[6], *pair[] = {x, x};
+    gpunn_tensor *matrix = floats(model, "matrix", GPUNN_SHAPE(5, 6)),
+                 *columns = integers(model, "columns", GPUNN_SHAPE(5, 2));
+    gpunn_prelu(x, "prelu", 6, 0.25f);
+    gpunn_expand(row, GPUNN_SHAPE(GPUNN_BATCH, 6));
+    gpunn_rand_like(x);
+    gpunn_tile(row, GPUNN_SHAPE(4, 2));         /* [4, 12] */
+    gpunn_stack(pair, 2, 1);                    /* [n, 2, 6] */
+    int count = gpunn_split(x, 4, 1, parts, 6); /* [n, 4], [n, 2] */
+    count += gpunn_chunk(x, 3, 1, parts, 6);    /* three of [n, 2] */
+    if (count != 5) puts("GPUNN_ERR: split and chunk");
+    gpunn_one_hot(index, 10); /* [3, 10] */
+    gpunn_scatter_add(matrix, 1, columns, floats(model, "added", GPUNN_SHAPE(5, 2)));
+    gpunn_index_add(matrix, 0, index, floats(model, "rows", GPUNN_SHAPE(3, 6)));
+    gpunn_triu(matrix, 1);
+    gpunn_where_scalar(gpunn_gt(index, gpunn_neg(index)), index, 0); /* negative numbers become 0 */
+}
+
+static void reductions(gpunn_model *model)
+{
+    gpunn_tensor *x = floats(model, "values", GPUNN_SHAPE(GPUNN_BATCH, 10)), *indices = NULL;
+    gpunn_max(x, GPUNN_AXES(1), true);             /* [n, 1] */
+    gpunn_min(x, GPUNN_ALL, false);                /* a scalar */
+    gpunn_var(x, GPUNN_AXES(1), 1, false);         /* [n] */
+    gpunn_cumsum(x, 1);                            /* [n, 10] */
+    gpunn_cumprod(x, 1);                           /* [n, 10] */
+    gpunn_cummin(x, 1);                            /* [n, 10] */
+    gpunn_cummin_with_indices(x, 1, &indices);     /* [n, 10], and I64 [n, 10] */
+    gpunn_argmin(x, 1, false);                     /* I64 [n] */
+    gpunn_min_with_indices(x, 1, false, &indices); /* [n], and I64 [n] */
+    gpunn_topk_indices(x, 3, 1, true);             /* I64 [n, 3] */
+    gpunn_argsort(x, 1, true);                     /* I64 [n, 10], the largest first */
+}
+
+static void losses(gpunn_model *model)
+{
+    gpunn_tensor *x = floats(model, "prediction", GPUNN_SHAPE(GPUNN_BATCH, 5));
+    gpunn_tensor *target = floats(model, "target", GPUNN_SHAPE(GPUNN_BATCH, 5));
+    gpunn_tensor *labels = integers(model, "classes", GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *sign = floats(model, "sign", GPUNN_SHAPE(GPUNN_BATCH)); /* 1 or -1 */
+    gpunn_huber_loss(x, target, .delta = 0.5f);
+    gpunn_smooth_l1_loss(x, target, .beta = 0.1f);
+    gpunn_kl_div(gpunn_log_softmax(x, 1), gpunn_softmax(target, 1), .reduction = GPUNN_REDUCE_BATCHMEAN);
+    gpunn_gaussian_nll_loss(x, target, gpunn_exp(floats(model, "log_variance", GPUNN_SHAPE(GPUNN_BATCH, 5))));
+    gpunn_poisson_nll_loss(x, target, .full = true);
+    gpunn_nll_loss(gpunn_log_softmax(x, 1), labels);
+    gpunn_hinge_embedding_loss(x, target);
+    gpunn_soft_margin_loss(x, target);
+    gpunn_margin_ranking_loss(gpunn_mean(x, GPUNN_AXES(1), false), gpunn_mean(target, GPUNN_AXES(1), false),
+                              sign, .margin = 0.5f);
+    gpunn_multi_margin_loss(x, labels, .p = 2);
+    gpunn_cosine_embedding_loss(x, target, sign, .margin = 0.2f);
+    gpunn_cosine_similarity(x, target, 1, 1e-8f); /* [n] */
+    gpunn_top_k_accuracy(x, labels, 3);
+}
+
+static void negate(void *arg, int index, int threads)
+{
+    const gpunn_custom_call *call = arg;
+    const float             *from = call->in->data;
+    float                   *to = call->out->data;
+    for (int64_t i = index; i < call->out->count; i += threads) to[i] = -from[i];
+}
+
+static int negated(const gpunn_custom_call *call)
+{
+    gpunn_custom_call shared = *call;
+    gpunn_parallel(call->threads, negate, &shared);
+    return 0;
+}
+
+static void custom(gpunn_device *dev, gpunn_model *model)
+{
+    static const gpunn_custom_op op = {.name = "negate", .inputs = 1, .forward = negated};
+    static const float           numbers[2] = {1, 2};
+    gpunn_tensor                *x = gpunn_constant(model, GPUNN_SHAPE(2), numbers), *gradients[1] = {NULL};
+    gpunn_register_custom(dev, &op);
+    gpunn_tensor *y = gpunn_custom(gpunn_find_custom(dev, "negate"), &x);
+    gpunn_forward_training(&y, 1);
+    gpunn_tensor *weight = gpunn_parameter(model, "scale", GPUNN_SHAPE(2),
+                                           (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0});
+    gpunn_grads(gpunn_square(weight), &weight, 1, gradients);
+}
+
+static void memory(gpunn_device *dev, gpunn_model *model)
+{
+    printf("%s, %s\n", gpunn_status_name(GPUNN_OK), gpunn_op_name(GPUNN_OP_CONV2D));
+    if (gpunn_device_get_type(dev) == GPUNN_DEVICE_CUDA) puts("on a GPU");
+    printf("%zu bytes now, %zu at most\n", gpunn_memory_allocated(dev), gpunn_memory_peak(dev));
+    printf("%zu bytes of the system, %zu at most\n", gpunn_memory_reserved(dev),
+           gpunn_memory_reserved_peak(dev));
+    gpunn_set_plan_limit(model, 8, (size_t)64 << 20);
+    gpunn_empty_cache(dev);
+    for (int i = 0; gpunn_input_at(model, i); i++) {
+        gpunn_tensor *input = gpunn_input_at(model, i);
+        printf("%s, %s\n", gpunn_tensor_name(input), gpunn_dtype_name(gpunn_tensor_dtype(input)));
+    }
+}
+
+static void states(gpunn_model *model)
+{
+    gpunn_tensor *norm = gpunn_batch_norm1d(floats(model, "features", GPUNN_SHAPE(GPUNN_BATCH, 3)), "bn");
+    gpunn_set_name(norm, "normalised");
+    gpunn_freeze_statistics(norm, true);
+    gpunn_tensor *count = gpunn_state(model, "count", GPUNN_SHAPE(1), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
+    gpunn_set_saved(count, true);
+    gpunn_reset_states(model);
+}
+
+static void train(gpunn_device *dev)
+{
+    static float         numbers[8][2];
+    static const int64_t labels[8] = {0, 1, 1};
+    gpunn_model         *model = gpunn_model_create(dev);
+    gpunn_tensor        *x = floats(model, "x", GPUNN_SHAPE(GPUNN_BATCH, 2)),
+                 *classes = integers(model, "c", GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *logits = gpunn_linear(x, "fc", .out_features = 2),
+                 *loss = gpunn_cross_entropy(logits, classes);
+    gpunn_optimizer *sgd = gpunn_sgd(model, .lr = 0.1f, .momentum = 0.9f, .nesterov = true);
+    gpunn_loader    *loader = gpunn_loader_create(
+           model, .fields = {{.input = x, .samples = numbers}, {.input = classes, .samples = labels}},
+           .count = 8, .batch_size = 4);
+    gpunn_set_clip_value(sgd, 0.5f);
+    gpunn_fit(sgd, .loss = loss, .train = loader, .epochs = 1, .on_progress = gpunn_progress_bar);
+    gpunn_loader_rewind(loader);
+    gpunn_class_scores scores;
+    int64_t            confusion[2][2];
+    gpunn_evaluate_classes(loader, logits, classes, &scores, .confusion = &confusion[0][0], .auc = true);
+    gpunn_backward(loss);
+    gpunn_clip_grad_value(model, 0.1f);
+    const float *bias = gpunn_data(gpunn_find(model, "fc.bias")),
+                *gradient = gpunn_data_grad(gpunn_find(model, "fc.bias"));
+    if (bias && gradient) printf("%g, %g\n", bias[0], gradient[0]);
+    gpunn_dlpack *shared = (gpunn_dlpack *)gpunn_to_dlpack(gpunn_find(model, "fc.weight"));
+    if (shared) shared->deleter((struct DLManagedTensorVersioned *)shared);
+    gpunn_loader_destroy(loader);
+    gpunn_optimizer_destroy(sgd);
+    gpunn_model_destroy(model);
+}
+
+static void optimizers(gpunn_device *dev)
+{
+    gpunn_model     *model = gpunn_model_create(dev);
+    gpunn_optimizer *all[8];
+    int              count = 0;
+    all[count++] = gpunn_rmsprop(model, .momentum = 0.9f, .centered = true);
+    all[count++] = gpunn_adagrad(model, .lr_decay = 1e-4f);
+    all[count++] = gpunn_adamax(model, .lr = 1e-3f);
+    all[count++] = gpunn_nadam(model, .weight_decay = 0.01f, .decoupled_weight_decay = true);
+    all[count++] = gpunn_radam(model, .lr = 3e-4f);
+    all[count++] = gpunn_lion(model, .weight_decay = 0.1f);
+    all[count++] = gpunn_adadelta(model, .rho = 0.95f);
+    all[count++] = gpunn_lamb(model, .lr = 2e-3f, .trust_clip = 10);
+    while (count > 0) gpunn_optimizer_destroy(all[--count]);
+    gpunn_model_destroy(model);
+}
+
+static void release(struct DLManagedTensorVersioned *self)
+{
+    (void)self;
+}
+
+static void files(gpunn_device *dev)
+{
+    static float        numbers[4][2];
+    static int64_t      sizes[] = {4, 2};
+    static gpunn_dlpack theirs = {.major = 1,
+                                  .data = numbers,
+                                  .deleter = release,
+                                  .device_type = GPUNN_DLPACK_CPU,
+                                  .rank = 2,
+                                  .dtype_code = GPUNN_DLPACK_FLOAT,
+                                  .dtype_bits = 32,
+                                  .lanes = 1,
+                                  .shape = sizes};
+    gpunn_array         array = {.dtype = GPUNN_F32,
+                                 .rank = 2,
+                                 .dim = {4, 2},
+                                 .bytes = sizeof numbers,
+                                 .data = numbers},
+                copy;
+    gpunn_write_npy(dev, "numbers.npy", &array);
+    gpunn_read_npy(dev, "numbers.npy", &copy);
+    gpunn_array_free(dev, &copy);
+    gpunn_model *model = gpunn_model_create(dev);
+    gpunn_bind_dlpack(floats(model, "x", GPUNN_SHAPE(GPUNN_BATCH, 2)),
+                      (struct DLManagedTensorVersioned *)&theirs);
+    static const char text[] =
+        "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 4]}]}";
+    gpunn_model *loaded = gpunn_spec_load_memory(dev, text, sizeof text - 1);
+    gpunn_model_destroy(loaded);
+    printf("rank %d of this machine\n", gpunn_local_rank());
+    gpunn_model_destroy(model);
+}
+
+int main(void)
+{
+    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
+    gpunn_model  *model = gpunn_model_create(dev);
+    windows(model);
+    sequences(model);
+    shapes(model);
+    reductions(model);
+    losses(model);
+    custom(dev, model);
+    states(model);
+    memory(dev, model);
+    files(dev);
+    train(dev);
+    optimizers(dev);
+    if (gpunn_last_status(dev) != GPUNN_OK) printf("GPUNN_ERR: %s\n", gpunn_error(dev));
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    return 0;
+}
