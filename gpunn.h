@@ -4538,7 +4538,8 @@ GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes
 /* Converts to an integer clamped to 0 .. most; NaN becomes 0. */
 GPUNN__SHARED int gpunn__roi_bound(float at, int most)
 {
-    return at > 0 ? at < (float)most ? (int)at : most : 0;
+    if (!(at > 0)) return 0;
+    return at < (float)most ? (int)at : most;
 }
 
 /* Bin `bin` along an axis of a box from low to high. */
@@ -4666,6 +4667,13 @@ GPUNN__SHARED gpunn__hash_place gpunn__hash_find(int axes, const gpunn__hash_lev
 }
 
 /* Row of one of the cell's corners. Bit i of corner: the next cell along axis i. */
+/* Factor of an axis in the hash of a cell (Mueller et al., 2022). */
+GPUNN__SHARED uint32_t gpunn__hash_factor(int axis)
+{
+    if (axis == 0) return 1;
+    return axis == 1 ? 2654435761u : 805459861u;
+}
+
 GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level,
                                       const gpunn__hash_place *place, int corner)
 {
@@ -4675,7 +4683,7 @@ GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level,
         if (level->resolution)
             index += cell * stride;
         else
-            index ^= cell * (i == 0 ? 1 : i == 1 ? 2654435761u : 805459861u);
+            index ^= cell * gpunn__hash_factor(i);
         stride *= level->resolution;
     }
     return level->first + index % level->rows;
@@ -4749,16 +4757,25 @@ GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, 
         ((uint8_t *)data)[i] = dtype == GPUNN_BOOL ? value != 0 : (uint8_t)value;
 }
 
+/* x, limited to [low, high]. */
+GPUNN__SHARED int64_t gpunn__clamp(int64_t x, int64_t low, int64_t high)
+{
+    if (x < low) return low;
+    return x < high ? x : high;
+}
+
 /* a / b, rounded towards 0; 0 if b is 0. */
 GPUNN__SHARED int64_t gpunn__trunc_quotient(int64_t a, int64_t b)
 {
-    return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+    if (b == 0) return 0;
+    return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
 }
 
 /* The remainder of that division; a if b is 0. */
 GPUNN__SHARED int64_t gpunn__trunc_rest(int64_t a, int64_t b)
 {
-    return b == 0 ? a : b == -1 ? 0 : a % b;
+    if (b == 0) return a;
+    return b == -1 ? 0 : a % b;
 }
 
 /* Whether that quotient is above the exact one. */
@@ -4792,7 +4809,9 @@ GPUNN__SHARED float gpunn__floordiv(float p, float q)
     const float rest = fmodf(p, q),
                 whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
     const float low = floorf(whole);
-    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
+    if (q == 0) return p / q;
+    if (whole == 0) return copysignf(0, p / q);
+    return low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
 /* Remainder of p / q with q's sign; exact except for the final addition. */
@@ -5083,7 +5102,8 @@ GPUNN__SHARED int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis *a, int64_
 {
     if (mode == GPUNN_PAD_REPLICATE) return a->before + i + k - low;
     if (mode == GPUNN_PAD_CIRCULAR) return a->before + i + (k - low) * a->n;
-    return a->before + (k < low ? -i : k > low ? 2 * (a->n - 1) - i : i);
+    if (k < low) return a->before - i;
+    return a->before + (k > low ? 2 * (a->n - 1) - i : i);
 }
 
 /* Sort key of an element for topk; larger keys come first. The high 32 bits order the values as floats, with
@@ -5093,7 +5113,8 @@ GPUNN__SHARED uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
     uint32_t bits;
     x += 0.0f; /* turns -0 into 0 */
     memcpy(&bits, &x, sizeof bits);
-    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
+    bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+    if (x != x) bits = 0xFFFFFFFFu;
     return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
 }
 
@@ -5144,7 +5165,8 @@ GPUNN__SHARED uint32_t gpunn__nucleus_weight(uint32_t key, uint32_t most, float 
 /* A share of a sum of weights, rounded down. */
 GPUNN__SHARED uint64_t gpunn__nucleus_share(uint64_t sum, float share)
 {
-    const uint64_t part = share > 0 ? (uint64_t)((share < 1 ? share : 1) * 4294967296.0f) : 0;
+    if (!(share > 0)) return 0;
+    const uint64_t part = (uint64_t)((share < 1 ? share : 1) * 4294967296.0f);
     return (sum >> 32) * part + ((sum & UINT32_MAX) * part >> 32);
 }
 
@@ -5159,8 +5181,9 @@ GPUNN__SHARED uint64_t gpunn__nucleus_end(uint64_t sum, float top_p)
  * where a logit is infinite or no number. */
 GPUNN__SHARED uint64_t gpunn__nucleus_draw(uint64_t kept, float draw, uint32_t most)
 {
+    if (!gpunn__nucleus_is_finite(most)) return 0;
     const uint64_t share = gpunn__nucleus_share(kept, draw);
-    return !gpunn__nucleus_is_finite(most) ? 0 : share < kept ? share : kept - 1;
+    return share < kept ? share : kept - 1;
 }
 
 /* log2(e) / temperature */
@@ -5172,7 +5195,23 @@ GPUNN__COMMON inline float gpunn__nucleus_scale(float temperature)
 /* Coordinate of cell i of n, from -1 to 1. */
 GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, bool align_corners)
 {
-    return n == 1 ? 0 : (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
+    if (n == 1) return 0;
+    return (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
+}
+
+/* ---- resizing and recurrent layers --------------------------------------------------------------------- */
+/* Cells of an axis that one cell of its resized axis reads. mode: gpunn_interpolate_mode. */
+GPUNN__COMMON int gpunn__resize_taps(int mode, int64_t in, int64_t out)
+{
+    if (mode == GPUNN_INTERPOLATE_CUBIC) return 4;
+    return mode == GPUNN_INTERPOLATE_LINEAR && in > 1 && in != out ? 2 : 1;
+}
+
+/* Number of gates of a recurrent layer: blocks of hidden_size rows in its weights. */
+GPUNN__COMMON int gpunn__gates_of(gpunn_op op)
+{
+    if (op == GPUNN_OP_LSTM) return 4;
+    return op == GPUNN_OP_GRU ? 3 : 1;
 }
 
 /* ---- windows of a pool --------------------------------------------------------------------------------- */
@@ -5336,13 +5375,14 @@ GPUNN__COMMON gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step 
     gpunn__attention_shape c;
     c.packed = in[0].rank == 5;
     c.last = c.packed || step->attr->heads_last;
+    const int head_axis = c.last ? 2 : 1, row_axis = c.last ? 1 : 2;
     c.n = y->dim[0];
-    c.heads = y->dim[c.last ? 2 : 1];
-    c.l = y->dim[c.last ? 1 : 2];
+    c.heads = y->dim[head_axis];
+    c.l = y->dim[row_axis];
     c.ev = y->dim[3];
     c.e = in[0].dim[in[0].rank - 1];
-    c.s = c.packed ? c.l : in[1].dim[c.last ? 1 : 2];
-    c.kv_heads = c.packed ? c.heads : in[1].dim[c.last ? 2 : 1];
+    c.s = c.packed ? c.l : in[1].dim[row_axis];
+    c.kv_heads = c.packed ? c.heads : in[1].dim[head_axis];
     return c;
 }
 
@@ -5358,8 +5398,8 @@ typedef struct gpunn__heads {
 GPUNN__COMMON gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value,
                                                   int part)
 {
-    const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads,
-                  rows = part == 1 || part == 2 ? c->s : c->l;
+    const bool    of_keys = part == 1 || part == 2;
+    const int64_t heads = of_keys ? c->kv_heads : c->heads, rows = of_keys ? c->s : c->l;
     const int64_t e = part < 2 ? c->e : c->ev, whole = (c->packed && part < 3 ? 3 : 1) * heads * e;
     gpunn__heads  h = {value->data, value->dtype, rows * whole, c->last ? e : rows * e, c->last ? whole : e};
     if (c->packed && part < 3 && h.data)
@@ -5387,7 +5427,8 @@ GPUNN__COMMON gpunn__lengths gpunn__attention_lengths(const gpunn_step *step)
 /* Number of valid keys of one sample, or `all`. */
 GPUNN__SHARED int64_t gpunn__length_of(const gpunn__lengths *lengths, int64_t sample, int64_t all)
 {
-    return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, lengths->one ? 0 : sample) : all;
+    if (lengths->data == NULL) return all;
+    return gpunn__integer(lengths->data, lengths->dtype, lengths->one ? 0 : sample);
 }
 
 /* Number of keys that row i of l sees, for a sample with `length` keys. */
@@ -5413,7 +5454,8 @@ GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t sampl
                                       bool zero_infinity)
 {
     if (zero_infinity && isinf(loss)) return 0;
-    return reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)samples * (double)(length > 1 ? length : 1));
+    if (reduction != GPUNN_REDUCE_MEAN) return 1;
+    return 1 / ((double)samples * (double)(length > 1 ? length : 1));
 }
 
 /* ==== >>common/updates ================================================================================== */
@@ -6097,7 +6139,8 @@ GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t
 {
     double a = (double)init->a, b = (double)init->b;
     if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
-        b = 1.0 / sqrt(a > 0 ? a : (double)(fan_in > 0 ? fan_in : 1));
+        const double fan = fan_in > 0 ? (double)fan_in : 1;
+        b = 1.0 / sqrt(a > 0 ? a : fan);
         a = -b;
     }
     for (int64_t i = 0; i < count; i += 4) {
@@ -6626,8 +6669,8 @@ static bool gpunn__op_mentions(const gpunn__op_info *info, char name)
 GPUNN__INTERNAL bool gpunn__op_reads_input(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
-    return info->arity == 0 ? (info->reads >> (i < 31 ? i : 31) & 1) != 0
-                            : i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
+    if (info->arity == 0) return (info->reads >> (i < 31 ? i : 31) & 1) != 0;
+    return i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
 }
 
 GPUNN__INTERNAL bool gpunn__op_reads_output(gpunn_op op)
@@ -6740,7 +6783,8 @@ GPUNN__INTERNAL int gpunn__size_place(const gpunn_model *model, int64_t dim)
 /* a * b; 0 if it exceeds GPUNN__MAX_COUNT. */
 static int64_t gpunn__size_product(int64_t a, int64_t b)
 {
-    const int64_t most = GPUNN__MAX_COUNT / (b < 0 ? -b : b ? b : 1);
+    if (b == 0) return 0;
+    const int64_t most = GPUNN__MAX_COUNT / (b < 0 ? -b : b);
     return a > most || a < -most ? 0 : a * b;
 }
 
@@ -6865,7 +6909,8 @@ GPUNN__INTERNAL void gpunn__size_put(char *text, size_t size, const char *format
 static const char *gpunn__atom_text(const gpunn_model *model, int place)
 {
     const gpunn__size *size = &model->sizes[place];
-    return place == GPUNN__BATCH_ATOM ? "batch" : size->name ? size->name : size->text;
+    if (place == GPUNN__BATCH_ATOM) return "batch";
+    return size->name ? size->name : size->text;
 }
 
 /* Sorts the atoms of a term by their texts, so that the text does not depend on the order in which the model
@@ -6929,12 +6974,10 @@ static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char
             terms[at] = terms[at - 1];
         terms[at] = &sum->term[i];
     }
-    for (int i = 0; i < sum->count; i++)
-        gpunn__term_put(model, terms[i],
-                        terms[i]->factor < 0 ? (i ? " - " : "-")
-                        : i                  ? " + "
-                                             : "",
-                        text, size);
+    for (int i = 0; i < sum->count; i++) {
+        const char *plus = i ? " + " : "", *minus = i ? " - " : "-";
+        gpunn__term_put(model, terms[i], terms[i]->factor < 0 ? minus : plus, text, size);
+    }
 }
 
 GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim,
@@ -7689,7 +7732,8 @@ GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size)
         memcpy(&narrow, value, sizeof narrow);
         bits = narrow & UINT32_MAX >> 1;
     }
-    return bits < infinite ? NULL : bits == infinite ? "infinite" : "NaN";
+    if (bits < infinite) return NULL;
+    return bits == infinite ? "infinite" : "NaN";
 }
 
 GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter)
@@ -7797,14 +7841,14 @@ GPUNN__INTERNAL int gpunn__processors(char set[1024])
             for (int bits = *c >= 'a' ? *c - 'a' + 10 : *c - '0'; bits; bits &= bits - 1) count++;
     if (count == 0) count = sysconf(_SC_NPROCESSORS_ONLN);
 #endif
-    return count < 1 ? 1 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
+    return (int)gpunn__clamp(count, 1, GPUNN__MOST_THREADS);
 }
 
 GPUNN__INTERNAL int gpunn__omp_threads(void)
 {
     const char *said = getenv("OMP_NUM_THREADS");
     const long  count = said ? strtol(said, NULL, 10) : 0;
-    return count < 0 ? 0 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
+    return (int)gpunn__clamp(count, 0, GPUNN__MOST_THREADS);
 }
 
 /* ==== >>base/model ====================================================================================== */
@@ -8234,7 +8278,7 @@ static int64_t gpunn__mpi_received_count(const gpunn__mpi *mpi)
 /* Length of the part of [0, count) that begins at `at`, at most `most`. */
 static int64_t gpunn__part_from(int64_t count, int64_t at, int64_t most)
 {
-    return count <= at ? 0 : count - at < most ? count - at : most;
+    return gpunn__clamp(count - at, 0, most);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t count)
@@ -8756,7 +8800,8 @@ static bool gpunn__tcp_ready(int fd, short what, double until)
     double        left;
     do {
         left = until - gpunn__seconds();
-        const int ready = poll(&wanted, 1, left > 1 ? 1000 : left > 0 ? (int)(left * 1e3) + 1 : 0);
+        const double seconds = left < 1 ? left : 1;
+        const int    ready = poll(&wanted, 1, seconds > 0 ? (int)(seconds * 1e3) + 1 : 0);
         if (ready > 0) return true;
         if (ready < 0 && errno != EINTR) return false;
     } while (left > 0);
@@ -8807,8 +8852,8 @@ static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
         gpunn__tcp_move(tcp->sockets[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
         return gpunn__tcp_notice(tcp, notice); /* arrived while this rank was sending */
     const bool         late = errno == ETIMEDOUT;
-    const gpunn_status status = late ? gpunn__fail_timeout(tcp->text, rank,
-                                                           rank ? tcp->timeout : 2 * tcp->timeout)
+    const double       timeout = rank ? tcp->timeout : 2 * tcp->timeout;
+    const gpunn_status status = late ? gpunn__fail_timeout(tcp->text, rank, timeout)
                                      : gpunn__tcp_left(tcp, rank, strerror(errno));
     notice = late ? rank : GPUNN__TCP_LEFT - rank;
     for (int other = 1; other < tcp->size && tcp->rank == 0; other++)
@@ -8821,7 +8866,7 @@ static gpunn_status gpunn__tcp_transfer(gpunn__tcp *tcp, int rank, void *memory,
 {
     const double until = gpunn__seconds() + tcp->timeout * (rank ? 1 : 2);
     /* rank 0 answers; it does so earlier only if it misses a rank */
-    const short what = !sends ? POLLIN : rank ? POLLOUT : POLLOUT | POLLIN;
+    const short out = rank ? POLLOUT : POLLOUT | POLLIN, what = sends ? out : POLLIN;
     return gpunn__tcp_move(tcp->sockets[rank], memory, bytes, what, until) ? GPUNN_OK
                                                                            : gpunn__tcp_lost(tcp, rank);
 }
@@ -9594,8 +9639,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpun
 static void gpunn__count_parts(gpunn_group *group, int64_t begin, int64_t end, int64_t each)
 {
     for (int rank = 0; rank < group->args.size; rank++) {
-        const int64_t from = begin > rank * each ? begin : rank * each,
-                      to = end < (rank + 1) * each ? end : (rank + 1) * each;
+        const int64_t first = rank * each, last = first + each;
+        const int64_t from = begin > first ? begin : first, to = end < last ? end : last;
         group->counts[rank] = to > from ? to - from : 0;
     }
 }
@@ -10967,10 +11012,20 @@ GPUNN__INTERNAL bool gpunn__json_expect(gpunn__json *j, char c, const char *prob
     return gpunn__json_take(j, c) || gpunn__json_fail(j, problem);
 }
 
+/* Bytes of a UTF-8 sequence that begins with c. 0: none begins with it. */
+static size_t gpunn__utf8_length(unsigned char c)
+{
+    if (c < 0x80) return 1;
+    if (c < 0xC2) return 0;
+    if (c < 0xE0) return 2;
+    if (c < 0xF0) return 3;
+    return c < 0xF5 ? 4 : 0;
+}
+
 GPUNN__INTERNAL size_t gpunn__utf8_size(const char *s, size_t left)
 {
     unsigned char c = (unsigned char)*s, d = left > 1 ? (unsigned char)s[1] : 0;
-    size_t        size = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    const size_t  size = gpunn__utf8_length(c);
     if (size > left) return 0;
     for (size_t i = 1; i < size; i++)
         if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
@@ -11360,7 +11415,8 @@ GPUNN__INTERNAL int64_t gpunn__attribute_size(const gpunn_tensor *t, const gpunn
     if (a->kind == GPUNN__A_SAME_RANK) return t->rank == t->inputs[0]->rank;
     x = operand < 0 ? t : t->inputs[operand];
     if (a->kind == GPUNN__A_EXISTS) return x || t->inputs[operand - 1] == NULL;
-    return a->kind == GPUNN__A_COUNT ? gpunn__count(x, 1) : x->dim[axis < 0 ? x->rank + axis : axis];
+    if (a->kind == GPUNN__A_COUNT) return gpunn__count(x, 1);
+    return x->dim[axis < 0 ? x->rank + axis : axis];
 }
 
 /* Sizes of the result's axes, starting at the attribute's first one. */
@@ -11395,8 +11451,11 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_
     switch (a->kind) {
     case GPUNN__A_BOOL:
     case GPUNN__A_NOT: {
-        bool set = *flag != (a->kind == GPUNN__A_NOT);
-        gpunn__put(text, "%s", json ? (set ? "true" : "false") : set ? "1" : "0");
+        const bool set = *flag != (a->kind == GPUNN__A_NOT);
+        if (json)
+            gpunn__put(text, "%s", set ? "true" : "false");
+        else
+            gpunn__put(text, "%d", set);
         break;
     }
     case GPUNN__A_INT: gpunn__put(text, "%d", *ints); break;
@@ -11467,10 +11526,8 @@ GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t s
 {
     static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
     gpunn__text_buffer       text = {out, size, 0};
-    gpunn__put(&text, "%s",
-               t->kind == GPUNN__VALUE ? gpunn_op_name(t->op)
-               : t->state              ? "state"
-                                       : kinds[t->kind]);
+    const char              *source = t->state ? "state" : kinds[t->kind];
+    gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : source);
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
         gpunn__put_float(&text, t->attr.value[i], 9);
@@ -11889,11 +11946,12 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
             (sized ? batches && gpunn__size_place(call->model, shape->dim[i]) : batches == 2) ||
             (batches == 1 && shape->dim[i] == GPUNN_BATCH && found == 1))
             continue;
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more, and %s", text,
-            !sized     ? batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH"
-            : !batches ? "none may vary between runs"
-                       : "what varies is made by gpunn_size of this model, without C's arithmetic");
+        const char *rule = batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH";
+        if (sized)
+            rule = batches ? "what varies is made by gpunn_size of this model, without C's arithmetic"
+                           : "none may vary between runs";
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "shape %s is not allowed here; dimensions are 1 or more, and %s", text, rule);
         return -1;
     }
     return rank;
@@ -12326,9 +12384,6 @@ GPUNN__PRIVATE const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERAND
     "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
 /* clang-format on */
 
-/* Number of gates: blocks of hidden_size rows in its weights. */
-GPUNN__INTERNAL int gpunn__gates_of(gpunn_op op);
-
 /* Infers dtype and shape of the result; false on an error. */
 GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
                                   const gpunn__meta *in, int count, gpunn__meta *out);
@@ -12358,12 +12413,12 @@ GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int
     for (int i = first; i <= last; i++) {
         const bool sized = gpunn__is_sized(x.dim[i]);
         if (sized ? named : x.dim[i] > 0 && x.dim[i] <= INT32_MAX) continue;
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
-            sized ? "varies between runs; this op needs a fixed size there"
-            : x.dim[i] < 0
-                ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
-                : "is larger than 2^31 - 1; use smaller sizes");
+        const char *fault = "is larger than 2^31 - 1; use smaller sizes";
+        if (x.dim[i] < 0)
+            fault = "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there";
+        if (sized) fault = "varies between runs; this op needs a fixed size there";
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
+                               fault);
         return false;
     }
     return true;
@@ -12744,11 +12799,6 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
 }
 
 /* ---- recurrent layers ---------------------------------------------------------------------------------- */
-
-GPUNN__INTERNAL int gpunn__gates_of(gpunn_op op)
-{
-    return op == GPUNN_OP_LSTM ? 4 : op == GPUNN_OP_GRU ? 3 : 1;
-}
 
 /* x is [length, n, features]. */
 static bool gpunn__recurrent_rule(const gpunn__inference *i)
@@ -13883,13 +13933,10 @@ static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *functio
         if (!ok || (count < function->axes && !gpunn__expr_whole(f, &axis))) return false;
         if (count >= function->axes) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
         given = true;
-        if (function->axes > 1 && gpunn__expr_take(f, ':'))
-            for (axis = axis < -rank ? 0
-                        : axis < 0   ? axis + rank
-                                     : axis;
-                 axis < rank && count < function->axes; axis++)
-                axes->axis[count++] = axis;
-        else
+        if (function->axes > 1 && gpunn__expr_take(f, ':')) {
+            if (axis < 0) axis = axis < -rank ? 0 : axis + rank;
+            for (; axis < rank && count < function->axes; axis++) axes->axis[count++] = axis;
+        } else
             axes->axis[count++] = axis;
     }
     axes->axis[count] = GPUNN_END;
@@ -14341,8 +14388,8 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
     const char  *range = NULL;
     const double usual = a->otherwise;
     if (a->kind <= GPUNN__K_INTEGER) {
-        const int low = a->kind == GPUNN__K_COUNT ? 1 : a->kind == GPUNN__K_INTEGER ? INT32_MIN : 0;
-        int      *value = (int *)at;
+        int low = a->kind == GPUNN__K_COUNT ? 1 : 0, *value = (int *)at;
+        if (a->kind == GPUNN__K_INTEGER) low = INT32_MIN;
         if (*value == 0 && usual > GPUNN__NEEDED)
             *value = (int)usual;
         else if (*value == GPUNN_ZERO)
@@ -14393,10 +14440,8 @@ static bool gpunn__is_nonzero(const gpunn__argument *a, const void *args)
     const bool pointer = a->kind == GPUNN__K_REFERENCE || a->kind == GPUNN__K_BIAS;
     if (a->kind >= GPUNN__K_AXES ? !pointer : a->kind >= GPUNN__K_WINDOW && a->kind <= GPUNN__K_COUNTS)
         return false;
-    return memcmp((const char *)args + a->member, nothing,
-                  flag      ? sizeof(bool)
-                  : pointer ? sizeof(void *)
-                            : sizeof(int)) != 0;
+    const size_t size = pointer ? sizeof(void *) : sizeof(int);
+    return memcmp((const char *)args + a->member, nothing, flag ? sizeof(bool) : size) != 0;
 }
 
 GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
@@ -15057,7 +15102,8 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
             gpunn__shape_text(x, text));
     int axes = x->rank - 2;
     for (int i = 0; i < 3; i++) {
-        double scale = args.scale_factors[i] != 0 ? args.scale_factors[i] : i < axes ? args.scale_factor : 0;
+        double scale = i < axes ? args.scale_factor : 0;
+        if (args.scale_factors[i] != 0) scale = args.scale_factors[i];
         if (i >= axes && (args.size[i] != 0 || scale != 0))
             return gpunn__call_fail(
                 &call, GPUNN_ERR_ARGUMENT,
@@ -15253,7 +15299,7 @@ static gpunn_tensor *gpunn__layer_norm_node(const gpunn__operation *operation, g
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), attr.axis, x->rank - 1)) return NULL;
     attr.eps = args->eps;
     gpunn_tensor *operands[3] = {x, NULL, NULL};
-    int           parts = args->no_affine ? 0 : bias && !args->no_bias ? 2 : 1;
+    const int     parts = args->no_affine ? 0 : 1 + (bias && !args->no_bias);
     for (int i = 0; i < parts; i++) {
         operands[1 + i] = gpunn__layer_weight(&call, GPUNN__PARAMETER, i == 0 ? "weight" : "bias", dims,
                                               x->dim + attr.axis, GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
@@ -15619,7 +15665,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
         for (int i = 0; i < directions * parts; i++) {
             const int     reverse = i / parts, last = args->proj_size && i % parts == parts - 1;
             const int     part = last ? GPUNN__WEIGHT_HR : i % parts;
-            const int64_t columns = part == 0 ? y->dim[2] : last ? hidden : width;
+            const int64_t after = last ? hidden : width, columns = part == 0 ? y->dim[2] : after;
             gpunn_tensor *weight = args->weights
                                        ? args->weights[k * directions * parts + i]
                                        : gpunn__recurrent_weight(&call, k, part, reverse != 0,
@@ -16010,7 +16056,7 @@ static int64_t gpunn__slice_index(gpunn_model *model, int64_t index, int64_t siz
     if (gpunn__is_sized(size) && index >= 0) return index > GPUNN__MAX_COUNT ? size : index;
     if (gpunn__is_sized(size)) return gpunn__dim_plus(model, size, 0, 1, index);
     if (index < 0) index += size;
-    return index < 0 ? 0 : index > size ? size : index;
+    return gpunn__clamp(index, 0, size);
 }
 
 GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
@@ -16147,7 +16193,7 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
             return gpunn__call_fail(
                 &call, GPUNN_ERR_SHAPE, "tensors[0] is %s and tensors[%d] %s; all must have one shape",
                 gpunn__shape_text(tensors[0], one), i, gpunn__shape_text(tensors[i], other));
-        for (int d = 0; d < rank; d++) dim[d] = d == at ? 1 : tensors[i]->dim[d < at ? d : d - 1];
+        for (int d = 0, from = 0; d < rank; d++) dim[d] = d == at ? 1 : tensors[i]->dim[from++];
         if ((parts[i] = gpunn__reshape_to(tensors[i], rank, dim)) == NULL) return gpunn__undo(&call);
     }
     gpunn_tensor *y = gpunn_concat(parts, count, at);
@@ -17728,7 +17774,7 @@ static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn
     } else {
         const int width = (int)x->dim[x->rank - 1];
         x = gpunn__plain_linear(x, gpunn__part(text, t->name, "linear1"), args->dim_feedforward);
-        x = x ? args->gelu ? gpunn_gelu(x) : gpunn_relu(x) : NULL;
+        if (x) x = args->gelu ? gpunn_gelu(x) : gpunn_relu(x);
         x = gpunn__transformer_dropout(t, x);
         x = x ? gpunn__plain_linear(x, gpunn__part(text, t->name, "linear2"), width) : NULL;
     }
@@ -17891,8 +17937,10 @@ static const char *gpunn__labels_read(const char *c, gpunn__labels *l, int rank,
         if (*c == ' ') continue;
         bool dot = strncmp(c, "...", 3) == 0,
              again = rank && gpunn__label_place(l, *c) >= 0 && l->count < rank;
-        *fine = dot ? !dotted && gpunn__labels_dots(l, rank ? rank - letters : dots)
-                    : isalpha((unsigned char)*c) && (again || gpunn__label_add(l, *c, 0));
+        if (dot)
+            *fine = !dotted && gpunn__labels_dots(l, rank ? rank - letters : dots);
+        else
+            *fine = isalpha((unsigned char)*c) && (again || gpunn__label_add(l, *c, 0));
         if (again && !dot) l->at[l->count++] = *c;
         dotted = dotted || dot;
         c += dot ? 2 : 0;
@@ -18260,7 +18308,8 @@ static gpunn_tensor *gpunn__fourier_end(gpunn_tensor *x, const gpunn_shape *othe
 
 static double gpunn__fourier_scale(int64_t n, gpunn_fft_norm norm, gpunn_fft_norm whole)
 {
-    return norm == GPUNN_FFT_ORTHO ? 1 / sqrt((double)n) : norm == whole ? 1 / (double)n : 1;
+    if (norm == GPUNN_FFT_ORTHO) return 1 / sqrt((double)n);
+    return norm == whole ? 1 / (double)n : 1;
 }
 
 GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm norm)
@@ -20090,7 +20139,8 @@ GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_
 
 GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request)
 {
-    return request->inputs_only ? GPUNN__NO_PARAMETERS : request->opt ? request->opt->scope : 0;
+    if (request->inputs_only) return GPUNN__NO_PARAMETERS;
+    return request->opt ? request->opt->scope : 0;
 }
 
 GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
@@ -20225,7 +20275,9 @@ GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model)
 
 GPUNN__INTERNAL const char *gpunn__called(const gpunn_tensor *t)
 {
-    return t->name ? t->name : t->layer ? t->layer : t->built_by ? t->built_by : gpunn_op_name(t->op);
+    if (t->name) return t->name;
+    if (t->layer) return t->layer;
+    return t->built_by ? t->built_by : gpunn_op_name(t->op);
 }
 
 /* ---- which tensors are needed -------------------------------------------------------------------------- */
@@ -20674,9 +20726,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn
 GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__fused *fused,
                                                            bool backward)
 {
-    int direction = backward            ? GPUNN_KERNEL_BACKWARD
-                    : b->plan->training ? GPUNN_KERNEL_FORWARD
-                                        : GPUNN_KERNEL_EVALUATION;
+    int direction = b->plan->training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION;
+    if (backward) direction = GPUNN_KERNEL_BACKWARD;
     return &fused->kernel->program[direction];
 }
 
@@ -21186,7 +21237,8 @@ GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tenso
     step->training = plan->training;
     step->evaluates = gpunn__evaluates(plan, t);
     step->precision = gpunn__precision_of(b->model);
-    step->name = t->layer ? t->layer : t->name ? t->name : "";
+    step->name = t->layer ? t->layer : t->name;
+    if (step->name == NULL) step->name = "";
     step->attr = plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
     step->state = &b->model->state;
     if (gpunn__communicates(plan, t)) step->ranks = &b->model->ranks;
@@ -22693,13 +22745,12 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
 
 GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
 {
-    static const char caller[] = "gpunn_recompute";
+    static const char   caller[] = "gpunn_recompute";
+    const gpunn_tensor *known = first ? first : last;
     if (first == NULL || last == NULL)
-        return gpunn__fail(first  ? first->model->dev
-                           : last ? last->model->dev
-                                  : NULL,
-                           GPUNN_ERR_ARGUMENT, "%s: %s is NULL; a builder failed before: see gpunn_error",
-                           caller, first ? "last" : "first");
+        return gpunn__fail(known ? known->model->dev : NULL, GPUNN_ERR_ARGUMENT,
+                           "%s: %s is NULL; a builder failed before: see gpunn_error", caller,
+                           first ? "last" : "first");
     gpunn_model  *model = first->model;
     gpunn_device *dev = model->dev;
     const size_t  count = (size_t)model->tensor_count;
@@ -22925,8 +22976,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
                 gpunn_op_name(model->tensors[id]->op));
     }
     const bool repeats = model->parts || plan->pass_count > 1;
-    const int  forward = values + copies, pass = plan->training ? values + (repeats ? forward : 0) : 0;
-    const int  capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
+    const int  forward = values + copies, again = repeats ? forward : 0,
+              pass = plan->training ? values + again : 0;
+    const int capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
     plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
@@ -23338,10 +23390,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
             *binding->pointer = (char *)model->half + t->offset * 2;
         else if (binding->place == GPUNN__IN_GRADIENT)
             *binding->pointer = gpunn__gradient_of(t);
+        else if (binding->place == GPUNN__IN_ONE)
+            *binding->pointer = gpunn__loss_gradient(model);
         else
-            *binding->pointer = binding->place == GPUNN__IN_ONE ? (void *)gpunn__loss_gradient(model)
-                                : t->kind == GPUNN__INPUT       ? t->data
-                                                                : (void *)gpunn__weights(t);
+            *binding->pointer = t->kind == GPUNN__INPUT ? t->data : (void *)gpunn__weights(t);
         /* FNV-1a */
         plan->signature = (plan->signature ^ (uint64_t)(uintptr_t)*binding->pointer) *
                           UINT64_C(0x100000001B3);
@@ -23998,12 +24050,8 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     for (int i = pass->reached_begin; i < pass->reached_end; i++)
         model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
-    if (status == GPUNN_OK) {
-        status = gpunn__execute(dev, &run,
-                                opt    ? "gpunn_train_step"
-                                : loss ? "gpunn_backward"
-                                       : "gpunn_backward_from");
-    }
+    const char *backward = loss ? "gpunn_backward" : "gpunn_backward_from";
+    if (status == GPUNN_OK) status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : backward);
     if (run.doubt && status == GPUNN_OK) model->optimizers->checked = model->written_gradients;
     pass->captured = run.captured;
     /* the host still has to check the loss */
@@ -24264,9 +24312,8 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
                            "gpunn_use_kernels: policy %d is none; use GPUNN_KERNELS_AUTO, _STRICT or _OFF",
                            (int)args.policy);
     if (args.policy == GPUNN_KERNELS_OFF || (environment && strcmp(environment, "off") == 0)) set = NULL;
-    int abi = set == NULL                                  ? GPUNN_KERNELS_ABI
-              : set->cuda && set->abi == GPUNN_KERNELS_ABI ? set->cuda->abi
-                                                           : set->abi;
+    int abi = set ? set->abi : GPUNN_KERNELS_ABI;
+    if (set && set->cuda && abi == GPUNN_KERNELS_ABI) abi = set->cuda->abi;
     if (abi != GPUNN_KERNELS_ABI)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
                            "gpunn_use_kernels: these kernels are for version %d of the contract and this "
@@ -24504,7 +24551,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char 
         const bool varies = t->dim[i] < 0;
         /* of a plain dimension: k times the batch */
         const bool multiple = varies && !gpunn__is_sized(t->dim[i]);
-        held[i] = multiple ? -t->dim[i] : varies ? 1 : t->dim[i];
+        held[i] = varies ? 1 : t->dim[i];
+        if (multiple) held[i] = -t->dim[i];
         sample *= (size_t)held[i];
         varying += varies;
         if (varies) axis = i;
@@ -24974,9 +25022,8 @@ static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack
     if (managed->rank != t->rank) return "its rank is another";
     for (int axis = t->rank - 1; axis >= 0; axis--) {
         const bool    sized = gpunn__is_sized(t->dim[axis]);
-        const int64_t length = managed->shape[axis], unit = sized              ? 1
-                                                            : t->dim[axis] < 0 ? -t->dim[axis]
-                                                                               : t->dim[axis];
+        const int64_t length = managed->shape[axis], dim = sized ? 1 : t->dim[axis],
+                      unit = dim < 0 ? -dim : dim;
         if (length < 1 || (t->dim[axis] < 0 ? length % unit != 0 : length != unit))
             return "its shape is another";
         if (managed->stride && length > 1 && managed->stride[axis] != *count) return "it is not row-major";
@@ -25069,7 +25116,7 @@ static GPUNN__STATUS gpunn__report_value(gpunn__inspection *in, const char *op, 
     const double finite = (double)(count - s.nans - s.infinities), mean = sum / finite,
                  variance = squares / finite - mean * mean;
     s.mean = finite > 0 ? mean : NAN;
-    s.deviation = finite > 0 ? sqrt(variance > 0 ? variance : 0) : NAN;
+    s.deviation = finite > 0 ? sqrt(fmax(variance, 0)) : NAN;
     in->ended = !in->args->on_layer(in->args->user, &s);
     return GPUNN_OK;
 }
@@ -25225,15 +25272,16 @@ GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss)
     gpunn_status status = gpunn_inspect(loss, .on_layer = gpunn__is_finite, .user = &found);
     if (status != GPUNN_OK || found.op == NULL) return status;
     const char *of = found.gradient_of;
-    return gpunn__fail(loss->model->dev, GPUNN_ERR_NUMERIC,
-                       "gpunn_check_nan: %s%s%s%s %s%s%s%s %lld NaN and %lld infinite of %lld numbers; all "
-                       "before it is finite",
-                       found.op, found.layer[0] ? " '" : "", found.layer, found.layer[0] ? "'" : "",
-                       of ? "gives a gradient" : "has", of && of[0] ? " of '" : "", of && of[0] ? of : "",
-                       of == NULL ? ""
-                       : of[0]    ? "' with"
-                                  : " with",
-                       (long long)found.nans, (long long)found.infinities, (long long)found.count);
+    char        layer[GPUNN__NAME_SIZE + 4] = "", verb[GPUNN__NAME_SIZE + 32] = "has";
+    if (found.layer[0]) (void)snprintf(layer, sizeof layer, " '%s'", found.layer);
+    if (of && of[0])
+        (void)snprintf(verb, sizeof verb, "gives a gradient of '%s' with", of);
+    else if (of)
+        (void)snprintf(verb, sizeof verb, "gives a gradient with");
+    return gpunn__fail(
+        loss->model->dev, GPUNN_ERR_NUMERIC,
+        "gpunn_check_nan: %s%s %s %lld NaN and %lld infinite of %lld numbers; all before it is finite",
+        found.op, layer, verb, (long long)found.nans, (long long)found.infinities, (long long)found.count);
 }
 
 /* ---- summary ------------------------------------------------------------------------------------------- */
@@ -25268,11 +25316,9 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
             trainable += p->trainable ? gpunn__count(p, 1) : 0;
         }
         total += own;
-        (void)snprintf(row, sizeof row, "%s%s%s", read ? "input" : gpunn_op_name(t->op),
-                       t->layer || t->name ? " " : "",
-                       t->layer  ? t->layer
-                       : t->name ? t->name
-                                 : "");
+        const char *name = t->layer ? t->layer : t->name;
+        (void)snprintf(row, sizeof row, "%s%s%s", read ? "input" : gpunn_op_name(t->op), name ? " " : "",
+                       name ? name : "");
         gpunn__text_line(out, "%-36.60s %-28s %12lld\n", row, gpunn__shape_text(t, shape), (long long)own);
     }
     gpunn__text_line(out, "parameters %lld, of which %lld train\n", (long long)total, (long long)trainable);
@@ -25291,8 +25337,8 @@ GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const g
     f.cache = plan->cache_bytes + plan->kept_bytes;
     for (int i = 0; i < plan->input_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->inputs[i]];
-        size_t              bytes = (size_t)gpunn__count(t, plan->batch) * gpunn_dtype_size(t->dtype);
-        f.inputs += t->user_memory[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
+        const size_t        bytes = (size_t)gpunn__count(t, plan->batch) * gpunn_dtype_size(t->dtype);
+        if (t->user_memory[0].data == NULL) f.inputs += bytes > t->capacity ? bytes : t->capacity;
     }
     f.together = f.weights + f.gradients + f.inputs + f.arena + f.cache;
     return f;
@@ -25910,7 +25956,8 @@ GPUNN__INTERNAL int gpunn__thread_count(int asked)
 #else
     char      set[1024];
     const int count = asked > 0 ? asked : gpunn__omp_threads();
-    return count == 0 ? gpunn__processors(set) : count < GPUNN__MOST_THREADS ? count : GPUNN__MOST_THREADS;
+    if (count == 0) return gpunn__processors(set);
+    return count < GPUNN__MOST_THREADS ? count : GPUNN__MOST_THREADS;
 #endif
 }
 
@@ -26115,7 +26162,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status stat
 GPUNN__INLINE int gpunn__cpu_threads_for(const gpunn__cpu *cpu, double work)
 {
     const double few = sqrt(work / 4096), many = work / 65536, useful = few > many ? few : many;
-    return useful >= cpu->threads ? cpu->threads : useful > 1 ? (int)useful : 1;
+    if (useful >= cpu->threads) return cpu->threads;
+    return useful > 1 ? (int)useful : 1;
 }
 
 GPUNN__INLINE int gpunn__cpu_threads(const gpunn__cpu *cpu, int64_t work)
@@ -26587,7 +26635,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
     if (partials) {
         int64_t parts = count / GPUNN__MAP_PART, most = GPUNN__MAP_PARTIALS / partials;
         if (parts > most) parts = most;
-        job.parts = parts > 64 ? 64 : parts > 1 ? (int)parts : 1;
+        job.parts = (int)gpunn__clamp(parts, 1, 64);
     } else
         job.parts = gpunn__cpu_threads(cpu, count);
     if (action == GPUNN__PREPARE) {
@@ -27409,7 +27457,8 @@ GPUNN__INLINE float gpunn__join(gpunn__reduce_kind kind, float a, float x, float
 GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double x)
 {
     if (kind == GPUNN__TOP) return x > a ? x : a;
-    return kind == GPUNN__MAX ? (x > a || x != x ? x : a) : a + x;
+    if (kind == GPUNN__MAX) return x > a || x != x ? x : a;
+    return a + x;
 }
 
 /* Combines 16 partial results into one, always in the same order. */
@@ -28276,7 +28325,7 @@ typedef struct gpunn__topk {
 static int gpunn__topk_compare(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? 1 : x > y ? -1 : 0;
+    return (x < y) - (x > y);
 }
 
 static void gpunn__topk_task(void *arg, int thread, int threads)
@@ -32011,7 +32060,7 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
     p.global = p.z.kernel == p.z.n && p.y.kernel == p.y.n && p.x.kernel == p.x.n && y->count == p.volumes &&
                p.z.padding + p.y.padding + p.x.padding == 0;
-    p.at_bytes = p.average || !step->training ? 0 : p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
+    if (!p.average && step->training) p.at_bytes = p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
     p.at = step->saved;
     if (step->backward) {
         p.from = (const float *)step->grad_out.data, p.to = (float *)step->grad_in[0].data;
@@ -32539,7 +32588,8 @@ static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_
 /* Number of rows that contribute: one in mode nearest, else all. */
 static int gpunn__corner_rows(const gpunn__sampling *s)
 {
-    return s->mode == GPUNN_GRID_NEAREST ? 1 : s->axes == 2 ? 2 : 4;
+    if (s->mode == GPUNN_GRID_NEAREST) return 1;
+    return s->axes == 2 ? 2 : 4;
 }
 
 /* Values of one channel at the points of a chunk. Here and below, callers pass a constant for rows. */
@@ -33104,6 +33154,14 @@ typedef struct gpunn__resize {
     float             *row;  /* [threads][max of x.in and x.out] */
 } gpunn__resize;
 
+/* Weight of a tap of an axis, `at` cells behind the first one. */
+static float gpunn__resize_tap(int taps, float at, int tap)
+{
+    if (taps == 4) return gpunn__cubic(at + 1 - (float)tap);
+    if (taps == 1) return 1;
+    return tap ? at : 1 - at;
+}
+
 /* Computes the tables of an axis by torch's rules. */
 static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *attr, float ratio)
 {
@@ -33118,10 +33176,7 @@ static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *
         at -= (float)a->first[o];
         at = at < 1 ? at : 1;
         for (int tap = 0; tap < a->taps; tap++)
-            a->weight[o * a->taps + tap] = a->taps == 4   ? gpunn__cubic(at + 1 - (float)tap)
-                                           : a->taps == 1 ? 1
-                                           : tap          ? at
-                                                          : 1 - at;
+            a->weight[o * a->taps + tap] = gpunn__resize_tap(a->taps, at, tap);
     }
     for (int64_t i = a->in; i >= 0; i--) {
         while (o > 0 && a->first[o - 1] >= i) o--;
@@ -33237,11 +33292,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step
     for (int i = 0; i < 3; i++) {
         axes[i]->in = i < missing ? 1 : x->dim[2 + i - missing];
         axes[i]->out = i < missing ? 1 : y->dim[2 + i - missing];
-        axes[i]->taps = attr->mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 &&
-                                axes[i]->in != axes[i]->out
-                            ? 2
-                        : attr->mode == GPUNN_INTERPOLATE_CUBIC && i >= missing ? 4
-                                                                                : 1;
+        axes[i]->taps = i < missing ? 1 : gpunn__resize_taps(attr->mode, axes[i]->in, axes[i]->out);
         tables += (1 + axes[i]->taps) * axes[i]->out + axes[i]->in + 1;
     }
     int64_t row = r.x.in > r.x.out ? r.x.in : r.x.out;
@@ -34675,9 +34726,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *s
         if (c.count > INT32_MAX)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 classes");
         if (!step->backward) step->saved_bytes = step->training ? bytes : 0;
-        step->workspace_bytes = step->backward   ? 2 * (size_t)scratch * sizeof *c.back
-                                : step->training ? 0
-                                                 : bytes;
+        if (step->backward)
+            step->workspace_bytes = 2 * (size_t)scratch * sizeof *c.back;
+        else
+            step->workspace_bytes = step->training ? 0 : bytes;
         return GPUNN_OK;
     }
     c.loss = (double *)(step->training ? step->saved : step->workspace);
@@ -35443,7 +35495,10 @@ static void gpunn__recurrent_bias(const gpunn__recurrent_job *j, float *bias)
     const gpunn_value *in = j->step->in + GPUNN__WEIGHTS + 4 * j->direction;
     const float       *ih = (const float *)in[2].data, *hh = (const float *)in[3].data;
     const int64_t      rows = j->gates * j->hidden, both = j->step->op == GPUNN_OP_GRU ? 2 * j->hidden : rows;
-    for (int64_t k = 0; k < rows; k++) bias[k] = !ih ? 0 : k < both ? ih[k] + hh[k] : ih[k];
+    if (ih == NULL)
+        memset(bias, 0, (size_t)rows * sizeof *bias);
+    else
+        for (int64_t k = 0; k < rows; k++) bias[k] = k < both ? ih[k] + hh[k] : ih[k];
 }
 
 #define GPUNN__RECURRENT_ROWS 256
@@ -35905,8 +35960,10 @@ static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_
     piece->lines = whole ? (int)n / GPUNN__LANES : 1;
     piece->gradient = whole ? u->gradient + at : piece->rest[4];
     piece->part[0] = whole ? u->parameter + at : piece->rest[0];
-    for (int k = 0; k < 3; k++)
-        piece->part[k + 1] = !whole ? piece->rest[k + 1] : u->state[k] ? u->state[k] + at : piece->missing[k];
+    for (int k = 0; k < 3; k++) {
+        float *const state = u->state[k] ? u->state[k] + at : piece->missing[k];
+        piece->part[k + 1] = whole ? state : piece->rest[k + 1];
+    }
     piece->part[4] = piece->moved;
     if (whole) return;
     const float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2], u->gradient};
@@ -36873,7 +36930,7 @@ GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
 {
     const int64_t each = gpunn__share_of(opt), begin = each * gpunn_group_rank(opt->group),
                   left = opt->state_count - begin;
-    const gpunn__states own = {{NULL}, begin, left < 0 ? 0 : left < each ? left : each};
+    const gpunn__states own = {{NULL}, begin, gpunn__clamp(left, 0, each)};
     return own;
 }
 
@@ -36999,10 +37056,9 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const 
                                                 gpunn__states_bytes(&opt->states));
     for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = opt->parameters[i];
-        const float        *source = i < known             ? old + opt->places[i]
-                                     : k == GPUNN__AVERAGE ? gpunn__weights(t)
-                                                           : NULL;
-        int64_t             from, to;
+        const float        *source = k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
+        if (i < known) source = old + opt->places[i];
+        int64_t from, to;
         if (!gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to)) continue;
         float *place = gpunn__state_at(opt, k, opt->places[i] + from);
         if (source)
@@ -37917,7 +37973,8 @@ static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, floa
     const size_t         bytes = (size_t)n * sizeof *own;
     gpunn_status         spoken;
     if (gpunn__in_ranks(group, dev)) {
-        const gpunn_exchange exchange = {own ? own : all ? all : aside, n, root, 0, false, NULL, 0};
+        float *const         to = all ? all : aside;
+        const gpunn_exchange exchange = {own ? own : to, n, root, 0, false, NULL, 0};
         spoken = gpunn__exchange_joined(group, dev, &exchange);
         if (spoken == GPUNN_OK && own && all)
             *copied = backend->convert(dev->context, all, GPUNN_F32, own, GPUNN_F32, n);
@@ -38229,9 +38286,8 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
         status = gpunn__all_reduce_status(group, status, NULL, "the end of update %lld",
                                           gpunn__common_number(opt) - 1);
     if (status != GPUNN_OK) return status;
-    return opt->shares     ? gpunn__spread_shares(opt)
-           : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER)
-                           : GPUNN_OK;
+    if (opt->shares) return gpunn__spread_shares(opt);
+    return group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
 }
 
 /* trains: the gradients come from a training step and are not read after it. */
@@ -38291,11 +38347,11 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
 GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args)
 {
     static const char function[] = "gpunn_train_step";
+    gpunn_device     *dev = loss ? loss->model->dev : NULL;
+    if (opt) dev = opt->model->dev;
     if (opt == NULL || loss == NULL)
-        return gpunn__fail(opt    ? opt->model->dev
-                           : loss ? loss->model->dev
-                                  : NULL,
-                           GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, opt ? "loss" : "optimizer");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
+                           opt ? "loss" : "optimizer");
     if (loss->model != opt->model)
         return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
                            "%s: the loss is of another model than the optimizer", function);
@@ -39100,9 +39156,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *pa
         if (f->target) memcpy(f->target, path, f->target_size);
         error = f->target ? gpunn__open_beside(f, flags) : GPUNN__RECORDED;
     }
-    f->status = error == 0                 ? GPUNN_OK
-                : error == GPUNN__RECORDED ? GPUNN_ERR_MEMORY
-                                           : gpunn__file_fail(dev, true, path, error);
+    f->status = error == GPUNN__RECORDED ? GPUNN_ERR_MEMORY : GPUNN_OK;
+    if (error && error != GPUNN__RECORDED) f->status = gpunn__file_fail(dev, true, path, error);
     if (f->status != GPUNN_OK) gpunn__file_discard(f);
     return f->status;
 }
@@ -39812,7 +39867,8 @@ static float gpunn__grey(const float *pixel, int64_t plane, int channels)
 
 static float gpunn__saturate(float x)
 {
-    return x < 0 ? 0.0f : x > 1 ? 1.0f : x;
+    if (x < 0) return 0;
+    return x > 1 ? 1.0f : x;
 }
 
 /* Converts a pixel to hue, saturation and value, turns the hue, and converts it back (Smith, 1978). */
@@ -39821,7 +39877,11 @@ static void gpunn__turn_hue(float *pixel, int64_t plane, float turn)
     const float r = pixel[0], g = pixel[plane], b = pixel[2 * plane], most = fmaxf(r, fmaxf(g, b)),
                 least = fminf(r, fminf(g, b)), range = most - least;
     if (!(range > 0)) return; /* grey has no hue */
-    float hue = most == r ? (g - b) / range : most == g ? 2 + (b - r) / range : 4 + (r - g) / range;
+    float hue = 4 + (r - g) / range;
+    if (most == r)
+        hue = (g - b) / range;
+    else if (most == g)
+        hue = 2 + (b - r) / range;
     hue = hue / 6 + turn;
     hue = 6 * (hue - floorf(hue));
     const float channel_at[3] = {0, 2, 4}; /* position on the hue circle where a channel is full */
@@ -39845,9 +39905,7 @@ static void gpunn__jitter_image(float *pixel, int64_t plane, int channels, const
             mean += (double)gpunn__grey(pixel + i, plane, channels);
         mean /= (double)plane;
         for (int64_t i = 0; i < plane; i++) {
-            const float towards = what == 0   ? 0.0f
-                                  : what == 1 ? (float)mean
-                                              : gpunn__grey(pixel + i, plane, channels);
+            const float towards = what < 2 ? (float)mean : gpunn__grey(pixel + i, plane, channels);
             for (int c = 0; what < 3 && c < channels; c++) {
                 float *x = pixel + c * plane + i;
                 *x = gpunn__saturate(factor * *x + (1 - factor) * towards);
@@ -40835,7 +40893,8 @@ static int gpunn__compare_name(const gpunn__slice *name, const char *part, size_
     int    order = memcmp(name->at, part, head);
     if (order == 0 && head < part_length) order = -1;
     if (order == 0) order = memcmp(name->at + head, rest, tail < rest_length ? tail : rest_length);
-    return order ? order : tail < rest_length ? -1 : tail > rest_length;
+    if (order) return order;
+    return (tail > rest_length) - (tail < rest_length);
 }
 
 static int gpunn__entry_by_name(const void *a, const void *b)
@@ -41507,7 +41566,8 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
 
 GPUNN__INTERNAL gpunn_optimizer *gpunn__partner(const gpunn_optimizer *opt, const gpunn_optimizer *before)
 {
-    gpunn_optimizer *other = before ? before->next : opt ? opt->model->optimizers : NULL;
+    gpunn_optimizer *other = opt ? opt->model->optimizers : NULL;
+    if (before) other = before->next;
     while (other && other != opt && (opt->scope == 0 || other->scope == 0)) other = other->next;
     return other;
 }
@@ -41537,9 +41597,8 @@ static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t
     gpunn_status status = upload ? dev->backend->upload(dev->context, block, *stage, bytes)
                                  : dev->backend->download(dev->context, *stage, block, bytes);
     *stage += bytes;
-    return status == GPUNN_OK
-               ? GPUNN_OK
-               : gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
+    if (status == GPUNN_OK) return GPUNN_OK;
+    return gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage,
@@ -42574,9 +42633,8 @@ static gpunn_init gpunn__usual_init(const gpunn_tensor *layer, const gpunn_tenso
         init.b = 1;
     } else {
         init.kind = GPUNN_INIT_CONSTANT;
-        init.a = layer->op == GPUNN_OP_PARAMETRIC_RELU ? parameter->init.a
-                 : parameter == layer->inputs[1]       ? 1
-                                                       : 0;
+        init.a = parameter == layer->inputs[1] ? 1 : 0;
+        if (layer->op == GPUNN_OP_PARAMETRIC_RELU) init.a = parameter->init.a;
     }
     return init;
 }
@@ -42860,16 +42918,16 @@ static const gpunn_tensor *gpunn__layer_of(const gpunn_tensor *t)
 static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, int first)
 {
     static const char *const sources[] = {"", "input", "parameter", "state", "constant"};
+    static const char *const batch_norms[] = {"batch_norm1d", "batch_norm1d", "batch_norm2d", "batch_norm3d"};
+    static const char *const instance_norms[] = {"instance_norm1d", "instance_norm1d", "instance_norm2d",
+                                                 "instance_norm3d"};
+    const int                spatial = t->rank - 2; /* axes after samples and channels */
     const char              *op = t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : sources[t->kind];
     char                     text[GPUNN__NAME_SIZE];
     const char              *id = gpunn__id_of(t, text), *layer = gpunn__entry_layer(t);
     switch ((int)t->op) {
-    case GPUNN_OP_BATCH_NORM:
-        op = t->rank == 5 ? "batch_norm3d" : t->rank == 4 ? "batch_norm2d" : "batch_norm1d";
-        break;
-    case GPUNN_OP_INSTANCE_NORM:
-        op = t->rank == 5 ? "instance_norm3d" : t->rank == 4 ? "instance_norm2d" : "instance_norm1d";
-        break;
+    case GPUNN_OP_BATCH_NORM: op = batch_norms[spatial]; break;
+    case GPUNN_OP_INSTANCE_NORM: op = instance_norms[spatial]; break;
     case GPUNN_OP_SUM: op = t->attr.mean ? "mean" : "sum"; break;
     case GPUNN_OP_NLL: op = "nll_loss"; break;
     case GPUNN_OP_PARAMETRIC_RELU: op = t->layer ? "prelu" : op; break;
@@ -43241,7 +43299,8 @@ static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, con
             *value = i;
             return true;
         }
-        gpunn__put(&line, "%s\"%s\"", i == 0 ? "" : i + 1 < count ? ", " : " or ", words[i]);
+        const char *between = i + 1 < count ? ", " : " or ";
+        gpunn__put(&line, "%s\"%s\"", i ? between : "", words[i]);
     }
     return gpunn__wrong(l, item, "\"%s\" must be %s", key, all);
 }
@@ -43744,7 +43803,7 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
     void            *at = (char *)args + key->member;
     const char      *name = key->name;
     const int        item = gpunn__look(l, e->item, name), rank = e->count ? e->in[0]->rank : 0;
-    const int        axes = row->axes ? row->axes : rank >= 3 && rank <= 5 ? rank - 2 : 1;
+    const int        spatial = rank >= 3 && rank <= 5 ? rank - 2 : 1, axes = row->axes ? row->axes : spatial;
     const int        zero = key->otherwise == 0 ? 0 : GPUNN_ZERO;
     int64_t          wide = 0;
     bool             flag = false;
@@ -43883,8 +43942,8 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
         if (model->tensors[i]->name && !gpunn__register(l, item, model->tensors[i]->name, model->tensors[i]))
             return false;
     const bool  by_id = id && (layer || e.name == NULL);
-    const char *name = as ? as : by_id ? id : e.name, *word = id ? id : e.name;
-    const char *key = as ? "as" : by_id ? "id" : "name";
+    const char *word = id ? id : e.name, *name = by_id ? id : e.name, *key = by_id ? "id" : "name";
+    if (as) name = as, key = "as";
     if ((word && !gpunn__register(l, gpunn__look(l, item, id ? "id" : "name"), word, t)) ||
         (name && !gpunn__register(l, gpunn__look(l, item, key), name, t)))
         return false;
@@ -44763,11 +44822,11 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
                                       float *loss_mean, float *metric_mean)
 {
     static const char function[] = "gpunn_evaluate";
+    gpunn_device     *dev = loss ? loss->model->dev : NULL;
+    if (loader) dev = loader->model->dev;
     if (loader == NULL || loss == NULL)
-        return gpunn__fail(loader ? loader->model->dev
-                           : loss ? loss->model->dev
-                                  : NULL,
-                           GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, loader ? "loss" : "loader");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
+                           loader ? "loss" : "loader");
     gpunn_status status = gpunn__check_number(loader->model, loss, function, "loss");
     if (status == GPUNN_OK && metric) status = gpunn__check_number(loader->model, metric, function, "metric");
     if (status != GPUNN_OK) return status;
@@ -45078,7 +45137,9 @@ static GPUNN__STATUS gpunn__write_csv(gpunn_device *dev, const char *path, const
 static double gpunn__tick(double span, int most)
 {
     double power = pow(10, floor(log10(span / most))), digit = span / most / power;
-    return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
+    if (digit <= 1) return power;
+    if (digit <= 2) return power * 2;
+    return power * (digit <= 5 ? 5 : 10);
 }
 
 /* Draws one panel. Lengths are in tenths of a pixel, so that coordinates are whole numbers in every locale.
@@ -45097,7 +45158,8 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
             if (isfinite(value) && value > high) high = value;
         }
     if (low > high) low = 0, high = 1;
-    double margin = high > low ? 0 : low != 0 ? fabs(low) / 10 : 1;
+    double margin = low != 0 ? fabs(low) / 10 : 1;
+    if (high > low) margin = 0;
     double step = gpunn__tick(high - low + 2 * margin, 5);
     low = floor((low - margin) / step) * step;
     high = ceil((high + margin) / step) * step;
@@ -45486,8 +45548,10 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
     /* a line as wide as the terminal would wrap */
     int room = width - 1 - (int)strlen(line) - (int)strlen(rest) - 3;
     int cells = room < (int)sizeof bar - 1 ? room : (int)sizeof bar - 1;
-    for (int i = 0, done = (int)(p->batches > 0 ? cells * p->batch / p->batches : cells); i < cells; i++)
-        bar[i] = i < done ? '=' : i == done ? '>' : ' ';
+    for (int i = 0, done = (int)(p->batches > 0 ? cells * p->batch / p->batches : cells); i < cells; i++) {
+        bar[i] = i < done ? '=' : ' ';
+        if (i == done) bar[i] = '>';
+    }
     if (cells >= 5) gpunn__line_add(line, sizeof line, "[%s] ", bar);
     gpunn__line_add(line, sizeof line, "%s", rest);
     if (width == 0)

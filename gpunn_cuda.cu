@@ -259,7 +259,7 @@ GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64
 {
     int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS),
             most = (int64_t)cuda->multiprocessors * 16;
-    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+    return (unsigned)gpunn__clamp(blocks, 1, most);
 }
 
 GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
@@ -3721,10 +3721,9 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
     r->lines = r->planes * r->pieces;
     r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
     r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
+    const int most = r->span < 32 ? r->span : 32;
     if (!r->by_column)
-        r->lanes = r->chunk_lines == 1 || r->length >= 8192
-                       ? r->span
-                       : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
+        r->lanes = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, most);
 }
 
 /* Describes a plain sum of `in` over axes (a bit set) in F32. whole: in a single chunk. */
@@ -5353,7 +5352,8 @@ static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2)
         for (unsigned j = threadIdx.x; j < size; j += blockDim.x) {
             const int64_t at = j < g.m ? gpunn__integer(g.index, g.index_type, from + j * g.inner) : 0;
             const bool    there = at >= 0 && at < g.n;
-            code[j] = j < g.m ? ~((unsigned long long)(there ? at : 0) << 32 | (there ? j : UINT32_MAX)) : 0;
+            const unsigned long long key = there ? (unsigned long long)at << 32 | j : UINT32_MAX;
+            code[j] = j < g.m ? ~key : 0;
         }
         gpunn__block_sort(code, size);
         for (unsigned j = threadIdx.x; j < g.m; j += blockDim.x) {
@@ -5579,8 +5579,13 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
             gpunn__put_integer(g.y, g.y_type, i, value);
             continue;
         }
-        float value = bad ? NAN : number < 0 ? gpunn__load(g.x, g.x_type, i) : 0;
-        if (!backward && !bad && number >= 0) value = gpunn__load(g.gradient, g.gradient_type, from);
+        float value = 0;
+        if (bad)
+            value = NAN;
+        else if (number < 0)
+            value = gpunn__load(g.x, g.x_type, i);
+        else if (!backward)
+            value = gpunn__load(g.gradient, g.gradient_type, from);
         gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
     }
 }
@@ -5838,13 +5843,11 @@ static void gpunn__algorithms_free(gpunn__cuda *cuda, void *value)
 static gpunn_status gpunn__algorithms_check(gpunn__cuda *cuda, cublasStatus_t status, const char *call)
 {
     if (status == CUBLAS_STATUS_SUCCESS) return GPUNN_OK;
-    const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
-                         status == CUBLAS_STATUS_ARCH_MISMATCH;
-    return gpunn__cuda_fail(cuda,
-                            refused                                ? GPUNN_ERR_UNSUPPORTED
-                            : status == CUBLAS_STATUS_ALLOC_FAILED ? GPUNN_ERR_MEMORY
-                                                                   : GPUNN_ERR_DEVICE,
-                            "%s: %s", call, cuda->libraries->cublasLtGetStatusString(status));
+    const bool unsupported = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+                             status == CUBLAS_STATUS_ARCH_MISMATCH;
+    gpunn_status meaning = unsupported ? GPUNN_ERR_UNSUPPORTED : GPUNN_ERR_DEVICE;
+    if (status == CUBLAS_STATUS_ALLOC_FAILED) meaning = GPUNN_ERR_MEMORY;
+    return gpunn__cuda_fail(cuda, meaning, "%s: %s", call, cuda->libraries->cublasLtGetStatusString(status));
 }
 #define GPUNN__LT(call) GPUNN__TRY(gpunn__algorithms_check(cuda, cuda->libraries->call, #call))
 /* Sets an attribute to a value of the given type. */
@@ -5856,7 +5859,8 @@ static gpunn_status gpunn__algorithms_check(gpunn__cuda *cuda, cublasStatus_t st
 
 static cudaDataType_t gpunn__lt_type(int64_t dtype)
 {
-    return dtype == GPUNN_F32 ? CUDA_R_32F : dtype == GPUNN_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    if (dtype == GPUNN_F32) return CUDA_R_32F;
+    return dtype == GPUNN_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
 /* The alignment of a pointer in bytes, at most 64, which is the alignment of values. */
@@ -5961,11 +5965,12 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     key.accumulate = p->accumulate, key.activation = p->activation,
     key.bias_dtype = p->bias ? p->bias_dtype : -1;
     key.residual = p->residual != NULL, key.aux = p->aux != NULL, key.row_sums = p->row_sums != NULL;
+    const void *const c = p->residual ? p->residual : p->d, *const bias = p->bias ? p->bias : p->row_sums;
     key.align_a = gpunn__alignment(placed ? p->a : NULL);
     key.align_b = gpunn__alignment(placed ? p->b : NULL);
-    key.align_c = gpunn__alignment(!placed ? NULL : p->residual ? p->residual : p->d);
+    key.align_c = gpunn__alignment(placed ? c : NULL);
     key.align_d = gpunn__alignment(placed ? p->d : NULL);
-    key.align_bias = gpunn__alignment(!placed ? NULL : p->bias ? p->bias : p->row_sums);
+    key.align_bias = gpunn__alignment(placed ? bias : NULL);
     key.align_aux = gpunn__alignment(placed ? p->aux : NULL);
     bool               fresh;
     gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all,
@@ -6276,9 +6281,8 @@ GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product 
     whole->bias = bias->data;
     whole->bias_dtype = bias->dtype;
     whole->residual = residual->data;
-    whole->activation = step->fused.relu        ? GPUNN__RELU
-                        : step->fused.gelu_tanh ? GPUNN__GELU_TANH
-                                                : GPUNN__NO_ACTIVATION;
+    whole->activation = step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
+    if (step->fused.relu) whole->activation = GPUNN__RELU;
     whole->keep_nan = step->training; /* a bad loss must stay visible */
     whole->aux = before->data;
     return !step->fused.norm && (!before->data || before->dtype == y->dtype) &&
@@ -6651,9 +6655,9 @@ GPUNN__INTERNAL void gpunn__dnn_set_int(gpunn__dnn_builder *builder, cudnnBacken
 GPUNN__INTERNAL void gpunn__dnn_set_type(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
                                          cudnnBackendAttributeName_t name, gpunn_dtype dtype)
 {
-    cudnnDataType_t type = dtype == GPUNN_F16    ? CUDNN_DATA_HALF
-                           : dtype == GPUNN_BF16 ? CUDNN_DATA_BFLOAT16
-                                                 : CUDNN_DATA_FLOAT;
+    cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    if (dtype == GPUNN_F16) type = CUDNN_DATA_HALF;
+    if (dtype == GPUNN_BF16) type = CUDNN_DATA_BFLOAT16;
     gpunn__dnn_set(builder, descriptor, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
 }
 
@@ -7147,7 +7151,8 @@ static gpunn__conv_values gpunn__conv_values_of(const gpunn_step *step, gpunn__c
 /* The one of the three values that is computed. */
 static gpunn_value *gpunn__conv_result(gpunn__conv_values *v, gpunn__conv_kind kind)
 {
-    return kind == GPUNN__CONV_FORWARD ? &v->y : kind == GPUNN__CONV_DATA ? &v->x : &v->w;
+    if (kind == GPUNN__CONV_FORWARD) return &v->y;
+    return kind == GPUNN__CONV_DATA ? &v->x : &v->w;
 }
 
 /* The bare convolution of a step, without bias, residual and relu. */
@@ -7502,9 +7507,8 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     const size_t      columns_bytes = plain ? 0 : gpunn__bytes(columns_dtype, columns_image);
     const size_t      weights_bytes = filter ? gpunn__bytes(GPUNN_F32, weights) : 0;
     const size_t      images_most = cuda->args.workspace_limit / (columns_bytes + weights_bytes + 1);
-    const int64_t     chunk = images_most < 1                 ? 1
-                              : images_most < (size_t)conv->n ? (int64_t)images_most
-                                                              : conv->n;
+    const int64_t     most = images_most < (size_t)conv->n ? (int64_t)images_most : conv->n;
+    const int64_t     chunk = most < 1 ? 1 : most;
     void *const       columns = gpunn__arena_take(arena, (size_t)chunk * columns_bytes);
     void *const       partial = gpunn__arena_take(arena, (size_t)chunk * weights_bytes);
     void *const       sums = gpunn__arena_take(
@@ -7512,12 +7516,14 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
 
     gpunn__product p;
     memset(&p, 0, sizeof p);
-    p.m = data ? depth : out, p.n = filter ? depth : area, p.k = data ? out : filter ? area : depth;
+    p.m = data ? depth : out, p.n = filter ? depth : area, p.k = filter ? area : depth;
+    if (data) p.k = out;
     p.batch = 1;
     p.transpose_a = data, p.transpose_b = filter;
     p.lda = filter ? area : depth, p.ldb = area, p.ldd = p.n;
     p.dtype = (gpunn_dtype)conv->dtype;
-    p.d_dtype = filter || (data && !plain) ? GPUNN_F32 : data ? v->x.dtype : v->y.dtype;
+    p.d_dtype = data ? v->x.dtype : v->y.dtype;
+    if (filter || (data && !plain)) p.d_dtype = GPUNN_F32;
     p.precision = (gpunn_precision)conv->precision;
     p.accumulate = !filter && (plain || !data) && v->accumulate;
     for (int64_t first = 0; first < conv->n; first += chunk) {
@@ -7619,7 +7625,12 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
     if (direct) aside.data = result->data;
     if (relays_w && !filter) GPUNN__TRY(gpunn__relayout(cuda, &w, true, &v->w, false));
     gpunn__conv_data data = {v->x.data, w.data, v->y.data, bias, residual, workspace};
-    *(kind == GPUNN__CONV_FORWARD ? &data.y : kind == GPUNN__CONV_DATA ? &data.x : &data.w) = aside.data;
+    if (kind == GPUNN__CONV_FORWARD)
+        data.y = aside.data;
+    else if (kind == GPUNN__CONV_DATA)
+        data.x = aside.data;
+    else
+        data.w = aside.data;
     GPUNN__TRY(gpunn__dnn_run(cuda, conv, &data));
     if (direct) return GPUNN_OK;
     if (filter && relays_w) return gpunn__relayout(cuda, result, false, &aside, v->accumulate);
@@ -8108,7 +8119,7 @@ GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step)
     memset(&p, 0, sizeof p);
     gpunn__pool_axes(step, &p.z, &p.y, &p.x);
     p.average = !gpunn__op_is(step->op, GPUNN__MAX_POOL);
-    p.at_bytes = p.average || !step->training ? 0 : gpunn__pool_cells(&p) <= 256 ? 1 : 4;
+    if (!p.average && step->training) p.at_bytes = gpunn__pool_cells(&p) <= 256 ? 1 : 4;
     p.results = y->count, p.cells = x->count;
     p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
     p.at = step->saved;
@@ -9129,7 +9140,8 @@ __device__ __forceinline__ int gpunn__resize_cell(const gpunn__resize_axis &a, i
 __device__ __forceinline__ float gpunn__resize_tap(const gpunn__resize_axis &a, float share, int tap)
 {
     if (a.taps == 4) return gpunn__cubic(share + 1 - (float)tap);
-    return a.taps == 1 ? 1 : tap ? share : 1 - share;
+    if (a.taps == 1) return 1;
+    return tap ? share : 1 - share;
 }
 
 /* The first output whose first cell is i or later. */
@@ -9161,7 +9173,8 @@ __device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, co
 {
     float share, sum = 0;
     int   first = gpunn__resize_first(r, a, o, &share);
-    if (a.taps < 4) return first < i ? share : i == a.in - 1 || a.taps == 1 ? 1 : 1 - share;
+    if (a.taps < 4 && first < i) return share;
+    if (a.taps < 4) return i == a.in - 1 || a.taps == 1 ? 1 : 1 - share;
     for (int tap = 0; tap < 4; tap++)
         sum += gpunn__resize_cell(a, first, tap) == i ? gpunn__resize_tap(a, share, tap) : 0;
     return sum;
@@ -9248,10 +9261,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_st
         axes[i]->in = i < missing ? 1 : (int)x->dim[2 + i - missing];
         axes[i]->out = i < missing ? 1 : (int)y->dim[2 + i - missing];
         axes[i]->ratio = i < missing ? 1 : step->attr->ratio[i - missing];
-        axes[i]->taps = r.mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out
-                            ? 2
-                        : r.mode == GPUNN_INTERPOLATE_CUBIC && i >= missing ? 4
-                                                                            : 1;
+        axes[i]->taps = i < missing ? 1 : gpunn__resize_taps(r.mode, axes[i]->in, axes[i]->out);
     }
     const gpunn_value *from = action == GPUNN__FORWARD ? x : y,
                       *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
@@ -10887,7 +10897,8 @@ typedef struct gpunn__class_loss {
 __device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t line)
 {
     int64_t label = gpunn__integer(l.labels, l.label_type, line);
-    return label == l.ignore ? -1 : label >= 0 && label < l.along.n ? label : -2;
+    if (label == l.ignore) return -1;
+    return label >= 0 && label < l.along.n ? label : -2;
 }
 
 __device__ __forceinline__ float gpunn__class_weight(const gpunn__class_loss &l, int64_t c)
@@ -11318,9 +11329,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step 
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "more than 2^31 - 1 samples, or 2^29 - 1 labels of one");
         if (!step->backward) step->saved_bytes = step->training ? kept : 0;
-        step->workspace_bytes = step->backward   ? (size_t)scratch * 4 * sizeof(float)
-                                : step->training ? 0
-                                                 : kept;
+        if (step->backward)
+            step->workspace_bytes = (size_t)scratch * 4 * sizeof(float);
+        else
+            step->workspace_bytes = step->training ? 0 : kept;
         return GPUNN_OK;
     }
     c.x = in[0].data;
@@ -12461,7 +12473,7 @@ static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_r
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
     char *const       base = (char *)libraries->lt_workspace; /* any address, since nothing is read from it */
-    const int64_t     gates = key->op == GPUNN_OP_LSTM ? 4 : key->op == GPUNN_OP_GRU ? 3 : 1;
+    const int64_t     gates = gpunn__gates_of((gpunn_op)key->op);
     for (int64_t d = 0; d < key->directions; d++)
         for (int64_t g = 0; g < 2 * gates; g++) {
             void         *address[2] = {base, base};
@@ -12808,7 +12820,8 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
         p[i].precision = step->precision;
         p[i].m = r->batch;
         p[i].n = p[i].ldd = H;
-        p[i].k = count == 1 ? rows : i == 0 ? 2 * H : H;
+        p[i].k = i == 0 ? 2 * H : H;
+        if (count == 1) p[i].k = rows;
         p[i].lda = r->width;
         p[i].ldb = H;
         p[i].a = gpunn__beyond(gates, 3 * i * H);
@@ -12912,11 +12925,9 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_before_kernel, gpunn__blocks(cuda, steps * H, 1),
                                  GPUNN__THREADS, *r, before));
     for (int i = 0; grad[1].data && i < (gru ? 2 : 1); i++) { /* gru: r and z, then q */
-        gpunn__product p = gpunn__make_product(step,
-                                               !gru     ? rows
-                                               : i == 0 ? 2 * H
-                                                        : H,
-                                               H, steps, &gates, true, &previous, false, &grad[1]);
+        const int64_t  of_gru = i == 0 ? 2 * H : H;
+        gpunn__product p = gpunn__make_product(step, gru ? of_gru : rows, H, steps, &gates, true, &previous,
+                                               false, &grad[1]);
         p.lda = r->width;
         p.accumulate = add[1];
         p.a = run ? r->kept + 3 * i * H : p.a;
@@ -13092,7 +13103,7 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     float *const behind = (float *)(step->backward ? step->grad_out.data : step->out.data) + y,
                  *final[2] = {NULL, NULL};
     /* a state that would be unaligned goes through a buffer of its own */
-    for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) {
+    for (int i = 0; finals && i < (lstm ? 2 : 1); i++) {
         const bool aligned = (y + i * states) % 4 == 0;
         final[i] = aligned ? behind + i * states
                            : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));
@@ -13336,8 +13347,9 @@ static bool gpunn__short_map_of(const gpunn_step *step, gpunn__short_map *m)
     m->count = (int)step->out.count;
     memcpy(m->attr, step->attr->value, sizeof m->attr);
     for (int i = 0; i < step->input_count; i++) {
-        const gpunn_value *to = step->backward ? &step->grad_in[i] : i == 0 ? &step->out : NULL;
-        const bool         whole = step->in[i].count == step->out.count;
+        const gpunn_value *result = i == 0 ? &step->out : NULL,
+                          *to = step->backward ? &step->grad_in[i] : result;
+        const bool whole = step->in[i].count == step->out.count;
         from[i] = &step->in[i];
         if (!whole && (step->in[i].count != 1 || (step->backward && to->data))) return false;
         if (to == NULL || to->data == NULL) continue;

@@ -287,7 +287,8 @@ GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size)
         memcpy(&narrow, value, sizeof narrow);
         bits = narrow & UINT32_MAX >> 1;
     }
-    return bits < infinite ? NULL : bits == infinite ? "infinite" : "NaN";
+    if (bits < infinite) return NULL;
+    return bits == infinite ? "infinite" : "NaN";
 }
 
 GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter)
@@ -395,12 +396,12 @@ GPUNN__INTERNAL int gpunn__processors(char set[1024])
             for (int bits = *c >= 'a' ? *c - 'a' + 10 : *c - '0'; bits; bits &= bits - 1) count++;
     if (count == 0) count = sysconf(_SC_NPROCESSORS_ONLN);
 #endif
-    return count < 1 ? 1 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
+    return (int)gpunn__clamp(count, 1, GPUNN__MOST_THREADS);
 }
 
 GPUNN__INTERNAL int gpunn__omp_threads(void)
 {
     const char *said = getenv("OMP_NUM_THREADS");
     const long  count = said ? strtol(said, NULL, 10) : 0;
-    return count < 0 ? 0 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
+    return (int)gpunn__clamp(count, 0, GPUNN__MOST_THREADS);
 }

@@ -36,10 +36,20 @@ GPUNN__INTERNAL bool gpunn__json_expect(gpunn__json *j, char c, const char *prob
     return gpunn__json_take(j, c) || gpunn__json_fail(j, problem);
 }
 
+/* Bytes of a UTF-8 sequence that begins with c. 0: none begins with it. */
+static size_t gpunn__utf8_length(unsigned char c)
+{
+    if (c < 0x80) return 1;
+    if (c < 0xC2) return 0;
+    if (c < 0xE0) return 2;
+    if (c < 0xF0) return 3;
+    return c < 0xF5 ? 4 : 0;
+}
+
 GPUNN__INTERNAL size_t gpunn__utf8_size(const char *s, size_t left)
 {
     unsigned char c = (unsigned char)*s, d = left > 1 ? (unsigned char)s[1] : 0;
-    size_t        size = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    const size_t  size = gpunn__utf8_length(c);
     if (size > left) return 0;
     for (size_t i = 1; i < size; i++)
         if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;

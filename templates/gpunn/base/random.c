@@ -5,7 +5,8 @@ GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t
 {
     double a = (double)init->a, b = (double)init->b;
     if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
-        b = 1.0 / sqrt(a > 0 ? a : (double)(fan_in > 0 ? fan_in : 1));
+        const double fan = fan_in > 0 ? (double)fan_in : 1;
+        b = 1.0 / sqrt(a > 0 ? a : fan);
         a = -b;
     }
     for (int64_t i = 0; i < count; i += 4) {

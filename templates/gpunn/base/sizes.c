@@ -29,7 +29,8 @@ GPUNN__INTERNAL int gpunn__size_place(const gpunn_model *model, int64_t dim)
 /* a * b; 0 if it exceeds GPUNN__MAX_COUNT. */
 static int64_t gpunn__size_product(int64_t a, int64_t b)
 {
-    const int64_t most = GPUNN__MAX_COUNT / (b < 0 ? -b : b ? b : 1);
+    if (b == 0) return 0;
+    const int64_t most = GPUNN__MAX_COUNT / (b < 0 ? -b : b);
     return a > most || a < -most ? 0 : a * b;
 }
 
@@ -154,7 +155,8 @@ GPUNN__INTERNAL void gpunn__size_put(char *text, size_t size, const char *format
 static const char *gpunn__atom_text(const gpunn_model *model, int place)
 {
     const gpunn__size *size = &model->sizes[place];
-    return place == GPUNN__BATCH_ATOM ? "batch" : size->name ? size->name : size->text;
+    if (place == GPUNN__BATCH_ATOM) return "batch";
+    return size->name ? size->name : size->text;
 }
 
 /* Sorts the atoms of a term by their texts, so that the text does not depend on the order in which the model
@@ -218,12 +220,10 @@ static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char
             terms[at] = terms[at - 1];
         terms[at] = &sum->term[i];
     }
-    for (int i = 0; i < sum->count; i++)
-        gpunn__term_put(model, terms[i],
-                        terms[i]->factor < 0 ? (i ? " - " : "-")
-                        : i                  ? " + "
-                                             : "",
-                        text, size);
+    for (int i = 0; i < sum->count; i++) {
+        const char *plus = i ? " + " : "", *minus = i ? " - " : "-";
+        gpunn__term_put(model, terms[i], terms[i]->factor < 0 ? minus : plus, text, size);
+    }
 }
 
 GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim,

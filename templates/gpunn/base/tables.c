@@ -90,8 +90,8 @@ static bool gpunn__op_mentions(const gpunn__op_info *info, char name)
 GPUNN__INTERNAL bool gpunn__op_reads_input(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
-    return info->arity == 0 ? (info->reads >> (i < 31 ? i : 31) & 1) != 0
-                            : i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
+    if (info->arity == 0) return (info->reads >> (i < 31 ? i : 31) & 1) != 0;
+    return i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
 }
 
 GPUNN__INTERNAL bool gpunn__op_reads_output(gpunn_op op)

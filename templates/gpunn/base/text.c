@@ -81,7 +81,8 @@ GPUNN__INTERNAL int64_t gpunn__attribute_size(const gpunn_tensor *t, const gpunn
     if (a->kind == GPUNN__A_SAME_RANK) return t->rank == t->inputs[0]->rank;
     x = operand < 0 ? t : t->inputs[operand];
     if (a->kind == GPUNN__A_EXISTS) return x || t->inputs[operand - 1] == NULL;
-    return a->kind == GPUNN__A_COUNT ? gpunn__count(x, 1) : x->dim[axis < 0 ? x->rank + axis : axis];
+    if (a->kind == GPUNN__A_COUNT) return gpunn__count(x, 1);
+    return x->dim[axis < 0 ? x->rank + axis : axis];
 }
 
 /* Sizes of the result's axes, starting at the attribute's first one. */
@@ -116,8 +117,11 @@ GPUNN__INTERNAL void gpunn__put_attribute(gpunn__text_buffer *text, const gpunn_
     switch (a->kind) {
     case GPUNN__A_BOOL:
     case GPUNN__A_NOT: {
-        bool set = *flag != (a->kind == GPUNN__A_NOT);
-        gpunn__put(text, "%s", json ? (set ? "true" : "false") : set ? "1" : "0");
+        const bool set = *flag != (a->kind == GPUNN__A_NOT);
+        if (json)
+            gpunn__put(text, "%s", set ? "true" : "false");
+        else
+            gpunn__put(text, "%d", set);
         break;
     }
     case GPUNN__A_INT: gpunn__put(text, "%d", *ints); break;
@@ -188,10 +192,8 @@ GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t s
 {
     static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
     gpunn__text_buffer       text = {out, size, 0};
-    gpunn__put(&text, "%s",
-               t->kind == GPUNN__VALUE ? gpunn_op_name(t->op)
-               : t->state              ? "state"
-                                       : kinds[t->kind]);
+    const char              *source = t->state ? "state" : kinds[t->kind];
+    gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : source);
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
         gpunn__put_float(&text, t->attr.value[i], 9);

@@ -49,7 +49,8 @@ GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes
 /* Converts to an integer clamped to 0 .. most; NaN becomes 0. */
 GPUNN__SHARED int gpunn__roi_bound(float at, int most)
 {
-    return at > 0 ? at < (float)most ? (int)at : most : 0;
+    if (!(at > 0)) return 0;
+    return at < (float)most ? (int)at : most;
 }
 
 /* Bin `bin` along an axis of a box from low to high. */
@@ -177,6 +178,13 @@ GPUNN__SHARED gpunn__hash_place gpunn__hash_find(int axes, const gpunn__hash_lev
 }
 
 /* Row of one of the cell's corners. Bit i of corner: the next cell along axis i. */
+/* Factor of an axis in the hash of a cell (Mueller et al., 2022). */
+GPUNN__SHARED uint32_t gpunn__hash_factor(int axis)
+{
+    if (axis == 0) return 1;
+    return axis == 1 ? 2654435761u : 805459861u;
+}
+
 GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level,
                                       const gpunn__hash_place *place, int corner)
 {
@@ -186,7 +194,7 @@ GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level,
         if (level->resolution)
             index += cell * stride;
         else
-            index ^= cell * (i == 0 ? 1 : i == 1 ? 2654435761u : 805459861u);
+            index ^= cell * gpunn__hash_factor(i);
         stride *= level->resolution;
     }
     return level->first + index % level->rows;

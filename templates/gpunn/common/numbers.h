@@ -15,16 +15,25 @@ GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, 
         ((uint8_t *)data)[i] = dtype == GPUNN_BOOL ? value != 0 : (uint8_t)value;
 }
 
+/* x, limited to [low, high]. */
+GPUNN__SHARED int64_t gpunn__clamp(int64_t x, int64_t low, int64_t high)
+{
+    if (x < low) return low;
+    return x < high ? x : high;
+}
+
 /* a / b, rounded towards 0; 0 if b is 0. */
 GPUNN__SHARED int64_t gpunn__trunc_quotient(int64_t a, int64_t b)
 {
-    return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+    if (b == 0) return 0;
+    return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
 }
 
 /* The remainder of that division; a if b is 0. */
 GPUNN__SHARED int64_t gpunn__trunc_rest(int64_t a, int64_t b)
 {
-    return b == 0 ? a : b == -1 ? 0 : a % b;
+    if (b == 0) return a;
+    return b == -1 ? 0 : a % b;
 }
 
 /* Whether that quotient is above the exact one. */
@@ -58,7 +67,9 @@ GPUNN__SHARED float gpunn__floordiv(float p, float q)
     const float rest = fmodf(p, q),
                 whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
     const float low = floorf(whole);
-    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
+    if (q == 0) return p / q;
+    if (whole == 0) return copysignf(0, p / q);
+    return low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
 /* Remainder of p / q with q's sign; exact except for the final addition. */

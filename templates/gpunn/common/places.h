@@ -213,7 +213,8 @@ GPUNN__SHARED int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis *a, int64_
 {
     if (mode == GPUNN_PAD_REPLICATE) return a->before + i + k - low;
     if (mode == GPUNN_PAD_CIRCULAR) return a->before + i + (k - low) * a->n;
-    return a->before + (k < low ? -i : k > low ? 2 * (a->n - 1) - i : i);
+    if (k < low) return a->before - i;
+    return a->before + (k > low ? 2 * (a->n - 1) - i : i);
 }
 
 /* Sort key of an element for topk; larger keys come first. The high 32 bits order the values as floats, with
@@ -223,7 +224,8 @@ GPUNN__SHARED uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
     uint32_t bits;
     x += 0.0f; /* turns -0 into 0 */
     memcpy(&bits, &x, sizeof bits);
-    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
+    bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+    if (x != x) bits = 0xFFFFFFFFu;
     return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
 }
 
@@ -274,7 +276,8 @@ GPUNN__SHARED uint32_t gpunn__nucleus_weight(uint32_t key, uint32_t most, float 
 /* A share of a sum of weights, rounded down. */
 GPUNN__SHARED uint64_t gpunn__nucleus_share(uint64_t sum, float share)
 {
-    const uint64_t part = share > 0 ? (uint64_t)((share < 1 ? share : 1) * 4294967296.0f) : 0;
+    if (!(share > 0)) return 0;
+    const uint64_t part = (uint64_t)((share < 1 ? share : 1) * 4294967296.0f);
     return (sum >> 32) * part + ((sum & UINT32_MAX) * part >> 32);
 }
 
@@ -289,8 +292,9 @@ GPUNN__SHARED uint64_t gpunn__nucleus_end(uint64_t sum, float top_p)
  * where a logit is infinite or no number. */
 GPUNN__SHARED uint64_t gpunn__nucleus_draw(uint64_t kept, float draw, uint32_t most)
 {
+    if (!gpunn__nucleus_is_finite(most)) return 0;
     const uint64_t share = gpunn__nucleus_share(kept, draw);
-    return !gpunn__nucleus_is_finite(most) ? 0 : share < kept ? share : kept - 1;
+    return share < kept ? share : kept - 1;
 }
 
 /* log2(e) / temperature */
@@ -302,7 +306,23 @@ GPUNN__COMMON inline float gpunn__nucleus_scale(float temperature)
 /* Coordinate of cell i of n, from -1 to 1. */
 GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, bool align_corners)
 {
-    return n == 1 ? 0 : (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
+    if (n == 1) return 0;
+    return (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
+}
+
+/* ---- resizing and recurrent layers --------------------------------------------------------------------- */
+/* Cells of an axis that one cell of its resized axis reads. mode: gpunn_interpolate_mode. */
+GPUNN__COMMON int gpunn__resize_taps(int mode, int64_t in, int64_t out)
+{
+    if (mode == GPUNN_INTERPOLATE_CUBIC) return 4;
+    return mode == GPUNN_INTERPOLATE_LINEAR && in > 1 && in != out ? 2 : 1;
+}
+
+/* Number of gates of a recurrent layer: blocks of hidden_size rows in its weights. */
+GPUNN__COMMON int gpunn__gates_of(gpunn_op op)
+{
+    if (op == GPUNN_OP_LSTM) return 4;
+    return op == GPUNN_OP_GRU ? 3 : 1;
 }
 
 /* ---- windows of a pool --------------------------------------------------------------------------------- */
@@ -466,13 +486,14 @@ GPUNN__COMMON gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step 
     gpunn__attention_shape c;
     c.packed = in[0].rank == 5;
     c.last = c.packed || step->attr->heads_last;
+    const int head_axis = c.last ? 2 : 1, row_axis = c.last ? 1 : 2;
     c.n = y->dim[0];
-    c.heads = y->dim[c.last ? 2 : 1];
-    c.l = y->dim[c.last ? 1 : 2];
+    c.heads = y->dim[head_axis];
+    c.l = y->dim[row_axis];
     c.ev = y->dim[3];
     c.e = in[0].dim[in[0].rank - 1];
-    c.s = c.packed ? c.l : in[1].dim[c.last ? 1 : 2];
-    c.kv_heads = c.packed ? c.heads : in[1].dim[c.last ? 2 : 1];
+    c.s = c.packed ? c.l : in[1].dim[row_axis];
+    c.kv_heads = c.packed ? c.heads : in[1].dim[head_axis];
     return c;
 }
 
@@ -488,8 +509,8 @@ typedef struct gpunn__heads {
 GPUNN__COMMON gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value,
                                                   int part)
 {
-    const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads,
-                  rows = part == 1 || part == 2 ? c->s : c->l;
+    const bool    of_keys = part == 1 || part == 2;
+    const int64_t heads = of_keys ? c->kv_heads : c->heads, rows = of_keys ? c->s : c->l;
     const int64_t e = part < 2 ? c->e : c->ev, whole = (c->packed && part < 3 ? 3 : 1) * heads * e;
     gpunn__heads  h = {value->data, value->dtype, rows * whole, c->last ? e : rows * e, c->last ? whole : e};
     if (c->packed && part < 3 && h.data)
@@ -517,7 +538,8 @@ GPUNN__COMMON gpunn__lengths gpunn__attention_lengths(const gpunn_step *step)
 /* Number of valid keys of one sample, or `all`. */
 GPUNN__SHARED int64_t gpunn__length_of(const gpunn__lengths *lengths, int64_t sample, int64_t all)
 {
-    return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, lengths->one ? 0 : sample) : all;
+    if (lengths->data == NULL) return all;
+    return gpunn__integer(lengths->data, lengths->dtype, lengths->one ? 0 : sample);
 }
 
 /* Number of keys that row i of l sees, for a sample with `length` keys. */
@@ -543,7 +565,8 @@ GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t sampl
                                       bool zero_infinity)
 {
     if (zero_infinity && isinf(loss)) return 0;
-    return reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)samples * (double)(length > 1 ? length : 1));
+    if (reduction != GPUNN_REDUCE_MEAN) return 1;
+    return 1 / ((double)samples * (double)(length > 1 ? length : 1));
 }
 
 #endif /* GPUNN__COMMON_PLACES_H */

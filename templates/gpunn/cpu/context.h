@@ -38,7 +38,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status stat
 GPUNN__INLINE int gpunn__cpu_threads_for(const gpunn__cpu *cpu, double work)
 {
     const double few = sqrt(work / 4096), many = work / 65536, useful = few > many ? few : many;
-    return useful >= cpu->threads ? cpu->threads : useful > 1 ? (int)useful : 1;
+    if (useful >= cpu->threads) return cpu->threads;
+    return useful > 1 ? (int)useful : 1;
 }
 
 GPUNN__INLINE int gpunn__cpu_threads(const gpunn__cpu *cpu, int64_t work)

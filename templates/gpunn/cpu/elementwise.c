@@ -346,7 +346,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, 
     if (partials) {
         int64_t parts = count / GPUNN__MAP_PART, most = GPUNN__MAP_PARTIALS / partials;
         if (parts > most) parts = most;
-        job.parts = parts > 64 ? 64 : parts > 1 ? (int)parts : 1;
+        job.parts = (int)gpunn__clamp(parts, 1, 64);
     } else
         job.parts = gpunn__cpu_threads(cpu, count);
     if (action == GPUNN__PREPARE) {

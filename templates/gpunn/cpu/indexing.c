@@ -282,7 +282,7 @@ typedef struct gpunn__topk {
 static int gpunn__topk_compare(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? 1 : x > y ? -1 : 0;
+    return (x < y) - (x > y);
 }
 
 static void gpunn__topk_task(void *arg, int thread, int threads)

@@ -416,9 +416,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *s
         if (c.count > INT32_MAX)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 classes");
         if (!step->backward) step->saved_bytes = step->training ? bytes : 0;
-        step->workspace_bytes = step->backward   ? 2 * (size_t)scratch * sizeof *c.back
-                                : step->training ? 0
-                                                 : bytes;
+        if (step->backward)
+            step->workspace_bytes = 2 * (size_t)scratch * sizeof *c.back;
+        else
+            step->workspace_bytes = step->training ? 0 : bytes;
         return GPUNN_OK;
     }
     c.loss = (double *)(step->training ? step->saved : step->workspace);

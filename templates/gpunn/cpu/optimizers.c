@@ -170,8 +170,10 @@ static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_
     piece->lines = whole ? (int)n / GPUNN__LANES : 1;
     piece->gradient = whole ? u->gradient + at : piece->rest[4];
     piece->part[0] = whole ? u->parameter + at : piece->rest[0];
-    for (int k = 0; k < 3; k++)
-        piece->part[k + 1] = !whole ? piece->rest[k + 1] : u->state[k] ? u->state[k] + at : piece->missing[k];
+    for (int k = 0; k < 3; k++) {
+        float *const state = u->state[k] ? u->state[k] + at : piece->missing[k];
+        piece->part[k + 1] = whole ? state : piece->rest[k + 1];
+    }
     piece->part[4] = piece->moved;
     if (whole) return;
     const float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2], u->gradient};

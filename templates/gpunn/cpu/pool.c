@@ -41,7 +41,7 @@ static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
     p.global = p.z.kernel == p.z.n && p.y.kernel == p.y.n && p.x.kernel == p.x.n && y->count == p.volumes &&
                p.z.padding + p.y.padding + p.x.padding == 0;
-    p.at_bytes = p.average || !step->training ? 0 : p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
+    if (!p.average && step->training) p.at_bytes = p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
     p.at = step->saved;
     if (step->backward) {
         p.from = (const float *)step->grad_out.data, p.to = (float *)step->grad_in[0].data;

@@ -397,7 +397,10 @@ static void gpunn__recurrent_bias(const gpunn__recurrent_job *j, float *bias)
     const gpunn_value *in = j->step->in + GPUNN__WEIGHTS + 4 * j->direction;
     const float       *ih = (const float *)in[2].data, *hh = (const float *)in[3].data;
     const int64_t      rows = j->gates * j->hidden, both = j->step->op == GPUNN_OP_GRU ? 2 * j->hidden : rows;
-    for (int64_t k = 0; k < rows; k++) bias[k] = !ih ? 0 : k < both ? ih[k] + hh[k] : ih[k];
+    if (ih == NULL)
+        memset(bias, 0, (size_t)rows * sizeof *bias);
+    else
+        for (int64_t k = 0; k < rows; k++) bias[k] = k < both ? ih[k] + hh[k] : ih[k];
 }
 
 #define GPUNN__RECURRENT_ROWS 256

@@ -43,7 +43,8 @@ GPUNN__INLINE float gpunn__join(gpunn__reduce_kind kind, float a, float x, float
 GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double x)
 {
     if (kind == GPUNN__TOP) return x > a ? x : a;
-    return kind == GPUNN__MAX ? (x > a || x != x ? x : a) : a + x;
+    if (kind == GPUNN__MAX) return x > a || x != x ? x : a;
+    return a + x;
 }
 
 /* Combines 16 partial results into one, always in the same order. */

@@ -156,7 +156,8 @@ static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_
 /* Number of rows that contribute: one in mode nearest, else all. */
 static int gpunn__corner_rows(const gpunn__sampling *s)
 {
-    return s->mode == GPUNN_GRID_NEAREST ? 1 : s->axes == 2 ? 2 : 4;
+    if (s->mode == GPUNN_GRID_NEAREST) return 1;
+    return s->axes == 2 ? 2 : 4;
 }
 
 /* Values of one channel at the points of a chunk. Here and below, callers pass a constant for rows. */
@@ -721,6 +722,14 @@ typedef struct gpunn__resize {
     float             *row;  /* [threads][max of x.in and x.out] */
 } gpunn__resize;
 
+/* Weight of a tap of an axis, `at` cells behind the first one. */
+static float gpunn__resize_tap(int taps, float at, int tap)
+{
+    if (taps == 4) return gpunn__cubic(at + 1 - (float)tap);
+    if (taps == 1) return 1;
+    return tap ? at : 1 - at;
+}
+
 /* Computes the tables of an axis by torch's rules. */
 static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *attr, float ratio)
 {
@@ -735,10 +744,7 @@ static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *
         at -= (float)a->first[o];
         at = at < 1 ? at : 1;
         for (int tap = 0; tap < a->taps; tap++)
-            a->weight[o * a->taps + tap] = a->taps == 4   ? gpunn__cubic(at + 1 - (float)tap)
-                                           : a->taps == 1 ? 1
-                                           : tap          ? at
-                                                          : 1 - at;
+            a->weight[o * a->taps + tap] = gpunn__resize_tap(a->taps, at, tap);
     }
     for (int64_t i = a->in; i >= 0; i--) {
         while (o > 0 && a->first[o - 1] >= i) o--;
@@ -854,11 +860,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step
     for (int i = 0; i < 3; i++) {
         axes[i]->in = i < missing ? 1 : x->dim[2 + i - missing];
         axes[i]->out = i < missing ? 1 : y->dim[2 + i - missing];
-        axes[i]->taps = attr->mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 &&
-                                axes[i]->in != axes[i]->out
-                            ? 2
-                        : attr->mode == GPUNN_INTERPOLATE_CUBIC && i >= missing ? 4
-                                                                                : 1;
+        axes[i]->taps = i < missing ? 1 : gpunn__resize_taps(attr->mode, axes[i]->in, axes[i]->out);
         tables += (1 + axes[i]->taps) * axes[i]->out + axes[i]->in + 1;
     }
     int64_t row = r.x.in > r.x.out ? r.x.in : r.x.out;

@@ -258,6 +258,7 @@ GPUNN__INTERNAL int gpunn__thread_count(int asked)
 #else
     char      set[1024];
     const int count = asked > 0 ? asked : gpunn__omp_threads();
-    return count == 0 ? gpunn__processors(set) : count < GPUNN__MOST_THREADS ? count : GPUNN__MOST_THREADS;
+    if (count == 0) return gpunn__processors(set);
+    return count < GPUNN__MOST_THREADS ? count : GPUNN__MOST_THREADS;
 #endif
 }

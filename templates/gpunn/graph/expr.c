@@ -372,13 +372,10 @@ static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *functio
         if (!ok || (count < function->axes && !gpunn__expr_whole(f, &axis))) return false;
         if (count >= function->axes) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
         given = true;
-        if (function->axes > 1 && gpunn__expr_take(f, ':'))
-            for (axis = axis < -rank ? 0
-                        : axis < 0   ? axis + rank
-                                     : axis;
-                 axis < rank && count < function->axes; axis++)
-                axes->axis[count++] = axis;
-        else
+        if (function->axes > 1 && gpunn__expr_take(f, ':')) {
+            if (axis < 0) axis = axis < -rank ? 0 : axis + rank;
+            for (; axis < rank && count < function->axes; axis++) axes->axis[count++] = axis;
+        } else
             axes->axis[count++] = axis;
     }
     axes->axis[count] = GPUNN_END;

@@ -28,12 +28,12 @@ GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int
     for (int i = first; i <= last; i++) {
         const bool sized = gpunn__is_sized(x.dim[i]);
         if (sized ? named : x.dim[i] > 0 && x.dim[i] <= INT32_MAX) continue;
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
-            sized ? "varies between runs; this op needs a fixed size there"
-            : x.dim[i] < 0
-                ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
-                : "is larger than 2^31 - 1; use smaller sizes");
+        const char *fault = "is larger than 2^31 - 1; use smaller sizes";
+        if (x.dim[i] < 0)
+            fault = "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there";
+        if (sized) fault = "varies between runs; this op needs a fixed size there";
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
+                               fault);
         return false;
     }
     return true;
@@ -414,11 +414,6 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
 }
 
 /* ---- recurrent layers ---------------------------------------------------------------------------------- */
-
-GPUNN__INTERNAL int gpunn__gates_of(gpunn_op op)
-{
-    return op == GPUNN_OP_LSTM ? 4 : op == GPUNN_OP_GRU ? 3 : 1;
-}
 
 /* x is [length, n, features]. */
 static bool gpunn__recurrent_rule(const gpunn__inference *i)

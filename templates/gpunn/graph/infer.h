@@ -69,9 +69,6 @@ GPUNN__PRIVATE const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERAND
     "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
 /* clang-format on */
 
-/* Number of gates: blocks of hidden_size rows in its weights. */
-GPUNN__INTERNAL int gpunn__gates_of(gpunn_op op);
-
 /* Infers dtype and shape of the result; false on an error. */
 GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
                                   const gpunn__meta *in, int count, gpunn__meta *out);

@@ -216,11 +216,12 @@ GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *s
             (sized ? batches && gpunn__size_place(call->model, shape->dim[i]) : batches == 2) ||
             (batches == 1 && shape->dim[i] == GPUNN_BATCH && found == 1))
             continue;
-        (void)gpunn__call_fail(
-            call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more, and %s", text,
-            !sized     ? batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH"
-            : !batches ? "none may vary between runs"
-                       : "what varies is made by gpunn_size of this model, without C's arithmetic");
+        const char *rule = batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH";
+        if (sized)
+            rule = batches ? "what varies is made by gpunn_size of this model, without C's arithmetic"
+                           : "none may vary between runs";
+        (void)gpunn__call_fail(call, GPUNN_ERR_SHAPE,
+                               "shape %s is not allowed here; dimensions are 1 or more, and %s", text, rule);
         return -1;
     }
     return rank;

@@ -298,9 +298,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *pa
         if (f->target) memcpy(f->target, path, f->target_size);
         error = f->target ? gpunn__open_beside(f, flags) : GPUNN__RECORDED;
     }
-    f->status = error == 0                 ? GPUNN_OK
-                : error == GPUNN__RECORDED ? GPUNN_ERR_MEMORY
-                                           : gpunn__file_fail(dev, true, path, error);
+    f->status = error == GPUNN__RECORDED ? GPUNN_ERR_MEMORY : GPUNN_OK;
+    if (error && error != GPUNN__RECORDED) f->status = gpunn__file_fail(dev, true, path, error);
     if (f->status != GPUNN_OK) gpunn__file_discard(f);
     return f->status;
 }

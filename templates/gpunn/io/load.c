@@ -84,7 +84,8 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
 
 GPUNN__INTERNAL gpunn_optimizer *gpunn__partner(const gpunn_optimizer *opt, const gpunn_optimizer *before)
 {
-    gpunn_optimizer *other = before ? before->next : opt ? opt->model->optimizers : NULL;
+    gpunn_optimizer *other = opt ? opt->model->optimizers : NULL;
+    if (before) other = before->next;
     while (other && other != opt && (opt->scope == 0 || other->scope == 0)) other = other->next;
     return other;
 }
@@ -114,9 +115,8 @@ static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t
     gpunn_status status = upload ? dev->backend->upload(dev->context, block, *stage, bytes)
                                  : dev->backend->download(dev->context, *stage, block, bytes);
     *stage += bytes;
-    return status == GPUNN_OK
-               ? GPUNN_OK
-               : gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
+    if (status == GPUNN_OK) return GPUNN_OK;
+    return gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage,

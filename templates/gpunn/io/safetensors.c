@@ -26,7 +26,8 @@ static int gpunn__compare_name(const gpunn__slice *name, const char *part, size_
     int    order = memcmp(name->at, part, head);
     if (order == 0 && head < part_length) order = -1;
     if (order == 0) order = memcmp(name->at + head, rest, tail < rest_length ? tail : rest_length);
-    return order ? order : tail < rest_length ? -1 : tail > rest_length;
+    if (order) return order;
+    return (tail > rest_length) - (tail < rest_length);
 }
 
 static int gpunn__entry_by_name(const void *a, const void *b)

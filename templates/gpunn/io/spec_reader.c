@@ -204,7 +204,8 @@ static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, con
             *value = i;
             return true;
         }
-        gpunn__put(&line, "%s\"%s\"", i == 0 ? "" : i + 1 < count ? ", " : " or ", words[i]);
+        const char *between = i + 1 < count ? ", " : " or ";
+        gpunn__put(&line, "%s\"%s\"", i ? between : "", words[i]);
     }
     return gpunn__wrong(l, item, "\"%s\" must be %s", key, all);
 }
@@ -707,7 +708,7 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
     void            *at = (char *)args + key->member;
     const char      *name = key->name;
     const int        item = gpunn__look(l, e->item, name), rank = e->count ? e->in[0]->rank : 0;
-    const int        axes = row->axes ? row->axes : rank >= 3 && rank <= 5 ? rank - 2 : 1;
+    const int        spatial = rank >= 3 && rank <= 5 ? rank - 2 : 1, axes = row->axes ? row->axes : spatial;
     const int        zero = key->otherwise == 0 ? 0 : GPUNN_ZERO;
     int64_t          wide = 0;
     bool             flag = false;
@@ -846,8 +847,8 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
         if (model->tensors[i]->name && !gpunn__register(l, item, model->tensors[i]->name, model->tensors[i]))
             return false;
     const bool  by_id = id && (layer || e.name == NULL);
-    const char *name = as ? as : by_id ? id : e.name, *word = id ? id : e.name;
-    const char *key = as ? "as" : by_id ? "id" : "name";
+    const char *word = id ? id : e.name, *name = by_id ? id : e.name, *key = by_id ? "id" : "name";
+    if (as) name = as, key = "as";
     if ((word && !gpunn__register(l, gpunn__look(l, item, id ? "id" : "name"), word, t)) ||
         (name && !gpunn__register(l, gpunn__look(l, item, key), name, t)))
         return false;

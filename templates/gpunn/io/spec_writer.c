@@ -115,9 +115,8 @@ static gpunn_init gpunn__usual_init(const gpunn_tensor *layer, const gpunn_tenso
         init.b = 1;
     } else {
         init.kind = GPUNN_INIT_CONSTANT;
-        init.a = layer->op == GPUNN_OP_PARAMETRIC_RELU ? parameter->init.a
-                 : parameter == layer->inputs[1]       ? 1
-                                                       : 0;
+        init.a = parameter == layer->inputs[1] ? 1 : 0;
+        if (layer->op == GPUNN_OP_PARAMETRIC_RELU) init.a = parameter->init.a;
     }
     return init;
 }
@@ -401,16 +400,16 @@ static const gpunn_tensor *gpunn__layer_of(const gpunn_tensor *t)
 static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, int first)
 {
     static const char *const sources[] = {"", "input", "parameter", "state", "constant"};
+    static const char *const batch_norms[] = {"batch_norm1d", "batch_norm1d", "batch_norm2d", "batch_norm3d"};
+    static const char *const instance_norms[] = {"instance_norm1d", "instance_norm1d", "instance_norm2d",
+                                                 "instance_norm3d"};
+    const int                spatial = t->rank - 2; /* axes after samples and channels */
     const char              *op = t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : sources[t->kind];
     char                     text[GPUNN__NAME_SIZE];
     const char              *id = gpunn__id_of(t, text), *layer = gpunn__entry_layer(t);
     switch ((int)t->op) {
-    case GPUNN_OP_BATCH_NORM:
-        op = t->rank == 5 ? "batch_norm3d" : t->rank == 4 ? "batch_norm2d" : "batch_norm1d";
-        break;
-    case GPUNN_OP_INSTANCE_NORM:
-        op = t->rank == 5 ? "instance_norm3d" : t->rank == 4 ? "instance_norm2d" : "instance_norm1d";
-        break;
+    case GPUNN_OP_BATCH_NORM: op = batch_norms[spatial]; break;
+    case GPUNN_OP_INSTANCE_NORM: op = instance_norms[spatial]; break;
     case GPUNN_OP_SUM: op = t->attr.mean ? "mean" : "sum"; break;
     case GPUNN_OP_NLL: op = "nll_loss"; break;
     case GPUNN_OP_PARAMETRIC_RELU: op = t->layer ? "prelu" : op; break;

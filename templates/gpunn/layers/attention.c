@@ -391,7 +391,7 @@ static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn
     } else {
         const int width = (int)x->dim[x->rank - 1];
         x = gpunn__plain_linear(x, gpunn__part(text, t->name, "linear1"), args->dim_feedforward);
-        x = x ? args->gelu ? gpunn_gelu(x) : gpunn_relu(x) : NULL;
+        if (x) x = args->gelu ? gpunn_gelu(x) : gpunn_relu(x);
         x = gpunn__transformer_dropout(t, x);
         x = x ? gpunn__plain_linear(x, gpunn__part(text, t->name, "linear2"), width) : NULL;
     }

@@ -13,8 +13,8 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
     const char  *range = NULL;
     const double usual = a->otherwise;
     if (a->kind <= GPUNN__K_INTEGER) {
-        const int low = a->kind == GPUNN__K_COUNT ? 1 : a->kind == GPUNN__K_INTEGER ? INT32_MIN : 0;
-        int      *value = (int *)at;
+        int low = a->kind == GPUNN__K_COUNT ? 1 : 0, *value = (int *)at;
+        if (a->kind == GPUNN__K_INTEGER) low = INT32_MIN;
         if (*value == 0 && usual > GPUNN__NEEDED)
             *value = (int)usual;
         else if (*value == GPUNN_ZERO)
@@ -65,10 +65,8 @@ static bool gpunn__is_nonzero(const gpunn__argument *a, const void *args)
     const bool pointer = a->kind == GPUNN__K_REFERENCE || a->kind == GPUNN__K_BIAS;
     if (a->kind >= GPUNN__K_AXES ? !pointer : a->kind >= GPUNN__K_WINDOW && a->kind <= GPUNN__K_COUNTS)
         return false;
-    return memcmp((const char *)args + a->member, nothing,
-                  flag      ? sizeof(bool)
-                  : pointer ? sizeof(void *)
-                            : sizeof(int)) != 0;
+    const size_t size = pointer ? sizeof(void *) : sizeof(int);
+    return memcmp((const char *)args + a->member, nothing, flag ? sizeof(bool) : size) != 0;
 }
 
 GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
@@ -729,7 +727,8 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
             gpunn__shape_text(x, text));
     int axes = x->rank - 2;
     for (int i = 0; i < 3; i++) {
-        double scale = args.scale_factors[i] != 0 ? args.scale_factors[i] : i < axes ? args.scale_factor : 0;
+        double scale = i < axes ? args.scale_factor : 0;
+        if (args.scale_factors[i] != 0) scale = args.scale_factors[i];
         if (i >= axes && (args.size[i] != 0 || scale != 0))
             return gpunn__call_fail(
                 &call, GPUNN_ERR_ARGUMENT,
@@ -925,7 +924,7 @@ static gpunn_tensor *gpunn__layer_norm_node(const gpunn__operation *operation, g
     if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), attr.axis, x->rank - 1)) return NULL;
     attr.eps = args->eps;
     gpunn_tensor *operands[3] = {x, NULL, NULL};
-    int           parts = args->no_affine ? 0 : bias && !args->no_bias ? 2 : 1;
+    const int     parts = args->no_affine ? 0 : 1 + (bias && !args->no_bias);
     for (int i = 0; i < parts; i++) {
         operands[1 + i] = gpunn__layer_weight(&call, GPUNN__PARAMETER, i == 0 ? "weight" : "bias", dims,
                                               x->dim + attr.axis, GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);

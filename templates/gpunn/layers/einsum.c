@@ -73,8 +73,10 @@ static const char *gpunn__labels_read(const char *c, gpunn__labels *l, int rank,
         if (*c == ' ') continue;
         bool dot = strncmp(c, "...", 3) == 0,
              again = rank && gpunn__label_place(l, *c) >= 0 && l->count < rank;
-        *fine = dot ? !dotted && gpunn__labels_dots(l, rank ? rank - letters : dots)
-                    : isalpha((unsigned char)*c) && (again || gpunn__label_add(l, *c, 0));
+        if (dot)
+            *fine = !dotted && gpunn__labels_dots(l, rank ? rank - letters : dots);
+        else
+            *fine = isalpha((unsigned char)*c) && (again || gpunn__label_add(l, *c, 0));
         if (again && !dot) l->at[l->count++] = *c;
         dotted = dotted || dot;
         c += dot ? 2 : 0;
@@ -442,7 +444,8 @@ static gpunn_tensor *gpunn__fourier_end(gpunn_tensor *x, const gpunn_shape *othe
 
 static double gpunn__fourier_scale(int64_t n, gpunn_fft_norm norm, gpunn_fft_norm whole)
 {
-    return norm == GPUNN_FFT_ORTHO ? 1 / sqrt((double)n) : norm == whole ? 1 / (double)n : 1;
+    if (norm == GPUNN_FFT_ORTHO) return 1 / sqrt((double)n);
+    return norm == whole ? 1 / (double)n : 1;
 }
 
 GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm norm)

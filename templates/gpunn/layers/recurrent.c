@@ -271,7 +271,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
         for (int i = 0; i < directions * parts; i++) {
             const int     reverse = i / parts, last = args->proj_size && i % parts == parts - 1;
             const int     part = last ? GPUNN__WEIGHT_HR : i % parts;
-            const int64_t columns = part == 0 ? y->dim[2] : last ? hidden : width;
+            const int64_t after = last ? hidden : width, columns = part == 0 ? y->dim[2] : after;
             gpunn_tensor *weight = args->weights
                                        ? args->weights[k * directions * parts + i]
                                        : gpunn__recurrent_weight(&call, k, part, reverse != 0,

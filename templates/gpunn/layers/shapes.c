@@ -111,7 +111,7 @@ static int64_t gpunn__slice_index(gpunn_model *model, int64_t index, int64_t siz
     if (gpunn__is_sized(size) && index >= 0) return index > GPUNN__MAX_COUNT ? size : index;
     if (gpunn__is_sized(size)) return gpunn__dim_plus(model, size, 0, 1, index);
     if (index < 0) index += size;
-    return index < 0 ? 0 : index > size ? size : index;
+    return gpunn__clamp(index, 0, size);
 }
 
 GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
@@ -248,7 +248,7 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
             return gpunn__call_fail(
                 &call, GPUNN_ERR_SHAPE, "tensors[0] is %s and tensors[%d] %s; all must have one shape",
                 gpunn__shape_text(tensors[0], one), i, gpunn__shape_text(tensors[i], other));
-        for (int d = 0; d < rank; d++) dim[d] = d == at ? 1 : tensors[i]->dim[d < at ? d : d - 1];
+        for (int d = 0, from = 0; d < rank; d++) dim[d] = d == at ? 1 : tensors[i]->dim[from++];
         if ((parts[i] = gpunn__reshape_to(tensors[i], rank, dim)) == NULL) return gpunn__undo(&call);
     }
     gpunn_tensor *y = gpunn_concat(parts, count, at);

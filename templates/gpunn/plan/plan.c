@@ -285,13 +285,12 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
 
 GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
 {
-    static const char caller[] = "gpunn_recompute";
+    static const char   caller[] = "gpunn_recompute";
+    const gpunn_tensor *known = first ? first : last;
     if (first == NULL || last == NULL)
-        return gpunn__fail(first  ? first->model->dev
-                           : last ? last->model->dev
-                                  : NULL,
-                           GPUNN_ERR_ARGUMENT, "%s: %s is NULL; a builder failed before: see gpunn_error",
-                           caller, first ? "last" : "first");
+        return gpunn__fail(known ? known->model->dev : NULL, GPUNN_ERR_ARGUMENT,
+                           "%s: %s is NULL; a builder failed before: see gpunn_error", caller,
+                           first ? "last" : "first");
     gpunn_model  *model = first->model;
     gpunn_device *dev = model->dev;
     const size_t  count = (size_t)model->tensor_count;
@@ -517,8 +516,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
                 gpunn_op_name(model->tensors[id]->op));
     }
     const bool repeats = model->parts || plan->pass_count > 1;
-    const int  forward = values + copies, pass = plan->training ? values + (repeats ? forward : 0) : 0;
-    const int  capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
+    const int  forward = values + copies, again = repeats ? forward : 0,
+              pass = plan->training ? values + again : 0;
+    const int capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
     plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
@@ -930,10 +930,10 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
             *binding->pointer = (char *)model->half + t->offset * 2;
         else if (binding->place == GPUNN__IN_GRADIENT)
             *binding->pointer = gpunn__gradient_of(t);
+        else if (binding->place == GPUNN__IN_ONE)
+            *binding->pointer = gpunn__loss_gradient(model);
         else
-            *binding->pointer = binding->place == GPUNN__IN_ONE ? (void *)gpunn__loss_gradient(model)
-                                : t->kind == GPUNN__INPUT       ? t->data
-                                                                : (void *)gpunn__weights(t);
+            *binding->pointer = t->kind == GPUNN__INPUT ? t->data : (void *)gpunn__weights(t);
         /* FNV-1a */
         plan->signature = (plan->signature ^ (uint64_t)(uintptr_t)*binding->pointer) *
                           UINT64_C(0x100000001B3);

@@ -12,7 +12,8 @@
 
 GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request)
 {
-    return request->inputs_only ? GPUNN__NO_PARAMETERS : request->opt ? request->opt->scope : 0;
+    if (request->inputs_only) return GPUNN__NO_PARAMETERS;
+    return request->opt ? request->opt->scope : 0;
 }
 
 GPUNN__INTERNAL gpunn__request gpunn__request_of(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
@@ -147,7 +148,9 @@ GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model)
 
 GPUNN__INTERNAL const char *gpunn__called(const gpunn_tensor *t)
 {
-    return t->name ? t->name : t->layer ? t->layer : t->built_by ? t->built_by : gpunn_op_name(t->op);
+    if (t->name) return t->name;
+    if (t->layer) return t->layer;
+    return t->built_by ? t->built_by : gpunn_op_name(t->op);
 }
 
 /* ---- which tensors are needed -------------------------------------------------------------------------- */
@@ -596,9 +599,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn
 GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__fused *fused,
                                                            bool backward)
 {
-    int direction = backward            ? GPUNN_KERNEL_BACKWARD
-                    : b->plan->training ? GPUNN_KERNEL_FORWARD
-                                        : GPUNN_KERNEL_EVALUATION;
+    int direction = b->plan->training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION;
+    if (backward) direction = GPUNN_KERNEL_BACKWARD;
     return &fused->kernel->program[direction];
 }
 
@@ -1108,7 +1110,8 @@ GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tenso
     step->training = plan->training;
     step->evaluates = gpunn__evaluates(plan, t);
     step->precision = gpunn__precision_of(b->model);
-    step->name = t->layer ? t->layer : t->name ? t->name : "";
+    step->name = t->layer ? t->layer : t->name;
+    if (step->name == NULL) step->name = "";
     step->attr = plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
     step->state = &b->model->state;
     if (gpunn__communicates(plan, t)) step->ranks = &b->model->ranks;

@@ -338,8 +338,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpun
 static void gpunn__count_parts(gpunn_group *group, int64_t begin, int64_t end, int64_t each)
 {
     for (int rank = 0; rank < group->args.size; rank++) {
-        const int64_t from = begin > rank * each ? begin : rank * each,
-                      to = end < (rank + 1) * each ? end : (rank + 1) * each;
+        const int64_t first = rank * each, last = first + each;
+        const int64_t from = begin > first ? begin : first, to = end < last ? end : last;
         group->counts[rank] = to > from ? to - from : 0;
     }
 }

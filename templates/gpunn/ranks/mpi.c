@@ -103,7 +103,7 @@ static int64_t gpunn__mpi_received_count(const gpunn__mpi *mpi)
 /* Length of the part of [0, count) that begins at `at`, at most `most`. */
 static int64_t gpunn__part_from(int64_t count, int64_t at, int64_t most)
 {
-    return count <= at ? 0 : count - at < most ? count - at : most;
+    return gpunn__clamp(count - at, 0, most);
 }
 
 GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t count)

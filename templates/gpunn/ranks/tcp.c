@@ -25,7 +25,8 @@ static bool gpunn__tcp_ready(int fd, short what, double until)
     double        left;
     do {
         left = until - gpunn__seconds();
-        const int ready = poll(&wanted, 1, left > 1 ? 1000 : left > 0 ? (int)(left * 1e3) + 1 : 0);
+        const double seconds = left < 1 ? left : 1;
+        const int    ready = poll(&wanted, 1, seconds > 0 ? (int)(seconds * 1e3) + 1 : 0);
         if (ready > 0) return true;
         if (ready < 0 && errno != EINTR) return false;
     } while (left > 0);
@@ -76,8 +77,8 @@ static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
         gpunn__tcp_move(tcp->sockets[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
         return gpunn__tcp_notice(tcp, notice); /* arrived while this rank was sending */
     const bool         late = errno == ETIMEDOUT;
-    const gpunn_status status = late ? gpunn__fail_timeout(tcp->text, rank,
-                                                           rank ? tcp->timeout : 2 * tcp->timeout)
+    const double       timeout = rank ? tcp->timeout : 2 * tcp->timeout;
+    const gpunn_status status = late ? gpunn__fail_timeout(tcp->text, rank, timeout)
                                      : gpunn__tcp_left(tcp, rank, strerror(errno));
     notice = late ? rank : GPUNN__TCP_LEFT - rank;
     for (int other = 1; other < tcp->size && tcp->rank == 0; other++)
@@ -90,7 +91,7 @@ static gpunn_status gpunn__tcp_transfer(gpunn__tcp *tcp, int rank, void *memory,
 {
     const double until = gpunn__seconds() + tcp->timeout * (rank ? 1 : 2);
     /* rank 0 answers; it does so earlier only if it misses a rank */
-    const short what = !sends ? POLLIN : rank ? POLLOUT : POLLOUT | POLLIN;
+    const short out = rank ? POLLOUT : POLLOUT | POLLIN, what = sends ? out : POLLIN;
     return gpunn__tcp_move(tcp->sockets[rank], memory, bytes, what, until) ? GPUNN_OK
                                                                            : gpunn__tcp_lost(tcp, rank);
 }

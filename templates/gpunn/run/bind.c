@@ -332,9 +332,8 @@ static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack
     if (managed->rank != t->rank) return "its rank is another";
     for (int axis = t->rank - 1; axis >= 0; axis--) {
         const bool    sized = gpunn__is_sized(t->dim[axis]);
-        const int64_t length = managed->shape[axis], unit = sized              ? 1
-                                                            : t->dim[axis] < 0 ? -t->dim[axis]
-                                                                               : t->dim[axis];
+        const int64_t length = managed->shape[axis], dim = sized ? 1 : t->dim[axis],
+                      unit = dim < 0 ? -dim : dim;
         if (length < 1 || (t->dim[axis] < 0 ? length % unit != 0 : length != unit))
             return "its shape is another";
         if (managed->stride && length > 1 && managed->stride[axis] != *count) return "it is not row-major";

@@ -2,6 +2,7 @@
 #include "base/errors.h"
 #include "base/memory.h"
 #include "base/shapes.h"
+#include "graph/tensors.h"
 #include "plan/plan.h"
 #include "run/run.h"
 
@@ -44,7 +45,7 @@ static GPUNN__STATUS gpunn__report_value(gpunn__inspection *in, const char *op, 
     const double finite = (double)(count - s.nans - s.infinities), mean = sum / finite,
                  variance = squares / finite - mean * mean;
     s.mean = finite > 0 ? mean : NAN;
-    s.deviation = finite > 0 ? sqrt(variance > 0 ? variance : 0) : NAN;
+    s.deviation = finite > 0 ? sqrt(fmax(variance, 0)) : NAN;
     in->ended = !in->args->on_layer(in->args->user, &s);
     return GPUNN_OK;
 }
@@ -200,15 +201,16 @@ GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss)
     gpunn_status status = gpunn_inspect(loss, .on_layer = gpunn__is_finite, .user = &found);
     if (status != GPUNN_OK || found.op == NULL) return status;
     const char *of = found.gradient_of;
-    return gpunn__fail(loss->model->dev, GPUNN_ERR_NUMERIC,
-                       "gpunn_check_nan: %s%s%s%s %s%s%s%s %lld NaN and %lld infinite of %lld numbers; all "
-                       "before it is finite",
-                       found.op, found.layer[0] ? " '" : "", found.layer, found.layer[0] ? "'" : "",
-                       of ? "gives a gradient" : "has", of && of[0] ? " of '" : "", of && of[0] ? of : "",
-                       of == NULL ? ""
-                       : of[0]    ? "' with"
-                                  : " with",
-                       (long long)found.nans, (long long)found.infinities, (long long)found.count);
+    char        layer[GPUNN__NAME_SIZE + 4] = "", verb[GPUNN__NAME_SIZE + 32] = "has";
+    if (found.layer[0]) (void)snprintf(layer, sizeof layer, " '%s'", found.layer);
+    if (of && of[0])
+        (void)snprintf(verb, sizeof verb, "gives a gradient of '%s' with", of);
+    else if (of)
+        (void)snprintf(verb, sizeof verb, "gives a gradient with");
+    return gpunn__fail(
+        loss->model->dev, GPUNN_ERR_NUMERIC,
+        "gpunn_check_nan: %s%s %s %lld NaN and %lld infinite of %lld numbers; all before it is finite",
+        found.op, layer, verb, (long long)found.nans, (long long)found.infinities, (long long)found.count);
 }
 
 /* ---- summary ------------------------------------------------------------------------------------------- */
@@ -243,11 +245,9 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
             trainable += p->trainable ? gpunn__count(p, 1) : 0;
         }
         total += own;
-        (void)snprintf(row, sizeof row, "%s%s%s", read ? "input" : gpunn_op_name(t->op),
-                       t->layer || t->name ? " " : "",
-                       t->layer  ? t->layer
-                       : t->name ? t->name
-                                 : "");
+        const char *name = t->layer ? t->layer : t->name;
+        (void)snprintf(row, sizeof row, "%s%s%s", read ? "input" : gpunn_op_name(t->op), name ? " " : "",
+                       name ? name : "");
         gpunn__text_line(out, "%-36.60s %-28s %12lld\n", row, gpunn__shape_text(t, shape), (long long)own);
     }
     gpunn__text_line(out, "parameters %lld, of which %lld train\n", (long long)total, (long long)trainable);
@@ -266,8 +266,8 @@ GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const g
     f.cache = plan->cache_bytes + plan->kept_bytes;
     for (int i = 0; i < plan->input_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->inputs[i]];
-        size_t              bytes = (size_t)gpunn__count(t, plan->batch) * gpunn_dtype_size(t->dtype);
-        f.inputs += t->user_memory[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
+        const size_t        bytes = (size_t)gpunn__count(t, plan->batch) * gpunn_dtype_size(t->dtype);
+        if (t->user_memory[0].data == NULL) f.inputs += bytes > t->capacity ? bytes : t->capacity;
     }
     f.together = f.weights + f.gradients + f.inputs + f.arena + f.cache;
     return f;

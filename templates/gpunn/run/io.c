@@ -194,7 +194,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char 
         const bool varies = t->dim[i] < 0;
         /* of a plain dimension: k times the batch */
         const bool multiple = varies && !gpunn__is_sized(t->dim[i]);
-        held[i] = multiple ? -t->dim[i] : varies ? 1 : t->dim[i];
+        held[i] = varies ? 1 : t->dim[i];
+        if (multiple) held[i] = -t->dim[i];
         sample *= (size_t)held[i];
         varying += varies;
         if (varies) axis = i;

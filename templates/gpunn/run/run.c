@@ -589,12 +589,8 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     for (int i = pass->reached_begin; i < pass->reached_end; i++)
         model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
-    if (status == GPUNN_OK) {
-        status = gpunn__execute(dev, &run,
-                                opt    ? "gpunn_train_step"
-                                : loss ? "gpunn_backward"
-                                       : "gpunn_backward_from");
-    }
+    const char *backward = loss ? "gpunn_backward" : "gpunn_backward_from";
+    if (status == GPUNN_OK) status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : backward);
     if (run.doubt && status == GPUNN_OK) model->optimizers->checked = model->written_gradients;
     pass->captured = run.captured;
     /* the host still has to check the loss */
@@ -855,9 +851,8 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
                            "gpunn_use_kernels: policy %d is none; use GPUNN_KERNELS_AUTO, _STRICT or _OFF",
                            (int)args.policy);
     if (args.policy == GPUNN_KERNELS_OFF || (environment && strcmp(environment, "off") == 0)) set = NULL;
-    int abi = set == NULL                                  ? GPUNN_KERNELS_ABI
-              : set->cuda && set->abi == GPUNN_KERNELS_ABI ? set->cuda->abi
-                                                           : set->abi;
+    int abi = set ? set->abi : GPUNN_KERNELS_ABI;
+    if (set && set->cuda && abi == GPUNN_KERNELS_ABI) abi = set->cuda->abi;
     if (abi != GPUNN_KERNELS_ABI)
         return gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
                            "gpunn_use_kernels: these kernels are for version %d of the contract and this "

@@ -189,11 +189,11 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
                                       float *loss_mean, float *metric_mean)
 {
     static const char function[] = "gpunn_evaluate";
+    gpunn_device     *dev = loss ? loss->model->dev : NULL;
+    if (loader) dev = loader->model->dev;
     if (loader == NULL || loss == NULL)
-        return gpunn__fail(loader ? loader->model->dev
-                           : loss ? loss->model->dev
-                                  : NULL,
-                           GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, loader ? "loss" : "loader");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
+                           loader ? "loss" : "loader");
     gpunn_status status = gpunn__check_number(loader->model, loss, function, "loss");
     if (status == GPUNN_OK && metric) status = gpunn__check_number(loader->model, metric, function, "metric");
     if (status != GPUNN_OK) return status;
@@ -504,7 +504,9 @@ static GPUNN__STATUS gpunn__write_csv(gpunn_device *dev, const char *path, const
 static double gpunn__tick(double span, int most)
 {
     double power = pow(10, floor(log10(span / most))), digit = span / most / power;
-    return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
+    if (digit <= 1) return power;
+    if (digit <= 2) return power * 2;
+    return power * (digit <= 5 ? 5 : 10);
 }
 
 /* Draws one panel. Lengths are in tenths of a pixel, so that coordinates are whole numbers in every locale.
@@ -523,7 +525,8 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
             if (isfinite(value) && value > high) high = value;
         }
     if (low > high) low = 0, high = 1;
-    double margin = high > low ? 0 : low != 0 ? fabs(low) / 10 : 1;
+    double margin = low != 0 ? fabs(low) / 10 : 1;
+    if (high > low) margin = 0;
     double step = gpunn__tick(high - low + 2 * margin, 5);
     low = floor((low - margin) / step) * step;
     high = ceil((high + margin) / step) * step;
@@ -912,8 +915,10 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
     /* a line as wide as the terminal would wrap */
     int room = width - 1 - (int)strlen(line) - (int)strlen(rest) - 3;
     int cells = room < (int)sizeof bar - 1 ? room : (int)sizeof bar - 1;
-    for (int i = 0, done = (int)(p->batches > 0 ? cells * p->batch / p->batches : cells); i < cells; i++)
-        bar[i] = i < done ? '=' : i == done ? '>' : ' ';
+    for (int i = 0, done = (int)(p->batches > 0 ? cells * p->batch / p->batches : cells); i < cells; i++) {
+        bar[i] = i < done ? '=' : ' ';
+        if (i == done) bar[i] = '>';
+    }
     if (cells >= 5) gpunn__line_add(line, sizeof line, "[%s] ", bar);
     gpunn__line_add(line, sizeof line, "%s", rest);
     if (width == 0)

@@ -259,7 +259,8 @@ static float gpunn__grey(const float *pixel, int64_t plane, int channels)
 
 static float gpunn__saturate(float x)
 {
-    return x < 0 ? 0.0f : x > 1 ? 1.0f : x;
+    if (x < 0) return 0;
+    return x > 1 ? 1.0f : x;
 }
 
 /* Converts a pixel to hue, saturation and value, turns the hue, and converts it back (Smith, 1978). */
@@ -268,7 +269,11 @@ static void gpunn__turn_hue(float *pixel, int64_t plane, float turn)
     const float r = pixel[0], g = pixel[plane], b = pixel[2 * plane], most = fmaxf(r, fmaxf(g, b)),
                 least = fminf(r, fminf(g, b)), range = most - least;
     if (!(range > 0)) return; /* grey has no hue */
-    float hue = most == r ? (g - b) / range : most == g ? 2 + (b - r) / range : 4 + (r - g) / range;
+    float hue = 4 + (r - g) / range;
+    if (most == r)
+        hue = (g - b) / range;
+    else if (most == g)
+        hue = 2 + (b - r) / range;
     hue = hue / 6 + turn;
     hue = 6 * (hue - floorf(hue));
     const float channel_at[3] = {0, 2, 4}; /* position on the hue circle where a channel is full */
@@ -292,9 +297,7 @@ static void gpunn__jitter_image(float *pixel, int64_t plane, int channels, const
             mean += (double)gpunn__grey(pixel + i, plane, channels);
         mean /= (double)plane;
         for (int64_t i = 0; i < plane; i++) {
-            const float towards = what == 0   ? 0.0f
-                                  : what == 1 ? (float)mean
-                                              : gpunn__grey(pixel + i, plane, channels);
+            const float towards = what < 2 ? (float)mean : gpunn__grey(pixel + i, plane, channels);
             for (int c = 0; what < 3 && c < channels; c++) {
                 float *x = pixel + c * plane + i;
                 *x = gpunn__saturate(factor * *x + (1 - factor) * towards);

@@ -301,7 +301,7 @@ GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
 {
     const int64_t each = gpunn__share_of(opt), begin = each * gpunn_group_rank(opt->group),
                   left = opt->state_count - begin;
-    const gpunn__states own = {{NULL}, begin, left < 0 ? 0 : left < each ? left : each};
+    const gpunn__states own = {{NULL}, begin, gpunn__clamp(left, 0, each)};
     return own;
 }
 
@@ -427,10 +427,9 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const 
                                                 gpunn__states_bytes(&opt->states));
     for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = opt->parameters[i];
-        const float        *source = i < known             ? old + opt->places[i]
-                                     : k == GPUNN__AVERAGE ? gpunn__weights(t)
-                                                           : NULL;
-        int64_t             from, to;
+        const float        *source = k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
+        if (i < known) source = old + opt->places[i];
+        int64_t from, to;
         if (!gpunn__states_overlap(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to)) continue;
         float *place = gpunn__state_at(opt, k, opt->places[i] + from);
         if (source)

@@ -126,7 +126,8 @@ static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, floa
     const size_t         bytes = (size_t)n * sizeof *own;
     gpunn_status         spoken;
     if (gpunn__in_ranks(group, dev)) {
-        const gpunn_exchange exchange = {own ? own : all ? all : aside, n, root, 0, false, NULL, 0};
+        float *const         to = all ? all : aside;
+        const gpunn_exchange exchange = {own ? own : to, n, root, 0, false, NULL, 0};
         spoken = gpunn__exchange_joined(group, dev, &exchange);
         if (spoken == GPUNN_OK && own && all)
             *copied = backend->convert(dev->context, all, GPUNN_F32, own, GPUNN_F32, n);
@@ -438,9 +439,8 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
         status = gpunn__all_reduce_status(group, status, NULL, "the end of update %lld",
                                           gpunn__common_number(opt) - 1);
     if (status != GPUNN_OK) return status;
-    return opt->shares     ? gpunn__spread_shares(opt)
-           : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER)
-                           : GPUNN_OK;
+    if (opt->shares) return gpunn__spread_shares(opt);
+    return group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
 }
 
 /* trains: the gradients come from a training step and are not read after it. */
@@ -500,11 +500,11 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
 GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args)
 {
     static const char function[] = "gpunn_train_step";
+    gpunn_device     *dev = loss ? loss->model->dev : NULL;
+    if (opt) dev = opt->model->dev;
     if (opt == NULL || loss == NULL)
-        return gpunn__fail(opt    ? opt->model->dev
-                           : loss ? loss->model->dev
-                                  : NULL,
-                           GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, opt ? "loss" : "optimizer");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
+                           opt ? "loss" : "optimizer");
     if (loss->model != opt->model)
         return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
                            "%s: the loss is of another model than the optimizer", function);

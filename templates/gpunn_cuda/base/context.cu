@@ -4,7 +4,7 @@ GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64
 {
     int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS),
             most = (int64_t)cuda->multiprocessors * 16;
-    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+    return (unsigned)gpunn__clamp(blocks, 1, most);
 }
 
 GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda)

@@ -66,9 +66,9 @@ GPUNN__INTERNAL void gpunn__dnn_set_int(gpunn__dnn_builder *builder, cudnnBacken
 GPUNN__INTERNAL void gpunn__dnn_set_type(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
                                          cudnnBackendAttributeName_t name, gpunn_dtype dtype)
 {
-    cudnnDataType_t type = dtype == GPUNN_F16    ? CUDNN_DATA_HALF
-                           : dtype == GPUNN_BF16 ? CUDNN_DATA_BFLOAT16
-                                                 : CUDNN_DATA_FLOAT;
+    cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    if (dtype == GPUNN_F16) type = CUDNN_DATA_HALF;
+    if (dtype == GPUNN_BF16) type = CUDNN_DATA_BFLOAT16;
     gpunn__dnn_set(builder, descriptor, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
 }
 
@@ -562,7 +562,8 @@ static gpunn__conv_values gpunn__conv_values_of(const gpunn_step *step, gpunn__c
 /* The one of the three values that is computed. */
 static gpunn_value *gpunn__conv_result(gpunn__conv_values *v, gpunn__conv_kind kind)
 {
-    return kind == GPUNN__CONV_FORWARD ? &v->y : kind == GPUNN__CONV_DATA ? &v->x : &v->w;
+    if (kind == GPUNN__CONV_FORWARD) return &v->y;
+    return kind == GPUNN__CONV_DATA ? &v->x : &v->w;
 }
 
 /* The bare convolution of a step, without bias, residual and relu. */
@@ -917,9 +918,8 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     const size_t      columns_bytes = plain ? 0 : gpunn__bytes(columns_dtype, columns_image);
     const size_t      weights_bytes = filter ? gpunn__bytes(GPUNN_F32, weights) : 0;
     const size_t      images_most = cuda->args.workspace_limit / (columns_bytes + weights_bytes + 1);
-    const int64_t     chunk = images_most < 1                 ? 1
-                              : images_most < (size_t)conv->n ? (int64_t)images_most
-                                                              : conv->n;
+    const int64_t     most = images_most < (size_t)conv->n ? (int64_t)images_most : conv->n;
+    const int64_t     chunk = most < 1 ? 1 : most;
     void *const       columns = gpunn__arena_take(arena, (size_t)chunk * columns_bytes);
     void *const       partial = gpunn__arena_take(arena, (size_t)chunk * weights_bytes);
     void *const       sums = gpunn__arena_take(
@@ -927,12 +927,14 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
 
     gpunn__product p;
     memset(&p, 0, sizeof p);
-    p.m = data ? depth : out, p.n = filter ? depth : area, p.k = data ? out : filter ? area : depth;
+    p.m = data ? depth : out, p.n = filter ? depth : area, p.k = filter ? area : depth;
+    if (data) p.k = out;
     p.batch = 1;
     p.transpose_a = data, p.transpose_b = filter;
     p.lda = filter ? area : depth, p.ldb = area, p.ldd = p.n;
     p.dtype = (gpunn_dtype)conv->dtype;
-    p.d_dtype = filter || (data && !plain) ? GPUNN_F32 : data ? v->x.dtype : v->y.dtype;
+    p.d_dtype = data ? v->x.dtype : v->y.dtype;
+    if (filter || (data && !plain)) p.d_dtype = GPUNN_F32;
     p.precision = (gpunn_precision)conv->precision;
     p.accumulate = !filter && (plain || !data) && v->accumulate;
     for (int64_t first = 0; first < conv->n; first += chunk) {
@@ -1034,7 +1036,12 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
     if (direct) aside.data = result->data;
     if (relays_w && !filter) GPUNN__TRY(gpunn__relayout(cuda, &w, true, &v->w, false));
     gpunn__conv_data data = {v->x.data, w.data, v->y.data, bias, residual, workspace};
-    *(kind == GPUNN__CONV_FORWARD ? &data.y : kind == GPUNN__CONV_DATA ? &data.x : &data.w) = aside.data;
+    if (kind == GPUNN__CONV_FORWARD)
+        data.y = aside.data;
+    else if (kind == GPUNN__CONV_DATA)
+        data.x = aside.data;
+    else
+        data.w = aside.data;
     GPUNN__TRY(gpunn__dnn_run(cuda, conv, &data));
     if (direct) return GPUNN_OK;
     if (filter && relays_w) return gpunn__relayout(cuda, result, false, &aside, v->accumulate);

@@ -73,13 +73,11 @@ static void gpunn__algorithms_free(gpunn__cuda *cuda, void *value)
 static gpunn_status gpunn__algorithms_check(gpunn__cuda *cuda, cublasStatus_t status, const char *call)
 {
     if (status == CUBLAS_STATUS_SUCCESS) return GPUNN_OK;
-    const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
-                         status == CUBLAS_STATUS_ARCH_MISMATCH;
-    return gpunn__cuda_fail(cuda,
-                            refused                                ? GPUNN_ERR_UNSUPPORTED
-                            : status == CUBLAS_STATUS_ALLOC_FAILED ? GPUNN_ERR_MEMORY
-                                                                   : GPUNN_ERR_DEVICE,
-                            "%s: %s", call, cuda->libraries->cublasLtGetStatusString(status));
+    const bool unsupported = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+                             status == CUBLAS_STATUS_ARCH_MISMATCH;
+    gpunn_status meaning = unsupported ? GPUNN_ERR_UNSUPPORTED : GPUNN_ERR_DEVICE;
+    if (status == CUBLAS_STATUS_ALLOC_FAILED) meaning = GPUNN_ERR_MEMORY;
+    return gpunn__cuda_fail(cuda, meaning, "%s: %s", call, cuda->libraries->cublasLtGetStatusString(status));
 }
 #define GPUNN__LT(call) GPUNN__TRY(gpunn__algorithms_check(cuda, cuda->libraries->call, #call))
 /* Sets an attribute to a value of the given type. */
@@ -91,7 +89,8 @@ static gpunn_status gpunn__algorithms_check(gpunn__cuda *cuda, cublasStatus_t st
 
 static cudaDataType_t gpunn__lt_type(int64_t dtype)
 {
-    return dtype == GPUNN_F32 ? CUDA_R_32F : dtype == GPUNN_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    if (dtype == GPUNN_F32) return CUDA_R_32F;
+    return dtype == GPUNN_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
 /* The alignment of a pointer in bytes, at most 64, which is the alignment of values. */
@@ -196,11 +195,12 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     key.accumulate = p->accumulate, key.activation = p->activation,
     key.bias_dtype = p->bias ? p->bias_dtype : -1;
     key.residual = p->residual != NULL, key.aux = p->aux != NULL, key.row_sums = p->row_sums != NULL;
+    const void *const c = p->residual ? p->residual : p->d, *const bias = p->bias ? p->bias : p->row_sums;
     key.align_a = gpunn__alignment(placed ? p->a : NULL);
     key.align_b = gpunn__alignment(placed ? p->b : NULL);
-    key.align_c = gpunn__alignment(!placed ? NULL : p->residual ? p->residual : p->d);
+    key.align_c = gpunn__alignment(placed ? c : NULL);
     key.align_d = gpunn__alignment(placed ? p->d : NULL);
-    key.align_bias = gpunn__alignment(!placed ? NULL : p->bias ? p->bias : p->row_sums);
+    key.align_bias = gpunn__alignment(placed ? bias : NULL);
     key.align_aux = gpunn__alignment(placed ? p->aux : NULL);
     bool               fresh;
     gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all,
@@ -511,9 +511,8 @@ GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product 
     whole->bias = bias->data;
     whole->bias_dtype = bias->dtype;
     whole->residual = residual->data;
-    whole->activation = step->fused.relu        ? GPUNN__RELU
-                        : step->fused.gelu_tanh ? GPUNN__GELU_TANH
-                                                : GPUNN__NO_ACTIVATION;
+    whole->activation = step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
+    if (step->fused.relu) whole->activation = GPUNN__RELU;
     whole->keep_nan = step->training; /* a bad loss must stay visible */
     whole->aux = before->data;
     return !step->fused.norm && (!before->data || before->dtype == y->dtype) &&

@@ -1020,7 +1020,8 @@ static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2)
         for (unsigned j = threadIdx.x; j < size; j += blockDim.x) {
             const int64_t at = j < g.m ? gpunn__integer(g.index, g.index_type, from + j * g.inner) : 0;
             const bool    there = at >= 0 && at < g.n;
-            code[j] = j < g.m ? ~((unsigned long long)(there ? at : 0) << 32 | (there ? j : UINT32_MAX)) : 0;
+            const unsigned long long key = there ? (unsigned long long)at << 32 | j : UINT32_MAX;
+            code[j] = j < g.m ? ~key : 0;
         }
         gpunn__block_sort(code, size);
         for (unsigned j = threadIdx.x; j < g.m; j += blockDim.x) {
@@ -1246,8 +1247,13 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
             gpunn__put_integer(g.y, g.y_type, i, value);
             continue;
         }
-        float value = bad ? NAN : number < 0 ? gpunn__load(g.x, g.x_type, i) : 0;
-        if (!backward && !bad && number >= 0) value = gpunn__load(g.gradient, g.gradient_type, from);
+        float value = 0;
+        if (bad)
+            value = NAN;
+        else if (number < 0)
+            value = gpunn__load(g.x, g.x_type, i);
+        else if (!backward)
+            value = gpunn__load(g.gradient, g.gradient_type, from);
         gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
     }
 }

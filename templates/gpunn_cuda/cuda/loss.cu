@@ -292,9 +292,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step 
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "more than 2^31 - 1 samples, or 2^29 - 1 labels of one");
         if (!step->backward) step->saved_bytes = step->training ? kept : 0;
-        step->workspace_bytes = step->backward   ? (size_t)scratch * 4 * sizeof(float)
-                                : step->training ? 0
-                                                 : kept;
+        if (step->backward)
+            step->workspace_bytes = (size_t)scratch * 4 * sizeof(float);
+        else
+            step->workspace_bytes = step->training ? 0 : kept;
         return GPUNN_OK;
     }
     c.x = in[0].data;

@@ -31,7 +31,8 @@ typedef struct gpunn__class_loss {
 __device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t line)
 {
     int64_t label = gpunn__integer(l.labels, l.label_type, line);
-    return label == l.ignore ? -1 : label >= 0 && label < l.along.n ? label : -2;
+    if (label == l.ignore) return -1;
+    return label >= 0 && label < l.along.n ? label : -2;
 }
 
 __device__ __forceinline__ float gpunn__class_weight(const gpunn__class_loss &l, int64_t c)

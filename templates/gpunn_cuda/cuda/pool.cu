@@ -326,7 +326,7 @@ GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step)
     memset(&p, 0, sizeof p);
     gpunn__pool_axes(step, &p.z, &p.y, &p.x);
     p.average = !gpunn__op_is(step->op, GPUNN__MAX_POOL);
-    p.at_bytes = p.average || !step->training ? 0 : gpunn__pool_cells(&p) <= 256 ? 1 : 4;
+    if (!p.average && step->training) p.at_bytes = gpunn__pool_cells(&p) <= 256 ? 1 : 4;
     p.results = y->count, p.cells = x->count;
     p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
     p.at = step->saved;

@@ -89,7 +89,7 @@ static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_r
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
     char *const       base = (char *)libraries->lt_workspace; /* any address, since nothing is read from it */
-    const int64_t     gates = key->op == GPUNN_OP_LSTM ? 4 : key->op == GPUNN_OP_GRU ? 3 : 1;
+    const int64_t     gates = gpunn__gates_of((gpunn_op)key->op);
     for (int64_t d = 0; d < key->directions; d++)
         for (int64_t g = 0; g < 2 * gates; g++) {
             void         *address[2] = {base, base};
@@ -436,7 +436,8 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
         p[i].precision = step->precision;
         p[i].m = r->batch;
         p[i].n = p[i].ldd = H;
-        p[i].k = count == 1 ? rows : i == 0 ? 2 * H : H;
+        p[i].k = i == 0 ? 2 * H : H;
+        if (count == 1) p[i].k = rows;
         p[i].lda = r->width;
         p[i].ldb = H;
         p[i].a = gpunn__beyond(gates, 3 * i * H);
@@ -540,11 +541,9 @@ static gpunn_status gpunn__recurrent_gradients(gpunn__cuda *cuda, gpunn_step *st
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__recurrent_before_kernel, gpunn__blocks(cuda, steps * H, 1),
                                  GPUNN__THREADS, *r, before));
     for (int i = 0; grad[1].data && i < (gru ? 2 : 1); i++) { /* gru: r and z, then q */
-        gpunn__product p = gpunn__make_product(step,
-                                               !gru     ? rows
-                                               : i == 0 ? 2 * H
-                                                        : H,
-                                               H, steps, &gates, true, &previous, false, &grad[1]);
+        const int64_t  of_gru = i == 0 ? 2 * H : H;
+        gpunn__product p = gpunn__make_product(step, gru ? of_gru : rows, H, steps, &gates, true, &previous,
+                                               false, &grad[1]);
         p.lda = r->width;
         p.accumulate = add[1];
         p.a = run ? r->kept + 3 * i * H : p.a;
@@ -720,7 +719,7 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     float *const behind = (float *)(step->backward ? step->grad_out.data : step->out.data) + y,
                  *final[2] = {NULL, NULL};
     /* a state that would be unaligned goes through a buffer of its own */
-    for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) {
+    for (int i = 0; finals && i < (lstm ? 2 : 1); i++) {
         const bool aligned = (y + i * states) % 4 == 0;
         final[i] = aligned ? behind + i * states
                            : (float *)gpunn__arena_take(&arena, gpunn__bytes(GPUNN_F32, states));

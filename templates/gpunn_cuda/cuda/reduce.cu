@@ -69,10 +69,9 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
     r->lines = r->planes * r->pieces;
     r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
     r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
+    const int most = r->span < 32 ? r->span : 32;
     if (!r->by_column)
-        r->lanes = r->chunk_lines == 1 || r->length >= 8192
-                       ? r->span
-                       : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
+        r->lanes = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, most);
 }
 
 /* Describes a plain sum of `in` over axes (a bit set) in F32. whole: in a single chunk. */

@@ -749,7 +749,8 @@ __device__ __forceinline__ int gpunn__resize_cell(const gpunn__resize_axis &a, i
 __device__ __forceinline__ float gpunn__resize_tap(const gpunn__resize_axis &a, float share, int tap)
 {
     if (a.taps == 4) return gpunn__cubic(share + 1 - (float)tap);
-    return a.taps == 1 ? 1 : tap ? share : 1 - share;
+    if (a.taps == 1) return 1;
+    return tap ? share : 1 - share;
 }
 
 /* The first output whose first cell is i or later. */
@@ -781,7 +782,8 @@ __device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, co
 {
     float share, sum = 0;
     int   first = gpunn__resize_first(r, a, o, &share);
-    if (a.taps < 4) return first < i ? share : i == a.in - 1 || a.taps == 1 ? 1 : 1 - share;
+    if (a.taps < 4 && first < i) return share;
+    if (a.taps < 4) return i == a.in - 1 || a.taps == 1 ? 1 : 1 - share;
     for (int tap = 0; tap < 4; tap++)
         sum += gpunn__resize_cell(a, first, tap) == i ? gpunn__resize_tap(a, share, tap) : 0;
     return sum;
@@ -868,10 +870,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_st
         axes[i]->in = i < missing ? 1 : (int)x->dim[2 + i - missing];
         axes[i]->out = i < missing ? 1 : (int)y->dim[2 + i - missing];
         axes[i]->ratio = i < missing ? 1 : step->attr->ratio[i - missing];
-        axes[i]->taps = r.mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out
-                            ? 2
-                        : r.mode == GPUNN_INTERPOLATE_CUBIC && i >= missing ? 4
-                                                                            : 1;
+        axes[i]->taps = i < missing ? 1 : gpunn__resize_taps(r.mode, axes[i]->in, axes[i]->out);
     }
     const gpunn_value *from = action == GPUNN__FORWARD ? x : y,
                       *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];

@@ -24,8 +24,9 @@ static bool gpunn__short_map_of(const gpunn_step *step, gpunn__short_map *m)
     m->count = (int)step->out.count;
     memcpy(m->attr, step->attr->value, sizeof m->attr);
     for (int i = 0; i < step->input_count; i++) {
-        const gpunn_value *to = step->backward ? &step->grad_in[i] : i == 0 ? &step->out : NULL;
-        const bool         whole = step->in[i].count == step->out.count;
+        const gpunn_value *result = i == 0 ? &step->out : NULL,
+                          *to = step->backward ? &step->grad_in[i] : result;
+        const bool whole = step->in[i].count == step->out.count;
         from[i] = &step->in[i];
         if (!whole && (step->in[i].count != 1 || (step->backward && to->data))) return false;
         if (to == NULL || to->data == NULL) continue;
