@@ -6,7 +6,7 @@ import subprocess
 import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-GOLDEN = os.path.join(ROOT, "tests", "examples", "golden")
+EXPECTED = os.path.join(ROOT, "tests", "examples", "expected_output")
 if "GPUNN_EXAMPLES" not in os.environ:  # built without gpunn_cuda.cu, which they would tell where there is a driver
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/golden/bert_qa*: a tiny BertForQuestionAnswering, questions, and the answers of Hugging Face's transformers,
-chosen among the logits as its pipeline for question answering does. pip install torch transformers safetensors;
-python3 tests/examples/make_bert_qa.py"""
+"""Writes tests/examples/expected_output/bert_qa*: a tiny BertForQuestionAnswering, questions, and the answers of Hugging Face's
+transformers, chosen among the logits as its pipeline for question answering does. pip install torch transformers safetensors; python3
+tests/examples/make_bert_qa.py"""
 import json
 import os
 
@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import BertConfig, BertForQuestionAnswering
 
-from make_tokenizer import GOLDEN, SENTENCES, wordpiece
+from make_tokenizer import EXPECTED, SENTENCES, wordpiece
 
 CONFIG = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
           "max_position_embeddings": 64, "type_vocab_size": 2, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "pad_token_id": 0}
@@ -81,7 +81,7 @@ def answer(model, tokenizer, question, context, options):
 
 
 def main():
-    with open(os.path.join(GOLDEN, "tokenizer_vocab.txt"), encoding="utf-8", newline="\n") as file:
+    with open(os.path.join(EXPECTED, "tokenizer_vocab.txt"), encoding="utf-8", newline="\n") as file:
         vocab = {piece: i for i, piece in enumerate(file.read().split("\n")[:-1])}
     config = dict(CONFIG, vocab_size=len(vocab))
     torch.manual_seed(4)
@@ -91,12 +91,12 @@ def main():
             parameter.copy_(torch.randn_like(parameter) * (0.5 if parameter.dim() > 1 else 0.2) + ("LayerNorm.weight" in name))
         model.bert.embeddings.word_embeddings.weight[0] = 0
         model.qa_outputs.weight *= 3
-    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, os.path.join(GOLDEN, "bert_qa.safetensors"),
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, os.path.join(EXPECTED, "bert_qa.safetensors"),
               metadata={"format": "pt"})
     cases = [{"question": question, "context": context, "options": options,
               **answer(model, wordpiece(not options.get("cased"), vocab), question, context, options)}
              for question, context, options in CASES]
-    with open(os.path.join(GOLDEN, "bert_qa.json"), "w", encoding="ascii") as file:
+    with open(os.path.join(EXPECTED, "bert_qa.json"), "w", encoding="ascii") as file:
         json.dump({"config": config, "cases": cases}, file, indent=1)
         file.write("\n")
 

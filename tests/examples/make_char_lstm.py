@@ -1,4 +1,4 @@
-"""Makes golden/char_lstm_lstm.safetensors and _gru with PyTorch: weights before and after 20 steps, the loss of each, a text and
+"""Makes expected_output/char_lstm_lstm.safetensors and _gru with PyTorch: weights before and after 20 steps, the loss of each, a text and
 what the trained model says next. python3 tests/examples/make_char_lstm.py"""
 import os
 
@@ -58,7 +58,7 @@ def make(name, cell):
     out["text"] = torch.tensor(list(text), dtype=torch.uint8)
     out["losses"] = torch.tensor(losses)
     out["said"] = torch.tensor([bytes_of[i] for i in said], dtype=torch.uint8)
-    save_file(out, os.path.join(HERE, "golden", "char_lstm_%s.safetensors" % name))
+    save_file(out, os.path.join(HERE, "expected_output", "char_lstm_%s.safetensors" % name))
 
 
 if __name__ == "__main__":

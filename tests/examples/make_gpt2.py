@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes golden/gpt2.safetensors with PyTorch: python3 tests/examples/make_gpt2.py
+"""Makes expected_output/gpt2.safetensors with PyTorch: python3 tests/examples/make_gpt2.py
 
 weight/NAME  a small GPT-2 with Hugging Face's names and shapes      logits  of the first batch in evaluation mode
 losses       of 20 steps of AdamW with warm-up, cosine and clipping  after/NAME  some weights after them
@@ -92,7 +92,7 @@ def main():
         losses.append(float(loss.detach()))
     out["losses"] = torch.tensor(losses, dtype=torch.float64).float()
     out.update({f"after/{name}": w[name].detach().float() for name in KEPT})
-    make_golden.HERE = os.path.join(HERE, "golden")
+    make_golden.HERE = os.path.join(HERE, "expected_output")
     make_golden.save("gpt2.safetensors", out)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes golden/llama.safetensors with transformers: python3 tests/examples/make_llama.py
+"""Makes expected_output/llama.safetensors with transformers: python3 tests/examples/make_llama.py
 
 For each of test_llama's configurations NAME, with weights that the test makes again by its rule, computed in float64:
 NAME/logits  of the prompt's tokens      NAME/text  the prompt and what greedy choice writes on, the same with a cache and without
@@ -48,7 +48,7 @@ def main():
             net = load(config)
             out[name + "/logits"] = net(torch.tensor([PROMPT])).logits[0].float()
             out[name + "/text"] = torch.tensor(write_on(net), dtype=torch.int32)
-    make_golden.HERE = os.path.join(HERE, "golden")
+    make_golden.HERE = os.path.join(HERE, "expected_output")
     make_golden.save("llama.safetensors", out)
 
 

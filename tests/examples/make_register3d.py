@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/golden/register3d.json: the losses of examples/register3d.c's optimisation of a small pair, as PyTorch
+"""Writes tests/examples/expected_output/register3d.json: the losses of examples/register3d.c's optimisation of a small pair, as PyTorch
 computes them in float64. python3 tests/examples/make_register3d.py (with torch)"""
 import json
 import os
@@ -74,7 +74,7 @@ def main():
         options = dict(case)
         golden[name] = {"options": dict(case, shift="%g,%g,%g" % START), "losses": losses(options.pop("similarity"), **options)}
         print(name, golden[name]["losses"][0], golden[name]["losses"][-1])
-    with open(os.path.join(HERE, "golden", "register3d.json"), "w", encoding="ascii") as file:
+    with open(os.path.join(HERE, "expected_output", "register3d.json"), "w", encoding="ascii") as file:
         json.dump(golden, file, indent=1)
         file.write("\n")
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes golden/resnet18.safetensors, what PyTorch computes with test_resnet18.py's weights: python3 tests/examples/make_resnet18.py
+"""Makes expected_output/resnet18.safetensors, what PyTorch computes with test_resnet18.py's weights: python3
+tests/examples/make_resnet18.py
 
 Of the images of examples/resnet18.c and the network of width 8, in float64: the scores of the first ten and of parts of the first, the
 losses of 20 steps of the head alone and of all layers, and the saliency maps of two images. With torchvision its names are compared with
@@ -115,7 +116,7 @@ def main():
         scores = net(x).flatten().tolist()
         sizes = [score for height, width in test_resnet18.SIZES for score in net(x[:1, :, :height, :width]).flatten().tolist()]
     tensors = {"scores": scores, "sizes": sizes, "head": losses(False), "all": losses(True), "saliency": saliency(2)}
-    tensor_file.save(os.path.join(HERE, "golden", "resnet18.safetensors"), {
+    tensor_file.save(os.path.join(HERE, "expected_output", "resnet18.safetensors"), {
         name: ("F32", [len(values)], struct.pack("<%df" % len(values), *values)) for name, values in tensors.items()})
 
 

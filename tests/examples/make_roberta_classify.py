@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/golden/roberta_classify*: a tiny RobertaForSequenceClassification, texts, 20 losses of its training by PyTorch
-as Hugging Face's Trainer does it, and what it then says. pip install torch transformers safetensors;
-python3 tests/examples/make_roberta_classify.py"""
+"""Writes tests/examples/expected_output/roberta_classify*: a tiny RobertaForSequenceClassification, texts, 20 losses of its training
+by PyTorch as Hugging Face's Trainer does it, and what it then says. pip install torch transformers safetensors; python3
+tests/examples/make_roberta_classify.py"""
 import csv
 import io
 import json
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import RobertaConfig, RobertaForSequenceClassification, get_linear_schedule_with_warmup
 
-from make_tokenizer import GOLDEN, SENTENCES, bpe
+from make_tokenizer import EXPECTED, SENTENCES, bpe
 
 CONFIG = {"model_type": "roberta", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
           "max_position_embeddings": 34, "type_vocab_size": 1, "hidden_act": "gelu", "layer_norm_eps": 1e-5, "pad_token_id": 1,
@@ -45,9 +45,9 @@ def macro_f1(labels, answers):
 
 
 def main():
-    with open(os.path.join(GOLDEN, "tokenizer_vocab.json"), encoding="utf-8") as file:
+    with open(os.path.join(EXPECTED, "tokenizer_vocab.json"), encoding="utf-8") as file:
         vocab = json.load(file)
-    with open(os.path.join(GOLDEN, "tokenizer_merges.txt"), encoding="utf-8") as file:
+    with open(os.path.join(EXPECTED, "tokenizer_merges.txt"), encoding="utf-8") as file:
         merges = [tuple(line.split(" ")) for line in file.read().split("\n")[1:-1]]
     tokenizer = bpe(vocab, merges)
     config = dict(CONFIG, vocab_size=len(vocab))
@@ -59,7 +59,7 @@ def main():
             parameter.copy_(torch.randn_like(parameter) * (0.3 if parameter.dim() > 1 else 0.1) + ("LayerNorm.weight" in name))
         model.roberta.embeddings.word_embeddings.weight[CONFIG["pad_token_id"]] = 0
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    save_file(weights, os.path.join(GOLDEN, "roberta_classify.safetensors"), metadata={"format": "pt"})
+    save_file(weights, os.path.join(EXPECTED, "roberta_classify.safetensors"), metadata={"format": "pt"})
 
     rows = list(texts(random.Random(4)))
 
@@ -97,7 +97,7 @@ def main():
               "answer": [answers[0], out.logits[0].softmax(0).max().item()], "text": held[0][1], "after": after,
               "options": {"classes": CLASSES, "seq-length": LENGTH, "batch": BATCH, "max-steps": STEPS, "lr": LR, "warmup": WARMUP,
                           "weight-decay": DECAY, "clip": CLIP, "dropout": 0, "log": 1, "epochs": 10}}
-    with open(os.path.join(GOLDEN, "roberta_classify.json"), "w", encoding="ascii") as file:
+    with open(os.path.join(EXPECTED, "roberta_classify.json"), "w", encoding="ascii") as file:
         json.dump(golden, file, indent=1)
         file.write("\n")
     print(losses, norms, golden["accuracy"], golden["macro_f1"], golden["answer"])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/golden/tensorboard.tfevents, what TensorBoard's own protobuf and record writer make of what board.c writes.
-pip install tensorboard; python3 tests/examples/make_tensorboard.py"""
+"""Writes tests/examples/expected_output/tensorboard.tfevents, what TensorBoard's own protobuf and record writer make of what board.c
+writes. pip install tensorboard; python3 tests/examples/make_tensorboard.py"""
 import math
 import os
 
@@ -8,7 +8,7 @@ import numpy
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden", "tensorboard.tfevents")
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expected_output", "tensorboard.tfevents")
 BUCKETS = 30
 
 

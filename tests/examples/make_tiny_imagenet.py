@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes golden/tiny_imagenet.safetensors with PyTorch: python3 tests/examples/make_tiny_imagenet.py
+"""Makes expected_output/tiny_imagenet.safetensors with PyTorch: python3 tests/examples/make_tiny_imagenet.py
 
 Pictures, the weights to begin with, and the losses of 20 steps of the same network over them in float64: batches of 8 in order,
 no augmentation.
@@ -59,7 +59,7 @@ def main():
         optimizer.step()
         losses.append(loss.item())
     tensors["losses"] = torch.tensor(losses, dtype=torch.float32)
-    save_file(tensors, os.path.join(HERE, "golden", "tiny_imagenet.safetensors"))
+    save_file(tensors, os.path.join(HERE, "expected_output", "tiny_imagenet.safetensors"))
     print(losses)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/golden/tokenizer*: small vocabularies, hostile and multilingual texts, and what Hugging Face's tokenizers
+"""Writes tests/examples/expected_output/tokenizer*: small vocabularies, hostile and multilingual texts, and what Hugging Face's tokenizers
 make of them. pip install tokenizers; python3 tests/examples/make_tokenizer.py"""
 import json
 import os
@@ -8,7 +8,7 @@ import random
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-GOLDEN = os.path.join(HERE, "golden")
+EXPECTED = os.path.join(HERE, "expected_output")
 SENTENCES = """
 The quick brown fox jumps over the lazy dog, doesn't it? They've said that we'll see what I'd done; you're right.
 How many layers does the model have? The model has twelve layers, 768 hidden units and 110,000,000 parameters.
@@ -77,7 +77,7 @@ def bpe(vocab=None, merges=None, digits=False):
 
 
 def write(name, text):
-    with open(os.path.join(GOLDEN, name), "w", encoding="utf-8", newline="\n") as file:
+    with open(os.path.join(EXPECTED, name), "w", encoding="utf-8", newline="\n") as file:
         file.write(text)
 
 

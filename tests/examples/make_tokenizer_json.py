@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/golden/tokenizer_json.json: small tokenizer.json files of each family, and what Hugging Face's tokenizers make
-of the texts of golden/tokenizer.json and of some more with added tokens; and tokenizer_expressions.json: how Split and Replace take
-the expressions of known models, and some of all that Oniguruma has. pip install tokenizers sentencepiece;
+"""Writes tests/examples/expected_output/tokenizer_json.json: small tokenizer.json files of each family, and what Hugging Face's
+tokenizers make of the texts of expected_output/tokenizer.json and of some more with added tokens; and tokenizer_expressions.json: how
+Split and Replace take the expressions of known models, and some of all that Oniguruma has. pip install tokenizers sentencepiece;
 python3 tests/examples/make_tokenizer_json.py"""
 import io
 import json
@@ -10,7 +10,7 @@ import os
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from make_tokenizer import GOLDEN, SENTENCES, write
+from make_tokenizer import EXPECTED, SENTENCES, write
 
 QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
@@ -171,9 +171,9 @@ def few():
 
 
 def byte_level(kept=None, **how):
-    with open(os.path.join(GOLDEN, "tokenizer_vocab.json"), encoding="utf-8") as file:
+    with open(os.path.join(EXPECTED, "tokenizer_vocab.json"), encoding="utf-8") as file:
         vocab = json.load(file)
-    with open(os.path.join(GOLDEN, "tokenizer_merges.txt"), encoding="utf-8") as file:
+    with open(os.path.join(EXPECTED, "tokenizer_merges.txt"), encoding="utf-8") as file:
         merges = [tuple(line.split()) for line in file.read().splitlines()[1:]][:kept]
     made = Tokenizer(models.BPE(vocab, merges, **how))
     made.decoder = decoders.ByteLevel()
@@ -190,7 +190,7 @@ def split(expression, **how):
 
 
 def wordpiece():
-    with open(os.path.join(GOLDEN, "tokenizer_vocab.txt"), encoding="utf-8") as file:
+    with open(os.path.join(EXPECTED, "tokenizer_vocab.txt"), encoding="utf-8") as file:
         vocab = {piece: i for i, piece in enumerate(file.read().splitlines())}
     made = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=40))
     made.normalizer = normalizers.BertNormalizer()
@@ -246,7 +246,7 @@ def expressions(texts):
 
 
 def main():
-    with open(os.path.join(GOLDEN, "tokenizer.json"), encoding="utf-8") as file:
+    with open(os.path.join(EXPECTED, "tokenizer.json"), encoding="utf-8") as file:
         texts = TEXTS + [text for text in json.load(file)["texts"] if len(text) < 250][::4]
     golden = {"texts": texts}
     for name, made in everything():

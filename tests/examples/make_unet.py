@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes golden/unet.safetensors, what PyTorch computes with test_unet.py's weights: python3 tests/examples/make_unet.py
+"""Makes expected_output/unet.safetensors, what PyTorch computes with test_unet.py's weights: python3 tests/examples/make_unet.py
 
 The pictures are those of examples/unet.c. In float64: logits of ten sizes, each seventh, and the losses of five steps."""
 import os
@@ -116,7 +116,7 @@ def main():
         schedule.step()
         losses.append(loss.item())
     tensors["losses"] = losses
-    tensor_file.save(os.path.join(HERE, "golden", "unet.safetensors"), {
+    tensor_file.save(os.path.join(HERE, "expected_output", "unet.safetensors"), {
         name: ("F32", [len(values)], struct.pack("<%df" % len(values), *values)) for name, values in tensors.items()})
 
 

@@ -1,5 +1,5 @@
-"""examples/bert_qa.c answers as Hugging Face's transformers do with the same weights (golden/bert_qa*, make_bert_qa.py), and names what is
-wrong with its files."""
+"""examples/bert_qa.c answers as Hugging Face's transformers do with the same weights (expected_output/bert_qa*, make_bert_qa.py), and
+names what is wrong with its files."""
 import json
 import os
 import struct
@@ -8,11 +8,11 @@ import tempfile
 import unittest
 
 from tests import tensor_file
-from tests.examples import GOLDEN, program
+from tests.examples import EXPECTED, program
 
 PROGRAM = program("bert_qa")
-VOCAB = os.path.join(GOLDEN, "tokenizer_vocab.txt")
-WEIGHTS = os.path.join(GOLDEN, "bert_qa.safetensors")
+VOCAB = os.path.join(EXPECTED, "tokenizer_vocab.txt")
+WEIGHTS = os.path.join(EXPECTED, "bert_qa.safetensors")
 
 
 def run(*arguments):
@@ -27,7 +27,7 @@ def write(path, text):
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        with open(os.path.join(GOLDEN, "bert_qa.json"), encoding="ascii") as file:
+        with open(os.path.join(EXPECTED, "bert_qa.json"), encoding="ascii") as file:
             golden = json.load(file)
         cls.cases, cls.config = golden["cases"], golden["config"]
 
@@ -82,7 +82,7 @@ class Values(Case):
         self.check(self.cases[0])
 
     def test_tokenizer_json(self):
-        with open(os.path.join(GOLDEN, "tokenizer_json.json"), encoding="utf-8") as file, open(VOCAB, encoding="utf-8") as pieces:
+        with open(os.path.join(EXPECTED, "tokenizer_json.json"), encoding="utf-8") as file, open(VOCAB, encoding="utf-8") as pieces:
             whole = json.load(file)["wordpiece"]["file"]
             whole["model"]["vocab"] = {piece: i for i, piece in enumerate(pieces.read().splitlines())}
         write(self.path("tokenizer.json"), json.dumps(whole))

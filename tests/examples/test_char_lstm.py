@@ -1,4 +1,4 @@
-"""examples/char_lstm.c trains and samples as PyTorch does from the same weights (golden/char_lstm_*, make_char_lstm.py), resumes
+"""examples/char_lstm.c trains and samples as PyTorch does from the same weights (expected_output/char_lstm_*, make_char_lstm.py), resumes
 exactly, and names what is wrong with its arguments and files."""
 import os
 import subprocess
@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 from tests import tensor_file
-from tests.examples import GOLDEN, program
+from tests.examples import EXPECTED, program
 
 PROGRAM = program("char_lstm")
 SIZES = ["--hidden", "16", "--embed", "8", "--layers", "2", "--batch", "4", "--length", "8"]
@@ -23,7 +23,7 @@ class Case(unittest.TestCase):
 
     def files(self, cell):
         """The golden tensors; the text and the first weights become files."""
-        golden = tensor_file.load(os.path.join(GOLDEN, "char_lstm_%s.safetensors" % cell))
+        golden = tensor_file.load(os.path.join(EXPECTED, "char_lstm_%s.safetensors" % cell))
         with open(self.path("text"), "wb") as file:
             file.write(golden["text"][2])
         tensor_file.save(self.path("before"), {name[7:]: t for name, t in golden.items() if name.startswith("before.")})

@@ -1,5 +1,5 @@
-"""examples/gpt2.c against PyTorch (golden/gpt2.safetensors, make_gpt2.py): logits and the losses of 20 steps from the same weights,
-Hugging Face's names and shapes, resuming, and every bad input."""
+"""examples/gpt2.c against PyTorch (expected_output/gpt2.safetensors, make_gpt2.py): logits and the losses of 20 steps from the same
+weights, Hugging Face's names and shapes, resuming, and every bad input."""
 import array
 import json
 import math
@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 from tests import tensor_file
-from tests.examples import GOLDEN, program
+from tests.examples import EXPECTED, program
 
 PROGRAM = program("gpt2")
 LAYERS, WIDTH = 4, 128
@@ -52,7 +52,7 @@ def weights(prefix=""):
 class Gpt2(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.golden = tensor_file.load(os.path.join(GOLDEN, "gpt2.safetensors"))
+        cls.golden = tensor_file.load(os.path.join(EXPECTED, "gpt2.safetensors"))
         cls.weights = weights()
 
     def setUp(self):
@@ -150,7 +150,7 @@ class Gpt2(unittest.TestCase):
         self.assertIn("forty-one, forty-two, forty-three, forty-four, forty-five, forty-six, ", text)
 
     def test_vocabulary(self):
-        golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
+        golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expected_output")
         files = ["--vocab", os.path.join(golden, "tokenizer_vocab.json"), "--merges", os.path.join(golden, "tokenizer_merges.txt")]
         self.assertIn("step 1 loss", self.good("--steps", "1", "--context", "8", *files))
         with open(os.path.join(golden, "tokenizer_json.json"), encoding="utf-8") as file, open(self.path("tokenizer"), "w") as out:

@@ -1,4 +1,4 @@
-"""examples/llama.c against transformers' LlamaForCausalLM (golden/llama.safetensors, make_llama.py): logits of whole prompts and
+"""examples/llama.c against transformers' LlamaForCausalLM (expected_output/llama.safetensors, make_llama.py): logits of whole prompts and
 from the cache, greedy texts, configurations in old and new forms, and every bad input."""
 import array
 import json
@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 from tests import tensor_file
-from tests.examples import GOLDEN, program
+from tests.examples import EXPECTED, program
 from tests.examples.test_gpt2 import mixed
 
 PROGRAM = program("llama")
@@ -59,7 +59,7 @@ def weights(config):
 class Llama(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.golden = tensor_file.load(os.path.join(GOLDEN, "llama.safetensors"))
+        cls.golden = tensor_file.load(os.path.join(EXPECTED, "llama.safetensors"))
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -137,7 +137,7 @@ class Llama(unittest.TestCase):
 
     def test_vocabulary(self):
         for name in ("vocab.json", "merges.txt"):
-            with open(os.path.join(GOLDEN, "tokenizer_" + name), "rb") as file, open(self.path(name), "wb") as copy:
+            with open(os.path.join(EXPECTED, "tokenizer_" + name), "rb") as file, open(self.path(name), "wb") as copy:
                 copy.write(file.read())
         with open(self.path("vocab.json"), encoding="utf-8") as file:
             words = len(json.load(file))
@@ -146,7 +146,7 @@ class Llama(unittest.TestCase):
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         self.assertTrue(done.stdout.startswith(b"Hello, world"), done.stdout)
-        with open(os.path.join(GOLDEN, "tokenizer_json.json"), encoding="utf-8") as file:
+        with open(os.path.join(EXPECTED, "tokenizer_json.json"), encoding="utf-8") as file:
             whole = json.load(file)["llama"]["file"]
         self.model({**CONFIGS["grouped"], "vocab_size": len(whole["model"]["vocab"])})
         for file, sentence in ((whole, b""), ({**whole, "normalizer": {"type": "ByteLevel"}}, b"the normalizer 'ByteLevel' is not known here")):

@@ -1,5 +1,5 @@
-"""examples/register3d.c: its losses are PyTorch's (golden/register3d.json, make_register3d.py), it finds a known deformation, reads and
-writes its files, and names what is wrong with them."""
+"""examples/register3d.c: its losses are PyTorch's (expected_output/register3d.json, make_register3d.py), it finds a known deformation,
+reads and writes its files, and names what is wrong with them."""
 import gzip
 import json
 import math
@@ -10,11 +10,11 @@ import subprocess
 import tempfile
 import unittest
 
-from tests.examples import GOLDEN, program
+from tests.examples import EXPECTED, program
 from tests.examples.register3d_pair import SIZE, pair
 
 PROGRAM = program("register3d")
-EXPECTED = os.path.join(GOLDEN, "register3d.json")
+EXPECTED = os.path.join(EXPECTED, "register3d.json")
 TYPES = {"u8": (2, "B"), "i8": (256, "b"), "i16": (4, "h"), "u16": (512, "H"), "i32": (8, "i"), "u32": (768, "I"), "f32": (16, "f"),
          "f64": (64, "d")}
 

@@ -1,5 +1,5 @@
-"""examples/resnet18.c against PyTorch (golden/resnet18.safetensors, make_resnet18.py): scores, losses of 20 steps of the head and of
-all layers, from weights that a counter makes; saliency maps; the replaced head, what is saved, and files that do not fit."""
+"""examples/resnet18.c against PyTorch (expected_output/resnet18.safetensors, make_resnet18.py): scores, losses of 20 steps of the head
+and of all layers, from weights that a counter makes; saliency maps; the replaced head, what is saved, and files that do not fit."""
 import os
 import re
 import subprocess
@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from tests import tensor_file
-from tests.examples import GOLDEN, drawn_weights, program
+from tests.examples import EXPECTED, drawn_weights, program
 
 PROGRAM = program("resnet18")
 WIDTH = 8
@@ -45,7 +45,7 @@ class Resnet18(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.golden = {name: tensor_file.values(t) for name, t in tensor_file.load(
-            os.path.join(GOLDEN, "resnet18.safetensors")).items()}
+            os.path.join(EXPECTED, "resnet18.safetensors")).items()}
         cls.weights = weights()
 
     def setUp(self):

@@ -1,4 +1,4 @@
-"""examples/roberta_classify.c trains as PyTorch does from the same weights and texts (golden/roberta_classify*,
+"""examples/roberta_classify.c trains as PyTorch does from the same weights and texts (expected_output/roberta_classify*,
 make_roberta_classify.py), goes on from a checkpoint bit for bit, and names what is wrong with its files."""
 import json
 import os
@@ -8,11 +8,11 @@ import tempfile
 import unittest
 
 from tests import tensor_file
-from tests.examples import GOLDEN, program
+from tests.examples import EXPECTED, program
 
 PROGRAM = program("roberta_classify")
-WEIGHTS = os.path.join(GOLDEN, "roberta_classify.safetensors")
-BPE = {"vocab.json": os.path.join(GOLDEN, "tokenizer_vocab.json"), "merges.txt": os.path.join(GOLDEN, "tokenizer_merges.txt")}
+WEIGHTS = os.path.join(EXPECTED, "roberta_classify.safetensors")
+BPE = {"vocab.json": os.path.join(EXPECTED, "tokenizer_vocab.json"), "merges.txt": os.path.join(EXPECTED, "tokenizer_merges.txt")}
 
 
 def run(*arguments):
@@ -22,7 +22,7 @@ def run(*arguments):
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        with open(os.path.join(GOLDEN, "roberta_classify.json"), encoding="ascii") as file:
+        with open(os.path.join(EXPECTED, "roberta_classify.json"), encoding="ascii") as file:
             cls.golden = json.load(file)
 
     def setUp(self):

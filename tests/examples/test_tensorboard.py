@@ -1,12 +1,12 @@
-"""examples/tensorboard.h writes the bytes that TensorBoard writes (golden/tensorboard.tfevents, make_tensorboard.py), and its reader takes
-them."""
+"""examples/tensorboard.h writes the bytes that TensorBoard writes (expected_output/tensorboard.tfevents, make_tensorboard.py), and its
+reader takes them."""
 import json
 import os
 import subprocess
 import tempfile
 import unittest
 
-from tests.examples import GOLDEN, ROOT, program
+from tests.examples import EXPECTED, ROOT, program
 
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -29,7 +29,7 @@ class Files(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, b"", b""))
 
     def test_bytes(self):
-        with open(os.path.join(GOLDEN, "tensorboard.tfevents"), "rb") as file:
+        with open(os.path.join(EXPECTED, "tensorboard.tfevents"), "rb") as file:
             want = file.read()
         for count in range(1, 4):  # in one second, too, no file takes the place of another
             self.write()
@@ -62,7 +62,7 @@ class Files(unittest.TestCase):
     @unittest.skipUnless(EventAccumulator, "tensorboard is not installed")
     def test_graph(self):
         """TensorBoard's reader has the spec's tensors, what each reads, and its settings."""
-        folder = os.path.join(ROOT, "tests", "generator", "golden", "vectors")
+        folder = os.path.join(ROOT, "tests", "generator", "expected", "vectors")
         specs = []
         for name in sorted(os.listdir(folder)):
             with open(os.path.join(folder, name), encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""examples/tiny_imagenet.c beside PyTorch (golden/tiny_imagenet.safetensors, make_tiny_imagenet.py): the losses of 20 steps over
+"""examples/tiny_imagenet.c beside PyTorch (expected_output/tiny_imagenet.safetensors, make_tiny_imagenet.py): the losses of 20 steps over
 the same PNG files. And its folders: their layouts, broken files, empty classes."""
 import os
 import re
@@ -11,7 +11,7 @@ import xml.dom.minidom
 import zlib
 
 from tests import tensor_file
-from tests.examples import GOLDEN, program
+from tests.examples import EXPECTED, program
 
 PROGRAM = program("tiny_imagenet")
 CLASSES = ("ant", "bee", "cat")
@@ -38,7 +38,7 @@ def write(data, *path):
 class TinyImageNet(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.golden = tensor_file.load(os.path.join(GOLDEN, "tiny_imagenet.safetensors"))
+        cls.golden = tensor_file.load(os.path.join(EXPECTED, "tiny_imagenet.safetensors"))
         pixels, (count, _, cls.size, _) = cls.golden["pictures"][2], cls.golden["pictures"][1]
         each = len(pixels) // count
         cls.files = [png(cls.size, pixels[i * each:(i + 1) * each]) for i in range(count)]

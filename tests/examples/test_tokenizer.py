@@ -1,5 +1,5 @@
-"""examples/tokenizer.h gives the ids and the places of Hugging Face's tokenizers (golden/tokenizer*, make_tokenizer.py), and names what is
-wrong with a vocabulary."""
+"""examples/tokenizer.h gives the ids and the places of Hugging Face's tokenizers (expected_output/tokenizer*, make_tokenizer.py), and
+names what is wrong with a vocabulary."""
 import base64
 import json
 import os
@@ -10,12 +10,12 @@ import tempfile
 import unicodedata
 import unittest
 
-from tests.examples import GOLDEN, comma_locale, program
+from tests.examples import EXPECTED, comma_locale, program
 
 PROGRAM = program("tokenize")
-VOCAB = os.path.join(GOLDEN, "tokenizer_vocab.txt")
-BPE = [os.path.join(GOLDEN, "tokenizer_vocab.json"), os.path.join(GOLDEN, "tokenizer_merges.txt")]
-SPLIT = os.path.join(GOLDEN, "tokenizer_split.json")
+VOCAB = os.path.join(EXPECTED, "tokenizer_vocab.txt")
+BPE = [os.path.join(EXPECTED, "tokenizer_vocab.json"), os.path.join(EXPECTED, "tokenizer_merges.txt")]
+SPLIT = os.path.join(EXPECTED, "tokenizer_split.json")
 
 
 def run(*arguments, env=None):
@@ -36,19 +36,19 @@ def encode(texts, *arguments):
 
 
 def pieces(name):
-    with open(os.path.join(GOLDEN, name), encoding="utf-8") as file:
+    with open(os.path.join(EXPECTED, name), encoding="utf-8") as file:
         return json.load(file) if name.endswith("json") else {piece: i for i, piece in enumerate(file.read().splitlines())}
 
 
 def merges(name):
-    with open(os.path.join(GOLDEN, name), encoding="utf-8") as file:
+    with open(os.path.join(EXPECTED, name), encoding="utf-8") as file:
         return file.read().splitlines()[1:]
 
 
 class Values(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        with open(os.path.join(GOLDEN, "tokenizer.json"), encoding="utf-8") as file:
+        with open(os.path.join(EXPECTED, "tokenizer.json"), encoding="utf-8") as file:
             cls.golden = json.load(file)
 
     def encode(self, texts, *arguments):
@@ -98,11 +98,11 @@ class Values(unittest.TestCase):
 
 
 class Json(unittest.TestCase):
-    """tokenizer.json of each family (golden/tokenizer_json.json, make_tokenizer_json.py)."""
+    """tokenizer.json of each family (expected_output/tokenizer_json.json, make_tokenizer_json.py)."""
 
     @classmethod
     def setUpClass(cls):
-        with open(os.path.join(GOLDEN, "tokenizer_json.json"), encoding="utf-8") as file:
+        with open(os.path.join(EXPECTED, "tokenizer_json.json"), encoding="utf-8") as file:
             cls.golden = json.load(file)
         cls.texts = cls.golden.pop("texts")
         for entry in cls.golden.values():
@@ -227,8 +227,8 @@ class Json(unittest.TestCase):
         self.assertEqual(tokens, [[0, 0, 100000]])
 
     def test_expressions(self):
-        """Where Split's words begin and end, and what Replace makes of texts (golden/tokenizer_expressions.json)."""
-        with open(os.path.join(GOLDEN, "tokenizer_expressions.json"), encoding="utf-8") as file:
+        """Where Split's words begin and end, and what Replace makes of texts (expected_output/tokenizer_expressions.json)."""
+        with open(os.path.join(EXPECTED, "tokenizer_expressions.json"), encoding="utf-8") as file:
             golden = json.load(file)
         texts, places = golden["texts"], [[i for i, c in enumerate(text) for _ in c.encode()] + [len(text)] for text in golden["texts"]]
         words = {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}
@@ -303,7 +303,7 @@ class NormalForms(unittest.TestCase):
 
 class BadFiles(unittest.TestCase):
     def refuse(self, sentence, files, *arguments):
-        """files: what stands in arguments' files, instead of those of golden/ where None."""
+        """files: what stands in arguments' files, instead of those of expected_output/ where None."""
         with tempfile.TemporaryDirectory() as folder:
             paths = []
             for i, (content, path) in enumerate(zip(files, BPE if arguments == ("bpe",) else [VOCAB])):
@@ -368,7 +368,7 @@ class BadFiles(unittest.TestCase):
         self.assertEqual((done.stdout, done.stderr), (b"3:0:2 2:2:3 1:3:4\t61626261\n", b""))
 
     def test_missing(self):
-        done = run("cased", os.path.join(GOLDEN, "absent"), os.devnull)
+        done = run("cased", os.path.join(EXPECTED, "absent"), os.devnull)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"cannot open '", done.stderr)
 

@@ -1,4 +1,4 @@
-"""examples/unet.c against PyTorch (golden/unet.safetensors, make_unet.py): logits of images of ten sizes and the losses of five
+"""examples/unet.c against PyTorch (expected_output/unet.safetensors, make_unet.py): logits of images of ten sizes and the losses of five
 steps, from weights that a counter makes; what it learns, and its picture."""
 import os
 import re
@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from tests import tensor_file
-from tests.examples import GOLDEN, drawn_weights, program
+from tests.examples import EXPECTED, drawn_weights, program
 
 PROGRAM = program("unet")
 WIDTH, DEPTH, CLASSES, STEPS = 4, 3, 4, 5
@@ -57,7 +57,7 @@ class Unet(unittest.TestCase):
             self.assertLessEqual(abs(a - b), tolerance * (1 + abs(b)), "number %d" % i)
 
     def test_pytorch(self):
-        golden = tensor_file.load(os.path.join(GOLDEN, "unet.safetensors"))
+        golden = tensor_file.load(os.path.join(EXPECTED, "unet.safetensors"))
         tensor_file.save(self.path("weights"), drawn_weights(shapes()))
         text = self.run_program("--weights", self.path("weights"), "--logits", self.path("logits"), "--steps", str(STEPS), "--save",
                                 self.path("saved"))

@@ -1,4 +1,4 @@
-"""Writes golden/microsoft.json: what ONNX Runtime computes for each case of test_import_microsoft.py.
+"""Writes expected/microsoft.json: what ONNX Runtime computes for each case of test_import_microsoft.py.
 
 python3 tests/generator/make_microsoft.py   (needs the packages onnxruntime and numpy)
 """
@@ -12,7 +12,7 @@ import onnxruntime
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)))
 
-from tests.generator.test_import_microsoft import CASES, GOLDEN  # noqa: E402
+from tests.generator.test_import_microsoft import CASES, EXPECTED  # noqa: E402
 
 
 def computed(case):
@@ -25,7 +25,7 @@ def computed(case):
 
 def main():
     lines = ["%s: %s" % (json.dumps(case.name), json.dumps(computed(case))) for case in CASES]
-    with open(GOLDEN, "w", encoding="ascii") as file:
+    with open(EXPECTED, "w", encoding="ascii") as file:
         file.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 

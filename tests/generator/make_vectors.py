@@ -1,8 +1,8 @@
-"""Writes golden/vectors.txt: specs with the SHA-256 of their models' canonical text, which C and Python must both find.
+"""Writes expected/vectors.txt: specs with the SHA-256 of their models' canonical text, which C and Python must both find.
 
 python3 tests/generator/make_vectors.py   (in the root of the repository)
 
-First come the files in golden/vectors/, then one random model for each op of the schema, one a line. A model depends on its op's name
+First come the files in expected/vectors/, then one random model for each op of the schema, one a line. A model depends on its op's name
 and attributes and on COMPANIONS alone, so that a new op is a new line and changes no other.
 """
 import json
@@ -277,14 +277,14 @@ class Maker:
 
 def main():
     lines = []
-    for name in sorted(os.listdir(os.path.join(HERE, "golden", "vectors"))):
-        model = spec.load(os.path.join(HERE, "golden", "vectors", name))
+    for name in sorted(os.listdir(os.path.join(HERE, "expected", "vectors"))):
+        model = spec.load(os.path.join(HERE, "expected", "vectors", name))
         lines.append("%s vectors/%s" % (model.sha256(), name))
     for op in spec.ops():
         made = (Maker("%s, again %d" % (op, again)).model(op) for again in range(100))
         text, model = next(model for model in made if model)
         lines.append("%s %s" % (model.sha256(), text))
-    with open(os.path.join(HERE, "golden", "vectors.txt"), "w", encoding="ascii", newline="\n") as file:
+    with open(os.path.join(HERE, "expected", "vectors.txt"), "w", encoding="ascii", newline="\n") as file:
         file.write("\n".join(lines) + "\n")
 
 

@@ -219,7 +219,7 @@ class Cli(unittest.TestCase):
         self.assertIn("launches", self.good(self.spec, "-o", self.path("small"), "--report", "--check"))
 
     def test_report_of_any_names(self):
-        out = self.good(os.path.join(HERE, "golden", "vectors", "names.json"), "--report")
+        out = self.good(os.path.join(HERE, "expected", "vectors", "names.json"), "--report")
         self.assertTrue(all(character == "\n" or " " <= character <= "~" for character in out))
 
     def test_math(self):

@@ -18,7 +18,7 @@ from generator import emit_c, floats, scalar, stamp, table, tables_c  # noqa: E4
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-GOLDEN = os.path.join(HERE, "golden", "kernels")
+EXPECTED = os.path.join(HERE, "expected", "kernels")
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wdouble-promotion", "-Werror", "-I" + ROOT]
 FAST = ["gcc", "-std=gnu99", "-O2", "-march=native"]
 FORMATS = {"f32": "f", "bf16": "f", "f16": "f", "i64": "q", "i32": "i", "u8": "B", "bool": "B"}
@@ -33,11 +33,11 @@ class Text(unittest.TestCase):
     maxDiff = None
 
     def test_golden(self):
-        """GOLDEN=write python3 -m unittest ... renews the files, to be read before they are committed."""
+        """EXPECTED=write python3 -m unittest ... renews the files, to be read before they are committed."""
         for name in sets.SETS:
             with self.subTest(name):
-                path, text = os.path.join(GOLDEN, name + "_kernels.h"), emit(name)
-                if os.environ.get("GOLDEN") == "write":
+                path, text = os.path.join(EXPECTED, name + "_kernels.h"), emit(name)
+                if os.environ.get("EXPECTED") == "write":
                     with open(path, "w", encoding="ascii", newline="\n") as file:
                         file.write(text)
                 with open(path, encoding="ascii", newline="") as file:

@@ -17,13 +17,13 @@ WARNINGS = "-Wall -Wextra -Wconversion -Wshadow -Werror".split()
 
 def models():
     """PyTorch's, and those of the vectors: all files, and every fourth random one."""
-    for path in sorted(glob.glob(os.path.join(HERE, "golden", "pytorch", "*.json"))):
+    for path in sorted(glob.glob(os.path.join(HERE, "expected", "pytorch", "*.json"))):
         yield spec.load(path)
-    with open(os.path.join(HERE, "golden", "vectors.txt"), encoding="ascii") as file:
+    with open(os.path.join(HERE, "expected", "vectors.txt"), encoding="ascii") as file:
         lines = [line.split(" ", 1)[1].strip() for line in file]
     for number, line in enumerate(lines):
         if not line.startswith("{"):
-            yield spec.load(os.path.join(HERE, "golden", line))
+            yield spec.load(os.path.join(HERE, "expected", line))
         elif number % 4 == 0:
             yield spec.parse(line)
 

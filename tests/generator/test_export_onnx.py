@@ -18,8 +18,8 @@ from tests.generator.test_run_model import difference
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RUN_MODEL = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "run_model")
-GOLDEN = os.path.join(HERE, "golden", "pytorch")
-NAMES = sorted(os.path.basename(path)[:-5] for path in glob.glob(os.path.join(GOLDEN, "*.json")))
+EXPECTED = os.path.join(HERE, "expected", "pytorch")
+NAMES = sorted(os.path.basename(path)[:-5] for path in glob.glob(os.path.join(EXPECTED, "*.json")))
 REFUSED = {"losses_classes": "label_smoothing", "mlp_residual": "label_smoothing", "pools": "windows are of one size",
            "resizes": "windows are of one size", "sized_image": "sizes that vary", "sized_masks": "sizes that vary",
            "sized_cuts": "sizes that vary", "sized_rotations": "sizes that vary", "sized_text": "sizes that vary"}
@@ -38,12 +38,12 @@ class Export(unittest.TestCase):
 
     def golden(self, name, part):
         """The tensors of a part of a golden file."""
-        tensors = tensor_files.read_safetensors(os.path.join(GOLDEN, name + ".safetensors"))
+        tensors = tensor_files.read_safetensors(os.path.join(EXPECTED, name + ".safetensors"))
         return {key[len(part):]: x for key, x in tensors.items() if key.startswith(part)}
 
     def export(self, name):
         save_safetensors(self.path("w"), {key: tensor_files.for_gpunn(x) for key, x in self.golden(name, "weight/").items()})
-        export_onnx.export(os.path.join(GOLDEN, name + ".json"), self.path("w"), self.path("m.onnx"))
+        export_onnx.export(os.path.join(EXPECTED, name + ".json"), self.path("w"), self.path("m.onnx"))
 
     def run_model(self, name):
         """The outputs of a model of this test's folder."""
@@ -84,7 +84,7 @@ class Export(unittest.TestCase):
 
 class Golden(Export):
     def test_sizes_that_vary_are_refused(self):
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden", "vectors", "sized_sequences.json")
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expected", "vectors", "sized_sequences.json")
         with self.assertRaisesRegex(Refused, "sizes that vary besides the batch"):
             export_onnx.export(path, os.devnull, self.path("m.onnx"))
 

@@ -85,7 +85,7 @@ class Zoo(Export):
                 module, inputs, loss, outputs = zoo.make(name)
                 self.export(module, *inputs, loss=loss or "loss", output_names=outputs, optimizer=optimizer,
                             **zoo.sizes_of(name)[0])
-                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "golden", "pytorch", name + ".json"))
+                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "expected", "pytorch", name + ".json"))
                 self.assertEqual(own.text(), committed.text())
 
     def test_a_trace_gives_the_same_model(self):
@@ -102,7 +102,7 @@ class Zoo(Export):
                     self.export(module, *inputs, loss=loss or "loss", output_names=outputs, optimizer=zoo.CASES[name][1])
                 finally:
                     export_torch.capture_export = by_export
-                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "golden", "pytorch", name + ".json"))
+                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "expected", "pytorch", name + ".json"))
                 self.assertEqual(own.text(), committed.text())
                 self.assertTrue(all(torch.equal(x, state[key]) for key, x in module.state_dict().items()),
                                 "tracing changed the module")

@@ -11,7 +11,7 @@ from generator.exchange.onnx_file import VALUE
 from generator.exchange.protobuf import Message
 from tests.generator.test_import_onnx import Import, model, node, tensor, value
 
-GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden", "microsoft.json")
+EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expected", "microsoft.json")
 SCALES = {"uint8": (127, 128), "int8": (127, 0), "int32": (500, 0)}
 
 
@@ -152,7 +152,7 @@ CASES = [
 
 class Microsoft(Import):
     def golden(self):
-        with open(GOLDEN, encoding="ascii") as file:
+        with open(EXPECTED, encoding="ascii") as file:
             return json.load(file)
 
     def check(self, cases):

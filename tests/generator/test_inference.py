@@ -1,4 +1,4 @@
-"""NAME_inference.h against PyTorch (golden/pytorch/) and against run_model: freestanding C99 without a warning, run under sanitizers
+"""NAME_inference.h against PyTorch (expected/pytorch/) and against run_model: freestanding C99 without a warning, run under sanitizers
 and on a microcontroller, with weights given, within and of 8 bits."""
 import array
 import glob
@@ -19,7 +19,7 @@ from .test_run_model import call, difference
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-GOLDEN = os.path.join(HERE, "golden")
+EXPECTED = os.path.join(HERE, "expected")
 STRICT = "-std=c99 -ffreestanding -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror".split()
 SANITIZERS = "-g -fsanitize=address,undefined -fno-sanitize-recover=all".split()
 TOLERANCE = 1e-5  # relative to a tensor's largest value
@@ -111,7 +111,7 @@ class Inference(unittest.TestCase):
     def test_refusals(self):
         """All reasons at once, in one sentence."""
         for name, reason in REFUSED.items():
-            path = os.path.join(GOLDEN, name + ".json")
+            path = os.path.join(EXPECTED, name + ".json")
             with self.subTest(name), self.assertRaisesRegex(inference.Refused, reason):
                 inference.Plan(spec.load(path))
 
@@ -134,8 +134,8 @@ class Inference(unittest.TestCase):
 
     # ---- weights within ----
     def embedded(self, name, int8):
-        """The plan, the numbers and the bytes of a model of golden/pytorch/, and its tensors."""
-        plan, tensors = self.golden(os.path.join(GOLDEN, "pytorch", name + ".json"))
+        """The plan, the numbers and the bytes of a model of expected/pytorch/, and its tensors."""
+        plan, tensors = self.golden(os.path.join(EXPECTED, "pytorch", name + ".json"))
         path = self.path(name + "_weights")
         tensor_file.save(path, {t.name: tensors["weight/" + t.name] for t in plan.weights})
         numbers = weights.read(path, plan)
@@ -167,7 +167,7 @@ class Inference(unittest.TestCase):
                     self.assertLessEqual(difference(tensor, tensors["eval/" + label]), 0.05)
 
     def test_bad_index(self):
-        plan, tensors = self.golden(os.path.join(GOLDEN, "pytorch", "tied_words.json"))
+        plan, tensors = self.golden(os.path.join(EXPECTED, "pytorch", "tied_words.json"))
         data = b"".join(tensors["weight/" + t.name][2] for t in plan.weights)
         for wrong in (-1, 1 << 40):
             tokens = array.array("q", [0] * plan.count(plan.inputs[0].id))
@@ -291,9 +291,9 @@ def add(check, path, prefix):
         setattr(Inference, "test_" + name.replace("/", "_"), lambda self: check(self, path))
 
 
-for golden in sorted(glob.glob(os.path.join(GOLDEN, "pytorch", "*.json"))):
+for golden in sorted(glob.glob(os.path.join(EXPECTED, "pytorch", "*.json"))):
     add(Inference.check_golden, golden, "pytorch")
-for vector in sorted(glob.glob(os.path.join(GOLDEN, "vectors", "*.json"))):
+for vector in sorted(glob.glob(os.path.join(EXPECTED, "vectors", "*.json"))):
     add(Inference.check_random, vector, "vectors")
 
 

@@ -6,7 +6,7 @@ import unittest
 from generator import graph, parse, table
 from generator.json_text import SpecError
 
-EXPRESSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden", "expressions.txt")
+EXPRESSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "expected", "expressions.txt")
 
 
 def build(text, names="xyz", consts=None):

@@ -1,5 +1,5 @@
-"""run_model against PyTorch: the models of golden/pytorch/ (made by make_zoo.py), their values, gradients and weights after training; some of
-them with generated kernels too."""
+"""run_model against PyTorch: the models of expected/pytorch/ (made by make_zoo.py), their values, gradients and weights after
+training; some of them with generated kernels too."""
 import glob
 import math
 import os
@@ -51,8 +51,8 @@ class Models:
     def run_model(self, name, *options):
         """The tensors that the program writes."""
         paths = [os.path.join(self.folder, part + ".safetensors") for part in ("weights", "inputs", "output")]
-        call(self.program, os.path.join(HERE, "golden", "pytorch", name + ".json"), "--weights", paths[0], "--input", paths[1], "--output",
-             paths[2], *options)
+        call(self.program, os.path.join(HERE, "expected", "pytorch", name + ".json"), "--weights", paths[0], "--input", paths[1],
+             "--output", paths[2], *options)
         return tensor_file.load(paths[2])
 
     def compare(self, golden, part, got, prefix=""):
@@ -63,7 +63,7 @@ class Models:
 
     def check(self, name):
         golden = {}
-        tensors = tensor_file.load(os.path.join(HERE, "golden", "pytorch", name + ".safetensors"))
+        tensors = tensor_file.load(os.path.join(HERE, "expected", "pytorch", name + ".safetensors"))
         steps = tensor_file.values(tensors.pop("steps", ("I64", [], bytes(8))))[0]
         for key, tensor in tensors.items():
             part, _, own = key.partition("/")
@@ -141,7 +141,7 @@ class Fused(Models, unittest.TestCase):
 
     def check(self, name):
         self.program = os.path.join(self.folder, name)
-        call(sys.executable, "-m", "generator", os.path.join(HERE, "golden", "pytorch", name + ".json"), "-o", self.program)
+        call(sys.executable, "-m", "generator", os.path.join(HERE, "expected", "pytorch", name + ".json"), "-o", self.program)
         call("gcc", "-O1", "-I" + ROOT, "-I" + os.path.join(ROOT, "examples"), "-I" + self.folder, f'-DKERNELS="{name}_kernels.h"',
              f"-DKERNEL_SET={name}_kernels", f"-D{name.upper()}_KERNELS_IMPLEMENTATION", os.path.join(self.folder, "run_model.c"),
              self.library, "-o", self.program, "-lz", "-lm")
@@ -152,7 +152,7 @@ def add(suite, name):
     setattr(suite, "test_" + name, lambda self: self.check(name))
 
 
-for path in sorted(glob.glob(os.path.join(HERE, "golden", "pytorch", "*.json"))):
+for path in sorted(glob.glob(os.path.join(HERE, "expected", "pytorch", "*.json"))):
     add(RunModel, os.path.splitext(os.path.basename(path))[0])
 for model in FUSED:
     add(Fused, model)

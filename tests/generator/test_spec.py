@@ -18,11 +18,11 @@ INPUT = '{"op":"input","name":"x","shape":["N",4,8,8]},\n{"op":"input","name":"y
 
 
 def vectors():
-    with open(os.path.join(HERE, "golden", "vectors.txt"), encoding="ascii") as file:
+    with open(os.path.join(HERE, "expected", "vectors.txt"), encoding="ascii") as file:
         for line in file:
             expected, text = line.rstrip("\n").split(" ", 1)
             if not text.startswith("{"):
-                with open(os.path.join(HERE, "golden", text), encoding="utf-8") as inner:
+                with open(os.path.join(HERE, "expected", text), encoding="utf-8") as inner:
                     text = inner.read()
             yield expected, text
 
@@ -76,7 +76,7 @@ class Hashes(unittest.TestCase):
             self.assertEqual(spec.parse(json.dumps(root, indent=3)).sha256(), expected)
 
     def test_hash_seed(self):
-        code = "from generator import spec; m = spec.load('tests/generator/golden/vectors/transformer_block.json'); " \
+        code = "from generator import spec; m = spec.load('tests/generator/expected/vectors/transformer_block.json'); " \
                "print(m.sha256(), m.fuse, m.optimizer, m.outputs, [t.label for t in m.tensors])"
         outputs = {subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=dict(os.environ, PYTHONHASHSEED=seed), check=True,
                                   stdout=subprocess.PIPE).stdout for seed in ("0", "1", "12345")}
@@ -203,7 +203,7 @@ class Sizes(unittest.TestCase):
             self.assertEqual([graph.dim_text(builders.dim(formula)) for formula in formulas], [text] * len(formulas))
 
     def test_shapes(self):
-        model = spec.load(os.path.join(HERE, "golden", "vectors", "sized_images.json"))
+        model = spec.load(os.path.join(HERE, "expected", "vectors", "sized_images.json"))
         self.assertEqual([t.type_text() for t in model.tensors if t.op in ("max_pool2d", "pad")],
                          ["f32 [N,16,H / 4 + 1,(W + 1) / 2 + 1]", "f32 [N,32,H + 2,W + 2]"])
         self.assertEqual(model.sizes, {"H": {"min": 8, "max": 64, "multiple": 4}, "W": {"min": 1, "max": 0, "multiple": 1}})

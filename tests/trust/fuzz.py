@@ -90,13 +90,13 @@ def seeds(rng, altered_each):
     for text in ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(y, 0.2))", "max(x, -y) / (1e-3 + abs(x0)) == x1", "-(-x)", "((((x))))",
                  "clamp(x, -1, 1) + hardtanh(y, 0, 2)", "pow(x, 2) - K(0.5) * pi"):
         yield b"e" + text.encode()
-    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "golden", "vectors", "*.json"))):
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "expected", "vectors", "*.json"))):
         with open(path, "rb") as file:
             text = file.read()
         yield b"j" + text
         for _ in range(altered_each):
             yield b"j" + altered(rng, text).encode()
-    with open(os.path.join(ROOT, "tests", "generator", "golden", "vectors.txt"), "rb") as file:
+    with open(os.path.join(ROOT, "tests", "generator", "expected", "vectors.txt"), "rb") as file:
         for line in file:
             if line[65:66] == b"{":
                 yield b"j" + line[65:]
@@ -116,7 +116,7 @@ def seeds(rng, altered_each):
     vocabulary = json.dumps({piece: i for i, piece in enumerate([*bytes_to_text.values(), "he", "ll", "llo", "\u0120w"])})
     for merges in "#version: 0.2\nh e\nl l\nll o\n\u0120 w\n", "":
         yield b"T" + vocabulary.encode() + b"\0" + merges.encode() + b"\0" + text
-    with open(os.path.join(ROOT, "tests", "examples", "golden", "tokenizer_json.json"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "tests", "examples", "expected_output", "tokenizer_json.json"), encoding="utf-8") as file:
         golden = json.load(file)
     golden.pop("texts")
     bytes_ = [[f"<0x{b:02X}>", -20] for b in range(256)]
@@ -137,7 +137,7 @@ def seeds(rng, altered_each):
         yield b"y" + json.dumps(entry["file"]).encode() + b"\0" + text + b"<s>the </s> the model <mask>"
         for _ in range(altered_each):
             yield b"y" + altered(rng, json.dumps(entry["file"])).encode() + b"\0" + text
-    with open(os.path.join(ROOT, "tests", "examples", "golden", "tokenizer_expressions.json"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "tests", "examples", "expected_output", "tokenizer_expressions.json"), encoding="utf-8") as file:
         expressions = [expression for expression, _ in json.load(file)["replace"]]
     for i, expression in enumerate(expressions):
         step = {"type": ("Replace", "Split")[i % 2], "pattern": {"Regex": expression}, "content": "<>", "behavior": "MergedWithNext", "invert": False}

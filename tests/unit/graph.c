@@ -2612,15 +2612,15 @@ static void test_expr(void **state)
     gpunn_model_destroy(model);
 }
 
-/* tests/generator/golden/expressions.txt, which tests/generator/test_parse.py reads too: an expression over
+/* tests/generator/expected/expressions.txt, which tests/generator/test_parse.py reads too: an expression over
  * three inputs of ids 0 to 2, then its nodes, or "error". */
 static void test_expr_as_the_generator(void **state)
 {
     fixture *f = (fixture *)*state;
-    FILE    *file = fopen("tests/generator/golden/expressions.txt", "rb");
+    FILE    *file = fopen("tests/generator/expected/expressions.txt", "rb");
     char     line[8192], expected[8192], text[8192];
     int      cases = 0;
-    if (file == NULL) fail_msg("tests/generator/golden/expressions.txt cannot be read");
+    if (file == NULL) fail_msg("tests/generator/expected/expressions.txt cannot be read");
     while (fgets(line, sizeof line, file) && fgets(expected, sizeof expected, file)) {
         gpunn_model  *model = gpunn_model_create(f->dev);
         gpunn_tensor *args[3] = {gpunn_input(model, "x", GPUNN_F32, SHAPE(B, 4)),

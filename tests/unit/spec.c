@@ -258,7 +258,7 @@ static void shared_vectors(void **state)
     fixture    *f = *state;
     size_t      size;
     int         count = 0;
-    char       *file = (char *)file_read("tests/generator/golden/vectors.txt", &size), *next = file;
+    char       *file = (char *)file_read("tests/generator/expected/vectors.txt", &size), *next = file;
     char        kept[224];
     const char *inside = own_path(f, "vector.json", kept);
     OK(f->dev, gpunn_register_custom(f->dev, &own_op));
@@ -268,7 +268,7 @@ static void shared_vectors(void **state)
         *end = 0;
         next = end + 1;
         line[64] = 0;
-        (void)snprintf(path, sizeof path, "tests/generator/golden/%s", line + 65);
+        (void)snprintf(path, sizeof path, "tests/generator/expected/%s", line + 65);
         if (line[65] == '{') file_write(inside, line + 65, (size_t)(end - line - 65));
         gpunn_model *model = gpunn_spec_load(f->dev, line[65] == '{' ? inside : path);
         if (model == NULL) fail_msg("line %d of vectors.txt: %s", count + 1, gpunn_error(f->dev));
@@ -705,7 +705,7 @@ static void check_numbers(void)
 static void other_locale(void **state)
 {
     fixture *f = *state;
-    char     path[64] = "tests/generator/golden/vectors/elementwise_attributes.json", hex[65], again[65];
+    char     path[64] = "tests/generator/expected/vectors/elementwise_attributes.json", hex[65], again[65];
     bool     comma = setlocale(LC_NUMERIC, "de_DE.UTF-8") || setlocale(LC_NUMERIC, "fr_FR.UTF-8") ||
                  make_locale(f);
     if (!comma) SKIP("no locale with a decimal comma");
