@@ -15,7 +15,7 @@ import sys
 from . import parts_picture
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FILES = {"gpunn.h": ("part", ""), "gpunn_cuda.cu": ("cuda_part", " | build/include/gpunn.h")}  # the rule that compiles parts, and what they need
+FILES = {"gpunn.h": ("part", ""), "gpunn_cuda.cu": ("cuda_part", " $\n  | build/include/gpunn.h")}  # the rule that compiles parts, and what they need
 RULES, PICTURE = "templates/parts.ninja", "templates/parts.svg"
 INCLUDE = re.compile(r'#include "(\w+/\w+\.\w+)"\n')
 GUARD = re.compile(r"#ifndef (GPUNN__\w+_H)\n#define \1\n(.*)#endif /\* \1 \*/\n", re.DOTALL)
