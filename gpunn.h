@@ -10341,10 +10341,10 @@ typedef struct gpunn__assign_args {
     X(OP, local_response_norm, NONE, 1, 0, LOCAL_RESPONSE_NORM, local_response_norm,                         \
       gpunn_local_response_norm_(in[0], *a),                                                                 \
       "x [n, channels, ...] / (k + alpha * mean of x^2 over the channels around each)^beta.")                \
-    X(OP, dropout, DROPOUT, 1, 0, DROPOUT, _plain, gpunn_dropout(in[0], gpunn__float_setting(a->number, 0)), \
+    X(OP, dropout, DROPOUT, 1, 0, DROPOUT, _plain, gpunn_dropout(in[0], gpunn__default_float(a->number, 0)), \
       "Zeroes elements with probability p in training; torch.nn.Dropout.")                                   \
     X(OP, rrelu, NONE, 1, 0, RRELU, _plain,                                                                  \
-      gpunn_rrelu(in[0], gpunn__float_setting(a->number, 0), gpunn__float_setting(a->other, 0)),             \
+      gpunn_rrelu(in[0], gpunn__default_float(a->number, 0), gpunn__default_float(a->other, 0)),             \
       "x above 0, else x times a random slope from lower to upper in training, in evaluation their mean; "   \
       "torch.nn.RReLU.")                                                                                     \
     X(OP, rand_like, RAND_LIKE, 1, 0, NO, _plain, gpunn_rand_like(in[0]),                                    \
@@ -10465,6 +10465,19 @@ GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name);
 
 /* How the canonical text writes an op's attributes; ends with a NULL name. */
 GPUNN__INTERNAL const gpunn__attribute *gpunn__attributes_of(gpunn_op op);
+
+/* The value of a field of arguments. 0 stands for the default, GPUNN_ZERO for 0. */
+GPUNN__INLINE int gpunn__default_int(int value, int standard)
+{
+    if (value == 0) return standard;
+    return value == GPUNN_ZERO ? 0 : value;
+}
+
+GPUNN__INLINE float gpunn__default_float(float value, float standard)
+{
+    if (value == 0) return standard;
+    return value == (float)GPUNN_ZERO ? 0 : value;
+}
 
 /* Default of a tensor argument, instead of NONE: it is operand i of the node. */
 #define GPUNN__OPERAND(i) (i)
@@ -14350,11 +14363,6 @@ GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *
  * to another builder that shares this struct. */
 GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args);
 
-/* Resolves an argument field without a row: 0 stands for the default, GPUNN_ZERO for 0. */
-GPUNN__INTERNAL int gpunn__int_setting(int given, int otherwise);
-
-GPUNN__INTERNAL float gpunn__float_setting(float given, float otherwise);
-
 /* Fails unless the layer has a name that no other layer of the model has. */
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name);
 
@@ -14390,10 +14398,7 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
     if (a->kind <= GPUNN__K_INTEGER) {
         int low = a->kind == GPUNN__K_COUNT ? 1 : 0, *value = (int *)at;
         if (a->kind == GPUNN__K_INTEGER) low = INT32_MIN;
-        if (*value == 0 && usual > GPUNN__NEEDED)
-            *value = (int)usual;
-        else if (*value == GPUNN_ZERO)
-            *value = 0;
+        *value = gpunn__default_int(*value, usual > GPUNN__NEEDED ? (int)usual : 0);
         if (*value < low)
             (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to %d or more", a->name,
                                    *value, a->field, low);
@@ -14406,10 +14411,7 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
     }
     if (a->kind >= GPUNN__K_NUMBER && a->kind <= GPUNN__K_EXTENDED) {
         float *value = (float *)at;
-        if (*value == 0)
-            *value = (float)usual;
-        else if (*value == (float)GPUNN_ZERO)
-            *value = 0;
+        *value = gpunn__default_float(*value, (float)usual);
         if (a->kind == GPUNN__K_POSITIVE && !(*value > 0 && isfinite(*value)))
             range = "a positive number";
         else if (a->kind == GPUNN__K_SHARE && !(*value >= 0 && *value <= 1))
@@ -14463,16 +14465,6 @@ GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
         if (a->otherwise != GPUNN__NONE && !gpunn__apply_default(call, a, (char *)args + a->member))
             return false;
     return true;
-}
-
-GPUNN__INTERNAL int gpunn__int_setting(int given, int otherwise)
-{
-    return given == 0 ? otherwise : given == GPUNN_ZERO ? 0 : given;
-}
-
-GPUNN__INTERNAL float gpunn__float_setting(float given, float otherwise)
-{
-    return given == 0 ? otherwise : given == (float)GPUNN_ZERO ? 0 : given;
 }
 
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
@@ -14609,7 +14601,7 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     args.num_embeddings = (int)weight_dim[0];
     args.embedding_dim = (int)weight_dim[1];
     if (!gpunn__apply_defaults(&call, &args)) return NULL;
-    int64_t padding = gpunn__int_setting(args.padding_idx, -1);
+    int64_t padding = gpunn__default_int(args.padding_idx, -1);
     if (args.padding_idx < 0 && args.padding_idx != GPUNN_ZERO) padding += weight_dim[0];
     if (args.padding_idx != 0 && (padding < 0 || padding >= weight_dim[0]))
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
@@ -14639,7 +14631,7 @@ GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, co
         return false;
     }
     for (int i = 0; i < axes; i++) {
-        result[i] = each[i] ? gpunn__int_setting(each[i], 0) : gpunn__int_setting(all, otherwise[i]);
+        result[i] = each[i] ? gpunn__default_int(each[i], 0) : gpunn__default_int(all, otherwise[i]);
         if (result[i] >= lowest) continue;
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
                                "%s is %d; set .%s, or .%s for each axis, to %d or more", one, result[i], one,
@@ -14899,7 +14891,7 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
                                     gpunn_tensor *x, const gpunn_lp_pool_args *args)
 {
     static const char *const names[] = {"cells", "power"};
-    const float              p = gpunn__float_setting(args->norm_type, 2);
+    const float              p = gpunn__default_float(args->norm_type, 2);
     double                   numbers[] = {1, 1 / (double)p};
     gpunn_pool_args          window;
     gpunn__call              call;
@@ -15635,7 +15627,7 @@ static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weig
 GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x,
                                                const char *name, const gpunn_rnn_args *args)
 {
-    const int     directions = args->bidirectional ? 2 : 1, layers = gpunn__int_setting(args->num_layers, 1);
+    const int     directions = args->bidirectional ? 2 : 1, layers = gpunn__default_int(args->num_layers, 1);
     const int     parts = gpunn__recurrent_parts(args);
     gpunn_tensor *weight_hr[2] = {NULL, NULL}, *h[GPUNN_MAX_OPERANDS], *c[GPUNN_MAX_OPERANDS];
     gpunn_tensor **const state[] = {h, c}, **const wanted[] = {args->h_n, args->c_n};
@@ -15781,7 +15773,7 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
                                 "x is %s, but .stateful needs three axes and a fixed number of sequences",
                                 gpunn__shape_text(x, text));
-    const int64_t rows = (int64_t)gpunn__int_setting(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
+    const int64_t rows = (int64_t)gpunn__default_int(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
         (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");
@@ -17371,8 +17363,8 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
     gpunn__call              call;
     gpunn_attributes         attr = gpunn__no_attributes();
     gpunn_tensor            *in[2] = {logits, draw}, *places = NULL;
-    args.temperature = gpunn__float_setting(args.temperature, 1);
-    args.top_p = gpunn__float_setting(args.top_p, 1);
+    args.temperature = gpunn__default_float(args.temperature, 1);
+    args.top_p = gpunn__default_float(args.top_p, 1);
     if (!gpunn__begin(&call, "sample", NULL, names, in, args.temperature == 0 && draw == NULL ? 1 : 2, 2) ||
         !gpunn__sample_fits(&call, logits, draw, &args))
         return NULL;
@@ -17412,7 +17404,7 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
         !gpunn__apply_defaults(&call, &args))
         return NULL;
     attr.dropout_p = args.dropout_p;
-    attr.scale = gpunn__float_setting(args.scale, (float)(1 / sqrt((double)q->dim[q->rank - 1])));
+    attr.scale = gpunn__default_float(args.scale, (float)(1 / sqrt((double)q->dim[q->rank - 1])));
     if (!isfinite(attr.scale))
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number",
                                 (double)attr.scale);
@@ -36517,65 +36509,54 @@ static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
     return !images->training && images->wide >= 0.8 * images->products;
 }
 
+/* The fields of the CPU's gpunn_backend; the others are NULL. */
+#define GPUNN__CPU_BACKEND(X)                    \
+    X(abi, GPUNN_BACKEND_ABI)                    \
+    X(device_count, gpunn__cpu_device_count)     \
+    X(open, gpunn__cpu_open)                     \
+    X(close, gpunn__cpu_close)                   \
+    X(info, gpunn__cpu_info)                     \
+    X(limit, gpunn__cpu_limit)                   \
+    X(alloc, gpunn__cpu_alloc)                   \
+    X(free, gpunn__cpu_free)                     \
+    X(upload, gpunn__cpu_copy)                   \
+    X(download, gpunn__cpu_copy)                 \
+    X(fill, gpunn__cpu_fill)                     \
+    X(normalize, gpunn__cpu_normalize)           \
+    X(synchronize, gpunn__cpu_synchronize)       \
+    X(prepare, gpunn__cpu_prepare)               \
+    X(run, gpunn__cpu_run)                       \
+    X(update, gpunn__cpu_update)                 \
+    X(sum_of_squares, gpunn__cpu_sum_of_squares) \
+    X(value_sums, gpunn__cpu_value_sums)         \
+    X(scale, gpunn__cpu_scale)                   \
+    X(convert, gpunn__cpu_convert)               \
+    X(channels_last, gpunn__cpu_channels_last)   \
+    X(time, gpunn__cpu_time)                     \
+    X(trim, gpunn__cpu_trim)                     \
+    X(error, gpunn__cpu_error)                   \
+    X(finite, gpunn__cpu_finite)
+
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
 {
-    static const gpunn_backend backend = {
-        GPUNN_BACKEND_ABI,
-        gpunn__cpu_device_count,
-        gpunn__cpu_open,
-        gpunn__cpu_close,
-        gpunn__cpu_info,
-        gpunn__cpu_limit,
-        gpunn__cpu_alloc,
-        gpunn__cpu_free,
-        NULL, /* host_alloc */
-        NULL, /* host_free */
-        gpunn__cpu_copy,
-        gpunn__cpu_copy,
-        gpunn__cpu_fill,
-        gpunn__cpu_normalize,
-        gpunn__cpu_synchronize,
-        gpunn__cpu_prepare,
-        gpunn__cpu_run,
-        gpunn__cpu_update,
-        gpunn__cpu_sum_of_squares,
-        gpunn__cpu_value_sums,
-        gpunn__cpu_scale,
-        gpunn__cpu_convert,
-        gpunn__cpu_channels_last,
-        NULL, /* execute */
-        NULL, /* forget */
-        gpunn__cpu_time,
-        NULL, /* reserved */
-        gpunn__cpu_trim,
-        NULL, /* report */
-        NULL, /* reaches */
-        NULL, /* on_device */
-        NULL, /* capturing */
-        NULL, /* ranks_id */
-        NULL, /* ranks_join */
-        NULL, /* ranks_leave */
-        NULL, /* exchange */
-        gpunn__cpu_error,
-        gpunn__cpu_finite,
-    };
+#ifdef __cplusplus /* it has no designated initializers before C++20 */
+#define GPUNN__X(field, value) made.field = value;
+    static const gpunn_backend backend = [] {
+        gpunn_backend made = {};
+        GPUNN__CPU_BACKEND(GPUNN__X)
+        return made;
+    }();
+#else
+#define GPUNN__X(field, value) .field = value,
+    static const gpunn_backend backend = {GPUNN__CPU_BACKEND(GPUNN__X)};
+#endif
+#undef GPUNN__X
     return &backend;
 }
 
 /* ==== >>train/optimizer ================================================================================= */
 /* Creates optimizers, allocates their states, keeps averages of the weights
  * (EMA), and moves models between devices. */
-
-/* Resolves a field of arguments: 0 stands for the default, GPUNN_ZERO for 0. */
-GPUNN__INLINE float gpunn__default(float value, float standard)
-{
-    return value == 0 ? standard : value == (float)GPUNN_ZERO ? 0 : value;
-}
-
-GPUNN__INLINE int gpunn__default_int(int value, int standard)
-{
-    return value == 0 ? standard : value == GPUNN_ZERO ? 0 : value;
-}
 
 /* Fails unless low <= value < high. With high INFINITY any finite value from low on is valid. */
 GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field,
@@ -36718,7 +36699,7 @@ static GPUNN__STATUS gpunn__param_group_number(const gpunn_optimizer *opt, int i
                                                float given, float high, float *number)
 {
     char name[48];
-    *number = given == 0 ? -1 : gpunn__default(given, 0);
+    *number = given == 0 ? -1 : gpunn__default_float(given, 0);
     (void)snprintf(name, sizeof name, "groups[%d].%s", index, key);
     return given == 0 || gpunn__check_range(opt->model->dev, opt->name, name, *number, 0, high)
                ? GPUNN_OK
@@ -36851,7 +36832,7 @@ static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_
     float setting[GPUNN_SETTINGS];
     if (model == NULL) return NULL;
     for (int i = 0; i < GPUNN_SETTINGS; i++)
-        setting[i] = gpunn__default(given[i], gpunn__rules[kind].setting[i].usual);
+        setting[i] = gpunn__default_float(given[i], gpunn__rules[kind].setting[i].usual);
     return gpunn__optimizer_create(model, kind, setting, &selection);
 }
 
@@ -38645,13 +38626,13 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
 {
     static const char   function[] = "gpunn_set_schedule";
     gpunn_schedule_type type = s->type;
-    s->gamma = gpunn__default(s->gamma, type == GPUNN_SCHEDULE_EXPONENTIAL ? 0.95f : 0.1f);
-    s->min_lr = gpunn__default(s->min_lr, 0);
-    s->pct_start = gpunn__default(s->pct_start, 0.3f);
-    s->div_factor = gpunn__default(s->div_factor, 25);
-    s->final_div_factor = gpunn__default(s->final_div_factor, 1e4f);
-    s->factor = gpunn__default(s->factor, 0.1f);
-    s->threshold = gpunn__default(s->threshold, 1e-4f);
+    s->gamma = gpunn__default_float(s->gamma, type == GPUNN_SCHEDULE_EXPONENTIAL ? 0.95f : 0.1f);
+    s->min_lr = gpunn__default_float(s->min_lr, 0);
+    s->pct_start = gpunn__default_float(s->pct_start, 0.3f);
+    s->div_factor = gpunn__default_float(s->div_factor, 25);
+    s->final_div_factor = gpunn__default_float(s->final_div_factor, 1e4f);
+    s->factor = gpunn__default_float(s->factor, 0.1f);
+    s->threshold = gpunn__default_float(s->threshold, 1e-4f);
     s->patience = gpunn__default_int(s->patience, 10);
     s->cooldown = gpunn__default_int(s->cooldown, 0);
     if ((int)type < 0 || type > GPUNN_SCHEDULE_PLATEAU)

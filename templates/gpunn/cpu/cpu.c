@@ -286,47 +286,47 @@ static bool gpunn__cpu_channels_last(void *context, gpunn_images *images)
     return !images->training && images->wide >= 0.8 * images->products;
 }
 
+/* The fields of the CPU's gpunn_backend; the others are NULL. */
+#define GPUNN__CPU_BACKEND(X)                    \
+    X(abi, GPUNN_BACKEND_ABI)                    \
+    X(device_count, gpunn__cpu_device_count)     \
+    X(open, gpunn__cpu_open)                     \
+    X(close, gpunn__cpu_close)                   \
+    X(info, gpunn__cpu_info)                     \
+    X(limit, gpunn__cpu_limit)                   \
+    X(alloc, gpunn__cpu_alloc)                   \
+    X(free, gpunn__cpu_free)                     \
+    X(upload, gpunn__cpu_copy)                   \
+    X(download, gpunn__cpu_copy)                 \
+    X(fill, gpunn__cpu_fill)                     \
+    X(normalize, gpunn__cpu_normalize)           \
+    X(synchronize, gpunn__cpu_synchronize)       \
+    X(prepare, gpunn__cpu_prepare)               \
+    X(run, gpunn__cpu_run)                       \
+    X(update, gpunn__cpu_update)                 \
+    X(sum_of_squares, gpunn__cpu_sum_of_squares) \
+    X(value_sums, gpunn__cpu_value_sums)         \
+    X(scale, gpunn__cpu_scale)                   \
+    X(convert, gpunn__cpu_convert)               \
+    X(channels_last, gpunn__cpu_channels_last)   \
+    X(time, gpunn__cpu_time)                     \
+    X(trim, gpunn__cpu_trim)                     \
+    X(error, gpunn__cpu_error)                   \
+    X(finite, gpunn__cpu_finite)
+
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
 {
-    static const gpunn_backend backend = {
-        GPUNN_BACKEND_ABI,
-        gpunn__cpu_device_count,
-        gpunn__cpu_open,
-        gpunn__cpu_close,
-        gpunn__cpu_info,
-        gpunn__cpu_limit,
-        gpunn__cpu_alloc,
-        gpunn__cpu_free,
-        NULL, /* host_alloc */
-        NULL, /* host_free */
-        gpunn__cpu_copy,
-        gpunn__cpu_copy,
-        gpunn__cpu_fill,
-        gpunn__cpu_normalize,
-        gpunn__cpu_synchronize,
-        gpunn__cpu_prepare,
-        gpunn__cpu_run,
-        gpunn__cpu_update,
-        gpunn__cpu_sum_of_squares,
-        gpunn__cpu_value_sums,
-        gpunn__cpu_scale,
-        gpunn__cpu_convert,
-        gpunn__cpu_channels_last,
-        NULL, /* execute */
-        NULL, /* forget */
-        gpunn__cpu_time,
-        NULL, /* reserved */
-        gpunn__cpu_trim,
-        NULL, /* report */
-        NULL, /* reaches */
-        NULL, /* on_device */
-        NULL, /* capturing */
-        NULL, /* ranks_id */
-        NULL, /* ranks_join */
-        NULL, /* ranks_leave */
-        NULL, /* exchange */
-        gpunn__cpu_error,
-        gpunn__cpu_finite,
-    };
+#ifdef __cplusplus /* it has no designated initializers before C++20 */
+#define GPUNN__X(field, value) made.field = value;
+    static const gpunn_backend backend = [] {
+        gpunn_backend made = {};
+        GPUNN__CPU_BACKEND(GPUNN__X)
+        return made;
+    }();
+#else
+#define GPUNN__X(field, value) .field = value,
+    static const gpunn_backend backend = {GPUNN__CPU_BACKEND(GPUNN__X)};
+#endif
+#undef GPUNN__X
     return &backend;
 }

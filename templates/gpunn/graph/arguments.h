@@ -437,10 +437,10 @@ typedef struct gpunn__assign_args {
     X(OP, local_response_norm, NONE, 1, 0, LOCAL_RESPONSE_NORM, local_response_norm,                         \
       gpunn_local_response_norm_(in[0], *a),                                                                 \
       "x [n, channels, ...] / (k + alpha * mean of x^2 over the channels around each)^beta.")                \
-    X(OP, dropout, DROPOUT, 1, 0, DROPOUT, _plain, gpunn_dropout(in[0], gpunn__float_setting(a->number, 0)), \
+    X(OP, dropout, DROPOUT, 1, 0, DROPOUT, _plain, gpunn_dropout(in[0], gpunn__default_float(a->number, 0)), \
       "Zeroes elements with probability p in training; torch.nn.Dropout.")                                   \
     X(OP, rrelu, NONE, 1, 0, RRELU, _plain,                                                                  \
-      gpunn_rrelu(in[0], gpunn__float_setting(a->number, 0), gpunn__float_setting(a->other, 0)),             \
+      gpunn_rrelu(in[0], gpunn__default_float(a->number, 0), gpunn__default_float(a->other, 0)),             \
       "x above 0, else x times a random slope from lower to upper in training, in evaluation their mean; "   \
       "torch.nn.RReLU.")                                                                                     \
     X(OP, rand_like, RAND_LIKE, 1, 0, NO, _plain, gpunn_rand_like(in[0]),                                    \
@@ -561,5 +561,18 @@ GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name);
 
 /* How the canonical text writes an op's attributes; ends with a NULL name. */
 GPUNN__INTERNAL const gpunn__attribute *gpunn__attributes_of(gpunn_op op);
+
+/* The value of a field of arguments. 0 stands for the default, GPUNN_ZERO for 0. */
+GPUNN__INLINE int gpunn__default_int(int value, int standard)
+{
+    if (value == 0) return standard;
+    return value == GPUNN_ZERO ? 0 : value;
+}
+
+GPUNN__INLINE float gpunn__default_float(float value, float standard)
+{
+    if (value == 0) return standard;
+    return value == (float)GPUNN_ZERO ? 0 : value;
+}
 
 #endif /* GPUNN__GRAPH_ARGUMENTS_H */

@@ -29,7 +29,7 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
         !gpunn__apply_defaults(&call, &args))
         return NULL;
     attr.dropout_p = args.dropout_p;
-    attr.scale = gpunn__float_setting(args.scale, (float)(1 / sqrt((double)q->dim[q->rank - 1])));
+    attr.scale = gpunn__default_float(args.scale, (float)(1 / sqrt((double)q->dim[q->rank - 1])));
     if (!isfinite(attr.scale))
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number",
                                 (double)attr.scale);

@@ -15,10 +15,7 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
     if (a->kind <= GPUNN__K_INTEGER) {
         int low = a->kind == GPUNN__K_COUNT ? 1 : 0, *value = (int *)at;
         if (a->kind == GPUNN__K_INTEGER) low = INT32_MIN;
-        if (*value == 0 && usual > GPUNN__NEEDED)
-            *value = (int)usual;
-        else if (*value == GPUNN_ZERO)
-            *value = 0;
+        *value = gpunn__default_int(*value, usual > GPUNN__NEEDED ? (int)usual : 0);
         if (*value < low)
             (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to %d or more", a->name,
                                    *value, a->field, low);
@@ -31,10 +28,7 @@ static bool gpunn__apply_default(const gpunn__call *call, const gpunn__argument 
     }
     if (a->kind >= GPUNN__K_NUMBER && a->kind <= GPUNN__K_EXTENDED) {
         float *value = (float *)at;
-        if (*value == 0)
-            *value = (float)usual;
-        else if (*value == (float)GPUNN_ZERO)
-            *value = 0;
+        *value = gpunn__default_float(*value, (float)usual);
         if (a->kind == GPUNN__K_POSITIVE && !(*value > 0 && isfinite(*value)))
             range = "a positive number";
         else if (a->kind == GPUNN__K_SHARE && !(*value >= 0 && *value <= 1))
@@ -88,16 +82,6 @@ GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args)
         if (a->otherwise != GPUNN__NONE && !gpunn__apply_default(call, a, (char *)args + a->member))
             return false;
     return true;
-}
-
-GPUNN__INTERNAL int gpunn__int_setting(int given, int otherwise)
-{
-    return given == 0 ? otherwise : given == GPUNN_ZERO ? 0 : given;
-}
-
-GPUNN__INTERNAL float gpunn__float_setting(float given, float otherwise)
-{
-    return given == 0 ? otherwise : given == (float)GPUNN_ZERO ? 0 : given;
 }
 
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
@@ -234,7 +218,7 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     args.num_embeddings = (int)weight_dim[0];
     args.embedding_dim = (int)weight_dim[1];
     if (!gpunn__apply_defaults(&call, &args)) return NULL;
-    int64_t padding = gpunn__int_setting(args.padding_idx, -1);
+    int64_t padding = gpunn__default_int(args.padding_idx, -1);
     if (args.padding_idx < 0 && args.padding_idx != GPUNN_ZERO) padding += weight_dim[0];
     if (args.padding_idx != 0 && (padding < 0 || padding >= weight_dim[0]))
         return gpunn__call_fail(&call, GPUNN_ERR_ARGUMENT,
@@ -264,7 +248,7 @@ GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, co
         return false;
     }
     for (int i = 0; i < axes; i++) {
-        result[i] = each[i] ? gpunn__int_setting(each[i], 0) : gpunn__int_setting(all, otherwise[i]);
+        result[i] = each[i] ? gpunn__default_int(each[i], 0) : gpunn__default_int(all, otherwise[i]);
         if (result[i] >= lowest) continue;
         (void)gpunn__call_fail(call, GPUNN_ERR_ARGUMENT,
                                "%s is %d; set .%s, or .%s for each axis, to %d or more", one, result[i], one,
@@ -524,7 +508,7 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
                                     gpunn_tensor *x, const gpunn_lp_pool_args *args)
 {
     static const char *const names[] = {"cells", "power"};
-    const float              p = gpunn__float_setting(args->norm_type, 2);
+    const float              p = gpunn__default_float(args->norm_type, 2);
     double                   numbers[] = {1, 1 / (double)p};
     gpunn_pool_args          window;
     gpunn__call              call;

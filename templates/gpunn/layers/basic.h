@@ -1,5 +1,6 @@
 #ifndef GPUNN__LAYERS_BASIC_H
 #define GPUNN__LAYERS_BASIC_H
+#include "graph/arguments.h"
 #include "graph/tensors.h"
 
 /* ==== >>layers/basic ===================================================================================== *
@@ -8,11 +9,6 @@
 /* Applies the row's defaults to args, turns GPUNN_ZERO into 0 and checks ranges. Fails if an argument belongs
  * to another builder that shares this struct. */
 GPUNN__INTERNAL bool gpunn__apply_defaults(const gpunn__call *call, void *args);
-
-/* Resolves an argument field without a row: 0 stands for the default, GPUNN_ZERO for 0. */
-GPUNN__INTERNAL int gpunn__int_setting(int given, int otherwise);
-
-GPUNN__INTERNAL float gpunn__float_setting(float given, float otherwise);
 
 /* Fails unless the layer has a name that no other layer of the model has. */
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name);

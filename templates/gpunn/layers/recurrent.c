@@ -241,7 +241,7 @@ static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weig
 GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x,
                                                const char *name, const gpunn_rnn_args *args)
 {
-    const int     directions = args->bidirectional ? 2 : 1, layers = gpunn__int_setting(args->num_layers, 1);
+    const int     directions = args->bidirectional ? 2 : 1, layers = gpunn__default_int(args->num_layers, 1);
     const int     parts = gpunn__recurrent_parts(args);
     gpunn_tensor *weight_hr[2] = {NULL, NULL}, *h[GPUNN_MAX_OPERANDS], *c[GPUNN_MAX_OPERANDS];
     gpunn_tensor **const state[] = {h, c}, **const wanted[] = {args->h_n, args->c_n};
@@ -387,7 +387,7 @@ static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_te
         return gpunn__call_fail(&call, GPUNN_ERR_SHAPE,
                                 "x is %s, but .stateful needs three axes and a fixed number of sequences",
                                 gpunn__shape_text(x, text));
-    const int64_t rows = (int64_t)gpunn__int_setting(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
+    const int64_t rows = (int64_t)gpunn__default_int(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
         (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");

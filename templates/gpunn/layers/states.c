@@ -70,8 +70,8 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
     gpunn__call              call;
     gpunn_attributes         attr = gpunn__no_attributes();
     gpunn_tensor            *in[2] = {logits, draw}, *places = NULL;
-    args.temperature = gpunn__float_setting(args.temperature, 1);
-    args.top_p = gpunn__float_setting(args.top_p, 1);
+    args.temperature = gpunn__default_float(args.temperature, 1);
+    args.top_p = gpunn__default_float(args.top_p, 1);
     if (!gpunn__begin(&call, "sample", NULL, names, in, args.temperature == 0 && draw == NULL ? 1 : 2, 2) ||
         !gpunn__sample_fits(&call, logits, draw, &args))
         return NULL;

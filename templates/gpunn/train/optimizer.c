@@ -89,7 +89,7 @@ static GPUNN__STATUS gpunn__param_group_number(const gpunn_optimizer *opt, int i
                                                float given, float high, float *number)
 {
     char name[48];
-    *number = given == 0 ? -1 : gpunn__default(given, 0);
+    *number = given == 0 ? -1 : gpunn__default_float(given, 0);
     (void)snprintf(name, sizeof name, "groups[%d].%s", index, key);
     return given == 0 || gpunn__check_range(opt->model->dev, opt->name, name, *number, 0, high)
                ? GPUNN_OK
@@ -222,7 +222,7 @@ static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_
     float setting[GPUNN_SETTINGS];
     if (model == NULL) return NULL;
     for (int i = 0; i < GPUNN_SETTINGS; i++)
-        setting[i] = gpunn__default(given[i], gpunn__rules[kind].setting[i].usual);
+        setting[i] = gpunn__default_float(given[i], gpunn__rules[kind].setting[i].usual);
     return gpunn__optimizer_create(model, kind, setting, &selection);
 }
 

@@ -1,21 +1,10 @@
 #ifndef GPUNN__TRAIN_OPTIMIZER_H
 #define GPUNN__TRAIN_OPTIMIZER_H
-#include "base/structs.h"
+#include "graph/arguments.h"
 
 /* ==== >>train/optimizer ================================================================================= */
 /* Creates optimizers, allocates their states, keeps averages of the weights
  * (EMA), and moves models between devices. */
-
-/* Resolves a field of arguments: 0 stands for the default, GPUNN_ZERO for 0. */
-GPUNN__INLINE float gpunn__default(float value, float standard)
-{
-    return value == 0 ? standard : value == (float)GPUNN_ZERO ? 0 : value;
-}
-
-GPUNN__INLINE int gpunn__default_int(int value, int standard)
-{
-    return value == 0 ? standard : value == GPUNN_ZERO ? 0 : value;
-}
 
 /* Fails unless low <= value < high. With high INFINITY any finite value from low on is valid. */
 GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field,

@@ -57,13 +57,13 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_sch
 {
     static const char   function[] = "gpunn_set_schedule";
     gpunn_schedule_type type = s->type;
-    s->gamma = gpunn__default(s->gamma, type == GPUNN_SCHEDULE_EXPONENTIAL ? 0.95f : 0.1f);
-    s->min_lr = gpunn__default(s->min_lr, 0);
-    s->pct_start = gpunn__default(s->pct_start, 0.3f);
-    s->div_factor = gpunn__default(s->div_factor, 25);
-    s->final_div_factor = gpunn__default(s->final_div_factor, 1e4f);
-    s->factor = gpunn__default(s->factor, 0.1f);
-    s->threshold = gpunn__default(s->threshold, 1e-4f);
+    s->gamma = gpunn__default_float(s->gamma, type == GPUNN_SCHEDULE_EXPONENTIAL ? 0.95f : 0.1f);
+    s->min_lr = gpunn__default_float(s->min_lr, 0);
+    s->pct_start = gpunn__default_float(s->pct_start, 0.3f);
+    s->div_factor = gpunn__default_float(s->div_factor, 25);
+    s->final_div_factor = gpunn__default_float(s->final_div_factor, 1e4f);
+    s->factor = gpunn__default_float(s->factor, 0.1f);
+    s->threshold = gpunn__default_float(s->threshold, 1e-4f);
     s->patience = gpunn__default_int(s->patience, 10);
     s->cooldown = gpunn__default_int(s->cooldown, 0);
     if ((int)type < 0 || type > GPUNN_SCHEDULE_PLATEAU)

@@ -422,45 +422,47 @@ static void gpunn__cuda_report(void (*write)(void *user, const char *text), void
 #endif
 extern "C" const gpunn_backend GPUNN__BACKEND_NAME;
 
-/* clang-format off */
-const gpunn_backend GPUNN__BACKEND_NAME = {
-    GPUNN_BACKEND_ABI,
-    gpunn__cuda_device_count,
-    gpunn__cuda_open,
-    gpunn__cuda_close,
-    gpunn__cuda_info,
-    NULL, /* limit */
-    gpunn__cuda_alloc,
-    gpunn__cuda_free,
-    gpunn__cuda_host_alloc,
-    gpunn__cuda_host_free,
-    gpunn__cuda_upload,
-    gpunn__cuda_download,
-    gpunn__cuda_fill,
-    gpunn__cuda_normalize,
-    gpunn__cuda_synchronize,
-    gpunn__cuda_prepare,
-    gpunn__cuda_run,
-    gpunn__cuda_update,
-    gpunn__cuda_sum_of_squares,
-    gpunn__cuda_value_sums,
-    gpunn__cuda_scale,
-    gpunn__cuda_convert,
-    gpunn__cuda_channels_last,
-    gpunn__cuda_execute,
-    gpunn__cuda_forget,
-    gpunn__cuda_time,
-    gpunn__cuda_reserved,
-    gpunn__cuda_trim,
-    gpunn__cuda_report,
-    gpunn__cuda_reaches,
-    gpunn__cuda_on_device,
-    gpunn__cuda_capturing,
-    gpunn__cuda_ranks_id,
-    gpunn__cuda_ranks_join,
-    gpunn__cuda_ranks_leave,
-    gpunn__cuda_exchange,
-    gpunn__cuda_text,
-    NULL, /* finite */
-};
-/* clang-format on */
+/* C++ has no designated initializers before C++20. */
+static constexpr gpunn_backend gpunn__cuda_backend()
+{
+    gpunn_backend made = {};
+    made.abi = GPUNN_BACKEND_ABI;
+    made.device_count = gpunn__cuda_device_count;
+    made.open = gpunn__cuda_open;
+    made.close = gpunn__cuda_close;
+    made.info = gpunn__cuda_info;
+    made.alloc = gpunn__cuda_alloc;
+    made.free = gpunn__cuda_free;
+    made.host_alloc = gpunn__cuda_host_alloc;
+    made.host_free = gpunn__cuda_host_free;
+    made.upload = gpunn__cuda_upload;
+    made.download = gpunn__cuda_download;
+    made.fill = gpunn__cuda_fill;
+    made.normalize = gpunn__cuda_normalize;
+    made.synchronize = gpunn__cuda_synchronize;
+    made.prepare = gpunn__cuda_prepare;
+    made.run = gpunn__cuda_run;
+    made.update = gpunn__cuda_update;
+    made.sum_of_squares = gpunn__cuda_sum_of_squares;
+    made.value_sums = gpunn__cuda_value_sums;
+    made.scale = gpunn__cuda_scale;
+    made.convert = gpunn__cuda_convert;
+    made.channels_last = gpunn__cuda_channels_last;
+    made.execute = gpunn__cuda_execute;
+    made.forget = gpunn__cuda_forget;
+    made.time = gpunn__cuda_time;
+    made.reserved = gpunn__cuda_reserved;
+    made.trim = gpunn__cuda_trim;
+    made.report = gpunn__cuda_report;
+    made.reaches = gpunn__cuda_reaches;
+    made.on_device = gpunn__cuda_on_device;
+    made.capturing = gpunn__cuda_capturing;
+    made.ranks_id = gpunn__cuda_ranks_id;
+    made.ranks_join = gpunn__cuda_ranks_join;
+    made.ranks_leave = gpunn__cuda_ranks_leave;
+    made.exchange = gpunn__cuda_exchange;
+    made.error = gpunn__cuda_text;
+    return made;
+}
+
+const gpunn_backend GPUNN__BACKEND_NAME = gpunn__cuda_backend();
