@@ -5882,9 +5882,9 @@ GPUNN__INTERNAL void                 gpunn__optimizer_advance(gpunn_optimizer *o
 GPUNN__INTERNAL GPUNN__STATUS        gpunn__refused_sync(gpunn_optimizer *opt);
 GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
-/* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. Builders pass it
- * on. So a static program, or one whose linker drops sections, contains only the code of the ops it
- * builds. */
+/* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. templates/ops.md
+ * lists them. Builders pass it on. So a static program, or one whose linker drops sections, contains only the
+ * code of the ops it builds. */
 typedef struct gpunn__cpu       gpunn__cpu;
 typedef struct gpunn__operation gpunn__operation;
 struct gpunn__operation {
@@ -14913,20 +14913,20 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
     return gpunn__call_finish(&call, y);
 }
 
-#define GPUNN__X(name, op, axes)                                                                  \
+#define GPUNN__X(name, operation, axes)                                                           \
     GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                \
     {                                                                                             \
         gpunn__call call;                                                                         \
         if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__apply_defaults(&call, &args)) \
             return NULL;                                                                          \
-        return gpunn__pool_node(&call, &gpunn__operation_##op, axes, x, &args);                   \
+        return gpunn__pool_node(&call, &operation, axes, x, &args);                               \
     }
-GPUNN__X(max_pool1d, max_pool2d, 1)
-GPUNN__X(max_pool2d, max_pool2d, 2)
-GPUNN__X(max_pool3d, max_pool3d, 3)
-GPUNN__X(avg_pool1d, avg_pool2d, 1)
-GPUNN__X(avg_pool2d, avg_pool2d, 2)
-GPUNN__X(avg_pool3d, avg_pool3d, 3)
+GPUNN__X(max_pool1d, gpunn__operation_max_pool2d, 1)
+GPUNN__X(max_pool2d, gpunn__operation_max_pool2d, 2)
+GPUNN__X(max_pool3d, gpunn__operation_max_pool3d, 3)
+GPUNN__X(avg_pool1d, gpunn__operation_avg_pool2d, 1)
+GPUNN__X(avg_pool2d, gpunn__operation_avg_pool2d, 2)
+GPUNN__X(avg_pool3d, gpunn__operation_avg_pool3d, 3)
 #undef GPUNN__X
 
 GPUNN_API gpunn_tensor *gpunn_lp_pool1d_(gpunn_tensor *x, gpunn_lp_pool_args args)
@@ -31998,17 +31998,17 @@ static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gp
     return status;
 }
 
-#define GPUNN__X(name)                                                                                      \
-    GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                                       \
-        return gpunn__cpu_conv(cpu, step, action);                                                          \
+#define GPUNN__X(name)                                                                         \
+    GPUNN__INTERNAL gpunn_status name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                          \
+        return gpunn__cpu_conv(cpu, step, action);                                             \
     }
-GPUNN__X(conv1d)
-GPUNN__X(conv2d)
-GPUNN__X(conv3d)
-GPUNN__X(conv_transpose1d)
-GPUNN__X(conv_transpose2d)
-GPUNN__X(conv_transpose3d)
+GPUNN__X(gpunn__cpu_conv1d)
+GPUNN__X(gpunn__cpu_conv2d)
+GPUNN__X(gpunn__cpu_conv3d)
+GPUNN__X(gpunn__cpu_conv_transpose1d)
+GPUNN__X(gpunn__cpu_conv_transpose2d)
+GPUNN__X(gpunn__cpu_conv_transpose3d)
 #undef GPUNN__X
 #undef GPUNN__WINOGRAD_STRIP
 
@@ -32410,19 +32410,19 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                                      \
-    GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                                       \
-        return gpunn__cpu_pool(cpu, step, action);                                                          \
+#define GPUNN__X(name)                                                                         \
+    GPUNN__INTERNAL gpunn_status name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                          \
+        return gpunn__cpu_pool(cpu, step, action);                                             \
     }
-GPUNN__X(max_pool2d)
-GPUNN__X(max_pool3d)
-GPUNN__X(avg_pool2d)
-GPUNN__X(avg_pool3d)
-GPUNN__X(adaptive_avg_pool2d)
-GPUNN__X(adaptive_avg_pool3d)
-GPUNN__X(adaptive_max_pool2d)
-GPUNN__X(adaptive_max_pool3d)
+GPUNN__X(gpunn__cpu_max_pool2d)
+GPUNN__X(gpunn__cpu_max_pool3d)
+GPUNN__X(gpunn__cpu_avg_pool2d)
+GPUNN__X(gpunn__cpu_avg_pool3d)
+GPUNN__X(gpunn__cpu_adaptive_avg_pool2d)
+GPUNN__X(gpunn__cpu_adaptive_avg_pool3d)
+GPUNN__X(gpunn__cpu_adaptive_max_pool2d)
+GPUNN__X(gpunn__cpu_adaptive_max_pool3d)
 #undef GPUNN__X
 
 /* ==== >>cpu/sampling ===================================================================================== *

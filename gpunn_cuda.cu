@@ -7753,18 +7753,17 @@ static gpunn_status gpunn__cuda_conv(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                   \
-    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
-                                                    gpunn__action action)                \
-    {                                                                                    \
-        return gpunn__cuda_conv(cuda, step, action);                                     \
+#define GPUNN__X(name)                                                                           \
+    GPUNN__INTERNAL gpunn_status name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
+    {                                                                                            \
+        return gpunn__cuda_conv(cuda, step, action);                                             \
     }
-GPUNN__X(conv1d)
-GPUNN__X(conv2d)
-GPUNN__X(conv3d)
-GPUNN__X(conv_transpose1d)
-GPUNN__X(conv_transpose2d)
-GPUNN__X(conv_transpose3d)
+GPUNN__X(gpunn__cuda_conv1d)
+GPUNN__X(gpunn__cuda_conv2d)
+GPUNN__X(gpunn__cuda_conv3d)
+GPUNN__X(gpunn__cuda_conv_transpose1d)
+GPUNN__X(gpunn__cuda_conv_transpose2d)
+GPUNN__X(gpunn__cuda_conv_transpose3d)
 #undef GPUNN__X
 
 /* ==== >>cuda/pool ======================================================================================== *
@@ -8258,20 +8257,19 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel<false>, (unsigned)blocks, threads, p);
 }
 
-#define GPUNN__X(name)                                                                   \
-    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
-                                                    gpunn__action action)                \
-    {                                                                                    \
-        return gpunn__cuda_pool(cuda, step, action);                                     \
+#define GPUNN__X(name)                                                                           \
+    GPUNN__INTERNAL gpunn_status name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
+    {                                                                                            \
+        return gpunn__cuda_pool(cuda, step, action);                                             \
     }
-GPUNN__X(max_pool2d)
-GPUNN__X(max_pool3d)
-GPUNN__X(avg_pool2d)
-GPUNN__X(avg_pool3d)
-GPUNN__X(adaptive_max_pool2d)
-GPUNN__X(adaptive_max_pool3d)
-GPUNN__X(adaptive_avg_pool2d)
-GPUNN__X(adaptive_avg_pool3d)
+GPUNN__X(gpunn__cuda_max_pool2d)
+GPUNN__X(gpunn__cuda_max_pool3d)
+GPUNN__X(gpunn__cuda_avg_pool2d)
+GPUNN__X(gpunn__cuda_avg_pool3d)
+GPUNN__X(gpunn__cuda_adaptive_max_pool2d)
+GPUNN__X(gpunn__cuda_adaptive_max_pool3d)
+GPUNN__X(gpunn__cuda_adaptive_avg_pool2d)
+GPUNN__X(gpunn__cuda_adaptive_avg_pool3d)
 #undef GPUNN__X
 
 /* ==== >>cuda/finish ====================================================================================== *

@@ -1,6 +1,6 @@
 """Writes gpunn.h and gpunn_cuda.cu from their parts.
 
-    python3 -m generator.amalgamate                       writes both files, the ninja rules that compile parts, and their picture
+    python3 -m generator.amalgamate                       writes both files, and what else follows from their parts
     python3 -m generator.amalgamate --check               writes nothing, and fails where a file is stale
     python3 -m generator.amalgamate --declarations FILE   writes gpunn.h without its implementation
 
@@ -12,11 +12,11 @@ import os
 import re
 import sys
 
-from . import parts_picture
+from . import amalgamate_index, parts_picture
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FILES = {"gpunn.h": ("part", ""), "gpunn_cuda.cu": ("cuda_part", " $\n  | build/include/gpunn.h")}  # the rule that compiles parts, and what they need
-RULES, PICTURE = "templates/parts.ninja", "templates/parts.svg"
+RULES, PICTURE, INDEX = "templates/parts.ninja", "templates/parts.svg", "templates/ops.md"
 INCLUDE = re.compile(r'#include "(\w+/\w+\.\w+)"\n')
 GUARD = re.compile(r"#ifndef (GPUNN__\w+_H)\n#define \1\n(.*)#endif /\* \1 \*/\n", re.DOTALL)
 
@@ -51,14 +51,17 @@ def rules():
     return "\n".join(lines) + "\n"
 
 
-def picture():
-    paths = re.findall(INCLUDE.pattern.strip("\n"), read("templates", "gpunn", "gpunn.h"))
-    return parts_picture.draw({path: read("templates", "gpunn", path) for path in paths})
+def parts(name):
+    """The texts of a file's parts by their paths, in order."""
+    folder = name.partition(".")[0]
+    paths = re.findall(INCLUDE.pattern.strip("\n"), read("templates", folder, name))
+    return {path: read("templates", folder, path) for path in paths}
 
 
 def written():
     """What is written from the parts: name and text."""
-    return {**{name: amalgamate(name) for name in FILES}, RULES: rules(), PICTURE: picture()}
+    files, cpu, cuda = {name: amalgamate(name) for name in FILES}, parts("gpunn.h"), parts("gpunn_cuda.cu")
+    return {**files, RULES: rules(), PICTURE: parts_picture.draw(cpu), INDEX: amalgamate_index.write(files["gpunn.h"], cpu, cuda)}
 
 
 def declarations():

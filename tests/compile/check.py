@@ -306,6 +306,16 @@ def parts_are_whole(folder):
     call(f"{sys.executable} -m generator.amalgamate --check", ROOT)
 
 
+def names_are_found(folder):
+    """A search in templates/ finds the names that macros paste for each op."""
+    files = glob.glob(os.path.join(ROOT, "templates", "**", "*.*"), recursive=True)
+    words = set().union(*(re.findall(r"\bgpunn__\w+", open(file).read()) for file in files))
+    names = {f"gpunn__{kind}_{op.name}" for op in table.ops().values() for kind in ("operation", "cpu", "cuda")}
+    lost = names - words - {f"gpunn__cuda_{op.name}" for op in table.ops().values() if op.arity}
+    if lost != {"gpunn__cpu_reshape", "gpunn__cuda_reshape"}:
+        raise Failure(f"a search does not find {sorted(lost)}")
+
+
 def parts_alone(name, ending, command):
     """Each part of that file compiles by itself, with the parts that it includes."""
     def check(folder):
@@ -458,6 +468,7 @@ def checks():
     yield "table of contents", sections
     yield "table of contents of gpunn_cuda.cu", companions_sections
     yield "gpunn.h and gpunn_cuda.cu are what their parts say", parts_are_whole
+    yield "names that macros paste", names_are_found
     emulated = f"g++ -std=c++17 -Wall -Wextra -Werror -Wno-unknown-pragmas -DGPUNN__EMULATOR -I{ROOT}/tests/emulator -xc++"
     yield "headers of gpunn.h's parts alone", parts_alone("gpunn", ".h", f"gcc -std=c99 {STRICT} -xc")
     yield "gpunn.h's parts alone, in C++", parts_alone("gpunn", ".c", f"clang++ -std=c++17 {STRICT_CXX} -xc++")

@@ -18,9 +18,9 @@ GPUNN__INTERNAL void                 gpunn__optimizer_advance(gpunn_optimizer *o
 GPUNN__INTERNAL GPUNN__STATUS        gpunn__refused_sync(gpunn_optimizer *opt);
 GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
-/* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. Builders pass it
- * on. So a static program, or one whose linker drops sections, contains only the code of the ops it
- * builds. */
+/* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. templates/ops.md
+ * lists them. Builders pass it on. So a static program, or one whose linker drops sections, contains only the
+ * code of the ops it builds. */
 typedef struct gpunn__cpu       gpunn__cpu;
 typedef struct gpunn__operation gpunn__operation;
 struct gpunn__operation {

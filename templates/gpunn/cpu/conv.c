@@ -1495,16 +1495,16 @@ static GPUNN__STATUS gpunn__conv_by_planes(gpunn__cpu *cpu, gpunn_step *step, gp
     return status;
 }
 
-#define GPUNN__X(name)                                                                                      \
-    GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                                       \
-        return gpunn__cpu_conv(cpu, step, action);                                                          \
+#define GPUNN__X(name)                                                                         \
+    GPUNN__INTERNAL gpunn_status name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                          \
+        return gpunn__cpu_conv(cpu, step, action);                                             \
     }
-GPUNN__X(conv1d)
-GPUNN__X(conv2d)
-GPUNN__X(conv3d)
-GPUNN__X(conv_transpose1d)
-GPUNN__X(conv_transpose2d)
-GPUNN__X(conv_transpose3d)
+GPUNN__X(gpunn__cpu_conv1d)
+GPUNN__X(gpunn__cpu_conv2d)
+GPUNN__X(gpunn__cpu_conv3d)
+GPUNN__X(gpunn__cpu_conv_transpose1d)
+GPUNN__X(gpunn__cpu_conv_transpose2d)
+GPUNN__X(gpunn__cpu_conv_transpose3d)
 #undef GPUNN__X
 #undef GPUNN__WINOGRAD_STRIP

@@ -399,17 +399,17 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step,
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                                      \
-    GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                                       \
-        return gpunn__cpu_pool(cpu, step, action);                                                          \
+#define GPUNN__X(name)                                                                         \
+    GPUNN__INTERNAL gpunn_status name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                          \
+        return gpunn__cpu_pool(cpu, step, action);                                             \
     }
-GPUNN__X(max_pool2d)
-GPUNN__X(max_pool3d)
-GPUNN__X(avg_pool2d)
-GPUNN__X(avg_pool3d)
-GPUNN__X(adaptive_avg_pool2d)
-GPUNN__X(adaptive_avg_pool3d)
-GPUNN__X(adaptive_max_pool2d)
-GPUNN__X(adaptive_max_pool3d)
+GPUNN__X(gpunn__cpu_max_pool2d)
+GPUNN__X(gpunn__cpu_max_pool3d)
+GPUNN__X(gpunn__cpu_avg_pool2d)
+GPUNN__X(gpunn__cpu_avg_pool3d)
+GPUNN__X(gpunn__cpu_adaptive_avg_pool2d)
+GPUNN__X(gpunn__cpu_adaptive_avg_pool3d)
+GPUNN__X(gpunn__cpu_adaptive_max_pool2d)
+GPUNN__X(gpunn__cpu_adaptive_max_pool3d)
 #undef GPUNN__X

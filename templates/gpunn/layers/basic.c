@@ -530,20 +530,20 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *op
     return gpunn__call_finish(&call, y);
 }
 
-#define GPUNN__X(name, op, axes)                                                                  \
+#define GPUNN__X(name, operation, axes)                                                           \
     GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                \
     {                                                                                             \
         gpunn__call call;                                                                         \
         if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__apply_defaults(&call, &args)) \
             return NULL;                                                                          \
-        return gpunn__pool_node(&call, &gpunn__operation_##op, axes, x, &args);                   \
+        return gpunn__pool_node(&call, &operation, axes, x, &args);                               \
     }
-GPUNN__X(max_pool1d, max_pool2d, 1)
-GPUNN__X(max_pool2d, max_pool2d, 2)
-GPUNN__X(max_pool3d, max_pool3d, 3)
-GPUNN__X(avg_pool1d, avg_pool2d, 1)
-GPUNN__X(avg_pool2d, avg_pool2d, 2)
-GPUNN__X(avg_pool3d, avg_pool3d, 3)
+GPUNN__X(max_pool1d, gpunn__operation_max_pool2d, 1)
+GPUNN__X(max_pool2d, gpunn__operation_max_pool2d, 2)
+GPUNN__X(max_pool3d, gpunn__operation_max_pool3d, 3)
+GPUNN__X(avg_pool1d, gpunn__operation_avg_pool2d, 1)
+GPUNN__X(avg_pool2d, gpunn__operation_avg_pool2d, 2)
+GPUNN__X(avg_pool3d, gpunn__operation_avg_pool3d, 3)
 #undef GPUNN__X
 
 GPUNN_API gpunn_tensor *gpunn_lp_pool1d_(gpunn_tensor *x, gpunn_lp_pool_args args)

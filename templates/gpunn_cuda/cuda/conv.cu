@@ -1164,16 +1164,15 @@ static gpunn_status gpunn__cuda_conv(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                   \
-    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
-                                                    gpunn__action action)                \
-    {                                                                                    \
-        return gpunn__cuda_conv(cuda, step, action);                                     \
+#define GPUNN__X(name)                                                                           \
+    GPUNN__INTERNAL gpunn_status name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
+    {                                                                                            \
+        return gpunn__cuda_conv(cuda, step, action);                                             \
     }
-GPUNN__X(conv1d)
-GPUNN__X(conv2d)
-GPUNN__X(conv3d)
-GPUNN__X(conv_transpose1d)
-GPUNN__X(conv_transpose2d)
-GPUNN__X(conv_transpose3d)
+GPUNN__X(gpunn__cuda_conv1d)
+GPUNN__X(gpunn__cuda_conv2d)
+GPUNN__X(gpunn__cuda_conv3d)
+GPUNN__X(gpunn__cuda_conv_transpose1d)
+GPUNN__X(gpunn__cuda_conv_transpose2d)
+GPUNN__X(gpunn__cuda_conv_transpose3d)
 #undef GPUNN__X

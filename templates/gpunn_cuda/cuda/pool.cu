@@ -465,18 +465,17 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel<false>, (unsigned)blocks, threads, p);
 }
 
-#define GPUNN__X(name)                                                                   \
-    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, \
-                                                    gpunn__action action)                \
-    {                                                                                    \
-        return gpunn__cuda_pool(cuda, step, action);                                     \
+#define GPUNN__X(name)                                                                           \
+    GPUNN__INTERNAL gpunn_status name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
+    {                                                                                            \
+        return gpunn__cuda_pool(cuda, step, action);                                             \
     }
-GPUNN__X(max_pool2d)
-GPUNN__X(max_pool3d)
-GPUNN__X(avg_pool2d)
-GPUNN__X(avg_pool3d)
-GPUNN__X(adaptive_max_pool2d)
-GPUNN__X(adaptive_max_pool3d)
-GPUNN__X(adaptive_avg_pool2d)
-GPUNN__X(adaptive_avg_pool3d)
+GPUNN__X(gpunn__cuda_max_pool2d)
+GPUNN__X(gpunn__cuda_max_pool3d)
+GPUNN__X(gpunn__cuda_avg_pool2d)
+GPUNN__X(gpunn__cuda_avg_pool3d)
+GPUNN__X(gpunn__cuda_adaptive_max_pool2d)
+GPUNN__X(gpunn__cuda_adaptive_max_pool3d)
+GPUNN__X(gpunn__cuda_adaptive_avg_pool2d)
+GPUNN__X(gpunn__cuda_adaptive_avg_pool3d)
 #undef GPUNN__X
