@@ -436,10 +436,10 @@
  *     gpunn_keep makes an intermediate value readable after every run, gpunn_retain_grad its gradient. This
  *     computes how an output depends on the inputs, for a saliency map or an adversarial example, without
  *     affecting training:
- *         static float slopes[8][20];
+ *         static float gradients[8][20];
  *         gpunn_retain_grad(x);
  *         gpunn_backward(gpunn_sum(y, GPUNN_ALL, false), .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
- *         gpunn_read_grad(x, slopes, sizeof slopes);
+ *         gpunn_read_grad(x, gradients, sizeof gradients);
  *
  * DERIVATIVES  gpunn_grad returns a gradient as a tensor like any other. It can be part of a loss, be trained
  *     through, and be differentiated again. This network solves u'' + u = 0 with u(0) = 0 and u'(0) = 1 from
@@ -2831,9 +2831,9 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
  * states then stay as they were, and accumulated gradients are dropped, as by gpunn_zero_grad. (With
  * gpunn_backward and gpunn_optimizer_step, the running statistics have already moved.) A checkpoint cannot
  * hold accumulated gradients, so saving one amid them is GPUNN_ERR_STATE.
- * A refused step counts neither in Adam's corrections nor in averages, nor in gpunn_step_count. On a GPU that
- * number is right from the report of the refusal on, or, with a .stream of the program's own, from the next
- * checkpoint on. */
+ * A rejected step counts neither in Adam's corrections nor in averages, nor in gpunn_step_count. On a GPU
+ * that number is right from the report of the rejection on, or, with a .stream of the program's own, from the
+ * next checkpoint on. */
 typedef struct gpunn_train_step_args {
     int args_;
     /* calls per update, each with a part of the batch, default 1. The update uses the mean of their
@@ -3913,10 +3913,10 @@ typedef struct gpunn_run {
     /* Set by the backend if the program captures the run: it has not run, and its replays count
      * themselves. */
     bool captured_only;
-    /* Backend memory, laid out as `counts`: the number of updates that were refused and reported, not
-     * skipped. Each refusal increments all of them. They are subtracted from the step of an update. NULL: no
-     * updates. */
-    int64_t *refused;
+    /* Backend memory, laid out as `counts`: the number of updates that were rejected and reported, not
+     * skipped. Each rejection increments all of them. They are subtracted from the step of an update. NULL:
+     * no updates. */
+    int64_t *rejected;
     /* A training run: memory in which its steps write gradients of parameters, with fewer than 16 zeros
      * between neighbours. */
     const float *gradients;
@@ -5844,9 +5844,9 @@ struct gpunn_optimizer {
     bool   skips;         /* skip steps whose loss or gradients are not finite */
     /* backend memory: step_count and steps; NULL: runs cannot be captured */
     gpunn_count *counts;
-    /* backend memory: refused updates to subtract from both; NULL: on a CPU */
-    int64_t *refused;
-    int64_t  refused_count; /* refused updates that have been subtracted from step_count so far */
+    /* backend memory: rejected updates to subtract from both; NULL: on a CPU */
+    int64_t *rejected;
+    int64_t  rejected_count; /* rejected updates that have been subtracted from step_count so far */
     /* the model's written_gradients when gpunn_run's doubt was set; 0: never */
     uint64_t checked;
     int64_t  state_count; /* floats of each state, over all ranks */
@@ -5879,7 +5879,7 @@ GPUNN__INTERNAL GPUNN__STATUS        gpunn__optimizer_update(gpunn_optimizer *op
 GPUNN__INTERNAL gpunn_status         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run,
                                                               gpunn_tensor *loss, bool updates);
 GPUNN__INTERNAL void                 gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
-GPUNN__INTERNAL GPUNN__STATUS        gpunn__refused_sync(gpunn_optimizer *opt);
+GPUNN__INTERNAL GPUNN__STATUS        gpunn__rejected_sync(gpunn_optimizer *opt);
 GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
 /* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. templates/ops.md
@@ -6048,9 +6048,10 @@ GPUNN__INTERNAL void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_si
 {
     void *result = dev->args.realloc_fn(dev->args.user, ptr, old_size, new_size);
     if (result == NULL && new_size != 0)
-        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
-                          "out of host memory: %zu bytes were refused; free memory or use a smaller model",
-                          new_size);
+        (void)gpunn__fail(
+            dev, GPUNN_ERR_MEMORY,
+            "out of host memory: %zu bytes could not be allocated; free memory or use a smaller model",
+            new_size);
     return result;
 }
 
@@ -6095,9 +6096,10 @@ GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size)
         gpunn_status status = dev->backend->synchronize(dev->context);
         if (status != GPUNN_OK)
             return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
-        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
-                          "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch",
-                          dev->info.name, size, dev->allocated);
+        (void)gpunn__fail(
+            dev, GPUNN_ERR_MEMORY,
+            "out of memory on %s: %zu bytes could not be allocated, %zu are in use; use a smaller batch",
+            dev->info.name, size, dev->allocated);
         return NULL;
     }
     dev->allocated += size;
@@ -7771,13 +7773,13 @@ GPUNN__INTERNAL void gpunn__gradient_text(const gpunn_tensor *t, char *text, siz
         (void)snprintf(text, size, "gradient of '%.80s', by %s,", t->name, gpunn_op_name(node->op));
 }
 
-/* After a refusal has been told: it counts nowhere. Counts that may hold replays wait for the next
+/* After a rejection has been told: it counts nowhere. Counts that may hold replays wait for the next
  * checkpoint. */
-static void gpunn__count_no_refused(gpunn_device *dev)
+static void gpunn__subtract_rejected(gpunn_device *dev)
 {
     for (gpunn_model *model = dev->models; model; model = model->next)
         for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
-            if (opt->counts == NULL) (void)!gpunn__refused_sync(opt);
+            if (opt->counts == NULL) (void)!gpunn__rejected_sync(opt);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
@@ -7790,7 +7792,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, 
     if (!run->is_bad) return GPUNN_OK;
     char text[256] = "loss";
     if (run->bad_norm) gpunn__gradient_text(gpunn__owner_of(dev, run->bad_gradient), text, sizeof text);
-    gpunn__count_no_refused(dev);
+    gpunn__subtract_rejected(dev);
     return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text,
                        gpunn__not_finite(&run->bad_value, sizeof run->bad_value),
                        (unsigned long long)run->bad_step);
@@ -13228,7 +13230,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
         for (int k = 0; k < i->count && used + 130 < sizeof text; k++)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", k ? ", " : "",
                                      gpunn__meta_text(&i->in[k], one));
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "its shape rule refuses %s", text);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "its shape rule rejects %s", text);
         return false;
     }
     if (gpunn__rank_of(i->call, &result, 2) < 0) return false;
@@ -33420,12 +33422,11 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
         int64_t rows = gpunn__least(b->n - i, block);
         float   sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
         for (int64_t k = 0; k < rows; k++) {
-            const float *x = b->x + start + (i + k) * stride,
-                        *slope = g ? g + start + (i + k) * stride : NULL;
-            if (slope)
+            const float *x = b->x + start + (i + k) * stride, *dy = g ? g + start + (i + k) * stride : NULL;
+            if (dy)
                 for (int64_t j = 0; j < width; j++) {
-                    sum[j] += slope[j];
-                    product[j] += slope[j] * (x[j] - center[j]);
+                    sum[j] += dy[j];
+                    product[j] += dy[j] * (x[j] - center[j]);
                 }
             else
                 for (int64_t j = 0; j < width; j++) {
@@ -33458,11 +33459,11 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
     }
 }
 
-/* Forward: y = (x - mean) * scale + shift. Backward: dx (+)= (g - shift - (x - mean) * slope) * scale.
+/* Forward: y = (x - mean) * scale + shift. Backward: dx (+)= (g - shift - (x - mean) * proj_scale) * scale.
  * Constants are per column, or (single) one for all columns. */
 typedef struct gpunn__norm_constants {
     float mean[GPUNN__NORM_WIDTH], scale[GPUNN__NORM_WIDTH], shift[GPUNN__NORM_WIDTH],
-        slope[GPUNN__NORM_WIDTH];
+        proj_scale[GPUNN__NORM_WIDTH];
 } gpunn__norm_constants;
 
 GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
@@ -33477,10 +33478,10 @@ GPUNN__INLINE void gpunn__norm_dx(const gpunn__norm_constants *k, const float *G
                                   const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT dx, int64_t n,
                                   bool single, bool add)
 {
-    float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0], slope = k->slope[0];
+    float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0], proj_scale = k->proj_scale[0];
     for (int64_t i = 0; i < n; i++) {
-        float value = single ? (g[i] - shift - (x[i] - mean) * slope) * scale
-                             : (g[i] - k->shift[i] - (x[i] - k->mean[i]) * k->slope[i]) * k->scale[i];
+        float value = single ? (g[i] - shift - (x[i] - mean) * proj_scale) * scale
+                             : (g[i] - k->shift[i] - (x[i] - k->mean[i]) * k->proj_scale[i]) * k->scale[i];
         dx[i] = add ? dx[i] + value : value;
     }
 }
@@ -33493,7 +33494,7 @@ static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count
             k->mean[j] = k->mean[j / b->inner];
             k->scale[j] = k->scale[j / b->inner];
             k->shift[j] = k->shift[j / b->inner];
-            k->slope[j] = k->slope[j / b->inner];
+            k->proj_scale[j] = k->proj_scale[j / b->inner];
         }
     for (int64_t i = 0; i < b->n; i++, at += stride)
         if (!b->g)
@@ -33545,7 +33546,7 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
         k.mean[i] = (float)mean;
         k.scale[i] = (float)(invstd * (b->weight ? (double)b->weight[c] : 1));
         k.shift[i] = b->bias ? b->bias[c] : 0;
-        k.slope[i] = 0;
+        k.proj_scale[i] = 0;
     }
     gpunn__norm_apply(b, first, count, &k);
 }
@@ -33585,7 +33586,7 @@ static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64
         k.mean[i] = b->mean[c];
         k.scale[i] = (float)(invstd * (b->weight ? (double)b->weight[c] : 1));
         k.shift[i] = (float)(sums[i].mean_or_sum / sums[i].count);
-        k.slope[i] = (float)(invstd * invstd * sums[i].squares_or_products / sums[i].count);
+        k.proj_scale[i] = (float)(invstd * invstd * sums[i].squares_or_products / sums[i].count);
     }
     if (b->y) gpunn__norm_apply(b, first, count, &k);
 }
@@ -33784,7 +33785,8 @@ GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float 
 typedef struct gpunn__row_block {
     const float *x[GPUNN__ROW_BLOCK], *g[GPUNN__ROW_BLOCK];
     float       *dx[GPUNN__ROW_BLOCK];
-    float mean[GPUNN__ROW_BLOCK], rstd[GPUNN__ROW_BLOCK], shift[GPUNN__ROW_BLOCK], slope[GPUNN__ROW_BLOCK];
+    float        mean[GPUNN__ROW_BLOCK], rstd[GPUNN__ROW_BLOCK], shift[GPUNN__ROW_BLOCK],
+        proj_scale[GPUNN__ROW_BLOCK];
 } gpunn__row_block;
 
 /* Computes dx of the group, or (single) of its first row. affine: also adds their contributions to dweight
@@ -33793,13 +33795,13 @@ GPUNN__INLINE void gpunn__row_gradients(const gpunn__row_block *k, const float *
                                         int64_t n, bool single, bool affine, bool add)
 {
     gpunn__row_block r = *k;
-#define GPUNN__ROW(j)                                                                       \
-    {                                                                                       \
-        float h = r.x[j][i] - r.mean[j], g = r.g[j][i];                                     \
-        float value = ((affine ? g * scale : g) - r.shift[j] - h * r.slope[j]) * r.rstd[j]; \
-        dweight += g * (h * r.rstd[j]);                                                     \
-        dbias += g;                                                                         \
-        r.dx[j][i] = add ? r.dx[j][i] + value : value;                                      \
+#define GPUNN__ROW(j)                                                                            \
+    {                                                                                            \
+        float h = r.x[j][i] - r.mean[j], g = r.g[j][i];                                          \
+        float value = ((affine ? g * scale : g) - r.shift[j] - h * r.proj_scale[j]) * r.rstd[j]; \
+        dweight += g * (h * r.rstd[j]);                                                          \
+        dbias += g;                                                                              \
+        r.dx[j][i] = add ? r.dx[j][i] + value : value;                                           \
     }
     GPUNN__IVDEP
     for (int64_t i = 0; i < n; i++) {
@@ -33855,7 +33857,7 @@ GPUNN__INLINE void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t ro
         k.rstd[j] = b->rstd[row + j];
         gpunn__row_gradient_sums(k.x[j], k.g[j], b->weight, k.mean[j], b->n, part);
         k.shift[j] = b->centered ? (float)(part[0] / n) : 0;
-        k.slope[j] = (float)((double)k.rstd[j] * (double)k.rstd[j] * part[1] / n);
+        k.proj_scale[j] = (float)((double)k.rstd[j] * (double)k.rstd[j] * part[1] / n);
     }
     if (b->weight)
         GPUNN__FIXED(b->add, gpunn__row_gradients, &k, b->weight, sums, b->n, single, true);
@@ -33996,9 +33998,9 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
 GPUNN__INLINE void gpunn__group_norm_dx(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
                                         float *GPUNN__RESTRICT dx, int64_t n, const float k[5], bool add)
 {
-    float mean = k[0], rstd = k[1], weight = k[2], shift = k[3], slope = k[4];
+    float mean = k[0], rstd = k[1], weight = k[2], shift = k[3], proj_scale = k[4];
     for (int64_t i = 0; i < n; i++) {
-        float value = (g[i] * weight - shift - (x[i] - mean) * slope) * rstd;
+        float value = (g[i] * weight - shift - (x[i] - mean) * proj_scale) * rstd;
         dx[i] = add ? dx[i] + value : value;
     }
 }
@@ -35203,9 +35205,9 @@ GPUNN__CELL(gpunn__lstm_cell_backward,
             (hidden, i, f, g, o, c, before, dh, dc, dy))
 {
     for (int64_t k = 0; k < hidden; k++) {
-        const float out = dh[k] + dy[k], t = gpunn__tanh(c[k]), slope = dc[k] + out * o[k] * (1 - t * t);
-        const float di = slope * g[k], df = slope * before[k], dg = slope * i[k];
-        dc[k] = slope * f[k];
+        const float out = dh[k] + dy[k], t = gpunn__tanh(c[k]), dcell = dc[k] + out * o[k] * (1 - t * t);
+        const float di = dcell * g[k], df = dcell * before[k], dg = dcell * i[k];
+        dc[k] = dcell * f[k];
         dh[k] = 0;
         i[k] = di * i[k] * (1 - i[k]);
         f[k] = df * f[k] * (1 - f[k]);
@@ -36915,10 +36917,10 @@ GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
     return own;
 }
 
-/* Bytes of opt->refused, and of gpunn_run's doubt behind it. */
-static size_t gpunn__refused_bytes(const gpunn_optimizer *opt)
+/* Bytes of opt->rejected, and of gpunn_run's doubt behind it. */
+static size_t gpunn__rejected_bytes(const gpunn_optimizer *opt)
 {
-    return (2 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+    return (2 + (size_t)opt->parameter_count) * sizeof *opt->rejected;
 }
 
 /* Frees what gpunn__optimizer_prepare allocated. */
@@ -36934,7 +36936,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->param_group_of, count * sizeof *opt->param_group_of);
     gpunn__free(dev, opt->updates, gpunn__updates_capacity(count) * sizeof *opt->updates);
     gpunn__device_free(dev, opt->counts, (1 + count) * sizeof *opt->counts);
-    gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
+    gpunn__device_free(dev, opt->rejected, gpunn__rejected_bytes(opt));
 }
 
 GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
@@ -36945,7 +36947,7 @@ GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
     opt->param_group_of = NULL;
     opt->updates = NULL;
     opt->counts = NULL;
-    opt->refused = NULL;
+    opt->rejected = NULL;
     opt->parameter_count = opt->considered = 0;
     opt->state_count = 0;
     memset(&opt->states, 0, sizeof opt->states);
@@ -37106,20 +37108,20 @@ static GPUNN__STATUS gpunn__steps_sync(gpunn_optimizer *opt, bool with_replays)
     return status;
 }
 
-/* Subtracts from the host's counts the updates that a device has refused since. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_sync(gpunn_optimizer *opt)
+/* Subtracts from the host's counts the updates that a device has rejected since. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__rejected_sync(gpunn_optimizer *opt)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
-    const size_t         bytes = gpunn__refused_bytes(opt) - sizeof *opt->refused;
-    if (opt->refused == NULL) return GPUNN_OK;
+    const size_t         bytes = gpunn__rejected_bytes(opt) - sizeof *opt->rejected;
+    if (opt->rejected == NULL) return GPUNN_OK;
     int64_t *host = (int64_t *)gpunn__calloc(dev, bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
-    gpunn_status status = backend->download(dev->context, host, opt->refused, bytes);
-    if (status == GPUNN_OK) status = backend->fill(dev->context, opt->refused, 0, bytes);
+    gpunn_status status = backend->download(dev->context, host, opt->rejected, bytes);
+    if (status == GPUNN_OK) status = backend->fill(dev->context, opt->rejected, 0, bytes);
     if (status == GPUNN_OK) {
         opt->step_count -= host[0];
-        opt->refused_count += host[0];
+        opt->rejected_count += host[0];
         if (opt->states.data[GPUNN__AVERAGE]) opt->averaged -= host[0];
         for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] -= host[1 + i];
     }
@@ -37127,25 +37129,25 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_sync(gpunn_optimizer *opt)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
-/* Zeroed memory for the updates that a device refuses, and for doubts, of which there is one at first. */
-static GPUNN__STATUS gpunn__refused_prepare(gpunn_optimizer *opt)
+/* Zeroed memory for the updates that a device rejects, and for doubts, of which there is one at first. */
+static GPUNN__STATUS gpunn__rejected_prepare(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    const size_t  bytes = gpunn__refused_bytes(opt);
-    if (opt->refused || dev->backend->execute == NULL) return GPUNN_OK;
-    opt->refused = (int64_t *)gpunn__device_alloc(dev, bytes);
-    if (opt->refused == NULL) return dev->error.status;
-    gpunn_status status = dev->backend->fill(dev->context, opt->refused, 0, bytes);
+    const size_t  bytes = gpunn__rejected_bytes(opt);
+    if (opt->rejected || dev->backend->execute == NULL) return GPUNN_OK;
+    opt->rejected = (int64_t *)gpunn__device_alloc(dev, bytes);
+    if (opt->rejected == NULL) return dev->error.status;
+    gpunn_status status = dev->backend->fill(dev->context, opt->rejected, 0, bytes);
     if (status == GPUNN_OK)
-        status = dev->backend->fill(dev->context, opt->refused + 1 + opt->parameter_count, 0xFF,
-                                    sizeof *opt->refused);
+        status = dev->backend->fill(dev->context, opt->rejected + 1 + opt->parameter_count, 0xFF,
+                                    sizeof *opt->rejected);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_sync(gpunn_optimizer *opt, bool with_replays)
 {
     gpunn_status status = gpunn__scale_sync(opt, with_replays);
-    if (status == GPUNN_OK) status = gpunn__refused_sync(opt);
+    if (status == GPUNN_OK) status = gpunn__rejected_sync(opt);
     return status == GPUNN_OK ? gpunn__steps_sync(opt, with_replays) : status;
 }
 
@@ -37153,7 +37155,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_sync(gpunn_optimizer *opt, bool wit
 static GPUNN__STATUS gpunn__counted_prepare(gpunn_optimizer *opt)
 {
     gpunn_status status = gpunn__scale_prepare(opt);
-    if (status == GPUNN_OK) status = gpunn__refused_prepare(opt);
+    if (status == GPUNN_OK) status = gpunn__rejected_prepare(opt);
     return status == GPUNN_OK ? gpunn__counts_prepare(opt->model->dev, &opt->counts, 1 + opt->parameter_count)
                               : status;
 }
@@ -37165,10 +37167,10 @@ static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
     gpunn_status  status = gpunn__counted_sync(opt, true);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__device_free(dev, opt->counts, (1 + (size_t)opt->parameter_count) * sizeof *opt->counts);
-    gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
+    gpunn__device_free(dev, opt->rejected, gpunn__rejected_bytes(opt));
     opt->loss_scale = NULL;
     opt->counts = NULL;
-    opt->refused = NULL;
+    opt->rejected = NULL;
     return status;
 }
 
@@ -38061,10 +38063,10 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
-/* The number of the next update, the same on all ranks whatever each knows of refusals. */
+/* The number of the next update, the same on all ranks whatever each knows of rejections. */
 static long long gpunn__common_number(const gpunn_optimizer *opt)
 {
-    return (long long)(opt->step_count + opt->refused_count) + 1;
+    return (long long)(opt->step_count + opt->rejected_count) + 1;
 }
 
 /* Checks by an all-reduce of statuses that all ranks are about to make
@@ -38193,7 +38195,7 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
     run->scales = gpunn__scales_loss(opt);
     run->skips = opt->skips;
     run->counts = updates ? opt->counts : NULL;
-    run->refused = updates ? opt->refused : NULL;
+    run->rejected = updates ? opt->rejected : NULL;
     run->update = opt->step_count + 1;
     if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
     gpunn_status status = gpunn__all_reduce_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
@@ -38210,10 +38212,10 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
  * without a call, by the program, a replay or other ranks. */
 static uint64_t *gpunn__doubt_of(const gpunn_optimizer *opt)
 {
-    if (opt->refused == NULL || opt->counts || opt->group) return NULL;
+    if (opt->rejected == NULL || opt->counts || opt->group) return NULL;
     for (int i = 0; i < opt->parameter_count; i++)
         if (opt->parameters[i]->user_memory[1].data) return NULL;
-    return (uint64_t *)(opt->refused + 1 + opt->parameter_count);
+    return (uint64_t *)(opt->rejected + 1 + opt->parameter_count);
 }
 
 /* The same for gradients that a run without updates makes, all of them anew, and the model's one
@@ -38245,7 +38247,7 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     run.loss_scale = run.scales || !gpunn__scales_loss(opt) ? opt->loss_scale : NULL;
     run.skips = opt->skips && run.loss_scale;
     run.counts = opt->counts;
-    run.refused = opt->refused;
+    run.rejected = opt->rejected;
     run.update = opt->step_count + 1;
     run.doubt = gpunn__doubt_of(opt);
     run.is_checked = run.doubt && opt->checked == opt->model->written_gradients;

@@ -693,7 +693,8 @@ GPUNN__INTERNAL void *gpunn__host_alloc(gpunn__cuda *cuda, size_t bytes)
     if (ptr)
         memset(ptr, 0, bytes);
     else
-        (void)gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "out of host memory: %zu bytes were refused", bytes);
+        (void)gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "out of host memory: %zu bytes could not be allocated",
+                               bytes);
     return ptr;
 }
 
@@ -4145,9 +4146,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_back_kern
         float v = gpunn__load(e.x, e.dtype, i), sum = 0;
         for (int k = 0; k < e.count; k++) {
             int64_t at = gpunn__energy_at(e, k, i);
-            float   slope = at > 0 ? v - gpunn__load(e.x, e.dtype, i - e.stride[k]) : 0;
-            if (at < e.size[k] - 1) slope -= gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
-            sum += e.share[k] * slope;
+            float   gradient = at > 0 ? v - gpunn__load(e.x, e.dtype, i - e.stride[k]) : 0;
+            if (at < e.size[k] - 1) gradient -= gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
+            sum += e.share[k] * gradient;
         }
         sum *= dy;
         gpunn__store(e.dx, e.dtype, i, e.accumulate ? gpunn__load(e.dx, e.dtype, i) + sum : sum);
@@ -9676,7 +9677,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
     if (place.leads && place.part == 0) gpunn__norm_note_gradients(b, place.channel, sum);
     if (b.y == NULL) return;
     float values = b.training ? (float)b.n * (float)b.inner : INFINITY, shift = sum.x / values,
-          slope = invstd * invstd * sum.y / values;
+          proj_scale = invstd * invstd * sum.y / values;
     for (int q = place.item; q < place.end; q += b.rows) {
         float    x[8], g[8];
         unsigned mask;
@@ -9687,7 +9688,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             if (by_x && gpunn__norm_value(x[j], mean, scale, bias) <= 0) g[j] = 0;
-            g[j] = (g[j] - shift - (x[j] - mean) * slope) * scale;
+            g[j] = (g[j] - shift - (x[j] - mean) * proj_scale) * scale;
         }
         gpunn__norm_store<false>(b, b.y, b.y_dtype, at, mask, b.add, g);
     }
@@ -9915,12 +9916,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3))
     }
     if (!(b.phase & GPUNN__NORM_APPLY) || b.y == NULL) return;
     const float values = b.training ? (float)b.n : INFINITY;
-    float       shift[8], slope[8];
+    float       shift[8], proj_scale[8];
     gpunn__norm_channels(b.saved + b.channels, place, 0, x);
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) {
         shift[j] = all[j][place.column].x / values;
-        slope[j] = x[j] * x[j] * all[j][place.column].y / values;
+        proj_scale[j] = x[j] * x[j] * all[j][place.column].y / values;
     }
     for (int64_t at = place.first; at < place.end; at += b.stride) {
         if (BY_X)
@@ -9931,7 +9932,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3))
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             if (BY_X && gpunn__norm_value(x[j], mean[j], scale[j], bias[j]) <= 0) g[j] = 0;
-            g[j] = (g[j] - shift[j] - (x[j] - mean[j]) * slope[j]) * scale[j];
+            g[j] = (g[j] - shift[j] - (x[j] - mean[j]) * proj_scale[j]) * scale[j];
         }
         gpunn__norm_store<true>(b, b.y, b.y_dtype, at, 0xFF, b.add, g);
     }
@@ -10306,14 +10307,14 @@ struct gpunn__row_gradient_sums { /* sums of k and k h */
 
 struct gpunn__row_dx_apply {
     const gpunn__row_norm &b;
-    float                  mean, rstd, shift, slope;
+    float                  mean, rstd, shift, proj_scale;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float h[N], k[N];
         gpunn__row_gradients<N>(b, i, c, mean, h, k);
 #pragma unroll
-        for (int j = 0; j < N; j++) k[j] = (k[j] - shift - h[j] * slope) * rstd;
+        for (int j = 0; j < N; j++) k[j] = (k[j] - shift - h[j] * proj_scale) * rstd;
         gpunn__row_store<N>(b, i, k);
     }
 };
@@ -10329,8 +10330,8 @@ __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
         gpunn__row_gradient_sums sums = {b, mean, 0, 0};
         gpunn__line_visit(line, sums);
         float shift = b.mean ? gpunn__lanes_reduce(sums.sum, gpunn__add(), a.lanes) / n : 0;
-        float slope = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
-        gpunn__row_dx_apply apply = {b, mean, rstd, shift, slope};
+        float proj_scale = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
+        gpunn__row_dx_apply apply = {b, mean, rstd, shift, proj_scale};
         gpunn__line_visit(line, apply);
     }
 }
@@ -10597,7 +10598,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 struct gpunn__group_norm_dx_visit {
     const gpunn__group_norm &b;
     int64_t                  first; /* first channel */
-    float                    mean, rstd, shift, slope;
+    float                    mean, rstd, shift, proj_scale;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
@@ -10608,7 +10609,7 @@ struct gpunn__group_norm_dx_visit {
 #pragma unroll
         for (int j = 0; j < N; j++) {
             if (b.weight) g[j] *= b.weight[channel];
-            g[j] = (g[j] - shift - (x[j] - mean) * slope) * rstd;
+            g[j] = (g[j] - shift - (x[j] - mean) * proj_scale) * rstd;
             if (--left == 0) channel++, left = b.inner;
         }
         gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, g, b.along.add);
@@ -13508,8 +13509,8 @@ typedef struct gpunn__update_job {
     /* trust ratio: per block, the sums of squares of parameter and move */
     double   *sums;
     int       sum_count;
-    int64_t  *refused; /* as in gpunn_run */
-    uint64_t *doubt;   /* as in gpunn_run; updates set it */
+    int64_t  *rejected; /* as in gpunn_run */
+    uint64_t *doubt;    /* as in gpunn_run; updates set it */
 } gpunn__update_job;
 
 /* Copies the values that a run changes in place aside, or back. One block copies ranges first,
@@ -13686,7 +13687,7 @@ __device__ __forceinline__ bool gpunn__has_bad_loss(const gpunn__update_job &job
 }
 
 /* Whether a step that must not be made is an error. Otherwise it is skipped and counted. */
-__device__ __forceinline__ bool gpunn__is_refused(const gpunn__update_job &job)
+__device__ __forceinline__ bool gpunn__is_rejected(const gpunn__update_job &job)
 {
     return !job.skips && (!job.scales || gpunn__has_bad_loss(job));
 }
@@ -13699,18 +13700,18 @@ __device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsi
     const uint64_t step = job.state->step + 1;
     const bool     bad_loss = gpunn__has_bad_loss(job);
     if (!bad_loss && bad_place == 0) return true;
-    if (tells && gpunn__is_refused(job))
+    if (tells && gpunn__is_rejected(job))
         gpunn__note_bad(job.bad, bad_loss ? job.loss : gradient,
                         bad_loss ? step : step | GPUNN__BAD_GRADIENT);
     return false;
 }
 
-/* By one thread of the launch: an update that is refused counts nowhere. */
-__device__ __forceinline__ void gpunn__count_refused(const gpunn__update_job &job)
+/* By one thread of the launch: an update that is rejected counts nowhere. */
+__device__ __forceinline__ void gpunn__count_rejected(const gpunn__update_job &job)
 {
-    if (job.refused == NULL || !gpunn__is_refused(job)) return;
-    if (job.reports) job.refused[0]++;
-    for (int i = job.u.first; i < job.u.last; i++) job.refused[i]++;
+    if (job.rejected == NULL || !gpunn__is_rejected(job)) return;
+    if (job.reports) job.rejected[0]++;
+    for (int i = job.u.first; i < job.u.last; i++) job.rejected[i]++;
 }
 
 /* Fills in all numbers but those of the kind's row, for which setting and *at receive the settings and the
@@ -13725,9 +13726,9 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
     int64_t step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
     numbers->go = gpunn__may_go(job, verdict.bad_place, job.reports && blockIdx.x == 0);
     if (job.doubt && job.reports && blockIdx.x == 0) *job.doubt = verdict.bad_place;
-    if (!numbers->go && blockIdx.x == 0) gpunn__count_refused(job);
+    if (!numbers->go && blockIdx.x == 0) gpunn__count_rejected(job);
     if (!numbers->go) return;
-    if (job.refused) step -= job.refused[u.first];
+    if (job.rejected) step -= job.rejected[u.first];
     if (u.clip_norm > 0) {
         double ratio = (double)u.clip_norm /
                        (sqrt(verdict.squares) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
@@ -14010,7 +14011,7 @@ static __global__ void gpunn__loss_scale_kernel(const gpunn__update_job job, flo
 {
     GPUNN__FOLLOW();
     const bool bad_loss = gpunn__has_bad_loss(job), overflow = !bad_loss && job.state->bad_place;
-    if ((overflow || bad_loss) && !gpunn__is_refused(job)) loss_scale[2] += 1;
+    if ((overflow || bad_loss) && !gpunn__is_rejected(job)) loss_scale[2] += 1;
     if (!job.scales || bad_loss) return;
     loss_scale[1] = overflow ? 0 : loss_scale[1] + 1;
     if (overflow) {
@@ -14399,7 +14400,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
     job.scales = run->scales;
     job.kept = run->kept;
     job.kept_count = run->kept_count;
-    job.refused = run->refused;
+    job.rejected = run->rejected;
     job.doubt = run->step_count == 0 ? run->doubt : NULL;
     if (run->update_count == 0) {
         GPUNN__TRY(gpunn__checks_end(cuda, checks));
@@ -14974,7 +14975,7 @@ static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
 {
     bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count &&
                 a->loss == b->loss && a->update_count == b->update_count && a->loss_scale == b->loss_scale &&
-                a->skips == b->skips && a->refused == b->refused && a->doubt == b->doubt &&
+                a->skips == b->skips && a->rejected == b->rejected && a->doubt == b->doubt &&
                 a->is_checked == b->is_checked && a->gradients == b->gradients;
     for (int i = 0; i < a->update_count && same; i++)
         same = gpunn__update_same(&a->updates[i], &b->updates[i]);

@@ -230,7 +230,7 @@ class DeviceEmitter(Emitter):
 
     def back_hash_grid_encoding(self, t):
         x, table = t.inputs
-        return self.hashing(t, "slopes", lambda y, at: [
+        return self.hashing(t, "gradient", lambda y, at: [
             self.slope_pointer(x) + at, self.slope_pointer(t.id) + y, self.pointer(x) + at, self.pointer(table)])
 
     def elementwise_back(self, step):

@@ -109,9 +109,9 @@ def _norm_gradient(op):
         x, weight = (tuple(operands) + (None,))[:2]
         centered, rstd = _normalized(graph, op, attrs, x, inner)
         k = _times(graph, adjoint, weight)
-        slope = graph.mul(graph.mul(rstd, rstd), _mean(graph, graph.mul(k, centered), inner))
+        proj_scale = graph.mul(graph.mul(rstd, rstd), _mean(graph, graph.mul(k, centered), inner))
         inside = k if op == "rms_norm" else graph.sub(k, _mean(graph, k, inner))
-        dx = graph.mul(graph.sub(inside, graph.mul(centered, slope)), rstd)
+        dx = graph.mul(graph.sub(inside, graph.mul(centered, proj_scale)), rstd)
         dweight = None if weight is None else _times(graph, adjoint, graph.mul(centered, rstd))
         return (dx, dweight, adjoint)[:len(operands)]
     return build
@@ -150,8 +150,8 @@ def batch_norm_gradient_terms(graph, x, mean, adjoint):
 
 def batch_norm_gradient(graph, x, weight, mean, rstd, adjoint, sums, m):
     """dx from the sums of the gradient's terms."""
-    slope = graph.mul(graph.mul(rstd, rstd), graph.div(sums[1], m))
-    inside = graph.sub(graph.sub(adjoint, graph.div(sums[0], m)), graph.mul(graph.sub(x, mean), slope))
+    proj_scale = graph.mul(graph.mul(rstd, rstd), graph.div(sums[1], m))
+    inside = graph.sub(graph.sub(adjoint, graph.div(sums[0], m)), graph.mul(graph.sub(x, mean), proj_scale))
     return graph.mul(inside, _affine(graph, rstd, weight, None))
 
 
@@ -189,9 +189,9 @@ def _nll(graph, attrs, operands, inner):
 
 def _nll_gradient(graph, attrs, operands, y, adjoint, inner):
     _, label, weight = (tuple(operands) + (None,))[:3]
-    slope = graph.neg(adjoint if weight is None else graph.mul(adjoint, weight))
-    slope = graph.where(graph.is_column(label), slope, graph.const(0))
-    return (_if_class(graph, attrs, label, inner, slope, 0), None, None)[:len(operands)]
+    dx = graph.neg(adjoint if weight is None else graph.mul(adjoint, weight))
+    dx = graph.where(graph.is_column(label), dx, graph.const(0))
+    return (_if_class(graph, attrs, label, inner, dx, 0), None, None)[:len(operands)]
 
 
 def _smoothed(graph, attrs, label, weight, inner):

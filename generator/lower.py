@@ -494,16 +494,16 @@ class Lowering:
         terms = grad.batch_norm_gradient_terms(g, x, self.mean, adjoint)
         main.sums += [(term, self.channel, False) for term in terms]
         self._add_gradients(main, direct)
-        offset, slope = (Ref("stat", k, "f32", self.channel, (node.shape[1], 0)) for k in range(2))
+        offset, proj_scale = (Ref("stat", k, "f32", self.channel, (node.shape[1], 0)) for k in range(2))
         main.finals += [(offset, g.div(g.total(0), self.per_channel)),
-                        (slope, g.mul(g.mul(self.rstd, self.rstd), g.div(g.total(1), self.per_channel)))]
+                        (proj_scale, g.mul(g.mul(self.rstd, self.rstd), g.div(g.total(1), self.per_channel)))]
         for k, value in ((1, g.mul(g.total(1), self.rstd)), (2, g.total(0))):
             if node.inputs[k] is not None and node.inputs[k] in self.group.wanted:
                 main.finals.append((self.gradient_ref(node.inputs[k], self.channel), value))
         if node.inputs[0] not in self.group.wanted and node.inputs[0] not in self.group.spare:
             return [main], shares
         scale = self.rstd if weight is None else g.mul(self.rstd, weight)
-        inside = g.sub(g.sub(again, g.load(offset)), g.mul(g.sub(x, self.mean), g.load(slope)))
+        inside = g.sub(g.sub(again, g.load(offset)), g.mul(g.sub(x, self.mean), g.load(proj_scale)))
         return [main, Pass([(self.gradient_ref(node.inputs[0], WHOLE), g.mul(inside, scale))], [], [])], shares
 
 

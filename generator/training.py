@@ -192,7 +192,7 @@ class StepPlan(TilePlan):
 
     def hash_calls(self):
         slopes = any(t.op == "hash_grid_encoding" and self.wants(t.inputs[0]) for t in self.lookups())
-        return super().hash_calls() + ["slopes"] * slopes
+        return super().hash_calls() + ["gradient"] * slopes
 
     def tables(self):
         """By id of each table that wants a gradient its place among all their elements."""

@@ -33,9 +33,9 @@ ${fn} void ${name}_layer_norm_gradient(float *dx, const float *dy, const float *
     ${name}_moments<N>(x, eps, root, &mean, &scale);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-        const float slope = dy[i] * (w ? w[i] : 1);
-        sum += slope;
-        dot += slope * (x[i] - mean) * scale;
+        const float grad = dy[i] * (w ? w[i] : 1);
+        sum += grad;
+        dot += grad * (x[i] - mean) * scale;
     }
     if (root) sum = 0;
 #pragma unroll

@@ -58,8 +58,8 @@ ${space}                           int features)
 }
 
 /* dx += what the gradient dy of these features tells of x. */
-${fn} void ${name}_hash_slopes(float *dx, const float *dy, const float *x, const float *table, const ${name}_hash_level *level,
-${space}                         int axes, int features)
+${fn} void ${name}_hash_gradient(float *dx, const float *dy, const float *x, const float *table, const ${name}_hash_level *level,
+${space}                           int axes, int features)
 {
     uint32_t cell[3];
     float    part[3];

@@ -242,20 +242,20 @@ __device__ __forceinline__ void norm_gradient(int samples, float *dx, const floa
 {
     const int TEAM = (int)power_of_2(N);
     each_row<PITCH, ROWS, N, 1>(samples, dx, x, [=](float *to, const float *from, int thread, int row) {
-        const float *slope = from + (dy - x);
+        const float *grad = from + (dy - x);
         float       *own = kept + row / ROWS * PITCH + row % ROWS * 2;
         float        mean, scale, sums = 0, products = 0;
         moments<TEAM, N, ROOT>(from, thread, eps, mean, scale);
         if (thread == 0) own[0] = mean, own[1] = scale;
         for (int i = thread; DX && i < N; i += TEAM) {
-            const float k = slope[i] * (w ? w[i] : 1);
+            const float k = grad[i] * (w ? w[i] : 1);
             sums += k;
             products += k * (from[i] - mean) * scale;
         }
         if (DX) sums = ROOT ? 0 : reduce<TEAM>(sums, sum()) / N;
         if (DX) products = reduce<TEAM>(products, sum()) / N;
         for (int i = thread; DX && i < N; i += TEAM)
-            add_to(to + i, scale * (slope[i] * (w ? w[i] : 1) - sums - (from[i] - mean) * scale * products), first);
+            add_to(to + i, scale * (grad[i] * (w ? w[i] : 1) - sums - (from[i] - mean) * scale * products), first);
     });
 }
 
@@ -284,12 +284,12 @@ __device__ __forceinline__ void softmax_gradient(int samples, float *dx, const f
 {
     const int TEAM = (int)power_of_2(N);
     each_row<PITCH, ROWS, N, APART>(samples, dx, y, [=](float *to, const float *from, int thread, int) {
-        const float *slope = from + (dy - y);
+        const float *grad = from + (dy - y);
         float        total = 0;
-        for (int i = thread; i < N; i += TEAM) total += LOG ? slope[i * APART] : slope[i * APART] * from[i * APART];
+        for (int i = thread; i < N; i += TEAM) total += LOG ? grad[i * APART] : grad[i * APART] * from[i * APART];
         total = reduce<TEAM>(total, sum());
         for (int i = thread; i < N; i += TEAM) {
-            const float value = from[i * APART], own = slope[i * APART];
+            const float value = from[i * APART], own = grad[i * APART];
             add_to(to + i * APART, LOG ? own - expf(value) * total : value * (own - total), first);
         }
     });
@@ -336,8 +336,8 @@ __device__ __forceinline__ void class_loss(int samples, float *y, const float *x
         const float all = SOFTMAX ? (sharp + (smoothing > 0 ? flat * weights : 0)) / total : 0;
         for (int i = thread; i < N; i += TEAM) {
             const float power = SOFTMAX ? expf(from[i] - top) * all : 0;
-            const float slope = power - (i == own ? sharp : 0) - flat * (w ? w[i] : 1);
-            to[i] = is_class ? seed * slope : 0;
+            const float grad = power - (i == own ? sharp : 0) - flat * (w ? w[i] : 1);
+            to[i] = is_class ? seed * grad : 0;
         }
     });
 }

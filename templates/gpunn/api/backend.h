@@ -339,10 +339,10 @@ typedef struct gpunn_run {
     /* Set by the backend if the program captures the run: it has not run, and its replays count
      * themselves. */
     bool captured_only;
-    /* Backend memory, laid out as `counts`: the number of updates that were refused and reported, not
-     * skipped. Each refusal increments all of them. They are subtracted from the step of an update. NULL: no
-     * updates. */
-    int64_t *refused;
+    /* Backend memory, laid out as `counts`: the number of updates that were rejected and reported, not
+     * skipped. Each rejection increments all of them. They are subtracted from the step of an update. NULL:
+     * no updates. */
+    int64_t *rejected;
     /* A training run: memory in which its steps write gradients of parameters, with fewer than 16 zeros
      * between neighbours. */
     const float *gradients;

@@ -436,10 +436,10 @@
  *     gpunn_keep makes an intermediate value readable after every run, gpunn_retain_grad its gradient. This
  *     computes how an output depends on the inputs, for a saliency map or an adversarial example, without
  *     affecting training:
- *         static float slopes[8][20];
+ *         static float gradients[8][20];
  *         gpunn_retain_grad(x);
  *         gpunn_backward(gpunn_sum(y, GPUNN_ALL, false), .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
- *         gpunn_read_grad(x, slopes, sizeof slopes);
+ *         gpunn_read_grad(x, gradients, sizeof gradients);
  *
  * DERIVATIVES  gpunn_grad returns a gradient as a tensor like any other. It can be part of a loss, be trained
  *     through, and be differentiated again. This network solves u'' + u = 0 with u(0) = 0 and u'(0) = 1 from

@@ -49,9 +49,9 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
  * states then stay as they were, and accumulated gradients are dropped, as by gpunn_zero_grad. (With
  * gpunn_backward and gpunn_optimizer_step, the running statistics have already moved.) A checkpoint cannot
  * hold accumulated gradients, so saving one amid them is GPUNN_ERR_STATE.
- * A refused step counts neither in Adam's corrections nor in averages, nor in gpunn_step_count. On a GPU that
- * number is right from the report of the refusal on, or, with a .stream of the program's own, from the next
- * checkpoint on. */
+ * A rejected step counts neither in Adam's corrections nor in averages, nor in gpunn_step_count. On a GPU
+ * that number is right from the report of the rejection on, or, with a .stream of the program's own, from the
+ * next checkpoint on. */
 typedef struct gpunn_train_step_args {
     int args_;
     /* calls per update, each with a part of the batch, default 1. The update uses the mean of their

@@ -326,13 +326,13 @@ GPUNN__INTERNAL void gpunn__gradient_text(const gpunn_tensor *t, char *text, siz
         (void)snprintf(text, size, "gradient of '%.80s', by %s,", t->name, gpunn_op_name(node->op));
 }
 
-/* After a refusal has been told: it counts nowhere. Counts that may hold replays wait for the next
+/* After a rejection has been told: it counts nowhere. Counts that may hold replays wait for the next
  * checkpoint. */
-static void gpunn__count_no_refused(gpunn_device *dev)
+static void gpunn__subtract_rejected(gpunn_device *dev)
 {
     for (gpunn_model *model = dev->models; model; model = model->next)
         for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
-            if (opt->counts == NULL) (void)!gpunn__refused_sync(opt);
+            if (opt->counts == NULL) (void)!gpunn__rejected_sync(opt);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
@@ -345,7 +345,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, 
     if (!run->is_bad) return GPUNN_OK;
     char text[256] = "loss";
     if (run->bad_norm) gpunn__gradient_text(gpunn__owner_of(dev, run->bad_gradient), text, sizeof text);
-    gpunn__count_no_refused(dev);
+    gpunn__subtract_rejected(dev);
     return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text,
                        gpunn__not_finite(&run->bad_value, sizeof run->bad_value),
                        (unsigned long long)run->bad_step);

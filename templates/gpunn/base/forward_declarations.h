@@ -15,7 +15,7 @@ GPUNN__INTERNAL GPUNN__STATUS        gpunn__optimizer_update(gpunn_optimizer *op
 GPUNN__INTERNAL gpunn_status         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run,
                                                               gpunn_tensor *loss, bool updates);
 GPUNN__INTERNAL void                 gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
-GPUNN__INTERNAL GPUNN__STATUS        gpunn__refused_sync(gpunn_optimizer *opt);
+GPUNN__INTERNAL GPUNN__STATUS        gpunn__rejected_sync(gpunn_optimizer *opt);
 GPUNN__INTERNAL uint64_t            *gpunn__doubt_before(gpunn_model *model);
 GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
 /* An op with the function that computes it on the CPU, gpunn__cpu_NAME in a part of cpu/. templates/ops.md

@@ -37,9 +37,10 @@ GPUNN__INTERNAL void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_si
 {
     void *result = dev->args.realloc_fn(dev->args.user, ptr, old_size, new_size);
     if (result == NULL && new_size != 0)
-        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
-                          "out of host memory: %zu bytes were refused; free memory or use a smaller model",
-                          new_size);
+        (void)gpunn__fail(
+            dev, GPUNN_ERR_MEMORY,
+            "out of host memory: %zu bytes could not be allocated; free memory or use a smaller model",
+            new_size);
     return result;
 }
 
@@ -84,9 +85,10 @@ GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size)
         gpunn_status status = dev->backend->synchronize(dev->context);
         if (status != GPUNN_OK)
             return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
-        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
-                          "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch",
-                          dev->info.name, size, dev->allocated);
+        (void)gpunn__fail(
+            dev, GPUNN_ERR_MEMORY,
+            "out of memory on %s: %zu bytes could not be allocated, %zu are in use; use a smaller batch",
+            dev->info.name, size, dev->allocated);
         return NULL;
     }
     dev->allocated += size;

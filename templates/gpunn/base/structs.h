@@ -298,9 +298,9 @@ struct gpunn_optimizer {
     bool   skips;         /* skip steps whose loss or gradients are not finite */
     /* backend memory: step_count and steps; NULL: runs cannot be captured */
     gpunn_count *counts;
-    /* backend memory: refused updates to subtract from both; NULL: on a CPU */
-    int64_t *refused;
-    int64_t  refused_count; /* refused updates that have been subtracted from step_count so far */
+    /* backend memory: rejected updates to subtract from both; NULL: on a CPU */
+    int64_t *rejected;
+    int64_t  rejected_count; /* rejected updates that have been subtracted from step_count so far */
     /* the model's written_gradients when gpunn_run's doubt was set; 0: never */
     uint64_t checked;
     int64_t  state_count; /* floats of each state, over all ranks */

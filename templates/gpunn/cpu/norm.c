@@ -104,12 +104,11 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
         int64_t rows = gpunn__least(b->n - i, block);
         float   sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
         for (int64_t k = 0; k < rows; k++) {
-            const float *x = b->x + start + (i + k) * stride,
-                        *slope = g ? g + start + (i + k) * stride : NULL;
-            if (slope)
+            const float *x = b->x + start + (i + k) * stride, *dy = g ? g + start + (i + k) * stride : NULL;
+            if (dy)
                 for (int64_t j = 0; j < width; j++) {
-                    sum[j] += slope[j];
-                    product[j] += slope[j] * (x[j] - center[j]);
+                    sum[j] += dy[j];
+                    product[j] += dy[j] * (x[j] - center[j]);
                 }
             else
                 for (int64_t j = 0; j < width; j++) {
@@ -142,11 +141,11 @@ static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count,
     }
 }
 
-/* Forward: y = (x - mean) * scale + shift. Backward: dx (+)= (g - shift - (x - mean) * slope) * scale.
+/* Forward: y = (x - mean) * scale + shift. Backward: dx (+)= (g - shift - (x - mean) * proj_scale) * scale.
  * Constants are per column, or (single) one for all columns. */
 typedef struct gpunn__norm_constants {
     float mean[GPUNN__NORM_WIDTH], scale[GPUNN__NORM_WIDTH], shift[GPUNN__NORM_WIDTH],
-        slope[GPUNN__NORM_WIDTH];
+        proj_scale[GPUNN__NORM_WIDTH];
 } gpunn__norm_constants;
 
 GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
@@ -161,10 +160,10 @@ GPUNN__INLINE void gpunn__norm_dx(const gpunn__norm_constants *k, const float *G
                                   const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT dx, int64_t n,
                                   bool single, bool add)
 {
-    float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0], slope = k->slope[0];
+    float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0], proj_scale = k->proj_scale[0];
     for (int64_t i = 0; i < n; i++) {
-        float value = single ? (g[i] - shift - (x[i] - mean) * slope) * scale
-                             : (g[i] - k->shift[i] - (x[i] - k->mean[i]) * k->slope[i]) * k->scale[i];
+        float value = single ? (g[i] - shift - (x[i] - mean) * proj_scale) * scale
+                             : (g[i] - k->shift[i] - (x[i] - k->mean[i]) * k->proj_scale[i]) * k->scale[i];
         dx[i] = add ? dx[i] + value : value;
     }
 }
@@ -177,7 +176,7 @@ static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count
             k->mean[j] = k->mean[j / b->inner];
             k->scale[j] = k->scale[j / b->inner];
             k->shift[j] = k->shift[j / b->inner];
-            k->slope[j] = k->slope[j / b->inner];
+            k->proj_scale[j] = k->proj_scale[j / b->inner];
         }
     for (int64_t i = 0; i < b->n; i++, at += stride)
         if (!b->g)
@@ -229,7 +228,7 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
         k.mean[i] = (float)mean;
         k.scale[i] = (float)(invstd * (b->weight ? (double)b->weight[c] : 1));
         k.shift[i] = b->bias ? b->bias[c] : 0;
-        k.slope[i] = 0;
+        k.proj_scale[i] = 0;
     }
     gpunn__norm_apply(b, first, count, &k);
 }
@@ -269,7 +268,7 @@ static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64
         k.mean[i] = b->mean[c];
         k.scale[i] = (float)(invstd * (b->weight ? (double)b->weight[c] : 1));
         k.shift[i] = (float)(sums[i].mean_or_sum / sums[i].count);
-        k.slope[i] = (float)(invstd * invstd * sums[i].squares_or_products / sums[i].count);
+        k.proj_scale[i] = (float)(invstd * invstd * sums[i].squares_or_products / sums[i].count);
     }
     if (b->y) gpunn__norm_apply(b, first, count, &k);
 }
@@ -468,7 +467,8 @@ GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float 
 typedef struct gpunn__row_block {
     const float *x[GPUNN__ROW_BLOCK], *g[GPUNN__ROW_BLOCK];
     float       *dx[GPUNN__ROW_BLOCK];
-    float mean[GPUNN__ROW_BLOCK], rstd[GPUNN__ROW_BLOCK], shift[GPUNN__ROW_BLOCK], slope[GPUNN__ROW_BLOCK];
+    float        mean[GPUNN__ROW_BLOCK], rstd[GPUNN__ROW_BLOCK], shift[GPUNN__ROW_BLOCK],
+        proj_scale[GPUNN__ROW_BLOCK];
 } gpunn__row_block;
 
 /* Computes dx of the group, or (single) of its first row. affine: also adds their contributions to dweight
@@ -477,13 +477,13 @@ GPUNN__INLINE void gpunn__row_gradients(const gpunn__row_block *k, const float *
                                         int64_t n, bool single, bool affine, bool add)
 {
     gpunn__row_block r = *k;
-#define GPUNN__ROW(j)                                                                       \
-    {                                                                                       \
-        float h = r.x[j][i] - r.mean[j], g = r.g[j][i];                                     \
-        float value = ((affine ? g * scale : g) - r.shift[j] - h * r.slope[j]) * r.rstd[j]; \
-        dweight += g * (h * r.rstd[j]);                                                     \
-        dbias += g;                                                                         \
-        r.dx[j][i] = add ? r.dx[j][i] + value : value;                                      \
+#define GPUNN__ROW(j)                                                                            \
+    {                                                                                            \
+        float h = r.x[j][i] - r.mean[j], g = r.g[j][i];                                          \
+        float value = ((affine ? g * scale : g) - r.shift[j] - h * r.proj_scale[j]) * r.rstd[j]; \
+        dweight += g * (h * r.rstd[j]);                                                          \
+        dbias += g;                                                                              \
+        r.dx[j][i] = add ? r.dx[j][i] + value : value;                                           \
     }
     GPUNN__IVDEP
     for (int64_t i = 0; i < n; i++) {
@@ -539,7 +539,7 @@ GPUNN__INLINE void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t ro
         k.rstd[j] = b->rstd[row + j];
         gpunn__row_gradient_sums(k.x[j], k.g[j], b->weight, k.mean[j], b->n, part);
         k.shift[j] = b->centered ? (float)(part[0] / n) : 0;
-        k.slope[j] = (float)((double)k.rstd[j] * (double)k.rstd[j] * part[1] / n);
+        k.proj_scale[j] = (float)((double)k.rstd[j] * (double)k.rstd[j] * part[1] / n);
     }
     if (b->weight)
         GPUNN__FIXED(b->add, gpunn__row_gradients, &k, b->weight, sums, b->n, single, true);
@@ -680,9 +680,9 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
 GPUNN__INLINE void gpunn__group_norm_dx(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
                                         float *GPUNN__RESTRICT dx, int64_t n, const float k[5], bool add)
 {
-    float mean = k[0], rstd = k[1], weight = k[2], shift = k[3], slope = k[4];
+    float mean = k[0], rstd = k[1], weight = k[2], shift = k[3], proj_scale = k[4];
     for (int64_t i = 0; i < n; i++) {
-        float value = (g[i] * weight - shift - (x[i] - mean) * slope) * rstd;
+        float value = (g[i] * weight - shift - (x[i] - mean) * proj_scale) * rstd;
         dx[i] = add ? dx[i] + value : value;
     }
 }

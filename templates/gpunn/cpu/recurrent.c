@@ -113,9 +113,9 @@ GPUNN__CELL(gpunn__lstm_cell_backward,
             (hidden, i, f, g, o, c, before, dh, dc, dy))
 {
     for (int64_t k = 0; k < hidden; k++) {
-        const float out = dh[k] + dy[k], t = gpunn__tanh(c[k]), slope = dc[k] + out * o[k] * (1 - t * t);
-        const float di = slope * g[k], df = slope * before[k], dg = slope * i[k];
-        dc[k] = slope * f[k];
+        const float out = dh[k] + dy[k], t = gpunn__tanh(c[k]), dcell = dc[k] + out * o[k] * (1 - t * t);
+        const float di = dcell * g[k], df = dcell * before[k], dg = dcell * i[k];
+        dc[k] = dcell * f[k];
         dh[k] = 0;
         i[k] = di * i[k] * (1 - i[k]);
         f[k] = df * f[k] * (1 - f[k]);

@@ -830,7 +830,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
         for (int k = 0; k < i->count && used + 130 < sizeof text; k++)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", k ? ", " : "",
                                      gpunn__meta_text(&i->in[k], one));
-        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "its shape rule refuses %s", text);
+        (void)gpunn__call_fail(i->call, GPUNN_ERR_SHAPE, "its shape rule rejects %s", text);
         return false;
     }
     if (gpunn__rank_of(i->call, &result, 2) < 0) return false;

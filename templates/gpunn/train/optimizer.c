@@ -305,10 +305,10 @@ GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
     return own;
 }
 
-/* Bytes of opt->refused, and of gpunn_run's doubt behind it. */
-static size_t gpunn__refused_bytes(const gpunn_optimizer *opt)
+/* Bytes of opt->rejected, and of gpunn_run's doubt behind it. */
+static size_t gpunn__rejected_bytes(const gpunn_optimizer *opt)
 {
-    return (2 + (size_t)opt->parameter_count) * sizeof *opt->refused;
+    return (2 + (size_t)opt->parameter_count) * sizeof *opt->rejected;
 }
 
 /* Frees what gpunn__optimizer_prepare allocated. */
@@ -324,7 +324,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->param_group_of, count * sizeof *opt->param_group_of);
     gpunn__free(dev, opt->updates, gpunn__updates_capacity(count) * sizeof *opt->updates);
     gpunn__device_free(dev, opt->counts, (1 + count) * sizeof *opt->counts);
-    gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
+    gpunn__device_free(dev, opt->rejected, gpunn__rejected_bytes(opt));
 }
 
 GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
@@ -335,7 +335,7 @@ GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
     opt->param_group_of = NULL;
     opt->updates = NULL;
     opt->counts = NULL;
-    opt->refused = NULL;
+    opt->rejected = NULL;
     opt->parameter_count = opt->considered = 0;
     opt->state_count = 0;
     memset(&opt->states, 0, sizeof opt->states);
@@ -496,20 +496,20 @@ static GPUNN__STATUS gpunn__steps_sync(gpunn_optimizer *opt, bool with_replays)
     return status;
 }
 
-/* Subtracts from the host's counts the updates that a device has refused since. */
-GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_sync(gpunn_optimizer *opt)
+/* Subtracts from the host's counts the updates that a device has rejected since. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__rejected_sync(gpunn_optimizer *opt)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
-    const size_t         bytes = gpunn__refused_bytes(opt) - sizeof *opt->refused;
-    if (opt->refused == NULL) return GPUNN_OK;
+    const size_t         bytes = gpunn__rejected_bytes(opt) - sizeof *opt->rejected;
+    if (opt->rejected == NULL) return GPUNN_OK;
     int64_t *host = (int64_t *)gpunn__calloc(dev, bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
-    gpunn_status status = backend->download(dev->context, host, opt->refused, bytes);
-    if (status == GPUNN_OK) status = backend->fill(dev->context, opt->refused, 0, bytes);
+    gpunn_status status = backend->download(dev->context, host, opt->rejected, bytes);
+    if (status == GPUNN_OK) status = backend->fill(dev->context, opt->rejected, 0, bytes);
     if (status == GPUNN_OK) {
         opt->step_count -= host[0];
-        opt->refused_count += host[0];
+        opt->rejected_count += host[0];
         if (opt->states.data[GPUNN__AVERAGE]) opt->averaged -= host[0];
         for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] -= host[1 + i];
     }
@@ -517,25 +517,25 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__refused_sync(gpunn_optimizer *opt)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
-/* Zeroed memory for the updates that a device refuses, and for doubts, of which there is one at first. */
-static GPUNN__STATUS gpunn__refused_prepare(gpunn_optimizer *opt)
+/* Zeroed memory for the updates that a device rejects, and for doubts, of which there is one at first. */
+static GPUNN__STATUS gpunn__rejected_prepare(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    const size_t  bytes = gpunn__refused_bytes(opt);
-    if (opt->refused || dev->backend->execute == NULL) return GPUNN_OK;
-    opt->refused = (int64_t *)gpunn__device_alloc(dev, bytes);
-    if (opt->refused == NULL) return dev->error.status;
-    gpunn_status status = dev->backend->fill(dev->context, opt->refused, 0, bytes);
+    const size_t  bytes = gpunn__rejected_bytes(opt);
+    if (opt->rejected || dev->backend->execute == NULL) return GPUNN_OK;
+    opt->rejected = (int64_t *)gpunn__device_alloc(dev, bytes);
+    if (opt->rejected == NULL) return dev->error.status;
+    gpunn_status status = dev->backend->fill(dev->context, opt->rejected, 0, bytes);
     if (status == GPUNN_OK)
-        status = dev->backend->fill(dev->context, opt->refused + 1 + opt->parameter_count, 0xFF,
-                                    sizeof *opt->refused);
+        status = dev->backend->fill(dev->context, opt->rejected + 1 + opt->parameter_count, 0xFF,
+                                    sizeof *opt->rejected);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_sync(gpunn_optimizer *opt, bool with_replays)
 {
     gpunn_status status = gpunn__scale_sync(opt, with_replays);
-    if (status == GPUNN_OK) status = gpunn__refused_sync(opt);
+    if (status == GPUNN_OK) status = gpunn__rejected_sync(opt);
     return status == GPUNN_OK ? gpunn__steps_sync(opt, with_replays) : status;
 }
 
@@ -543,7 +543,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_sync(gpunn_optimizer *opt, bool wit
 static GPUNN__STATUS gpunn__counted_prepare(gpunn_optimizer *opt)
 {
     gpunn_status status = gpunn__scale_prepare(opt);
-    if (status == GPUNN_OK) status = gpunn__refused_prepare(opt);
+    if (status == GPUNN_OK) status = gpunn__rejected_prepare(opt);
     return status == GPUNN_OK ? gpunn__counts_prepare(opt->model->dev, &opt->counts, 1 + opt->parameter_count)
                               : status;
 }
@@ -555,10 +555,10 @@ static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
     gpunn_status  status = gpunn__counted_sync(opt, true);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__device_free(dev, opt->counts, (1 + (size_t)opt->parameter_count) * sizeof *opt->counts);
-    gpunn__device_free(dev, opt->refused, gpunn__refused_bytes(opt));
+    gpunn__device_free(dev, opt->rejected, gpunn__rejected_bytes(opt));
     opt->loss_scale = NULL;
     opt->counts = NULL;
-    opt->refused = NULL;
+    opt->rejected = NULL;
     return status;
 }
 

@@ -233,10 +233,10 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
-/* The number of the next update, the same on all ranks whatever each knows of refusals. */
+/* The number of the next update, the same on all ranks whatever each knows of rejections. */
 static long long gpunn__common_number(const gpunn_optimizer *opt)
 {
-    return (long long)(opt->step_count + opt->refused_count) + 1;
+    return (long long)(opt->step_count + opt->rejected_count) + 1;
 }
 
 /* Checks by an all-reduce of statuses that all ranks are about to make
@@ -365,7 +365,7 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
     run->scales = gpunn__scales_loss(opt);
     run->skips = opt->skips;
     run->counts = updates ? opt->counts : NULL;
-    run->refused = updates ? opt->refused : NULL;
+    run->rejected = updates ? opt->rejected : NULL;
     run->update = opt->step_count + 1;
     if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
     gpunn_status status = gpunn__all_reduce_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
@@ -382,10 +382,10 @@ GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpun
  * without a call, by the program, a replay or other ranks. */
 static uint64_t *gpunn__doubt_of(const gpunn_optimizer *opt)
 {
-    if (opt->refused == NULL || opt->counts || opt->group) return NULL;
+    if (opt->rejected == NULL || opt->counts || opt->group) return NULL;
     for (int i = 0; i < opt->parameter_count; i++)
         if (opt->parameters[i]->user_memory[1].data) return NULL;
-    return (uint64_t *)(opt->refused + 1 + opt->parameter_count);
+    return (uint64_t *)(opt->rejected + 1 + opt->parameter_count);
 }
 
 /* The same for gradients that a run without updates makes, all of them anew, and the model's one
@@ -417,7 +417,7 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     run.loss_scale = run.scales || !gpunn__scales_loss(opt) ? opt->loss_scale : NULL;
     run.skips = opt->skips && run.loss_scale;
     run.counts = opt->counts;
-    run.refused = opt->refused;
+    run.rejected = opt->rejected;
     run.update = opt->step_count + 1;
     run.doubt = gpunn__doubt_of(opt);
     run.is_checked = run.doubt && opt->checked == opt->model->written_gradients;

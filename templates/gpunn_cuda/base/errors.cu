@@ -152,7 +152,8 @@ GPUNN__INTERNAL void *gpunn__host_alloc(gpunn__cuda *cuda, size_t bytes)
     if (ptr)
         memset(ptr, 0, bytes);
     else
-        (void)gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "out of host memory: %zu bytes were refused", bytes);
+        (void)gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "out of host memory: %zu bytes could not be allocated",
+                               bytes);
     return ptr;
 }
 

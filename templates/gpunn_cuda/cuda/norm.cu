@@ -400,7 +400,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
     if (place.leads && place.part == 0) gpunn__norm_note_gradients(b, place.channel, sum);
     if (b.y == NULL) return;
     float values = b.training ? (float)b.n * (float)b.inner : INFINITY, shift = sum.x / values,
-          slope = invstd * invstd * sum.y / values;
+          proj_scale = invstd * invstd * sum.y / values;
     for (int q = place.item; q < place.end; q += b.rows) {
         float    x[8], g[8];
         unsigned mask;
@@ -411,7 +411,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             if (by_x && gpunn__norm_value(x[j], mean, scale, bias) <= 0) g[j] = 0;
-            g[j] = (g[j] - shift - (x[j] - mean) * slope) * scale;
+            g[j] = (g[j] - shift - (x[j] - mean) * proj_scale) * scale;
         }
         gpunn__norm_store<false>(b, b.y, b.y_dtype, at, mask, b.add, g);
     }
@@ -639,12 +639,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3))
     }
     if (!(b.phase & GPUNN__NORM_APPLY) || b.y == NULL) return;
     const float values = b.training ? (float)b.n : INFINITY;
-    float       shift[8], slope[8];
+    float       shift[8], proj_scale[8];
     gpunn__norm_channels(b.saved + b.channels, place, 0, x);
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) {
         shift[j] = all[j][place.column].x / values;
-        slope[j] = x[j] * x[j] * all[j][place.column].y / values;
+        proj_scale[j] = x[j] * x[j] * all[j][place.column].y / values;
     }
     for (int64_t at = place.first; at < place.end; at += b.stride) {
         if (BY_X)
@@ -655,7 +655,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3))
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             if (BY_X && gpunn__norm_value(x[j], mean[j], scale[j], bias[j]) <= 0) g[j] = 0;
-            g[j] = (g[j] - shift[j] - (x[j] - mean[j]) * slope[j]) * scale[j];
+            g[j] = (g[j] - shift[j] - (x[j] - mean[j]) * proj_scale[j]) * scale[j];
         }
         gpunn__norm_store<true>(b, b.y, b.y_dtype, at, 0xFF, b.add, g);
     }
@@ -1030,14 +1030,14 @@ struct gpunn__row_gradient_sums { /* sums of k and k h */
 
 struct gpunn__row_dx_apply {
     const gpunn__row_norm &b;
-    float                  mean, rstd, shift, slope;
+    float                  mean, rstd, shift, proj_scale;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float h[N], k[N];
         gpunn__row_gradients<N>(b, i, c, mean, h, k);
 #pragma unroll
-        for (int j = 0; j < N; j++) k[j] = (k[j] - shift - h[j] * slope) * rstd;
+        for (int j = 0; j < N; j++) k[j] = (k[j] - shift - h[j] * proj_scale) * rstd;
         gpunn__row_store<N>(b, i, k);
     }
 };
@@ -1053,8 +1053,8 @@ __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
         gpunn__row_gradient_sums sums = {b, mean, 0, 0};
         gpunn__line_visit(line, sums);
         float shift = b.mean ? gpunn__lanes_reduce(sums.sum, gpunn__add(), a.lanes) / n : 0;
-        float slope = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
-        gpunn__row_dx_apply apply = {b, mean, rstd, shift, slope};
+        float proj_scale = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
+        gpunn__row_dx_apply apply = {b, mean, rstd, shift, proj_scale};
         gpunn__line_visit(line, apply);
     }
 }
@@ -1321,7 +1321,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 struct gpunn__group_norm_dx_visit {
     const gpunn__group_norm &b;
     int64_t                  first; /* first channel */
-    float                    mean, rstd, shift, slope;
+    float                    mean, rstd, shift, proj_scale;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
@@ -1332,7 +1332,7 @@ struct gpunn__group_norm_dx_visit {
 #pragma unroll
         for (int j = 0; j < N; j++) {
             if (b.weight) g[j] *= b.weight[channel];
-            g[j] = (g[j] - shift - (x[j] - mean) * slope) * rstd;
+            g[j] = (g[j] - shift - (x[j] - mean) * proj_scale) * rstd;
             if (--left == 0) channel++, left = b.inner;
         }
         gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, g, b.along.add);

@@ -114,7 +114,7 @@ __device__ __forceinline__ bool gpunn__has_bad_loss(const gpunn__update_job &job
 }
 
 /* Whether a step that must not be made is an error. Otherwise it is skipped and counted. */
-__device__ __forceinline__ bool gpunn__is_refused(const gpunn__update_job &job)
+__device__ __forceinline__ bool gpunn__is_rejected(const gpunn__update_job &job)
 {
     return !job.skips && (!job.scales || gpunn__has_bad_loss(job));
 }
@@ -127,18 +127,18 @@ __device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsi
     const uint64_t step = job.state->step + 1;
     const bool     bad_loss = gpunn__has_bad_loss(job);
     if (!bad_loss && bad_place == 0) return true;
-    if (tells && gpunn__is_refused(job))
+    if (tells && gpunn__is_rejected(job))
         gpunn__note_bad(job.bad, bad_loss ? job.loss : gradient,
                         bad_loss ? step : step | GPUNN__BAD_GRADIENT);
     return false;
 }
 
-/* By one thread of the launch: an update that is refused counts nowhere. */
-__device__ __forceinline__ void gpunn__count_refused(const gpunn__update_job &job)
+/* By one thread of the launch: an update that is rejected counts nowhere. */
+__device__ __forceinline__ void gpunn__count_rejected(const gpunn__update_job &job)
 {
-    if (job.refused == NULL || !gpunn__is_refused(job)) return;
-    if (job.reports) job.refused[0]++;
-    for (int i = job.u.first; i < job.u.last; i++) job.refused[i]++;
+    if (job.rejected == NULL || !gpunn__is_rejected(job)) return;
+    if (job.reports) job.rejected[0]++;
+    for (int i = job.u.first; i < job.u.last; i++) job.rejected[i]++;
 }
 
 /* Fills in all numbers but those of the kind's row, for which setting and *at receive the settings and the
@@ -153,9 +153,9 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
     int64_t step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
     numbers->go = gpunn__may_go(job, verdict.bad_place, job.reports && blockIdx.x == 0);
     if (job.doubt && job.reports && blockIdx.x == 0) *job.doubt = verdict.bad_place;
-    if (!numbers->go && blockIdx.x == 0) gpunn__count_refused(job);
+    if (!numbers->go && blockIdx.x == 0) gpunn__count_rejected(job);
     if (!numbers->go) return;
-    if (job.refused) step -= job.refused[u.first];
+    if (job.rejected) step -= job.rejected[u.first];
     if (u.clip_norm > 0) {
         double ratio = (double)u.clip_norm /
                        (sqrt(verdict.squares) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
@@ -438,7 +438,7 @@ static __global__ void gpunn__loss_scale_kernel(const gpunn__update_job job, flo
 {
     GPUNN__FOLLOW();
     const bool bad_loss = gpunn__has_bad_loss(job), overflow = !bad_loss && job.state->bad_place;
-    if ((overflow || bad_loss) && !gpunn__is_refused(job)) loss_scale[2] += 1;
+    if ((overflow || bad_loss) && !gpunn__is_rejected(job)) loss_scale[2] += 1;
     if (!job.scales || bad_loss) return;
     loss_scale[1] = overflow ? 0 : loss_scale[1] + 1;
     if (overflow) {
@@ -827,7 +827,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
     job.scales = run->scales;
     job.kept = run->kept;
     job.kept_count = run->kept_count;
-    job.refused = run->refused;
+    job.rejected = run->rejected;
     job.doubt = run->step_count == 0 ? run->doubt : NULL;
     if (run->update_count == 0) {
         GPUNN__TRY(gpunn__checks_end(cuda, checks));

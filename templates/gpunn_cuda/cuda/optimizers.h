@@ -39,8 +39,8 @@ typedef struct gpunn__update_job {
     /* trust ratio: per block, the sums of squares of parameter and move */
     double   *sums;
     int       sum_count;
-    int64_t  *refused; /* as in gpunn_run */
-    uint64_t *doubt;   /* as in gpunn_run; updates set it */
+    int64_t  *rejected; /* as in gpunn_run */
+    uint64_t *doubt;    /* as in gpunn_run; updates set it */
 } gpunn__update_job;
 
 /* Copies the values that a run changes in place aside, or back. One block copies ranges first,

@@ -493,9 +493,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_back_kern
         float v = gpunn__load(e.x, e.dtype, i), sum = 0;
         for (int k = 0; k < e.count; k++) {
             int64_t at = gpunn__energy_at(e, k, i);
-            float   slope = at > 0 ? v - gpunn__load(e.x, e.dtype, i - e.stride[k]) : 0;
-            if (at < e.size[k] - 1) slope -= gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
-            sum += e.share[k] * slope;
+            float   gradient = at > 0 ? v - gpunn__load(e.x, e.dtype, i - e.stride[k]) : 0;
+            if (at < e.size[k] - 1) gradient -= gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
+            sum += e.share[k] * gradient;
         }
         sum *= dy;
         gpunn__store(e.dx, e.dtype, i, e.accumulate ? gpunn__load(e.dx, e.dtype, i) + sum : sum);

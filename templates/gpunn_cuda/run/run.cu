@@ -347,7 +347,7 @@ static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
 {
     bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count &&
                 a->loss == b->loss && a->update_count == b->update_count && a->loss_scale == b->loss_scale &&
-                a->skips == b->skips && a->refused == b->refused && a->doubt == b->doubt &&
+                a->skips == b->skips && a->rejected == b->rejected && a->doubt == b->doubt &&
                 a->is_checked == b->is_checked && a->gradients == b->gradients;
     for (int i = 0; i < a->update_count && same; i++)
         same = gpunn__update_same(&a->updates[i], &b->updates[i]);
