@@ -4512,11 +4512,11 @@ typedef struct gpunn__roi_shape {
     int     ratio; /* sampling_ratio; 0: derived from a bin's size */
     bool    aligned;
 } gpunn__roi_shape;
-typedef struct gpunn__roi_line {
+typedef struct gpunn__roi_samples {
     float start, bin;    /* of the bin, in cells: start and length */
     int   size, samples; /* size: cells of x along the axis */
     int   begin, end;    /* samples outside [begin, end) are outside x */
-} gpunn__roi_line;
+} gpunn__roi_samples;
 
 GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes *attr, const gpunn_value *x,
                                                           const gpunn_value *boxes)
@@ -4543,12 +4543,12 @@ GPUNN__SHARED int gpunn__roi_bound(float at, int most)
 }
 
 /* Bin `bin` along an axis of a box from low to high. */
-GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int axis, float low, float high,
-                                                 int bin)
+GPUNN__SHARED gpunn__roi_samples gpunn__roi_samples_of(const gpunn__roi_shape *s, int axis, float low,
+                                                       float high, int bin)
 {
     const float first = low * s->scale - (s->aligned ? 0.5f : 0),
                 length = high * s->scale - (s->aligned ? 0.5f : 0) - first;
-    gpunn__roi_line l;
+    gpunn__roi_samples l;
     l.size = s->size[axis];
     l.bin = (s->aligned || length > 1 ? length : 1) / (float)s->bins[axis];
     l.start = first + (float)bin * l.bin;
@@ -4563,7 +4563,7 @@ GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int 
 }
 
 /* Finds the two cells beside a sample, and their weights. False: the sample is outside x. */
-GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_line *l, int sample, int cell[2], float weight[2])
+GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_samples *l, int sample, int cell[2], float weight[2])
 {
     const float at = l->start + ((float)sample + 0.5f) * l->bin / (float)l->samples, inside = at > 0 ? at : 0;
     const int   last = l->size - 1, near = gpunn__roi_bound(inside, last);
@@ -4576,7 +4576,7 @@ GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_line *l, int sample, int cel
 }
 
 /* The divisor that turns the sum of a bin's samples into their mean. */
-GPUNN__SHARED float gpunn__roi_count(const gpunn__roi_line *y, const gpunn__roi_line *x)
+GPUNN__SHARED float gpunn__roi_count(const gpunn__roi_samples *y, const gpunn__roi_samples *x)
 {
     const float count = (float)y->samples * (float)x->samples;
     return count > 1 ? count : 1;
@@ -26985,8 +26985,8 @@ GPUNN__INLINE void gpunn__move(char *to, const char *from, size_t size, bool add
         memcpy(to, from, size);
 }
 
-GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *from, int64_t from_stride,
-                                    int64_t n, size_t size, bool add)
+GPUNN__INLINE void gpunn__move_row(char *to, int64_t to_stride, const char *from, int64_t from_stride,
+                                   int64_t n, size_t size, bool add)
 {
     if (to_stride == (int64_t)size && from_stride == (int64_t)size) {
         if (!add)
@@ -27019,7 +27019,7 @@ GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t
         from += index[d] * c->from_stride[d];
     }
     for (int64_t i = begin; i < end; i++) {
-        if (c->across < 0) gpunn__move_line(to, to_stride, from, from_stride, limit - first, size, add);
+        if (c->across < 0) gpunn__move_row(to, to_stride, from, from_stride, limit - first, size, add);
         /* squares that fit the first-level cache, written along the last axis and read along `across` */
         else {
             enum { SIDE = 16 };
@@ -27467,8 +27467,8 @@ GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane
 
 /* Reduces n contiguous floats. At most 2048 elements accumulate in 32 float lanes; their result is then
  * joined in double. */
-GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n,
-                                        float reference)
+GPUNN__INLINE double gpunn__reduce_row(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n,
+                                       float reference)
 {
     enum { LANES = 32, FEW = 8, BLOCK = 2048 };
     gpunn__reduce_kind join = kind == GPUNN__COUNT ? GPUNN__SUM : kind;
@@ -27490,9 +27490,9 @@ GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GP
 }
 
 /* Sum and maximum of n contiguous floats. The maximum is NaN if any of them is. */
-GPUNN__INTERNAL double gpunn__sum_line(const float *x, int64_t n);
+GPUNN__INTERNAL double gpunn__sum_row(const float *x, int64_t n);
 
-GPUNN__INTERNAL float gpunn__max_line(const float *x, int64_t n);
+GPUNN__INTERNAL float gpunn__max_row(const float *x, int64_t n);
 
 /* ---- along one axis ------------------------------------------------------------------------------------ */
 
@@ -27554,36 +27554,35 @@ static size_t gpunn__reduce_partial_bytes(const gpunn__reduce *r)
     return (size_t)(r->kept * r->tiles * r->chunks * (r->by_column ? GPUNN__TILE : 1)) * sizeof(double);
 }
 
-GPUNN__INTERNAL double gpunn__sum_line(const float *x, int64_t n)
+GPUNN__INTERNAL double gpunn__sum_row(const float *x, int64_t n)
 {
-    return gpunn__reduce_line(GPUNN__SUM, x, n, 0);
+    return gpunn__reduce_row(GPUNN__SUM, x, n, 0);
 }
 
-GPUNN__INTERNAL float gpunn__max_line(const float *x, int64_t n)
+GPUNN__INTERNAL float gpunn__max_row(const float *x, int64_t n)
 {
-    return (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0);
+    return (float)gpunn__reduce_row(GPUNN__MAX, x, n, 0);
 }
 
-static double gpunn__count_line(const float *x, int64_t n, float reference)
+static double gpunn__count_row(const float *x, int64_t n, float reference)
 {
-    return gpunn__reduce_line(GPUNN__COUNT, x, n, reference);
+    return gpunn__reduce_row(GPUNN__COUNT, x, n, reference);
 }
 
-static double gpunn__reduce_any_line(gpunn__reduce_kind kind, const float *x, int64_t n,
-                                     const float *reference)
+static double gpunn__reduce_any_row(gpunn__reduce_kind kind, const float *x, int64_t n,
+                                    const float *reference)
 {
-    if (kind == GPUNN__SUM) return gpunn__sum_line(x, n);
-    return kind == GPUNN__MAX ? (double)gpunn__max_line(x, n) : gpunn__count_line(x, n, *reference);
+    if (kind == GPUNN__SUM) return gpunn__sum_row(x, n);
+    return kind == GPUNN__MAX ? (double)gpunn__max_row(x, n) : gpunn__count_row(x, n, *reference);
 }
 
 /* Computes results begin .. end if each reduces a single line. The general path would slow down short
  * lines. */
-static void gpunn__reduce_lines(const gpunn__reduce *r, int64_t begin, int64_t end)
+static void gpunn__reduce_contiguous(const gpunn__reduce *r, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++) {
         const float *x = r->x + gpunn__offset(i, r->kept_rank, r->kept_dim, r->kept_stride);
-        r->y[i] = (float)(gpunn__reduce_any_line(r->kind, x, r->rows,
-                                                 r->reference ? r->reference + i : NULL) *
+        r->y[i] = (float)(gpunn__reduce_any_row(r->kind, x, r->rows, r->reference ? r->reference + i : NULL) *
                           r->scale);
     }
 }
@@ -27647,7 +27646,7 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
     int64_t                  begin, end;
     gpunn__cpu_part(r->kept * r->tiles * r->chunks, 1, threads, thread, &begin, &end);
     if (!r->by_column && r->planes * r->chunks == 1) {
-        gpunn__reduce_lines(r, begin, end);
+        gpunn__reduce_contiguous(r, begin, end);
         return;
     }
     double total[GPUNN__TILE];
@@ -27673,8 +27672,7 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
             const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) +
                              row * r->columns;
             if (!r->by_column)
-                total[0] = gpunn__join_wide(kind, total[0],
-                                            gpunn__reduce_any_line(kind, p, count, reference));
+                total[0] = gpunn__join_wide(kind, total[0], gpunn__reduce_any_row(kind, p, count, reference));
             else {
                 int64_t whole = count / r->fold;
                 gpunn__reduce_block(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
@@ -27715,9 +27713,9 @@ static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__red
 
 /* One line of the gradient. For max: dx[i] (+)= (x[i] is the maximum) ? hit : miss. For sum: dx[i] (+)= hit;
  * x is unused. hit, miss and reference hold one value per element or (single) one for all. */
-GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x,
-                                      const float *hit, const float *miss, const float *reference, int64_t n,
-                                      bool single, bool max, bool add)
+GPUNN__INLINE void gpunn__spread_row(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x,
+                                     const float *hit, const float *miss, const float *reference, int64_t n,
+                                     bool single, bool max, bool add)
 {
     float hit0 = hit[0], miss0 = miss[0], reference0 = reference[0];
     for (int64_t i = 0; i < n; i++) {
@@ -27733,18 +27731,18 @@ GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GP
 static void gpunn__spread_sum(float *dx, const float *hit, int64_t n, bool single, bool add)
 {
     if (single)
-        GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, true, false);
+        GPUNN__FIXED(add, gpunn__spread_row, dx, NULL, hit, hit, hit, n, true, false);
     else
-        GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, false, false);
+        GPUNN__FIXED(add, gpunn__spread_row, dx, NULL, hit, hit, hit, n, false, false);
 }
 
 static void gpunn__spread_max(float *dx, const float *x, const float *hit, const float *miss,
                               const float *reference, int64_t n, bool single, bool add)
 {
     if (single)
-        GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, true, true);
+        GPUNN__FIXED(add, gpunn__spread_row, dx, x, hit, miss, reference, n, true, true);
     else
-        GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, false, true);
+        GPUNN__FIXED(add, gpunn__spread_row, dx, x, hit, miss, reference, n, false, true);
 }
 
 /* Gradient of sum and max. Each thread takes whole blocks of rows, or a share of the rows of every block if
@@ -28237,7 +28235,7 @@ typedef struct gpunn__scatter_job {
     int64_t     *last; /* [threads][n] */
 } gpunn__scatter_job;
 
-static void gpunn__scatter_line(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
+static void gpunn__scatter_row(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
 {
     const gpunn_value *in = job->step->in, *out = &job->step->out;
     const int64_t      inner = job->line.inner;
@@ -28251,8 +28249,8 @@ static void gpunn__scatter_line(const gpunn__scatter_job *job, const int64_t *la
     }
 }
 
-static void gpunn__scatter_line_back(const gpunn__scatter_job *job, const int64_t *last, int64_t x,
-                                     int64_t src)
+static void gpunn__scatter_row_back(const gpunn__scatter_job *job, const int64_t *last, int64_t x,
+                                    int64_t src)
 {
     gpunn_step   *step = job->step;
     const int64_t inner = job->line.inner;
@@ -28281,8 +28279,8 @@ static void gpunn__scatter_task(void *arg, int thread, int threads)
         for (int64_t k = 0; k < n; k++) last[k] = -1;
         for (int64_t j = 0; j < job->m; j++)
             last[gpunn__integer(index->data, index->dtype, src + j * inner)] = j;
-        (job->step->backward ? gpunn__scatter_line_back : gpunn__scatter_line)(job, last, o * n * inner + i,
-                                                                               src);
+        (job->step->backward ? gpunn__scatter_row_back : gpunn__scatter_row)(job, last, o * n * inner + i,
+                                                                             src);
     }
 }
 
@@ -28479,7 +28477,7 @@ static void gpunn__argmax_task(void *arg, int thread, int threads)
         const float *x = a->x + o * n * inner;
         int64_t     *y = a->index + o * inner;
         if (inner == 1) {
-            float   best = n >= 64 ? gpunn__max_line(x, n) : x[0];
+            float   best = n >= 64 ? gpunn__max_row(x, n) : x[0];
             int64_t at = 0;
             if (n >= 64)
                 while (x[at] != best && (best == best || x[at] == x[at])) at++;
@@ -32771,9 +32769,9 @@ typedef struct gpunn__rois {
 
 /* of a bin along one axis: `low` .. `end` - 1; weight holds `count` of them, from `first` on */
 typedef struct gpunn__roi_cells {
-    gpunn__roi_line line;
-    int             low, end, first, count;
-    float           weight[GPUNN__POINTS];
+    gpunn__roi_samples line;
+    int                low, end, first, count;
+    float              weight[GPUNN__POINTS];
 } gpunn__roi_cells;
 
 static void gpunn__roi_reach(gpunn__roi_cells *c)
@@ -32808,8 +32806,8 @@ static void gpunn__roi_begin(const gpunn__rois *r, int64_t box, int bin, gpunn__
 {
     const float            *at = r->boxes + 5 * box;
     const gpunn__roi_shape *s = &r->shape;
-    c[0].line = gpunn__roi_line_of(s, 0, at[2], at[4], bin / s->bins[1]);
-    c[1].line = gpunn__roi_line_of(s, 1, at[1], at[3], bin % s->bins[1]);
+    c[0].line = gpunn__roi_samples_of(s, 0, at[2], at[4], bin / s->bins[1]);
+    c[1].line = gpunn__roi_samples_of(s, 1, at[1], at[3], bin % s->bins[1]);
     for (int axis = 0; axis < 2; axis++) gpunn__roi_reach(&c[axis]);
     c[0].first = c[0].low - GPUNN__POINTS;
     c[1].first = c[1].end;
@@ -33371,20 +33369,20 @@ static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const flo
                 product[j] += (a[i + j] - p) * (b[i + j] - q);
             }
         }
-    sums[0] = gpunn__sum_line(sum, GPUNN__NORM_WIDTH);
-    sums[1] = gpunn__sum_line(product, GPUNN__NORM_WIDTH);
+    sums[0] = gpunn__sum_row(sum, GPUNN__NORM_WIDTH);
+    sums[1] = gpunn__sum_row(product, GPUNN__NORM_WIDTH);
 }
 
 /* Processes one channel in blocks of about 2048 floats: several whole lines, or a piece of a longer line.
  * Returns its moments, or, if g is non-NULL, computes sums = {sum g, sum g (x - center)}. */
-static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, const float *g, float center,
-                                        double sums[2])
+static gpunn__moments gpunn__channel_moments(const gpunn__norm *b, int64_t channel, const float *g,
+                                             float center, double sums[2])
 {
     const int64_t  block = 2048, stride = b->channels * b->inner;
     gpunn__moments all = {0, 0, 0};
     const float   *start = b->x + channel * b->inner;
     int64_t        lines = b->inner < block ? block / b->inner : 1, length = gpunn__least(b->inner, block);
-    if (!g) center = (float)(gpunn__sum_line(start, length) / (double)length);
+    if (!g) center = (float)(gpunn__sum_row(start, length) / (double)length);
     sums[0] = sums[1] = 0;
     for (int64_t i = 0; i < b->n; i += lines)
         for (int64_t at = 0; at < b->inner; at += block) {
@@ -33466,8 +33464,8 @@ typedef struct gpunn__norm_constants {
         proj_scale[GPUNN__NORM_WIDTH];
 } gpunn__norm_constants;
 
-GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
-                                    float *GPUNN__RESTRICT y, int64_t n, bool single)
+GPUNN__INLINE void gpunn__norm_row(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
+                                   float *GPUNN__RESTRICT y, int64_t n, bool single)
 {
     float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0];
     for (int64_t i = 0; i < n; i++)
@@ -33498,7 +33496,7 @@ static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count
         }
     for (int64_t i = 0; i < b->n; i++, at += stride)
         if (!b->g)
-            GPUNN__FIXED(!b->by_row, gpunn__norm_line, k, b->x + at, b->y + at, width);
+            GPUNN__FIXED(!b->by_row, gpunn__norm_row, k, b->x + at, b->y + at, width);
         else if (b->by_row)
             GPUNN__FIXED(b->add, gpunn__norm_dx, k, b->x + at, b->g + at, b->y + at, width, false);
         else
@@ -33513,7 +33511,7 @@ static void gpunn__norm_moments(const gpunn__norm *b, int64_t first, int64_t cou
     else if (b->by_row)
         gpunn__norm_rows(b, first, count, NULL, NULL, moments, unused);
     else
-        moments[0] = gpunn__norm_lines(b, first, NULL, 0, unused[0]);
+        moments[0] = gpunn__channel_moments(b, first, NULL, 0, unused[0]);
 }
 
 static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_t count)
@@ -33560,7 +33558,7 @@ static void gpunn__norm_sums(const gpunn__norm *b, int64_t first, int64_t count,
     if (b->by_row)
         gpunn__norm_rows(b, first, count, b->g, b->mean + first, unused, sums);
     else
-        (void)gpunn__norm_lines(b, first, b->g, b->mean[first], sums[0]);
+        (void)gpunn__channel_moments(b, first, b->g, b->mean[first], sums[0]);
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
         float   dweight = (float)((double)b->invstd[c] * sums[i][1]), dbias = (float)sums[i][0];
@@ -33823,7 +33821,7 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
     const float *x = b->x + row * b->n;
     float       *y = b->y + row * b->n, center = 0;
     double       sums[2], mean = 0, n = (double)b->n;
-    if (b->centered) center = (float)(gpunn__sum_line(x, b->n) / n);
+    if (b->centered) center = (float)(gpunn__sum_row(x, b->n) / n);
     gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, b->n, sums);
     if (b->centered) { /* corrects for the difference between center and the mean */
         mean = sums[0] / n;
@@ -33981,7 +33979,7 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
 {
     int64_t      size = b->group * b->inner, first = row * b->group % b->channels;
     const float *x = b->x + row * size;
-    float       *y = b->y + row * size, center = (float)(gpunn__sum_line(x, size) / (double)size);
+    float       *y = b->y + row * size, center = (float)(gpunn__sum_row(x, size) / (double)size);
     double       sums[2];
     gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, size, sums);
     double off = sums[0] / (double)size, rstd = 1 / sqrt((sums[1] - sums[0] * off) / (double)size + b->eps);
@@ -34171,12 +34169,12 @@ GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, fl
 {
     enum { BLOCK = 512 };
     double total = 0;
-    float  buffer[BLOCK], largest = *top = (float)gpunn__reduce_line(GPUNN__TOP, x, n, 0);
+    float  buffer[BLOCK], largest = *top = (float)gpunn__reduce_row(GPUNN__TOP, x, n, 0);
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t      count = gpunn__least(n - i, BLOCK);
         float *const term = e ? e + i : buffer;
         for (int64_t k = 0; k < count; k++) term[k] = gpunn__exp_down(x[i + k] - largest);
-        total += gpunn__sum_line(term, count);
+        total += gpunn__sum_row(term, count);
     }
     return (float)total;
 }
@@ -34404,9 +34402,9 @@ GPUNN__VECTORIZED(gpunn__loss_forward_task, (void *arg, int thread, int threads)
 }
 
 /* dx (+)= factor exp(x - top). top and factor are per column, or (single) one for all. */
-GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x,
-                                    const float *GPUNN__RESTRICT top, const float *GPUNN__RESTRICT factor,
-                                    int64_t n, bool single, bool add)
+GPUNN__INLINE void gpunn__loss_row(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x,
+                                   const float *GPUNN__RESTRICT top, const float *GPUNN__RESTRICT factor,
+                                   int64_t n, bool single, bool add)
 {
     float top0 = top[0], factor0 = factor[0];
     for (int64_t i = 0; i < n; i++) {
@@ -34446,9 +34444,9 @@ GPUNN__VECTORIZED(gpunn__loss_backward_task, (void *arg, int thread, int threads
             const float *x = l->softmax ? a->x + offset + c * a->inner : NULL;
             float       *to = dx + c * a->inner;
             if (l->softmax && a->inner == 1)
-                GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, true);
+                GPUNN__FIXED(a->add, gpunn__loss_row, to, x, l->top + row, factor, length, true);
             else if (l->softmax)
-                GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, false);
+                GPUNN__FIXED(a->add, gpunn__loss_row, to, x, l->top + row, factor, length, false);
             else if (!a->add)
                 memset(to, 0, (size_t)length * sizeof *to);
         }
@@ -34579,7 +34577,7 @@ GPUNN__INLINE double gpunn__ctc_row(float *GPUNN__RESTRICT to, const float *from
                                     int64_t n, bool back)
 {
     const int64_t way = back ? 1 : -1;
-    float         most = (float)gpunn__reduce_line(GPUNN__TOP, from, n, 0);
+    float         most = (float)gpunn__reduce_row(GPUNN__TOP, from, n, 0);
     if (most == -INFINITY) most = 0;
     for (int64_t s = 0; s < n; s++)
         to[s] = gpunn__log_add(from[s], from[s + way], from[s + 2 * way] + skip[back ? s + 2 : s]) +
@@ -34880,11 +34878,11 @@ static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sa
         for (int64_t i = 0; i < rows; i++) {
             float *GPUNN__RESTRICT x = scores + i * keys;
             gpunn__attention_mask(a, sample, head, i0 + i, j, keys, x);
-            const float block = (float)gpunn__reduce_line(GPUNN__TOP, x, keys, 0),
+            const float block = (float)gpunn__reduce_row(GPUNN__TOP, x, keys, 0),
                         before = j ? top[i] : -INFINITY;
             const float highest = block > before ? block : before, shift = highest > -INFINITY ? highest : 0;
             for (int64_t k = 0; k < keys; k++) x[k] = gpunn__exp_down(x[k] - shift);
-            const float total = (float)gpunn__sum_line(x, keys);
+            const float total = (float)gpunn__sum_row(x, keys);
             if (a->drop.keep < 65536)
                 gpunn__attention_drop(&a->drop, ((sample * a->heads + head) * a->l + i0 + i) * a->s + j, keys,
                                       x, NULL);

@@ -3483,11 +3483,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     const int64_t block = c.rows * c.inner;
     int64_t       i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < value.count; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t line = gpunn__quotient(i, block);
-        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(line, c.sample))
+        const int64_t row = gpunn__quotient(i, block);
+        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(row, c.sample))
                                     : 0;
         if (at < 0 || at > c.capacity - c.rows) continue;
-        to[(line * c.capacity + at) * c.inner + (i - line * block)] = gpunn__load(value.data, value.dtype, i);
+        to[(row * c.capacity + at) * c.inner + (i - row * block)] = gpunn__load(value.data, value.dtype, i);
     }
 }
 
@@ -3500,36 +3500,36 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ==== >>cuda/reduce ====================================================================================== *
- * Sums and maxima over axes, and the ops along one axis. All work on lines: elements that are contiguous or
- * a constant stride apart. A line is shared by 1, 2, 4, .. 32 adjacent lanes or by a block. */
-typedef struct gpunn__line {
-    /* index: among the lines of the op; begin: of the first element; n: elements */
+ * Sums and maxima over axes, and the ops along one axis. All work on rows: elements that are contiguous or
+ * a constant stride apart. A row is shared by 1, 2, 4, .. 32 adjacent lanes or by a block. */
+typedef struct gpunn__strided_row {
+    /* index: among the rows of the op; begin: of the first element; n: elements */
     int64_t index, begin, stride, n;
     int     thread, lanes; /* this thread's index among the lanes; their number */
-} gpunn__line;
+} gpunn__strided_row;
 
-/* Visits every element of the line once, distributed over the lanes. visit.at<8>(i, c) takes packs of 8,
+/* Visits every element of the row once, distributed over the lanes. visit.at<8>(i, c) takes packs of 8,
  * aligned if the stride is 1, and visit.at<1>(i, c) takes the remaining elements. i is the index of the
- * (first) element in memory, c its position in the line. */
+ * (first) element in memory, c its position in the row. */
 template <typename Visit>
-__device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
+__device__ __forceinline__ void gpunn__strided_visit(const gpunn__strided_row &row, Visit &visit)
 {
     int64_t head = 0, packed = 0;
-    if (line.n >= 8 * line.lanes) {
-        head = line.stride == 1 ? -line.begin & 7 : 0;
-        packed = (line.n - head) & ~(int64_t)7;
-        for (int64_t c = head + 8 * line.thread; c < head + packed; c += 8 * line.lanes)
-            visit.template at<8>(line.begin + c * line.stride, c);
+    if (row.n >= 8 * row.lanes) {
+        head = row.stride == 1 ? -row.begin & 7 : 0;
+        packed = (row.n - head) & ~(int64_t)7;
+        for (int64_t c = head + 8 * row.thread; c < head + packed; c += 8 * row.lanes)
+            visit.template at<8>(row.begin + c * row.stride, c);
     }
-    for (int64_t rest = line.thread; rest < line.n - packed; rest += line.lanes) {
+    for (int64_t rest = row.thread; rest < row.n - packed; rest += row.lanes) {
         int64_t c = rest < head ? rest : rest + packed;
-        visit.template at<1>(line.begin + c * line.stride, c);
+        visit.template at<1>(row.begin + c * row.stride, c);
     }
 }
 
 template <int N>
-__device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype dtype, int64_t i,
-                                                 int64_t stride, float *v)
+__device__ __forceinline__ void gpunn__strided_load(const void *data, gpunn_dtype dtype, int64_t i,
+                                                    int64_t stride, float *v)
 {
     if (N == 8 && stride == 1) {
         gpunn__load8(data, dtype, i, v);
@@ -3541,12 +3541,12 @@ __device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype d
 
 /* data = or += v. v is overwritten if add. */
 template <int N>
-__device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride,
-                                                  float *v, bool add)
+__device__ __forceinline__ void gpunn__strided_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride,
+                                                     float *v, bool add)
 {
     if (add) {
         float old[N];
-        gpunn__line_load<N>(data, dtype, i, stride, old);
+        gpunn__strided_load<N>(data, dtype, i, stride, old);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] += old[j];
     }
@@ -3568,7 +3568,7 @@ template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduc
     return v[0];
 }
 
-/* Reduces over the lanes of a line. Every thread gets the result. All threads of the block must call it. */
+/* Reduces over the lanes of a row. Every thread gets the result. All threads of the block must call it. */
 template <typename T, typename Op> __device__ __forceinline__ T gpunn__lanes_reduce(T value, Op op, int lanes)
 {
     if (lanes > 32) return gpunn__block_reduce(value, op);
@@ -3580,9 +3580,9 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__lanes_red
 /* The smallest power of 2 that is at least n, at most `most`. */
 GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most);
 
-/* The number of threads that share each of `lines` lines. If the stride is not 1, adjacent lines are adjacent
+/* The number of threads that share each of `rows` rows. If the stride is not 1, adjacent rows are adjacent
  * in memory. Then their number grows only as far as needed to fill the device. */
-GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride);
+GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t rows, int64_t n, int64_t stride);
 
 /* A reduction of x to y; >>cuda/reduce describes its kept axes, planes, rows and columns beside the
  * kernels. */
@@ -3594,12 +3594,12 @@ typedef struct gpunn__reduction {
     int64_t kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
     int64_t plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
     int64_t kept, planes, rows, columns;
-    /* span: threads per unit (output or column tile, and chunk); lanes: threads across a line */
+    /* span: threads per unit (output or column tile, and chunk); lanes: threads across a run */
     int         span, lanes;
     int         pack;                 /* columns per thread, 8 or 1 */
     int64_t     tiles;                /* tiles of lanes * pack columns */
-    int64_t     pieces, step, length; /* lines per plane, elements from line to line and per line */
-    int64_t     lines, chunk_lines, chunks;
+    int64_t     pieces, step, length; /* runs per plane, elements from run to run and per run */
+    int64_t     runs, chunk_runs, chunks;
     const void *x, *reference; /* reference: the maxima, for COUNT */
     void       *y;             /* [kept][columns]; of the first of two launches [chunks][kept][columns] */
     gpunn_dtype x_type, reference_type, y_type;
@@ -3613,9 +3613,9 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
 /* Bytes for the partial results of the first launch; 0 if there is a single chunk. */
 GPUNN__INTERNAL size_t gpunn__reduction_workspace(const gpunn__reduction *r);
 
-/* An op along one axis of x[outer][n][inner]; lines = outer * inner. */
+/* An op along one axis of x[outer][n][inner]; rows = outer * inner. */
 typedef struct gpunn__along {
-    int64_t     lines, n, inner;
+    int64_t     rows, n, inner;
     int         lanes;
     const void *x, *y, *gradient;
     void       *out; /* forward: the result; backward: dx */
@@ -3623,14 +3623,14 @@ typedef struct gpunn__along {
     bool        add, log;
 } gpunn__along;
 
-/* Describes a step along one axis: its lines, lanes, operand, result and gradients. */
+/* Describes a step along one axis: its rows, lanes, operand, result and gradients. */
 GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis);
 
-/* The number of blocks for a kernel in which some lanes take each line. */
+/* The number of blocks for a kernel in which some lanes take each row. */
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
 
-/* The lanes of a block, grouped by line, take adjacent lines and advance together: for (first = _first; first
- * < a.lines; first += _step). */
+/* The lanes of a block, grouped by row, take adjacent rows and advance together: for (first = _first; first
+ * < a.rows; first += _step). */
 __device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
 {
     return (int64_t)gridDim.x * (blockDim.x / a.lanes);
@@ -3641,18 +3641,18 @@ __device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
     return (int64_t)blockIdx.x * (blockDim.x / a.lanes);
 }
 
-/* This thread's line. It has no elements if it is beyond the last. */
-__device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
+/* This thread's row. It has no elements if it is beyond the last. */
+__device__ __forceinline__ gpunn__strided_row gpunn__along_row(const gpunn__along &a, int64_t first)
 {
     int64_t index = first + threadIdx.x / a.lanes,
             outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
-    gpunn__line line = {index,
-                        outer * a.n * a.inner + (index - outer * a.inner),
-                        a.inner,
-                        index < a.lines ? a.n : 0,
-                        (int)(threadIdx.x & (a.lanes - 1)),
-                        a.lanes};
-    return line;
+    gpunn__strided_row row = {index,
+                              outer * a.n * a.inner + (index - outer * a.inner),
+                              a.inner,
+                              index < a.rows ? a.n : 0,
+                              (int)(threadIdx.x & (a.lanes - 1)),
+                              a.lanes};
+    return row;
 }
 
 GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most)
@@ -3669,12 +3669,12 @@ static int gpunn__lanes(int64_t n, int most)
     return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
 }
 
-GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
+GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t rows, int64_t n, int64_t stride)
 {
     int64_t device = cuda->multiprocessors;
     int     lanes = gpunn__lanes(n, 32);
-    while (stride > 1 && lanes > 1 && lines * lanes > device * 1024) lanes /= 2;
-    return lanes == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : lanes;
+    while (stride > 1 && lanes > 1 && rows * lanes > device * 1024) lanes /= 2;
+    return lanes == 32 && n >= (rows > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : lanes;
 }
 
 /* ---- sum and max over any set of axes ------------------------------------------------------------------- *
@@ -3682,8 +3682,8 @@ GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int6
  * all kept or all reduced are merged. The rest is kept x planes x rows x columns. There are `kept` results
  * (or rows of results), each from `planes` contiguous blocks of rows * columns elements. If columns are
  * reduced too, columns is 1 and rows holds the length; otherwise each column has its own result. A result's
- * elements are read line by line. A line is a row or, if columns are kept, one element of each column. If
- * results are few, the lines are split into chunks, whose results a second launch reduces. */
+ * elements are read run by run. A run is a row or, if columns are kept, one element of each column. If
+ * results are few, the runs are split into chunks, whose results a second launch reduces. */
 
 enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* elements that equal the maximum */ };
 
@@ -3719,12 +3719,12 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
         r->length = r->step = parts > 1 ? (r->rows / parts + 8) & ~(int64_t)7 : r->rows;
         r->pieces = (r->rows + r->step - 1) / r->step;
     }
-    r->lines = r->planes * r->pieces;
-    r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
-    r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
+    r->runs = r->planes * r->pieces;
+    r->chunk_runs = (r->runs + r->chunks - 1) / r->chunks;
+    r->chunks = (r->runs + r->chunk_runs - 1) / r->chunk_runs;
     const int most = r->span < 32 ? r->span : 32;
     if (!r->by_column)
-        r->lanes = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, most);
+        r->lanes = r->chunk_runs == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, most);
 }
 
 /* Describes a plain sum of `in` over axes (a bit set) in F32. whole: in a single chunk. */
@@ -3770,7 +3770,7 @@ template <int KIND> struct gpunn__fold_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float v[N];
-        gpunn__line_load<N>(x, x_type, i, 1, v);
+        gpunn__strided_load<N>(x, x_type, i, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++)
             if (KIND == GPUNN__COUNT) v[j] = gpunn__rounded(v[j], reference_type) == reference ? 1.0f : 0.0f;
@@ -3778,13 +3778,12 @@ template <int KIND> struct gpunn__fold_visit {
     }
 };
 
-/* The offset of a line of a result from the result's own start. *rest receives the number of elements from
+/* The offset of a run of a result from the result's own start. *rest receives the number of elements from
  * there to the plane's end. */
-__device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line,
-                                                         int64_t *rest)
+__device__ __forceinline__ int64_t gpunn__reduction_run(const gpunn__reduction &r, int64_t run, int64_t *rest)
 {
-    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces),
-            row = (line - plane * r.pieces) * r.step;
+    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(run, r.pieces),
+            row = (run - plane * r.pieces) * r.step;
     *rest = r.rows - row;
     return gpunn__offset(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
 }
@@ -3802,23 +3801,23 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
         gpunn__fold_visit<KIND> fold = {r.x, r.x_type, r.reference_type, 0, gpunn__fold<KIND>::start()};
         if (unit < units) {
             int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept,
-                    line = chunk * r.chunk_lines;
+                    run = chunk * r.chunk_runs;
             int64_t at = gpunn__offset(result, r.kept_rank, r.kept_dim, r.kept_stride);
-            int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
+            int64_t end = run + r.chunk_runs < r.runs ? run + r.chunk_runs : r.runs;
             if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
-            for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
-                int64_t     rest, begin = at + gpunn__reduction_line(r, line, &rest);
-                gpunn__line row = {
-                    line, begin, 1, rest < r.length ? rest : r.length, thread & (r.lanes - 1), r.lanes};
-                gpunn__line_visit(row, fold);
+            for (run += thread / r.lanes; run < end; run += r.span / r.lanes) {
+                int64_t            rest, begin = at + gpunn__reduction_run(r, run, &rest);
+                gpunn__strided_row row = {
+                    run, begin, 1, rest < r.length ? rest : r.length, thread & (r.lanes - 1), r.lanes};
+                gpunn__strided_visit(row, fold);
             }
         }
         float value = gpunn__lanes_reduce(fold.value, gpunn__fold<KIND>(), r.span) / r.divisor;
-        if (unit < units && thread == 0) gpunn__line_store<1>(r.y, r.y_type, unit, 1, &value, r.add);
+        if (unit < units && thread == 0) gpunn__strided_store<1>(r.y, r.y_type, unit, 1, &value, r.add);
     }
 }
 
-/* A unit's threads: `lanes` across the columns, span / lanes down the lines. */
+/* A unit's threads: `lanes` across the columns, span / lanes down the runs. */
 template <int KIND, int N>
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
     gpunn__reduce_columns_kernel(const gpunn__reduction r)
@@ -3838,16 +3837,17 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
         for (int j = 0; j < N; j++) value[j] = gpunn__fold<KIND>::start();
         if (there) {
             int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept,
-                    line = chunk * r.chunk_lines;
+                    run = chunk * r.chunk_runs;
             int64_t at = gpunn__offset(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
-            int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
+            int64_t end = run + r.chunk_runs < r.runs ? run + r.chunk_runs : r.runs;
             float   reference[N];
             if (KIND == GPUNN__COUNT)
-                gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
-            for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
+                gpunn__strided_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1,
+                                       reference);
+            for (run += thread / r.lanes; run < end; run += r.span / r.lanes) {
                 int64_t rest;
                 float   v[N];
-                gpunn__line_load<N>(r.x, r.x_type, at + gpunn__reduction_line(r, line, &rest), 1, v);
+                gpunn__strided_load<N>(r.x, r.x_type, at + gpunn__reduction_run(r, run, &rest), 1, v);
 #pragma unroll
                 for (int j = 0; j < N; j++) {
                     if (KIND == GPUNN__COUNT)
@@ -3869,7 +3869,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
 #pragma unroll
         for (int j = 0; j < N; j++) value[j] /= r.divisor;
         if (there && thread < r.lanes)
-            gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
+            gpunn__strided_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
     }
 }
 
@@ -4000,12 +4000,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(co
         int64_t result = (i - row * s.dim[0]) * stride +
                          gpunn__offset(row, s.rank - 1, s.dim + 1, s.stride + 1);
         float v[N];
-        gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
+        gpunn__strided_load<N>(s.gradient, s.gradient_type, result, stride, v);
         if (s.x) { /* as torch's mask * g / equal: all NaN if the maximum is NaN */
             float x[N], y[N], equal[N];
-            gpunn__line_load<N>(s.x, s.x_type, i, 1, x);
-            gpunn__line_load<N>(s.y, s.y_type, result, stride, y);
-            gpunn__line_load<N>(s.equal, GPUNN_F32, result, stride, equal);
+            gpunn__strided_load<N>(s.x, s.x_type, i, 1, x);
+            gpunn__strided_load<N>(s.y, s.y_type, result, stride, y);
+            gpunn__strided_load<N>(s.equal, GPUNN_F32, result, stride, equal);
 #pragma unroll
             for (int j = 0; j < N; j++)
                 v[j] = (gpunn__rounded(x[j], s.y_type) == y[j] ? v[j] : v[j] * 0) / equal[j];
@@ -4013,7 +4013,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(co
 #pragma unroll
             for (int j = 0; j < N; j++) v[j] /= s.divisor;
         }
-        gpunn__line_store<N>(s.dx, s.dx_type, i, 1, v, s.add);
+        gpunn__strided_store<N>(s.dx, s.dx_type, i, 1, v, s.add);
     }
 }
 
@@ -4195,8 +4195,8 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
     a.n = in->rank ? in->dim[axis] : 1;
     a.inner = 1;
     for (int d = axis + 1; d < in->rank; d++) a.inner *= in->dim[d];
-    a.lines = in->count / a.n;
-    a.lanes = gpunn__lanes_of(cuda, a.lines, a.n, a.inner);
+    a.rows = in->count / a.n;
+    a.lanes = gpunn__lanes_of(cuda, a.rows, a.n, a.inner);
     a.x = in->data;
     a.x_type = in->dtype;
     a.y = step->out.data;
@@ -4211,20 +4211,20 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
 
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a)
 {
-    return gpunn__blocks(cuda, a->lines * a->lanes, 1);
+    return gpunn__blocks(cuda, a->rows * a->lanes, 1);
 }
 
-/* ---- cumsum: along a line, in the backward pass from its end -------------------------------------------- *
- * Many lines use one thread each.
- * Otherwise a block scans a line piece by piece, one element per thread, and carries the sum over. A long
- * line that would leave the device idle is cut into parts, which an earlier launch has summed. */
+/* ---- cumsum: along a row, in the backward pass from its end -------------------------------------------- *
+ * Many rows use one thread each.
+ * Otherwise a block scans a row piece by piece, one element per thread, and carries the sum over. A long
+ * row that would leave the device idle is cut into parts, which an earlier launch has summed. */
 
 enum { GPUNN__CUMSUM_PART = 8 * GPUNN__THREADS };
 typedef struct gpunn__cumsum {
     gpunn__along along; /* x: or the gradient */
     bool         reverse;
-    int64_t      part, parts; /* elements per part; parts per line */
-    float       *sums;        /* [lines][parts]; NULL: there is one part */
+    int64_t      part, parts; /* elements per part; parts per row */
+    float       *sums;        /* [rows][parts]; NULL: there is one part */
 } gpunn__cumsum;
 
 __device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int64_t at, float sum)
@@ -4233,22 +4233,22 @@ __device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int6
     gpunn__store(k.along.out, k.along.out_type, at, sum);
 }
 
-__device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, int64_t line, int64_t i)
+__device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, int64_t row, int64_t i)
 {
     const gpunn__along &a = k.along;
-    int64_t             outer = gpunn__quotient(line, a.inner);
-    return (outer * a.n + (k.reverse ? a.n - 1 - i : i)) * a.inner + (line - outer * a.inner);
+    int64_t             outer = gpunn__quotient(row, a.inner);
+    return (outer * a.n + (k.reverse ? a.n - 1 - i : i)) * a.inner + (row - outer * a.inner);
 }
 
-/* One thread per line. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
+/* One thread per row. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_rows_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
-    int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; line < k.along.lines; line += (int64_t)gridDim.x * blockDim.x) {
+    int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; row < k.along.rows; row += (int64_t)gridDim.x * blockDim.x) {
         float sum = 0;
         for (int64_t i = 0; i < k.along.n; i++) {
-            int64_t at = gpunn__cumsum_place(k, line, i);
+            int64_t at = gpunn__cumsum_place(k, row, i);
             sum += gpunn__load(k.along.x, k.along.x_type, at);
             gpunn__cumsum_store(k, at, sum);
         }
@@ -4259,24 +4259,24 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_ker
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
-    for (int64_t unit = blockIdx.x; unit < k.along.lines * k.parts; unit += gridDim.x) {
-        const int64_t line = gpunn__quotient(unit, k.parts), begin = (unit - line * k.parts) * k.part,
+    for (int64_t unit = blockIdx.x; unit < k.along.rows * k.parts; unit += gridDim.x) {
+        const int64_t row = gpunn__quotient(unit, k.parts), begin = (unit - row * k.parts) * k.part,
                       end = begin + k.part;
         float sum = 0;
         for (int64_t i = begin + threadIdx.x; i < end && i < k.along.n; i += GPUNN__THREADS)
-            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__cumsum_place(k, line, i));
+            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__cumsum_place(k, row, i));
         sum = gpunn__block_reduce(sum, gpunn__add());
         if (threadIdx.x == 0) k.sums[unit] = sum;
     }
 }
 
 /* The sum of the parts before this one. */
-__device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, int64_t line, int64_t part)
+__device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, int64_t row, int64_t part)
 {
     float sum = 0;
     if (!k.sums) return 0;
     for (int64_t number = threadIdx.x; number < part; number += GPUNN__THREADS)
-        sum += k.sums[line * k.parts + number];
+        sum += k.sums[row * k.parts + number];
     return gpunn__block_reduce(sum, gpunn__add());
 }
 
@@ -4286,12 +4286,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_ker
     GPUNN__FOLLOW();
     __shared__ float sums[GPUNN__THREADS];
     int              t = (int)threadIdx.x;
-    for (int64_t unit = blockIdx.x; unit < k.along.lines * k.parts; unit += gridDim.x) {
-        const int64_t line = gpunn__quotient(unit, k.parts), part = unit - line * k.parts;
+    for (int64_t unit = blockIdx.x; unit < k.along.rows * k.parts; unit += gridDim.x) {
+        const int64_t row = gpunn__quotient(unit, k.parts), part = unit - row * k.parts;
         const int64_t end = (part + 1) * k.part < k.along.n ? (part + 1) * k.part : k.along.n;
-        float         before = gpunn__cumsum_before(k, line, part);
+        float         before = gpunn__cumsum_before(k, row, part);
         for (int64_t start = part * k.part; start < end; start += GPUNN__THREADS) {
-            int64_t at = start + t < end ? gpunn__cumsum_place(k, line, start + t) : -1;
+            int64_t at = start + t < end ? gpunn__cumsum_place(k, row, start + t) : -1;
             float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
             for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
                 __syncthreads(); /* the previous contents of sums have been read */
@@ -4313,23 +4313,23 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *s
     gpunn__cumsum k;
     memset(&k, 0, sizeof k);
     k.along = gpunn__along_axis(cuda, step, step->attr->axis);
-    const bool cut = k.along.n > GPUNN__CUMSUM_PART && k.along.lines < (int64_t)cuda->multiprocessors * 4;
+    const bool cut = k.along.n > GPUNN__CUMSUM_PART && k.along.rows < (int64_t)cuda->multiprocessors * 4;
     k.reverse = step->backward;
     k.part = cut ? (int64_t)GPUNN__CUMSUM_PART : k.along.n;
     k.parts = (k.along.n + k.part - 1) / k.part;
     if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
     if (action == GPUNN__PREPARE) {
-        if (cut) step->workspace_bytes = (size_t)(k.along.lines * k.parts) * sizeof *k.sums;
+        if (cut) step->workspace_bytes = (size_t)(k.along.rows * k.parts) * sizeof *k.sums;
         return GPUNN_OK;
     }
     if (step->backward) {
         k.along.x = k.along.gradient;
         k.along.x_type = k.along.gradient_type;
     }
-    if (k.along.n <= 32 || k.along.lines >= (int64_t)cuda->multiprocessors * 256)
-        return GPUNN__LAUNCH(cuda, gpunn__cumsum_lines_kernel, gpunn__blocks(cuda, k.along.lines, 1),
+    if (k.along.n <= 32 || k.along.rows >= (int64_t)cuda->multiprocessors * 256)
+        return GPUNN__LAUNCH(cuda, gpunn__cumsum_rows_kernel, gpunn__blocks(cuda, k.along.rows, 1),
                              GPUNN__THREADS, k);
-    const unsigned blocks = gpunn__blocks(cuda, k.along.lines * k.parts * GPUNN__THREADS, 1);
+    const unsigned blocks = gpunn__blocks(cuda, k.along.rows * k.parts * GPUNN__THREADS, 1);
     k.sums = cut ? (float *)step->workspace : NULL;
     if (cut) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__cumsum_sums_kernel, blocks, GPUNN__THREADS, k));
     return GPUNN__LAUNCH(cuda, gpunn__cumsum_block_kernel, blocks, GPUNN__THREADS, k);
@@ -4357,7 +4357,7 @@ struct gpunn__argmax_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float v[N];
-        gpunn__line_load<N>(x, dtype, i, stride, v);
+        gpunn__strided_load<N>(x, dtype, i, stride, v);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             bool more = v[j] > best || (v[j] != v[j] && best == best),
@@ -4371,14 +4371,14 @@ struct gpunn__argmax_visit {
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line         line = gpunn__along_line(a, first);
-        gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
-        gpunn__line_visit(line, visit);
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row  row = gpunn__along_row(a, first);
+        gpunn__argmax_visit visit = {a.x, a.x_type, row.stride, -INFINITY, INT64_MAX};
+        gpunn__strided_visit(row, visit);
         float   best = gpunn__lanes_reduce(visit.best, gpunn__larger(), a.lanes);
         bool    mine = visit.best == best || (visit.best != visit.best && best != best);
         int64_t at = gpunn__lanes_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.lanes);
-        if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
+        if (row.index < a.rows && row.thread == 0) ((int64_t *)a.out)[row.index] = at;
     }
 }
 
@@ -4390,9 +4390,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ---- sorting ------------------------------------------------------------------------------------------- *
- * A block sorts up to GPUNN__BLOCK_SORT codes in shared memory. Longer lines are sorted in global memory by
+ * A block sorts up to GPUNN__BLOCK_SORT codes in shared memory. Longer rows are sorted in global memory by
  * a stable radix sort on ascending 32-bit keys, with 8 bits per pass. One launch counts the digits of each
- * part of a line, the next moves its elements. A pass reads the elements twice and writes them once: 24
+ * part of a row, the next moves its elements. A pass reads the elements twice and writes them once: 24
  * bytes per element. */
 
 enum { GPUNN__BLOCK_SORT = 2048 };
@@ -4415,10 +4415,10 @@ __device__ __forceinline__ void gpunn__block_sort(unsigned long long *code, unsi
     __syncthreads();
 }
 
-/* The number of parts per line that gives every multiprocessor two blocks. */
-static int64_t gpunn__parts_of_line(const gpunn__cuda *cuda, int64_t lines)
+/* The number of parts per row that gives every multiprocessor two blocks. */
+static int64_t gpunn__parts_of_row(const gpunn__cuda *cuda, int64_t rows)
 {
-    const int64_t parts = (int64_t)cuda->multiprocessors * 2 / lines;
+    const int64_t parts = (int64_t)cuda->multiprocessors * 2 / rows;
     return parts < 1 ? 1 : parts;
 }
 
@@ -4430,32 +4430,32 @@ enum {
 };
 
 typedef struct gpunn__sorting {
-    uint2 *sorted, *other; /* [lines][count]: (key, index) */
-    /* [lines][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
+    uint2 *sorted, *other; /* [rows][count]: (key, index) */
+    /* [rows][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
     unsigned *digits;
-    int64_t   lines, count, part; /* part: elements per block, in whole tiles */
-    int64_t   parts;              /* parts per line */
-    int       shift;              /* bit position of the current digit */
+    int64_t   rows, count, part; /* part: elements per block, in whole tiles */
+    int64_t   parts;             /* parts per row */
+    int       shift;             /* bit position of the current digit */
 } gpunn__sorting;
 
 /* The keys of all passes but the first. */
 typedef struct gpunn__sorted_keys {
     const uint2     *sorted;
-    __device__ uint2 operator()(const gpunn__sorting &s, int64_t line, int64_t i) const
+    __device__ uint2 operator()(const gpunn__sorting &s, int64_t row, int64_t i) const
     {
-        return sorted[line * s.count + i];
+        return sorted[row * s.count + i];
     }
 } gpunn__sorted_keys;
 
 typedef struct gpunn__sort_part {
-    int64_t line, number, begin, end;
+    int64_t row, number, begin, end;
 } gpunn__sort_part;
 
 __device__ __forceinline__ gpunn__sort_part gpunn__sort_part_of(const gpunn__sorting &s)
 {
-    const int64_t line = gpunn__quotient(blockIdx.x, s.parts), number = blockIdx.x - line * s.parts,
+    const int64_t row = gpunn__quotient(blockIdx.x, s.parts), number = blockIdx.x - row * s.parts,
                   begin = number * s.part;
-    return {line, number, begin, begin + s.part < s.count ? begin + s.part : s.count};
+    return {row, number, begin, begin + s.part < s.count ? begin + s.part : s.count};
 }
 
 /* Counters per warp. The last one is for threads without an element. */
@@ -4486,7 +4486,7 @@ __device__ __forceinline__ unsigned gpunn__sort_digit(const gpunn__sorting &s, c
                                                       const gpunn__sort_part &part, int64_t i, uint2 *item)
 {
     if (i >= part.end) return GPUNN__DIGITS;
-    *item = keys(s, part.line, i);
+    *item = keys(s, part.row, i);
     return item->x >> s.shift & (GPUNN__DIGITS - 1);
 }
 
@@ -4511,7 +4511,7 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS)
 __device__ __forceinline__ unsigned gpunn__sort_start(const gpunn__sorting &s, const gpunn__sort_part &part)
 {
     __shared__ unsigned total[GPUNN__DIGITS];
-    const unsigned     *digits = s.digits + part.line * s.parts * GPUNN__DIGITS + threadIdx.x;
+    const unsigned     *digits = s.digits + part.row * s.parts * GPUNN__DIGITS + threadIdx.x;
     unsigned            all = 0, at = 0;
 #pragma unroll 16 /* keeps 16 loads in flight */
     for (int64_t number = 0; number < s.parts; number++) {
@@ -4554,19 +4554,19 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS)
 #pragma unroll
         for (int j = 0; j < GPUNN__SORT_ROUNDS; j++)
             if (digit[j] < GPUNN__DIGITS)
-                s.other[part.line * s.count + counts[warp][digit[j]] + rank[j]] = item[j];
+                s.other[part.row * s.count + counts[warp][digit[j]] + rank[j]] = item[j];
         __syncthreads();
     }
 }
 
-/* Splits lines into just as many parts as fill the device. The buffers are not set. */
-static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, int64_t count)
+/* Splits rows into just as many parts as fill the device. The buffers are not set. */
+static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t rows, int64_t count)
 {
     gpunn__sorting s;
     const int64_t  tiles = (count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE,
-                  most = gpunn__parts_of_line(cuda, lines);
+                  most = gpunn__parts_of_row(cuda, rows);
     memset(&s, 0, sizeof s);
-    s.lines = lines;
+    s.rows = rows;
     s.count = count;
     s.part = (tiles + most - 1) / most * GPUNN__SORT_TILE;
     s.parts = (count + s.part - 1) / s.part;
@@ -4575,14 +4575,14 @@ static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, 
 
 static size_t gpunn__sort_workspace(const gpunn__sorting *s)
 {
-    return (size_t)s->lines *
+    return (size_t)s->rows *
            (2 * (size_t)s->count * sizeof *s->sorted + (size_t)s->parts * GPUNN__DIGITS * sizeof *s->digits);
 }
 
 template <typename Keys>
 static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda, gpunn__sorting *s, const Keys &keys)
 {
-    const unsigned blocks = (unsigned)(s->lines * s->parts);
+    const unsigned blocks = (unsigned)(s->rows * s->parts);
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sort_count_kernel<Keys>), blocks, GPUNN__DIGITS, *s, keys));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sort_move_kernel<Keys>), blocks, GPUNN__DIGITS, *s, keys));
     uint2 *sorted = s->other;
@@ -4591,15 +4591,15 @@ static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda, gpunn__sorting *s, const
     return GPUNN_OK;
 }
 
-/* Sorts the pairs (key, value) that keys(s, line, i) returns into s->sorted. largest is the largest possible
+/* Sorts the pairs (key, value) that keys(s, row, i) returns into s->sorted. largest is the largest possible
  * key. */
 template <typename Keys>
 static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *workspace, const Keys &keys,
                                 int64_t largest)
 {
     s->sorted = (uint2 *)workspace;
-    s->other = s->sorted + s->lines * s->count;
-    s->digits = (unsigned *)(s->other + s->lines * s->count);
+    s->other = s->sorted + s->rows * s->count;
+    s->digits = (unsigned *)(s->other + s->rows * s->count);
     GPUNN__TRY(gpunn__sort_pass(cuda, s, keys));
     for (s->shift = 8; largest >> s->shift; s->shift += 8) {
         const gpunn__sorted_keys sorted = {s->sorted};
@@ -4609,36 +4609,36 @@ static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *work
 }
 
 /* ---- topk ---------------------------------------------------------------------------------------------- *
- * topk works in rounds. A block lists the codes of its part of a line that exceed the smallest of the k
+ * topk works in rounds. A block lists the codes of its part of a row that exceed the smallest of the k
  * largest so far. It sorts and cuts the list when it is full and at the end. The next round reads what the
- * blocks kept. If k is above GPUNN__TOPK_FEW and the line longer than the list, the whole line is sorted in
+ * blocks kept. If k is above GPUNN__TOPK_FEW and the row longer than the list, the whole row is sorted in
  * memory, in 9 launches. */
 
 enum { GPUNN__TOPK_FEW = 512 };
 typedef struct gpunn__topk {
     gpunn__along              along;
-    int64_t                   k, n, part, parts; /* n: codes per line in this round; part: codes per block */
+    int64_t                   k, n, part, parts; /* n: codes per row in this round; part: codes per block */
     bool                      largest;
     int                       threads; /* threads per block */
-    const unsigned long long *from;    /* [lines][n]; NULL: computed from x. 0: no code */
-    unsigned long long       *to;      /* [lines][parts][k]; NULL: the result is written */
+    const unsigned long long *from;    /* [rows][n]; NULL: computed from x. 0: no code */
+    unsigned long long       *to;      /* [rows][parts][k]; NULL: the result is written */
 } gpunn__topk;
 
-/* The code of element i of a line. */
-__device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t line,
+/* The code of element i of a row. */
+__device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t row,
                                                                   int64_t i)
 {
     const gpunn__along &a = t.along;
-    const int64_t       outer = gpunn__quotient(line, a.inner),
-                  at = (outer * a.n + i) * a.inner + line - outer * a.inner;
+    const int64_t       outer = gpunn__quotient(row, a.inner),
+                  at = (outer * a.n + i) * a.inner + row - outer * a.inner;
     return gpunn__topk_code(gpunn__load(a.x, a.x_type, at), i, t.largest);
 }
 
-/* Writes place as element i of a line of the result. */
-__device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t line, int64_t i, unsigned place)
+/* Writes place as element i of a row of the result. */
+__device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t row, int64_t i, unsigned place)
 {
-    const int64_t inner = t.along.inner, outer = gpunn__quotient(line, inner);
-    ((int64_t *)t.along.out)[(outer * t.k + i) * inner + line - outer * inner] = place;
+    const int64_t inner = t.along.inner, outer = gpunn__quotient(row, inner);
+    ((int64_t *)t.along.out)[(outer * t.k + i) * inner + row - outer * inner] = place;
 }
 
 /* Sorts the `found` codes of the list and keeps the k largest, padded with 0. Returns the smallest of these
@@ -4657,8 +4657,8 @@ static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_k
 {
     GPUNN__FOLLOW();
     __shared__ unsigned long long list[GPUNN__BLOCK_SORT], found;
-    for (int64_t unit = blockIdx.x; unit < t.along.lines * t.parts; unit += gridDim.x) {
-        const int64_t      line = gpunn__quotient(unit, t.parts), begin = (unit - line * t.parts) * t.part;
+    for (int64_t unit = blockIdx.x; unit < t.along.rows * t.parts; unit += gridDim.x) {
+        const int64_t      row = gpunn__quotient(unit, t.parts), begin = (unit - row * t.parts) * t.part;
         const int64_t      end = begin + t.part < t.n ? begin + t.part : t.n;
         unsigned long long least = 0;
         if (threadIdx.x == 0) found = 0;
@@ -4673,7 +4673,7 @@ static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_k
             }
             const int64_t      i = base + threadIdx.x;
             unsigned long long code = 0;
-            if (i < end) code = t.from ? t.from[line * t.n + i] : gpunn__topk_code_of(t, line, i);
+            if (i < end) code = t.from ? t.from[row * t.n + i] : gpunn__topk_code_of(t, row, i);
             if (code > least) list[atomicAdd(&found, 1ull)] = code;
         }
         __syncthreads();
@@ -4682,16 +4682,16 @@ static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_k
             if (t.to)
                 t.to[unit * t.k + i] = list[i];
             else
-                gpunn__topk_put(t, line, i, 0xFFFFFFFFu - (unsigned)list[i]);
+                gpunn__topk_put(t, row, i, 0xFFFFFFFFu - (unsigned)list[i]);
         __syncthreads();
     }
 }
 
-/* Plans a round over n codes per line: just as many parts as fill the device. */
+/* Plans a round over n codes per row: just as many parts as fill the device. */
 static void gpunn__topk_round(const gpunn__cuda *cuda, gpunn__topk *t, int64_t n)
 {
     const int64_t tiles = (n + GPUNN__BLOCK_SORT - 1) / GPUNN__BLOCK_SORT,
-                  most = gpunn__parts_of_line(cuda, t->along.lines);
+                  most = gpunn__parts_of_row(cuda, t->along.rows);
     t->n = n;
     t->part = (tiles + most - 1) / most * GPUNN__BLOCK_SORT;
     t->parts = (n + t->part - 1) / t->part;
@@ -4702,16 +4702,16 @@ static void gpunn__topk_round(const gpunn__cuda *cuda, gpunn__topk *t, int64_t n
 static gpunn_status gpunn__topk_rounds(gpunn__cuda *cuda, gpunn__topk *t, unsigned long long *workspace)
 {
     gpunn__topk_round(cuda, t, t->along.n);
-    for (; t->parts > 1; workspace += t->along.lines * t->n) {
+    for (; t->parts > 1; workspace += t->along.rows * t->n) {
         t->to = workspace;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__topk_kernel,
-                                 gpunn__blocks(cuda, t->along.lines * t->parts * GPUNN__THREADS, 1),
+                                 gpunn__blocks(cuda, t->along.rows * t->parts * GPUNN__THREADS, 1),
                                  (unsigned)t->threads, *t));
         t->from = t->to;
         gpunn__topk_round(cuda, t, t->parts * t->k);
     }
     t->to = NULL;
-    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * GPUNN__THREADS, 1),
+    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.rows * GPUNN__THREADS, 1),
                          (unsigned)t->threads, *t);
 }
 
@@ -4722,16 +4722,16 @@ static size_t gpunn__topk_workspace(const gpunn__cuda *cuda, const gpunn__topk *
     size_t      kept = 0;
     for (gpunn__topk_round(cuda, &round, t->along.n); round.parts > 1;
          gpunn__topk_round(cuda, &round, round.parts * t->k))
-        kept += (size_t)(t->along.lines * round.parts * t->k);
+        kept += (size_t)(t->along.rows * round.parts * t->k);
     return kept * sizeof *t->to;
 }
 
 /* Ascending keys in topk's order. */
 typedef struct gpunn__topk_keys {
     gpunn__topk      t;
-    __device__ uint2 operator()(const gpunn__sorting &, int64_t line, int64_t i) const
+    __device__ uint2 operator()(const gpunn__sorting &, int64_t row, int64_t i) const
     {
-        return make_uint2(~(unsigned)(gpunn__topk_code_of(t, line, i) >> 32), (unsigned)i);
+        return make_uint2(~(unsigned)(gpunn__topk_code_of(t, row, i) >> 32), (unsigned)i);
     }
 } gpunn__topk_keys;
 
@@ -4740,9 +4740,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 {
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < t.along.lines * t.k; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t line = gpunn__quotient(i, t.k), place = i - line * t.k;
-        gpunn__topk_put(t, line, place, sorted[line * t.along.n + place].y);
+    for (; i < t.along.rows * t.k; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t row = gpunn__quotient(i, t.k), place = i - row * t.k;
+        gpunn__topk_put(t, row, place, sorted[row * t.along.n + place].y);
     }
 }
 
@@ -4754,7 +4754,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_s
     t.along = gpunn__along_axis(cuda, step, step->attr->axis);
     t.k = step->out.dim[step->attr->axis];
     t.largest = step->attr->largest;
-    gpunn__sorting s = gpunn__sorting_of(cuda, t.along.lines, t.along.n);
+    gpunn__sorting s = gpunn__sorting_of(cuda, t.along.rows, t.along.n);
     const bool     few = t.along.n <= GPUNN__BLOCK_SORT || t.k <= GPUNN__TOPK_FEW;
     if (action == GPUNN__PREPARE) {
         if (t.along.n > UINT32_MAX)
@@ -4766,7 +4766,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_s
     if (few) return gpunn__topk_rounds(cuda, &t, (unsigned long long *)step->workspace);
     const gpunn__topk_keys keys = {t};
     GPUNN__TRY(gpunn__sort(cuda, &s, step->workspace, keys, UINT32_MAX));
-    return GPUNN__LAUNCH(cuda, gpunn__topk_write_kernel, gpunn__blocks(cuda, t.along.lines * t.k, 1),
+    return GPUNN__LAUNCH(cuda, gpunn__topk_write_kernel, gpunn__blocks(cuda, t.along.rows * t.k, 1),
                          GPUNN__THREADS, t, s.sorted);
 }
 
@@ -5010,7 +5010,7 @@ static gpunn__nucleus gpunn__nucleus_of(const gpunn__cuda *cuda, const gpunn_ste
     s.top_p = step->attr->top_p;
     s.row = (gpunn__nucleus_row *)step->workspace;
     const int64_t tile = GPUNN__NUCLEUS_DIGITS, tiles = (s.n + tile - 1) / tile,
-                  fill = 4 * gpunn__parts_of_line(cuda, s.rows);
+                  fill = 4 * gpunn__parts_of_row(cuda, s.rows);
     const int64_t most = fill < tile ? fill : tile; /* parts: a digit counts them */
     s.part = (tiles + most - 1) / most * tile;
     s.parts = (s.n + s.part - 1) / s.part;
@@ -5080,10 +5080,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(cons
                 row = gpunn__integer(r.index, r.index_type, at);
         bool  there = row >= 0 && row < r.n;
         float v[N];
-        gpunn__line_load<N>(r.from, r.from_type, (there ? row : 0) * r.width + column, 1, v);
+        gpunn__strided_load<N>(r.from, r.from_type, (there ? row : 0) * r.width + column, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = there ? v[j] : NAN;
-        gpunn__line_store<N>(r.to, r.to_type, at * r.width + column, 1, v, false);
+        gpunn__strided_store<N>(r.to, r.to_type, at * r.width + column, 1, v, false);
     }
 }
 
@@ -5145,8 +5145,8 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
     for (unsigned i = 0; i < count; i++, token += step) {
         float      v[N];
         const bool there = token->y != UINT32_MAX;
-        gpunn__line_load<N>(r.from, r.from_type, gpunn__rows_place(r, r.count, there ? token->y : 0, column),
-                            1, v);
+        gpunn__strided_load<N>(r.from, r.from_type,
+                               gpunn__rows_place(r, r.count, there ? token->y : 0, column), 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) sum[j] += there ? v[j] : NAN;
     }
@@ -5174,8 +5174,8 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2)
             if (count <= GPUNN__ROWS_ALONE) {
                 for (int64_t column = start; g == group && column < columns; column += (int64_t)across * N) {
                     gpunn__rows_add<N>(r, first, count, 1, column, sum);
-                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
-                                         r.add);
+                    gpunn__strided_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
+                                            r.add);
                 }
                 continue;
             }
@@ -5190,8 +5190,8 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2)
                     for (unsigned other = 1; other < groups; other++)
 #pragma unroll
                         for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
-                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
-                                         r.add);
+                    gpunn__strided_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
+                                            r.add);
                 }
                 __syncthreads();
             }
@@ -5257,23 +5257,23 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
 
 /* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is its transpose ------------------------- *
  * The backward pass has four ways. Indices that apply to all
- * lines are sorted once, as an embedding's tokens. If the indices of a line [o][..][i] are few, each element
- * of dx searches them. Otherwise they are sorted: each line by a block or, if longer, all lines together in
+ * rows are sorted once, as an embedding's tokens. If the indices of a row [o][..][i] are few, each element
+ * of dx searches them. Otherwise they are sorted: each row by a block or, if longer, all rows together in
  * memory. Then each run of equal indices is summed. Sums follow the order of the indices. In memory, a block
  * sums runs longer than GPUNN__RUN_ALONE, in an order that depends only on the indices. An index out of range
- * yields NaN (0 for integers): in the result of gather, or in an element of the line to which it adds. */
+ * yields NaN (0 for integers): in the result of gather, or in an element of the row to which it adds. */
 
-enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
+enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_ROW = 1024, GPUNN__RUN_ALONE = 32 };
 typedef struct gpunn__gather {
     const void *x, *gradient, *index, *base; /* base: what dx adds to; NULL: nothing */
     void       *y, *dx;
     gpunn_dtype x_type, gradient_type, index_type, base_type, y_type, dx_type;
     int64_t     outer, m, n, inner;
     bool        add, whole; /* add: y accumulates; whole: integers */
-    bool        slices;     /* index is [m] and applies to all lines */
+    bool        slices;     /* index is [m] and applies to all rows */
 } gpunn__gather;
 
-/* Index number j of line [o][..][column]. */
+/* Index number j of row [o][..][column]. */
 __device__ __forceinline__ int64_t gpunn__gather_index(const gpunn__gather &g, int64_t o, int64_t j,
                                                        int64_t column)
 {
@@ -5285,9 +5285,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
-                column = i - line * g.inner;
-        int64_t at = gpunn__gather_index(g, o, line - o * g.m, column);
+        int64_t row = gpunn__quotient(i, g.inner), o = gpunn__quotient(row, g.m), column = i - row * g.inner;
+        int64_t at = gpunn__gather_index(g, o, row - o * g.m, column);
         bool    there = at >= 0 && at < g.n;
         int64_t from = (o * g.n + at) * g.inner + column;
         if (g.whole) {
@@ -5310,28 +5309,28 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n);
-        int64_t from = o * g.m * g.inner + (i - line * g.inner);
+        int64_t row = gpunn__quotient(i, g.inner), o = gpunn__quotient(row, g.n);
+        int64_t from = o * g.m * g.inner + (i - row * g.inner);
         float   sum = gpunn__gather_base(g, i);
         for (int64_t j = 0; j < g.m; j++, from += g.inner) {
-            int64_t k = gpunn__gather_index(g, o, j, i - line * g.inner);
+            int64_t k = gpunn__gather_index(g, o, j, i - row * g.inner);
             if (k < 0 || k >= g.n) sum = NAN;
-            if (k == line - o * g.n) sum += gpunn__load(g.gradient, g.gradient_type, from);
+            if (k == row - o * g.n) sum += gpunn__load(g.gradient, g.gradient_type, from);
         }
         gpunn__store(g.dx, g.dx_type, i, sum);
     }
 }
 
-/* The element that index i refers to, or its line's first element if it is out of range (*there is false).
- * *number receives the index's position in its line. */
+/* The element that index i refers to, or its row's first element if it is out of range (*there is false).
+ * *number receives the index's position in its row. */
 __device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number,
                                                        bool *there)
 {
-    const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
+    const int64_t row = gpunn__quotient(i, g.inner), o = gpunn__quotient(row, g.m),
                   at = gpunn__integer(g.index, g.index_type, i);
-    *number = line - o * g.m;
+    *number = row - o * g.m;
     *there = at >= 0 && at < g.n;
-    return (o * g.n + (*there ? at : 0)) * g.inner + (i - line * g.inner);
+    return (o * g.n + (*there ? at : 0)) * g.inner + (i - row * g.inner);
 }
 
 /* What index i adds. UINT32_MAX stands for an index out of range. */
@@ -5341,12 +5340,12 @@ __device__ __forceinline__ float gpunn__gather_term(const gpunn__gather &g, unsi
     return i == UINT32_MAX ? NAN : gpunn__load(g.gradient, g.gradient_type, first + i * stride);
 }
 
-/* A block sorts the indices of a line by (place, number). It sorts complements in descending order. */
-static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2)
-    gpunn__gather_line_kernel(const gpunn__gather g, unsigned size)
+/* A block sorts the indices of a row by (place, number). It sorts complements in descending order. */
+static __global__ void __launch_bounds__(GPUNN__GATHER_ROW / 2)
+    gpunn__gather_row_kernel(const gpunn__gather g, unsigned size)
 {
     GPUNN__FOLLOW();
-    __shared__ unsigned long long code[GPUNN__GATHER_LINE];
+    __shared__ unsigned long long code[GPUNN__GATHER_ROW];
     for (int64_t unit = blockIdx.x; unit < g.outer * g.inner; unit += gridDim.x) {
         const int64_t o = gpunn__quotient(unit, g.inner), column = unit - o * g.inner;
         const int64_t to = o * g.n * g.inner + column, from = o * g.m * g.inner + column;
@@ -5369,7 +5368,7 @@ static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2)
     }
 }
 
-/* The pairs of all lines: (element of dx, number of the index). */
+/* The pairs of all rows: (element of dx, number of the index). */
 typedef struct gpunn__gather_keys {
     gpunn__gather    g;
     __device__ uint2 operator()(const gpunn__sorting &, int64_t, int64_t i) const
@@ -5415,16 +5414,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* Describes the lines and indices. The shape is that of gather's result or of scatter_add's src. */
+/* Describes the rows and indices. The shape is that of gather's result or of scatter_add's src. */
 static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along *a, const gpunn_value *index)
 {
     gpunn__gather g;
     memset(&g, 0, sizeof g);
     g.n = a->n;
     g.inner = a->inner;
-    g.outer = a->lines / a->inner;
+    g.outer = a->rows / a->inner;
     g.m = index->dim[step->attr->axis];
-    g.slices = index->count < a->lines * g.m;
+    g.slices = index->count < a->rows * g.m;
     g.index = index->data;
     g.index_type = index->dtype;
     return g;
@@ -5435,7 +5434,7 @@ static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, c
 {
     const int64_t count = g->slices ? g->m : g->outer * g->m * g->inner,
                   places = g->slices ? g->n : g->outer * g->n * g->inner;
-    if (g->m <= (!g->slices && g->n <= UINT32_MAX ? GPUNN__GATHER_LINE : GPUNN__GATHER_FEW)) return GPUNN_OK;
+    if (g->m <= (!g->slices && g->n <= UINT32_MAX ? GPUNN__GATHER_ROW : GPUNN__GATHER_FEW)) return GPUNN_OK;
     if (count > UINT32_MAX || places > UINT32_MAX)
         return gpunn__cuda_fail(
             cuda, GPUNN_ERR_UNSUPPORTED,
@@ -5471,23 +5470,23 @@ static gpunn_status gpunn__gather_slices(gpunn__cuda *cuda, const gpunn__gather 
 /* dx = base plus what the indices add to it. */
 static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g, void *workspace)
 {
-    const int64_t lines = g->outer * g->inner, count = lines * g->m;
+    const int64_t rows = g->outer * g->inner, count = rows * g->m;
     const bool    few = g->m <= GPUNN__GATHER_FEW;
     gpunn__gather start = *g;
     if (!few) start.m = 0; /* elements that no index refers to equal the base */
     if (few || (g->base != g->dx && !(g->slices && g->base == NULL)))
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1),
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, rows * g->n, 1),
                                  GPUNN__THREADS, start));
     if (few) return GPUNN_OK;
     if (g->slices) return gpunn__gather_slices(cuda, g, workspace);
-    if (g->m <= GPUNN__GATHER_LINE) {
-        const int size = gpunn__power_of_2(g->m, GPUNN__GATHER_LINE);
-        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1),
+    if (g->m <= GPUNN__GATHER_ROW) {
+        const int size = gpunn__power_of_2(g->m, GPUNN__GATHER_ROW);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_row_kernel, gpunn__blocks(cuda, rows * GPUNN__THREADS, 1),
                              (unsigned)size / 2, *g, (unsigned)size);
     }
     gpunn__sorting           s = gpunn__sorting_of(cuda, 1, count);
     const gpunn__gather_keys keys = {*g};
-    GPUNN__TRY(gpunn__sort(cuda, &s, workspace, keys, lines * g->n - 1));
+    GPUNN__TRY(gpunn__sort(cuda, &s, workspace, keys, rows * g->n - 1));
     return GPUNN__LAUNCH(cuda, gpunn__gather_runs_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, *g,
                          s.sorted, count);
 }
@@ -5544,7 +5543,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_st
 }
 
 /* ---- scatter: finds the last index that refers to each element, counted from 1; 0: none ----------------- *
- * An index out of range refers to its line's first element, as the largest
+ * An index out of range refers to its row's first element, as the largest
  * number, and makes it NaN (0 for integers). */
 
 typedef unsigned long long gpunn__last;
@@ -5569,9 +5568,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n),
+        const int64_t row = gpunn__quotient(i, g.inner), o = gpunn__quotient(row, g.n),
                       number = (int64_t)last[i] - 1;
-        const int64_t from = (o * g.m + number) * g.inner + (i - line * g.inner);
+        const int64_t from = (o * g.m + number) * g.inner + (i - row * g.inner);
         const bool    bad = last[i] == ~(gpunn__last)0;
         if (g.whole) {
             const int64_t value = bad          ? 0
@@ -7833,8 +7832,7 @@ template <bool deep>
 __device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
 {
     gpunn__pool_place place;
-    int               line = index / p.x.out, x = index - line * p.x.out, z = deep ? line / p.y.out : 0,
-        y = line - z * p.y.out;
+    int row = index / p.x.out, x = index - row * p.x.out, z = deep ? row / p.y.out : 0, y = row - z * p.y.out;
     int depth = 1, height = gpunn__pool_window(&p.y, y, &place.y0, &place.y1);
     int width = gpunn__pool_window(&p.x, x, &place.x0, &place.x1);
     place.z0 = 0, place.z1 = 1, place.skipped = 0;
@@ -7868,11 +7866,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_kernel(c
         float             best = p.average ? 0 : -INFINITY;
         for (int z = place.z0; z < place.z1; z++)
             for (int y = place.y0; y < place.y1; y++) {
-                int64_t line = ((deep ? volume * p.z.n + z : volume) * p.y.n + y) * p.x.n;
+                int64_t row = ((deep ? volume * p.z.n + z : volume) * p.y.n + y) * p.x.n;
                 int     here = place.skipped + ((z - place.z0) * p.y.span + y - place.y0) * p.x.span;
 #pragma unroll(deep ? 1 : 4)
                 for (int x = place.x0; x < place.x1; x++, here++) {
-                    float v = gpunn__load(p.from, p.from_dtype, line + x);
+                    float v = gpunn__load(p.from, p.from_dtype, row + x);
                     if (p.average)
                         best += v;
                     else if (v > best || v != v)
@@ -7958,8 +7956,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4)
     int     size = (deep ? p.z.n : 1) * p.y.n * p.x.n;
     for (; i < p.cells; i += step) {
         int64_t volume = i / size;
-        int     index = (int)(i - volume * size), line = index / p.x.n, x = index - line * p.x.n;
-        int     z = deep ? line / p.y.n : 0, y = line - z * p.y.n, count = gpunn__pack_size(p.cells, i);
+        int     index = (int)(i - volume * size), row = index / p.x.n, x = index - row * p.x.n;
+        int     z = deep ? row / p.y.n : 0, y = row - z * p.y.n, count = gpunn__pack_size(p.cells, i);
         float   v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (p.accumulate) gpunn__load_pack(p.to, p.to_dtype, i, count, v);
         for (int done = 0, n; done < count; done += n, x = 0) { /* one row of cells after another */
@@ -7972,7 +7970,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4)
                 int z0 = 0, z1 = 1, depth = deep ? gpunn__pool_window(&p.z, oz, &z0, &z1) : 1;
                 for (int oy = oy_begin; oy < oy_end; oy++) {
                     int     y0, y1, height = gpunn__pool_window(&p.y, oy, &y0, &y1);
-                    int64_t line = ((deep ? volume * p.z.out + oz : volume) * p.y.out + oy) * p.x.out;
+                    int64_t row = ((deep ? volume * p.z.out + oz : volume) * p.y.out + oy) * p.x.out;
                     /* index of this row's first cell in that window */
                     int marked = y - gpunn__pool_corner(&p.y, oy, y0);
                     if (deep) marked += (z - gpunn__pool_corner(&p.z, oz, z0)) * p.y.span;
@@ -7985,14 +7983,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4)
                             share = gpunn__pool_share<deep>(p, depth, height, width, z1 - z0, y1 - y0,
                                                             end - begin);
                         } else {
-                            int column = gpunn__pool_marked(p, line + ox) - marked;
+                            int column = gpunn__pool_marked(p, row + ox) - marked;
                             begin = gpunn__pool_corner(&p.x, ox, begin) + column;
                             end = column >= 0 && column < p.x.span ? begin + 1 : begin;
                         }
                         begin = max(begin, x) - x + done;
                         end = min(end, x + n) - x + done;
                         if (begin >= end) continue;
-                        share *= gpunn__load(p.from, p.from_dtype, line + ox);
+                        share *= gpunn__load(p.from, p.from_dtype, row + ox);
 #pragma unroll
                         for (int j = 0; j < GPUNN__PACK; j++)
                             if (j >= begin && j < end) v[j] += share;
@@ -8286,13 +8284,13 @@ typedef struct gpunn__finish {
 } gpunn__finish;
 
 /* The factor x and shift y of channel c: a value v becomes v * x + y. */
-__device__ __forceinline__ float2 gpunn__finish_line(const gpunn__finish &f, int64_t c)
+__device__ __forceinline__ float2 gpunn__finish_affine(const gpunn__finish &f, int64_t c)
 {
-    float2 line = {1, f.bias ? gpunn__load(f.bias, f.bias_dtype, c) : 0};
-    if (f.mean == NULL) return line;
-    line.x = 1 / sqrtf(f.variance[c] + f.eps) * (f.scale ? f.scale[c] : 1);
-    line.y = (line.y - f.mean[c]) * line.x + (f.shift ? f.shift[c] : 0);
-    return line;
+    float2 affine = {1, f.bias ? gpunn__load(f.bias, f.bias_dtype, c) : 0};
+    if (f.mean == NULL) return affine;
+    affine.x = 1 / sqrtf(f.variance[c] + f.eps) * (f.scale ? f.scale[c] : 1);
+    affine.y = (affine.y - f.mean[c]) * affine.x + (f.shift ? f.shift[c] : 0);
+    return affine;
 }
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(const gpunn__finish f)
@@ -8306,15 +8304,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(co
         int64_t row = i / f.inner, left = (row + 1) * f.inner - i, c = row % f.channels;
         gpunn__load_pack(f.y, f.y_dtype, i, n, v);
         if (f.residual) gpunn__load_pack(f.residual, f.residual_dtype, i, n, residual);
-        float2 line = gpunn__finish_line(f, c);
+        float2 affine = gpunn__finish_affine(f, c);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             if (left-- == 0) {
                 c = c + 1 < f.channels ? c + 1 : 0;
                 left = f.inner - 1;
-                line = gpunn__finish_line(f, c);
+                affine = gpunn__finish_affine(f, c);
             }
-            v[j] = v[j] * line.x + line.y + residual[j];
+            v[j] = v[j] * affine.x + affine.y + residual[j];
             if (f.relu && v[j] <= 0) v[j] = 0;
         }
         gpunn__store_pack(f.out, f.out_dtype, i, n, false, v);
@@ -8332,11 +8330,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         int64_t volume = i / size;
         int index = (int)(i - volume * size), row = index / p.x.out, column = index - row * p.x.out, at = 0;
         int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
-        float2  line = gpunn__finish_line(f, volume % f.channels);
+        float2  affine = gpunn__finish_affine(f, volume % f.channels);
         float   best = -INFINITY;
         for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
             int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
-            float   v = gpunn__load(f.y, f.y_dtype, place) * line.x + line.y;
+            float   v = gpunn__load(f.y, f.y_dtype, place) * affine.x + affine.y;
             v = gpunn__rounded(f.relu && v <= 0 ? 0 : v, f.out_dtype);
             gpunn__store(f.out, f.out_dtype, place, v);
             if (v > best || v != v) best = v, at = cell;
@@ -8726,8 +8724,8 @@ typedef struct gpunn__rois {
 } gpunn__rois;
 
 typedef struct gpunn__roi_bin {
-    gpunn__roi_line y, x;
-    int64_t         first; /* first cell of its channel; -1: the box belongs to no sample */
+    gpunn__roi_samples y, x;
+    int64_t            first; /* first cell of its channel; -1: the box belongs to no sample */
 } gpunn__roi_bin;
 
 __device__ __forceinline__ gpunn__roi_bin gpunn__roi_bin_of(const gpunn__rois &r, int64_t i)
@@ -8739,8 +8737,8 @@ __device__ __forceinline__ gpunn__roi_bin gpunn__roi_bin_of(const gpunn__rois &r
 #pragma unroll
     for (int k = 0; k < 5; k++) at[k] = gpunn__load(r.boxes, r.boxes_dtype, 5 * box + k);
     gpunn__roi_bin b;
-    b.y = gpunn__roi_line_of(&s, 0, at[2], at[4], (int)(row - plane * s.bins[0]));
-    b.x = gpunn__roi_line_of(&s, 1, at[1], at[3], (int)(i - row * s.bins[1]));
+    b.y = gpunn__roi_samples_of(&s, 0, at[2], at[4], (int)(row - plane * s.bins[0]));
+    b.x = gpunn__roi_samples_of(&s, 1, at[1], at[3], (int)(i - row * s.bins[1]));
     const bool there = at[0] >= 0 && at[0] < (float)s.samples;
     b.first = there ? ((int64_t)at[0] * s.channels + plane - box * s.channels) * s.size[0] * s.size[1] : -1;
     return b;
@@ -8982,9 +8980,9 @@ typedef struct gpunn__affine_points {
 /* Computes (x, y, z, 1) of point i of its sample. */
 __device__ __forceinline__ void gpunn__affine_at(const gpunn__affine_points &a, int64_t i, float at[4])
 {
-    int64_t line = i / a.size[0], slice = line / a.size[1];
-    at[0] = gpunn__affine_coordinate((int)(i - line * a.size[0]), a.size[0], a.align_corners);
-    at[1] = gpunn__affine_coordinate((int)(line - slice * a.size[1]), a.size[1], a.align_corners);
+    int64_t row = i / a.size[0], slice = row / a.size[1];
+    at[0] = gpunn__affine_coordinate((int)(i - row * a.size[0]), a.size[0], a.align_corners);
+    at[1] = gpunn__affine_coordinate((int)(row - slice * a.size[1]), a.size[1], a.align_corners);
     at[2] = gpunn__affine_coordinate((int)slice, a.size[2], a.align_corners);
     at[3] = 1;
 }
@@ -9290,12 +9288,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_st
  * In training the same passes add a residual to y and apply a relu. g is then the gradient after the relu's
  * derivative, which is also the residual's gradient; the summing pass writes it. The relu's derivative
  * follows from the result or, without a residual, from x.
- * A block works on a tile. A tile is one channel, whose lines of `inner` elements all threads read in packs
- * of eight. If lines are short, it is the channels of `width` columns, and each column's threads read it
+ * A block works on a tile. A tile is one channel, whose rows of `inner` elements all threads read in packs
+ * of eight. If rows are short, it is the channels of `width` columns, and each column's threads read it
  * down the images. A tile consists of items of eight elements, which its threads share. If tiles are few,
  * several blocks share a tile, each with one part of it. Then a first launch leaves the sums of each part in
  * partial, and a second one combines them and applies the result.
- * If a multiple of eight channels is contiguous (channels last, or lines of one element), separate kernels
+ * If a multiple of eight channels is contiguous (channels last, or rows of one element), separate kernels
  * read packs of eight channels. A tile is then `width` packs, and a thread reads one of them in each of its
  * rows. */
 
@@ -9370,10 +9368,9 @@ __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const 
 {
     if (b.stride == 1) {
         int     image = q / b.packs, pack = q - image * b.packs;
-        int64_t line = image * b.channels * b.inner + place.start,
-                at = (line & ~(int64_t)7) + pack * GPUNN__PACK;
-        int begin = (int)max(line - at, (int64_t)0),
-            end = (int)min(line + b.inner - at, (int64_t)GPUNN__PACK);
+        int64_t row = image * b.channels * b.inner + place.start,
+                at = (row & ~(int64_t)7) + pack * GPUNN__PACK;
+        int begin = (int)max(row - at, (int64_t)0), end = (int)min(row + b.inner - at, (int64_t)GPUNN__PACK);
         *mask = end > begin ? 0xFFu << begin & 0xFFu >> (GPUNN__PACK - end) : 0;
         return at;
     }
@@ -9521,7 +9518,7 @@ __device__ __forceinline__ float gpunn__norm_near(const gpunn__norm &b, int64_t 
     return fmaxf(fminf(first, middle), fminf(fmaxf(first, middle), last));
 }
 
-/* The same for eight adjacent channels with lines of one element. */
+/* The same for eight adjacent channels with rows of one element. */
 __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int64_t channel, float v[8])
 {
     float middle[8], last[8];
@@ -9580,7 +9577,7 @@ __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm 
     return all;
 }
 
-/* The forward pass for lines and columns. */
+/* The forward pass for rows and columns. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4))
     gpunn__norm_kernel(const gpunn__norm b)
 {
@@ -9632,7 +9629,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4))
     }
 }
 
-/* The backward pass for lines and columns. */
+/* The backward pass for rows and columns. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
@@ -10153,12 +10150,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
     return gpunn__norm_launch(cuda, b, blocks);
 }
 
-/* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------- *
+/* ---- layer_norm and rms_norm: x[rows][n] --------------------------------------------------------------- *
  * y = h * rstd * weight +
- * bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with k = g * weight:
- *    dbias = sum g, dweight = sum(g h rstd) over the lines,
+ * bias with h = x - mean of the row; rms_norm: h = x. In the backward pass, with k = g * weight:
+ *    dbias = sum g, dweight = sum(g h rstd) over the rows,
  *    dx = rstd * (k - mean of k - h * rstd^2 * mean of k h); rms_norm: without the mean of k.
- * A line is read twice, the second time from a cache. The sums over the lines are a reduction that keeps the
+ * A row is read twice, the second time from a cache. The sums over the rows are a reduction that keeps the
  * columns. It is like sum's, but of two values at once. If there are several chunks, the block that finishes
  * the last one of a tile adds up all of them. */
 
@@ -10166,7 +10163,7 @@ typedef struct gpunn__row_norm {
     gpunn__along along; /* inner 1 */
     bool         packs; /* n is a multiple of 8, so packs of x and of weight and bias align */
     const float *weight, *bias;
-    float       *rstd, *mean; /* [lines], saved; NULL: not wanted; rms_norm has no mean */
+    float       *rstd, *mean; /* [rows], saved; NULL: not wanted; rms_norm has no mean */
     float        eps;
     void        *half; /* a 16-bit copy of along.out, of half_type; NULL: not wanted */
     gpunn_dtype  half_type;
@@ -10196,12 +10193,12 @@ __device__ __forceinline__ void gpunn__row_store(const gpunn__row_norm &b, int64
     const gpunn__along &a = b.along;
     if (b.half && a.add) {
         float old[N];
-        gpunn__line_load<N>(a.out, a.out_type, i, 1, old);
+        gpunn__strided_load<N>(a.out, a.out_type, i, 1, old);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] += old[j];
     }
-    gpunn__line_store<N>(a.out, a.out_type, i, 1, v, a.add && !b.half);
-    if (b.half) gpunn__line_store<N>(b.half, b.half_type, i, 1, v, false);
+    gpunn__strided_store<N>(a.out, a.out_type, i, 1, v, a.add && !b.half);
+    if (b.half) gpunn__strided_store<N>(b.half, b.half_type, i, 1, v, false);
 }
 
 template <bool CENTERED> struct gpunn__row_moments { /* not CENTERED: moments about 0 */
@@ -10211,7 +10208,7 @@ template <bool CENTERED> struct gpunn__row_moments { /* not CENTERED: moments ab
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float v[N], sum[N], mean = 0;
-        gpunn__line_load<N>(a.x, a.x_type, i, 1, v);
+        gpunn__strided_load<N>(a.x, a.x_type, i, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) sum[j] = v[j];
         if (CENTERED) mean = gpunn__pack_reduce<N>(sum, gpunn__add()) / N;
@@ -10232,7 +10229,7 @@ struct gpunn__row_apply {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float v[N], parameter[N];
-        gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, v);
+        gpunn__strided_load<N>(b.along.x, b.along.x_type, i, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = (v[j] - mean) * rstd;
         if (b.weight) {
@@ -10254,10 +10251,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
 {
     GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line                  line = gpunn__along_line(a, first);
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row           row = gpunn__along_row(a, first);
         gpunn__row_moments<CENTERED> visit = {a, {0, 0, 0}};
-        gpunn__line_visit(line, visit);
+        gpunn__strided_visit(row, visit);
         float n = (float)a.n, mean = 0, square = visit.own.squares_or_products;
         if (CENTERED) {
             mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n), gpunn__add(), a.lanes);
@@ -10265,11 +10262,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
         }
         gpunn__row_apply apply = {b, mean,
                                   1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps)};
-        gpunn__line_visit(line, apply);
-        if (line.index < a.lines && line.thread == 0) {
+        gpunn__strided_visit(row, apply);
+        if (row.index < a.rows && row.thread == 0) {
             /* one value equals its mean: no gradient */
-            if (b.rstd) b.rstd[line.index] = CENTERED && a.n == 1 ? 0 : apply.rstd;
-            if (b.mean) b.mean[line.index] = mean;
+            if (b.rstd) b.rstd[row.index] = CENTERED && a.n == 1 ? 0 : apply.rstd;
+            if (b.mean) b.mean[row.index] = mean;
         }
     }
 }
@@ -10279,8 +10276,8 @@ template <int N>
 __device__ __forceinline__ void gpunn__row_gradients(const gpunn__row_norm &b, int64_t i, int64_t c,
                                                      float mean, float *h, float *k)
 {
-    gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, h);
-    gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, k);
+    gpunn__strided_load<N>(b.along.x, b.along.x_type, i, 1, h);
+    gpunn__strided_load<N>(b.along.gradient, b.along.gradient_type, i, 1, k);
 #pragma unroll
     for (int j = 0; j < N; j++) h[j] -= mean;
     if (b.weight == NULL) return;
@@ -10322,21 +10319,21 @@ struct gpunn__row_dx_apply {
 __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
 {
     const gpunn__along &a = b.along;
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line              line = gpunn__along_line(a, first);
-        bool                     there = line.index < a.lines;
-        float                    n = (float)a.n, mean = b.mean && there ? b.mean[line.index] : 0;
-        float                    rstd = there ? b.rstd[line.index] : 0;
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row       row = gpunn__along_row(a, first);
+        bool                     there = row.index < a.rows;
+        float                    n = (float)a.n, mean = b.mean && there ? b.mean[row.index] : 0;
+        float                    rstd = there ? b.rstd[row.index] : 0;
         gpunn__row_gradient_sums sums = {b, mean, 0, 0};
-        gpunn__line_visit(line, sums);
+        gpunn__strided_visit(row, sums);
         float shift = b.mean ? gpunn__lanes_reduce(sums.sum, gpunn__add(), a.lanes) / n : 0;
         float proj_scale = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
         gpunn__row_dx_apply apply = {b, mean, rstd, shift, proj_scale};
-        gpunn__line_visit(line, apply);
+        gpunn__strided_visit(row, apply);
     }
 }
 
-/* Adds up both sums over the lines of a unit. Its first `lanes` threads write them: to partial, or for chunk
+/* Adds up both sums over the rows of a unit. Its first `lanes` threads write them: to partial, or for chunk
  * -1 to the gradients. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b,
@@ -10358,13 +10355,13 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
         }
         if (!there || thread >= r.lanes || !b.sums[k]) continue;
         if (chunk < 0)
-            gpunn__line_store<N>(b.sums[k], GPUNN_F32, column, 1, sum[k], b.add[k]);
+            gpunn__strided_store<N>(b.sums[k], GPUNN_F32, column, 1, sum[k], b.add[k]);
         else
-            gpunn__line_store<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, sum[k], false);
+            gpunn__strided_store<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, sum[k], false);
     }
 }
 
-/* A unit's threads: `lanes` across the columns, span / lanes down the lines. With several chunks a unit is a
+/* A unit's threads: `lanes` across the columns, span / lanes down the runs. With several chunks a unit is a
  * whole block. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
@@ -10382,12 +10379,11 @@ __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &
 #pragma unroll
         for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
         if (there) {
-            int64_t end = min((chunk + 1) * r.chunk_lines, r.lines);
-            for (int64_t line = chunk * r.chunk_lines + thread / r.lanes; line < end;
-                 line += r.span / r.lanes) {
-                float x[N], g[N], rstd = b.rstd[line], mean = b.mean ? b.mean[line] : 0;
-                gpunn__line_load<N>(a.x, a.x_type, line * r.columns + column, 1, x);
-                gpunn__line_load<N>(a.gradient, a.gradient_type, line * r.columns + column, 1, g);
+            int64_t end = min((chunk + 1) * r.chunk_runs, r.runs);
+            for (int64_t run = chunk * r.chunk_runs + thread / r.lanes; run < end; run += r.span / r.lanes) {
+                float x[N], g[N], rstd = b.rstd[run], mean = b.mean ? b.mean[run] : 0;
+                gpunn__strided_load<N>(a.x, a.x_type, run * r.columns + column, 1, x);
+                gpunn__strided_load<N>(a.gradient, a.gradient_type, run * r.columns + column, 1, g);
 #pragma unroll
                 for (int j = 0; j < N; j++) {
                     sum[0][j] += g[j] * ((x[j] - mean) * rstd);
@@ -10404,7 +10400,7 @@ __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &
             for (chunk = thread / r.lanes; there && b.sums[k] && chunk < r.chunks;
                  chunk += r.span / r.lanes) {
                 float v[N];
-                gpunn__line_load<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, v);
+                gpunn__strided_load<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, v);
 #pragma unroll
                 for (int j = 0; j < N; j++) sum[k][j] += v[j];
             }
@@ -10430,7 +10426,7 @@ static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step
     memset(&r, 0, sizeof r);
     r.by_column = true;
     r.kept = r.planes = 1;
-    r.rows = b->along.lines;
+    r.rows = b->along.rows;
     r.columns = b->along.n;
     gpunn__reduction_cut(cuda, &r, false);
     const size_t each = (gpunn__reduction_workspace(&r) + 63) / 64 * 64;
@@ -10446,8 +10442,8 @@ static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step
     b->counters = cuda->counters;
     if (!columns) r.chunks = 0;
     unsigned       blocks = gpunn__blocks(cuda, r.chunks * r.tiles * r.span, 1);
-    const unsigned lines = b->along.out ? gpunn__along_blocks(cuda, &b->along) : 0;
-    if (blocks < lines) blocks = lines;
+    const unsigned rows = b->along.out ? gpunn__along_blocks(cuda, &b->along) : 0;
+    if (blocks < rows) blocks = rows;
     if (r.pack == 8)
         return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<8>), blocks, GPUNN__THREADS, r, *b);
     return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<1>), blocks, GPUNN__THREADS, r, *b);
@@ -10461,19 +10457,19 @@ static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gp
     b.along = gpunn__along_axis(cuda, step, step->attr->axis);
     b.along.n *= b.along.inner;
     b.along.inner = 1;
-    b.along.lines = step->in[0].count / b.along.n;
-    b.along.lanes = gpunn__lanes_of(cuda, b.along.lines, b.along.n, 1);
+    b.along.rows = step->in[0].count / b.along.n;
+    b.along.lanes = gpunn__lanes_of(cuda, b.along.rows, b.along.n, 1);
     b.packs = b.along.n % GPUNN__PACK == 0;
     b.weight = (const float *)step->in[1].data;
     b.bias = (const float *)step->in[2].data;
     b.rstd = (float *)step->saved;
-    if (centered && b.rstd) b.mean = b.rstd + b.along.lines;
+    if (centered && b.rstd) b.mean = b.rstd + b.along.rows;
     b.half = step->half.data;
     b.half_type = step->half.dtype;
     b.eps = step->attr->eps;
     if (step->backward) return gpunn__row_norm_backward(cuda, step, action, &b);
     if (action == GPUNN__PREPARE) {
-        if (step->training) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.along.lines * sizeof(float);
+        if (step->training) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.along.rows * sizeof(float);
         return GPUNN_OK;
     }
     unsigned blocks = gpunn__along_blocks(cuda, &b.along);
@@ -10491,8 +10487,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step 
     return gpunn__row_norm_step(cuda, step, action, false);
 }
 
-/* ---- group_norm: x[n][channels][inner], lines of `group` channels --------------------------------------- *
- * Like layer_norm of the lines, with a weight
+/* ---- group_norm: x[n][channels][inner], rows of `group` channels --------------------------------------- *
+ * Like layer_norm of the rows, with a weight
  * and a bias per channel. In the backward pass, a first launch sums g and g h rstd of each channel of each
  * sample into sums. A second one computes dx from them, and a reduction over the samples gives dbias and
  * dweight. */
@@ -10501,12 +10497,12 @@ typedef struct gpunn__group_norm {
     gpunn__along along; /* inner 1 */
     int64_t      channels, group, inner;
     const float *weight, *bias;
-    float       *rstd, *mean; /* per line, saved; NULL: not wanted */
+    float       *rstd, *mean; /* per row, saved; NULL: not wanted */
     float       *sums[2];     /* [n][channels], sums of g h rstd and of g */
     float        eps;
 } gpunn__group_norm;
 
-/* The channel of position c in a line. *left receives how many positions are left in that channel. */
+/* The channel of position c in a row. *left receives how many positions are left in that channel. */
 __device__ __forceinline__ int64_t gpunn__group_norm_channel(const gpunn__group_norm &b, int64_t first,
                                                              int64_t c, int64_t *left)
 {
@@ -10524,7 +10520,7 @@ struct gpunn__group_norm_apply {
     {
         float   v[N];
         int64_t left, channel = gpunn__group_norm_channel(b, first, c, &left);
-        gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, v);
+        gpunn__strided_load<N>(b.along.x, b.along.x_type, i, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             v[j] = (v[j] - mean) * rstd;
@@ -10532,7 +10528,7 @@ struct gpunn__group_norm_apply {
             if (b.bias) v[j] += b.bias[channel];
             if (--left == 0) channel++, left = b.inner;
         }
-        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, v, false);
+        gpunn__strided_store<N>(b.along.out, b.along.out_type, i, 1, v, false);
     }
 };
 
@@ -10540,20 +10536,20 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
 {
     GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line              line = gpunn__along_line(a, first);
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row       row = gpunn__along_row(a, first);
         gpunn__row_moments<true> visit = {a, {0, 0, 0}};
-        gpunn__line_visit(line, visit);
+        gpunn__strided_visit(row, visit);
         float n = (float)a.n, mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n),
                                                          gpunn__add(), a.lanes);
         float square = visit.own.squares_or_products +
                        visit.own.count * (visit.own.mean_or_sum - mean) * (visit.own.mean_or_sum - mean);
         float rstd = 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps);
-        gpunn__group_norm_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
-        gpunn__line_visit(line, apply);
-        if (line.index < a.lines && line.thread == 0) {
-            if (b.rstd) b.rstd[line.index] = a.n == 1 ? 0 : rstd; /* as in row_norm */
-            if (b.mean) b.mean[line.index] = mean;
+        gpunn__group_norm_apply apply = {b, row.index * b.group % b.channels, mean, rstd};
+        gpunn__strided_visit(row, apply);
+        if (row.index < a.rows && row.thread == 0) {
+            if (b.rstd) b.rstd[row.index] = a.n == 1 ? 0 : rstd; /* as in row_norm */
+            if (b.mean) b.mean[row.index] = mean;
         }
     }
 }
@@ -10566,8 +10562,8 @@ struct gpunn__group_norm_sums {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float x[N], g[N];
-        gpunn__line_load<N>(a.x, a.x_type, i, 1, x);
-        gpunn__line_load<N>(a.gradient, a.gradient_type, i, 1, g);
+        gpunn__strided_load<N>(a.x, a.x_type, i, 1, x);
+        gpunn__strided_load<N>(a.gradient, a.gradient_type, i, 1, g);
 #pragma unroll
         for (int j = 0; j < N; j++) x[j] = g[j] * (x[j] - mean);
         sum += gpunn__pack_reduce<N>(g, gpunn__add());
@@ -10575,22 +10571,22 @@ struct gpunn__group_norm_sums {
     }
 };
 
-/* Each line of a is one channel of one sample. */
+/* Each row of a is one channel of one sample. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__group_norm_sums_kernel(const gpunn__group_norm b, const gpunn__along a)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line            line = gpunn__along_line(a, first);
-        bool                   there = line.index < a.lines;
-        int64_t                group = gpunn__quotient(there ? line.index : 0, b.group);
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row     row = gpunn__along_row(a, first);
+        bool                   there = row.index < a.rows;
+        int64_t                group = gpunn__quotient(there ? row.index : 0, b.group);
         gpunn__group_norm_sums visit = {a, b.mean[group], 0, 0};
-        gpunn__line_visit(line, visit);
+        gpunn__strided_visit(row, visit);
         float sum = gpunn__lanes_reduce(visit.sum, gpunn__add(), a.lanes);
         float product = gpunn__lanes_reduce(visit.product, gpunn__add(), a.lanes) * b.rstd[group];
-        if (there && line.thread == 0) {
-            b.sums[0][line.index] = product;
-            b.sums[1][line.index] = sum;
+        if (there && row.thread == 0) {
+            b.sums[0][row.index] = product;
+            b.sums[1][row.index] = sum;
         }
     }
 }
@@ -10604,15 +10600,15 @@ struct gpunn__group_norm_dx_visit {
     {
         float   x[N], g[N];
         int64_t left, channel = gpunn__group_norm_channel(b, first, c, &left);
-        gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, x);
-        gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, g);
+        gpunn__strided_load<N>(b.along.x, b.along.x_type, i, 1, x);
+        gpunn__strided_load<N>(b.along.gradient, b.along.gradient_type, i, 1, g);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             if (b.weight) g[j] *= b.weight[channel];
             g[j] = (g[j] - shift - (x[j] - mean) * proj_scale) * rstd;
             if (--left == 0) channel++, left = b.inner;
         }
-        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, g, b.along.add);
+        gpunn__strided_store<N>(b.along.out, b.along.out_type, i, 1, g, b.along.add);
     }
 };
 
@@ -10621,21 +10617,21 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 {
     GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line line = gpunn__along_line(a, first);
-        bool        there = line.index < a.lines;
-        int64_t     begin = line.index * b.group, channel = begin % b.channels;
-        float       sum = 0, product = 0, n = (float)a.n;
-        for (int64_t c = line.thread; there && c < b.group; c += a.lanes) {
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row row = gpunn__along_row(a, first);
+        bool               there = row.index < a.rows;
+        int64_t            begin = row.index * b.group, channel = begin % b.channels;
+        float              sum = 0, product = 0, n = (float)a.n;
+        for (int64_t c = row.thread; there && c < b.group; c += a.lanes) {
             float weight = b.weight ? b.weight[channel + c] : 1;
             product += weight * b.sums[0][begin + c];
             sum += weight * b.sums[1][begin + c];
         }
         sum = gpunn__lanes_reduce(sum, gpunn__add(), a.lanes);
         product = gpunn__lanes_reduce(product, gpunn__add(), a.lanes);
-        float rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
+        float                      rstd = there ? b.rstd[row.index] : 0, mean = there ? b.mean[row.index] : 0;
         gpunn__group_norm_dx_visit dx_visit = {b, channel, mean, rstd, sum / n, rstd * product / n};
-        gpunn__line_visit(line, dx_visit);
+        gpunn__strided_visit(row, dx_visit);
     }
 }
 
@@ -10650,16 +10646,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     b.along = gpunn__along_axis(cuda, step, 1);
     b.along.n = b.group * b.inner;
     b.along.inner = 1;
-    b.along.lines = in[0].count / b.along.n;
-    b.along.lanes = gpunn__lanes_of(cuda, b.along.lines, b.along.n, 1);
+    b.along.rows = in[0].count / b.along.n;
+    b.along.lanes = gpunn__lanes_of(cuda, b.along.rows, b.along.n, 1);
     b.weight = (const float *)in[1].data;
     b.bias = (const float *)in[2].data;
     b.rstd = (float *)step->saved;
-    if (b.rstd) b.mean = b.rstd + b.along.lines;
+    if (b.rstd) b.mean = b.rstd + b.along.rows;
     b.eps = step->attr->eps;
     size_t each = ((size_t)(in[0].dim[0] * b.channels) * sizeof(float) + 63) / 64 * 64;
     if (action == GPUNN__PREPARE) {
-        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.along.lines * sizeof(float);
+        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.along.rows * sizeof(float);
         if (step->backward)
             step->workspace_bytes = 2 * each +
                                     gpunn__cuda_channel_sums_workspace(cuda, in[0].dim[0], b.channels, 1);
@@ -10670,8 +10666,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     for (int k = 0; k < 2; k++) b.sums[k] = (float *)((char *)step->workspace + (size_t)k * each);
     gpunn__along single = b.along;
     single.n = b.inner;
-    single.lines = in[0].dim[0] * b.channels;
-    single.lanes = gpunn__lanes_of(cuda, single.lines, single.n, 1);
+    single.rows = in[0].dim[0] * b.channels;
+    single.lanes = gpunn__lanes_of(cuda, single.rows, single.n, 1);
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_sums_kernel, gpunn__along_blocks(cuda, &single),
                              GPUNN__THREADS, b, single));
     if (b.along.out)
@@ -10734,9 +10730,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_
 }
 
 /* ==== >>cuda/softmax ===================================================================================== *
- * softmax and log_softmax. A line is read twice, the second time from a cache. The first pass updates the
+ * softmax and log_softmax. A row is read twice, the second time from a cache. The first pass updates the
  * maximum and the sum of exp(x - maximum) together; the second writes the result. NaN appears in the sum,
- * not in the maximum. A line that is all -inf gives NaN, as in torch. */
+ * not in the maximum. A row that is all -inf gives NaN, as in torch. */
 struct gpunn__exp_sum {
     const void *x;
     gpunn_dtype dtype;
@@ -10746,7 +10742,7 @@ struct gpunn__exp_sum {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float v[N], most;
-        gpunn__line_load<N>(x, dtype, i, stride, v);
+        gpunn__strided_load<N>(x, dtype, i, stride, v);
         most = top;
 #pragma unroll
         for (int j = 0; j < N; j++) most = v[j] > most ? v[j] : most;
@@ -10758,12 +10754,13 @@ struct gpunn__exp_sum {
     }
 };
 
-/* top and sum of a whole line, for each of its lanes. top starts at the lowest finite number, so that
+/* top and sum of a whole row, for each of its lanes. top starts at the lowest finite number, so that
  * x - top is never NaN for x = -inf. */
-__device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
+__device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along       &a,
+                                                            const gpunn__strided_row &row)
 {
-    gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
-    gpunn__line_visit(line, s);
+    gpunn__exp_sum s = {a.x, a.x_type, row.stride, -3.402823466e38f, 0};
+    gpunn__strided_visit(row, s);
     float top = gpunn__lanes_reduce(s.top, gpunn__larger(), a.lanes);
     s.sum = gpunn__lanes_reduce(s.sum * expf(s.top - top), gpunn__add(), a.lanes);
     s.top = top;
@@ -10778,21 +10775,21 @@ struct gpunn__softmax_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float v[N];
-        gpunn__line_load<N>(a.x, a.x_type, i, stride, v);
+        gpunn__strided_load<N>(a.x, a.x_type, i, stride, v);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = a.log ? v[j] - top - factor : expf(v[j] - top) * factor;
-        gpunn__line_store<N>(a.out, a.out_type, i, stride, v, false);
+        gpunn__strided_store<N>(a.out, a.out_type, i, stride, v, false);
     }
 };
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_kernel(const gpunn__along a)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line          line = gpunn__along_line(a, first);
-        gpunn__exp_sum       s = gpunn__exp_sum_of(a, line);
-        gpunn__softmax_visit visit = {a, line.stride, s.top, a.log ? logf(s.sum) : 1 / s.sum};
-        gpunn__line_visit(line, visit);
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row   row = gpunn__along_row(a, first);
+        gpunn__exp_sum       s = gpunn__exp_sum_of(a, row);
+        gpunn__softmax_visit visit = {a, row.stride, s.top, a.log ? logf(s.sum) : 1 / s.sum};
+        gpunn__strided_visit(row, visit);
     }
 }
 
@@ -10805,9 +10802,9 @@ struct gpunn__softmax_dot_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float g[N], y[N];
-        gpunn__line_load<N>(a.gradient, a.gradient_type, i, stride, g);
+        gpunn__strided_load<N>(a.gradient, a.gradient_type, i, stride, g);
         if (!a.log) {
-            gpunn__line_load<N>(a.y, a.y_type, i, stride, y);
+            gpunn__strided_load<N>(a.y, a.y_type, i, stride, y);
 #pragma unroll
             for (int j = 0; j < N; j++) g[j] *= y[j];
         }
@@ -10824,24 +10821,24 @@ struct gpunn__softmax_dx_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float g[N], y[N];
-        gpunn__line_load<N>(a.gradient, a.gradient_type, i, stride, g);
-        gpunn__line_load<N>(a.y, a.y_type, i, stride, y);
+        gpunn__strided_load<N>(a.gradient, a.gradient_type, i, stride, g);
+        gpunn__strided_load<N>(a.y, a.y_type, i, stride, y);
 #pragma unroll
         for (int j = 0; j < N; j++) g[j] = a.log ? g[j] - expf(y[j]) * sum : y[j] * (g[j] - sum);
-        gpunn__line_store<N>(a.out, a.out_type, i, stride, g, a.add);
+        gpunn__strided_store<N>(a.out, a.out_type, i, stride, g, a.add);
     }
 };
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_backward_kernel(const gpunn__along a)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line              line = gpunn__along_line(a, first);
-        gpunn__softmax_dot_visit dot = {a, line.stride, 0};
-        gpunn__line_visit(line, dot);
-        gpunn__softmax_dx_visit dx_visit = {a, line.stride,
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row       row = gpunn__along_row(a, first);
+        gpunn__softmax_dot_visit dot = {a, row.stride, 0};
+        gpunn__strided_visit(row, dot);
+        gpunn__softmax_dx_visit dx_visit = {a, row.stride,
                                             gpunn__lanes_reduce(dot.sum, gpunn__add(), a.lanes)};
-        gpunn__line_visit(line, dx_visit);
+        gpunn__strided_visit(row, dx_visit);
     }
 }
 
@@ -10868,9 +10865,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_st
 }
 
 /* ==== >>cuda/loss ======================================================================================== *
- * cross_entropy and nll over x[n][classes][inner], with one label per line and line = n * inner + position.
+ * cross_entropy and nll over x[n][classes][inner], with one label per row and row = n * inner + position.
  * Let l = log_softmax(x) (nll: x itself), w the class weights (1 without) and e the label smoothing (nll:
- * 0). A line that is not ignored costs
+ * 0). A row that is not ignored costs
  *    (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
  * The mean divides by the sum of w[label]. The gradient is
  *    dx[c] = or += a p[c] - b (c == label) - d w[c]
@@ -10878,7 +10875,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_st
  * a = b + d sum w. For nll, a = d = 0.
  * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports.
  * It has no gradient.
- * The saved data is the divisor and sum w. For cross_entropy each line adds its maximum and
+ * The saved data is the divisor and sum w. For cross_entropy each row adds its maximum and
  * 1 / sum exp(x - maximum). */
 typedef struct gpunn__class_loss {
     gpunn__along    along; /* out: the losses or dx */
@@ -10888,14 +10885,14 @@ typedef struct gpunn__class_loss {
     const void     *labels, *weight;
     float           smoothing;
     int64_t         ignore;
-    float2         *saved;   /* [0]: divisor, sum w; [1 + line]: maximum, 1 / sum */
+    float2         *saved;   /* [0]: divisor, sum w; [1 + row]: maximum, 1 / sum */
     float2         *partial; /* per block: the sum of costs and the sum of w[label] */
 } gpunn__class_loss;
 
-/* The label of a line. -1: ignored. -2: out of range. */
-__device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t line)
+/* The label of a row. -1: ignored. -2: out of range. */
+__device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t row)
 {
-    int64_t label = gpunn__integer(l.labels, l.label_type, line);
+    int64_t label = gpunn__integer(l.labels, l.label_type, row);
     if (label == l.ignore) return -1;
     return label >= 0 && label < l.along.n ? label : -2;
 }
@@ -10914,7 +10911,7 @@ struct gpunn__smooth_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float v[N], cost = 0, all = 0;
-        gpunn__line_load<N>(l.along.x, l.along.x_type, i, stride, v);
+        gpunn__strided_load<N>(l.along.x, l.along.x_type, i, stride, v);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             float weight = gpunn__class_weight(l, c + j);
@@ -10940,36 +10937,36 @@ __device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss 
 __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
 {
     float loss = 0, weights = 0;
-    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines;
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.rows;
          first += gpunn__along_step(l.along)) {
-        gpunn__line line = gpunn__along_line(l.along, first);
-        float       top = 0, spread = 0, smooth = 0, all = 0;
+        gpunn__strided_row row = gpunn__along_row(l.along, first);
+        float              top = 0, spread = 0, smooth = 0, all = 0;
         if (l.softmax) {
-            gpunn__exp_sum s = gpunn__exp_sum_of(l.along, line);
+            gpunn__exp_sum s = gpunn__exp_sum_of(l.along, row);
             top = s.top;
             spread = logf(s.sum);
-            if (line.index < l.along.lines && line.thread == 0)
-                l.saved[1 + line.index] = make_float2(top, 1 / s.sum);
+            if (row.index < l.along.rows && row.thread == 0)
+                l.saved[1 + row.index] = make_float2(top, 1 / s.sum);
         }
         if (l.smoothing > 0) {
-            gpunn__smooth_visit visit = {l, line.stride, top, 0, 0};
-            gpunn__line_visit(line, visit);
-            float sum = gpunn__lanes_reduce(visit.sum, gpunn__add(), line.lanes);
-            all = gpunn__lanes_reduce(visit.weights, gpunn__add(), line.lanes);
-            smooth = l.smoothing / (float)line.n * (sum + all * spread);
+            gpunn__smooth_visit visit = {l, row.stride, top, 0, 0};
+            gpunn__strided_visit(row, visit);
+            float sum = gpunn__lanes_reduce(visit.sum, gpunn__add(), row.lanes);
+            all = gpunn__lanes_reduce(visit.weights, gpunn__add(), row.lanes);
+            smooth = l.smoothing / (float)row.n * (sum + all * spread);
         }
-        if (line.index >= l.along.lines || line.thread != 0) continue;
-        if (line.index == 0) l.saved->y = all;
-        int64_t label = gpunn__label(l, line.index);
+        if (row.index >= l.along.rows || row.thread != 0) continue;
+        if (row.index == 0) l.saved->y = all;
+        int64_t label = gpunn__label(l, row.index);
         float   cost = label == -1 ? 0 : NAN;
         if (label >= 0) {
             float weight = gpunn__class_weight(l, label);
-            float x = gpunn__load(l.along.x, l.along.x_type, line.begin + label * line.stride);
+            float x = gpunn__load(l.along.x, l.along.x_type, row.begin + label * row.stride);
             cost = (1 - l.smoothing) * weight * (top - x + spread) + smooth;
             weights += weight;
         }
         loss += cost;
-        if (l.reduction == GPUNN_REDUCE_NONE) gpunn__store(l.along.out, l.along.out_type, line.index, cost);
+        if (l.reduction == GPUNN_REDUCE_NONE) gpunn__store(l.along.out, l.along.out_type, row.index, cost);
     }
     if (l.reduction == GPUNN_REDUCE_NONE) {
         if (blockIdx.x == 0 && threadIdx.x == 0) l.saved->x = 1;
@@ -10984,7 +10981,7 @@ __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &
         l.partial[blockIdx.x] = make_float2(loss, weights);
 }
 
-/* Writes the gradient of a line. a, b, d and top are those of the formulas above. */
+/* Writes the gradient of a row. a, b, d and top are those of the formulas above. */
 struct gpunn__class_loss_dx_visit {
     const gpunn__class_loss &l;
     int64_t                  stride, label;
@@ -10996,7 +10993,7 @@ struct gpunn__class_loss_dx_visit {
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = 0;
         if (a != 0) {
-            gpunn__line_load<N>(l.along.x, l.along.x_type, i, stride, v);
+            gpunn__strided_load<N>(l.along.x, l.along.x_type, i, stride, v);
 #pragma unroll
             for (int j = 0; j < N; j++) v[j] = a * expf(v[j] - top);
         }
@@ -11005,7 +11002,7 @@ struct gpunn__class_loss_dx_visit {
             if (d != 0) v[j] -= d * gpunn__class_weight(l, c + j);
             v[j] -= label - c == j ? b : 0;
         }
-        gpunn__line_store<N>(l.along.out, l.along.out_type, i, stride, v, l.along.add);
+        gpunn__strided_store<N>(l.along.out, l.along.out_type, i, stride, v, l.along.add);
     }
 };
 
@@ -11013,23 +11010,23 @@ struct gpunn__class_loss_dx_visit {
 __device__ __forceinline__ void gpunn__class_loss_dx(const gpunn__class_loss &l)
 {
     float2 whole = *l.saved;
-    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines;
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.rows;
          first += gpunn__along_step(l.along)) {
-        gpunn__line line = gpunn__along_line(l.along, first);
-        if (line.index >= l.along.lines) continue;
-        gpunn__class_loss_dx_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};
+        gpunn__strided_row row = gpunn__along_row(l.along, first);
+        if (row.index >= l.along.rows) continue;
+        gpunn__class_loss_dx_visit visit = {l, row.stride, gpunn__label(l, row.index), 0, 0, 0, 0};
         if (visit.label >= 0) {
-            int64_t at = l.reduction == GPUNN_REDUCE_NONE ? line.index : 0;
+            int64_t at = l.reduction == GPUNN_REDUCE_NONE ? row.index : 0;
             float   scale = gpunn__load(l.along.gradient, l.along.gradient_type, at) / whole.x;
             visit.b = scale * (1 - l.smoothing) * gpunn__class_weight(l, visit.label);
             if (l.softmax) {
-                float2 row = l.saved[1 + line.index];
-                visit.top = row.x;
-                visit.d = scale * l.smoothing / (float)line.n;
-                visit.a = (visit.b + visit.d * whole.y) * row.y;
+                float2 sums = l.saved[1 + row.index];
+                visit.top = sums.x;
+                visit.d = scale * l.smoothing / (float)row.n;
+                visit.a = (visit.b + visit.d * whole.y) * sums.y;
             }
         }
-        gpunn__line_visit(line, visit);
+        gpunn__strided_visit(row, visit);
     }
 }
 
@@ -11067,7 +11064,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
  * needs no second launch. */
 static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
 {
-    int64_t wanted = (a->lines * a->lanes + 31) / 32 * 32;
+    int64_t wanted = (a->rows * a->lanes + 31) / 32 * 32;
     *threads = GPUNN__THREADS;
     if (a->lanes > 32 || wanted > 4 * 1024) return gpunn__along_blocks(cuda, a);
     *threads = wanted < 1024 ? (unsigned)wanted : 1024;
@@ -11081,7 +11078,7 @@ GPUNN__INTERNAL gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, 
     gpunn__class_loss  l;
     memset(&l, 0, sizeof l);
     l.along = gpunn__along_axis(cuda, step, in[0].rank > 1 ? 1 : 0);
-    if (!softmax && !step->backward) l.along.lanes = 1; /* reads one element of each line */
+    if (!softmax && !step->backward) l.along.lanes = 1; /* reads one element of each row */
     l.softmax = softmax;
     l.reduction = step->attr->reduction;
     l.labels = in[1].data;
@@ -11103,7 +11100,7 @@ static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, 
     unsigned                threads, blocks = gpunn__class_loss_blocks(cuda, &l.along, &threads);
     if (action == GPUNN__PREPARE) {
         if (!step->backward) {
-            step->saved_bytes = (size_t)(l.softmax ? l.along.lines + 1 : 1) * sizeof(float2);
+            step->saved_bytes = (size_t)(l.softmax ? l.along.rows + 1 : 1) * sizeof(float2);
             step->workspace_bytes = blocks > 1 ? blocks * sizeof(float2) : 0;
         }
         return GPUNN_OK;
@@ -11812,7 +11809,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const g
 }
 #endif
 typedef struct gpunn__attention {
-    /* lines of s scores, [n, heads, l]. x: the scores q k^T; gradient: dy v^T; out: the weights or ds */
+    /* rows of s scores, [n, heads, l]. x: the scores q k^T; gradient: dy v^T; out: the weights or ds */
     gpunn__along   a;
     int64_t        heads, l;
     const void    *mask; /* NULL: none */
@@ -11820,47 +11817,47 @@ typedef struct gpunn__attention {
     gpunn__lengths lengths;
     int64_t        mask_step[4]; /* strides over samples, heads, rows and keys */
     float          scale;
-    /* per line, the largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
+    /* per row, the largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
     float2 *sums;
-    /* backward: floats per line in sums. 2, or 1 if cuDNN has saved the log of the sum of exp */
+    /* backward: floats per row in sums. 2, or 1 if cuDNN has saved the log of the sum of exp */
     int                        apart;
     void                      *weights; /* backward: receives the weights after dropout, in out's dtype */
     const gpunn__device_state *state;
     unsigned                   site, keep; /* keep 65536: nothing is dropped */
 } gpunn__attention;
 
-/* What the scores of one line share. */
-typedef struct gpunn__attention_line {
-    int64_t mask, end; /* mask: offset of the line's mask; end: number of keys that it sees */
+/* What the scores of one row share. */
+typedef struct gpunn__attention_row {
+    int64_t mask, end; /* mask: offset of the row's mask; end: number of keys that it sees */
     float   scale;     /* NaN if the length is out of range */
-} gpunn__attention_line;
+} gpunn__attention_row;
 
-__device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const gpunn__attention &t,
-                                                                          int64_t                 index)
+__device__ __forceinline__ gpunn__attention_row gpunn__attention_row_of(const gpunn__attention &t,
+                                                                        int64_t                 index)
 {
     const int64_t head = gpunn__quotient(index, t.l), sample = gpunn__quotient(head, t.heads),
                   row = index - head * t.l;
-    const int64_t         length = index < t.a.lines ? gpunn__length_of(&t.lengths, sample, t.a.n) : t.a.n;
-    const bool            fits = length >= 0 && length <= t.a.n;
-    gpunn__attention_line line = {
+    const int64_t        length = index < t.a.rows ? gpunn__length_of(&t.lengths, sample, t.a.n) : t.a.n;
+    const bool           fits = length >= 0 && length <= t.a.n;
+    gpunn__attention_row own = {
         sample * t.mask_step[0] + (head - sample * t.heads) * t.mask_step[1] + row * t.mask_step[2],
         fits ? gpunn__keys_seen(&t.lengths, length, t.causal, row, t.l) : t.a.n, fits ? t.scale : NAN};
-    return line;
+    return own;
 }
 
 /* Loads, scales and masks scores i .. i + N - 1, which belong to keys from c on. */
 template <int N>
-__device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention      &t,
-                                                        const gpunn__attention_line &line, int64_t i,
-                                                        int64_t c, float *v)
+__device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention     &t,
+                                                        const gpunn__attention_row &row, int64_t i, int64_t c,
+                                                        float *v)
 {
-    gpunn__line_load<N>(t.a.x, GPUNN_F32, i, 1, v);
+    gpunn__strided_load<N>(t.a.x, GPUNN_F32, i, 1, v);
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        const int64_t at = line.mask + (c + j) * t.mask_step[3];
-        v[j] *= line.scale;
+        const int64_t at = row.mask + (c + j) * t.mask_step[3];
+        v[j] *= row.scale;
         if (t.mask && !t.choice) v[j] += ((const float *)t.mask)[at];
-        if (c + j >= line.end || (t.mask && t.choice && !((const unsigned char *)t.mask)[at]))
+        if (c + j >= row.end || (t.mask && t.choice && !((const unsigned char *)t.mask)[at]))
             v[j] = -INFINITY;
     }
 }
@@ -11882,16 +11879,16 @@ __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t,
     }
 }
 
-/* First pass over a line: the largest score and the sum of exp(score - largest). */
+/* First pass over a row: the largest score and the sum of exp(score - largest). */
 struct gpunn__attention_sum {
-    const gpunn__attention      &t;
-    const gpunn__attention_line &line;
-    float                        top, sum;
+    const gpunn__attention     &t;
+    const gpunn__attention_row &row;
+    float                       top, sum;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float v[N], most = top;
-        gpunn__attention_scores<N>(t, line, i, c, v);
+        gpunn__attention_scores<N>(t, row, i, c, v);
 #pragma unroll
         for (int j = 0; j < N; j++) most = v[j] > most ? v[j] : most;
         sum *= expf(top - most);
@@ -11902,48 +11899,48 @@ struct gpunn__attention_sum {
     }
 };
 
-/* Second pass over a line: writes the weights, after dropout. */
+/* Second pass over a row: writes the weights, after dropout. */
 struct gpunn__attention_weigh {
-    const gpunn__attention      &t;
-    const gpunn__attention_line &line;
-    float                        top, factor;
+    const gpunn__attention     &t;
+    const gpunn__attention_row &row;
+    float                       top, factor;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float v[N], kept[N];
-        gpunn__attention_scores<N>(t, line, i, c, v);
+        gpunn__attention_scores<N>(t, row, i, c, v);
         if (t.keep < 65536) gpunn__attention_drop<N>(t, i, kept);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = expf(v[j] - top) * factor * (t.keep < 65536 ? kept[j] : 1);
-        gpunn__line_store<N>(t.a.out, t.a.out_type, i, 1, v, false);
+        gpunn__strided_store<N>(t.a.out, t.a.out_type, i, 1, v, false);
     }
 };
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel(const gpunn__attention t)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
-        const gpunn__line           line = gpunn__along_line(t.a, first);
-        const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
-        gpunn__attention_sum        s = {t, own, -3.402823466e38f, 0};
-        gpunn__line_visit(line, s);
+    for (int64_t first = gpunn__along_first(t.a); first < t.a.rows; first += gpunn__along_step(t.a)) {
+        const gpunn__strided_row   row = gpunn__along_row(t.a, first);
+        const gpunn__attention_row own = gpunn__attention_row_of(t, row.index);
+        gpunn__attention_sum       s = {t, own, -3.402823466e38f, 0};
+        gpunn__strided_visit(row, s);
         const float            top = gpunn__lanes_reduce(s.top, gpunn__larger(), t.a.lanes);
         const float            sum = gpunn__lanes_reduce(s.sum * expf(s.top - top), gpunn__add(), t.a.lanes);
         gpunn__attention_weigh weigh = {t, own, top, sum == 0 ? 0 : 1 / sum};
-        gpunn__line_visit(line, weigh);
-        if (t.sums && line.index < t.a.lines && line.thread == 0)
-            t.sums[line.index] = make_float2(top, weigh.factor);
+        gpunn__strided_visit(row, weigh);
+        if (t.sums && row.index < t.a.rows && row.thread == 0)
+            t.sums[row.index] = make_float2(top, weigh.factor);
     }
 }
 
 /* Recomputes p, the weights before dropout, and dp, multiplied by the dropout factors. */
 template <int N>
-__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention      &t,
-                                                       const gpunn__attention_line &line, float2 sums,
+__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention     &t,
+                                                       const gpunn__attention_row &row, float2 sums,
                                                        int64_t i, int64_t c, float *p, float *dp, float *kept)
 {
-    gpunn__attention_scores<N>(t, line, i, c, p);
-    gpunn__line_load<N>(t.a.gradient, GPUNN_F32, i, 1, dp);
+    gpunn__attention_scores<N>(t, row, i, c, p);
+    gpunn__strided_load<N>(t.a.gradient, GPUNN_F32, i, 1, dp);
     if (t.keep < 65536) gpunn__attention_drop<N>(t, i, kept);
 #pragma unroll
     for (int j = 0; j < N; j++) {
@@ -11953,41 +11950,41 @@ __device__ __forceinline__ void gpunn__attention_again(const gpunn__attention   
     }
 }
 
-/* First backward pass over a line: the sum of p dp. */
+/* First backward pass over a row: the sum of p dp. */
 struct gpunn__attention_dot {
-    const gpunn__attention      &t;
-    const gpunn__attention_line &line;
-    float2                       sums;
-    float                        sum;
+    const gpunn__attention     &t;
+    const gpunn__attention_row &row;
+    float2                      sums;
+    float                       sum;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float p[N], dp[N], kept[N];
-        gpunn__attention_again<N>(t, line, sums, i, c, p, dp, kept);
+        gpunn__attention_again<N>(t, row, sums, i, c, p, dp, kept);
 #pragma unroll
         for (int j = 0; j < N; j++) dp[j] *= p[j];
         sum += gpunn__pack_reduce<N>(dp, gpunn__add());
     }
 };
 
-/* Second backward pass over a line: writes the weights and ds = p (dp - sum) scale. */
+/* Second backward pass over a row: writes the weights and ds = p (dp - sum) scale. */
 struct gpunn__attention_ds_visit {
-    const gpunn__attention      &t;
-    const gpunn__attention_line &line;
-    float2                       sums;
-    float                        sum;
+    const gpunn__attention     &t;
+    const gpunn__attention_row &row;
+    float2                      sums;
+    float                       sum;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float p[N], dp[N], kept[N];
-        gpunn__attention_again<N>(t, line, sums, i, c, p, dp, kept);
+        gpunn__attention_again<N>(t, row, sums, i, c, p, dp, kept);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             dp[j] = p[j] * (dp[j] - sum) * t.scale;
             p[j] *= kept[j];
         }
-        gpunn__line_store<N>(t.weights, t.a.out_type, i, 1, p, false);
-        gpunn__line_store<N>(t.a.out, t.a.out_type, i, 1, dp, false);
+        gpunn__strided_store<N>(t.weights, t.a.out_type, i, 1, p, false);
+        gpunn__strided_store<N>(t.a.out, t.a.out_type, i, 1, dp, false);
     }
 };
 
@@ -11996,16 +11993,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     gpunn__attention_backward_kernel(const gpunn__attention t)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
-        const gpunn__line           line = gpunn__along_line(t.a, first);
-        const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
-        const float *saved = (const float *)t.sums + (line.index < t.a.lines ? line.index : 0) * t.apart;
-        const float2 sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
+    for (int64_t first = gpunn__along_first(t.a); first < t.a.rows; first += gpunn__along_step(t.a)) {
+        const gpunn__strided_row   row = gpunn__along_row(t.a, first);
+        const gpunn__attention_row own = gpunn__attention_row_of(t, row.index);
+        const float         *saved = (const float *)t.sums + (row.index < t.a.rows ? row.index : 0) * t.apart;
+        const float2         sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
         gpunn__attention_dot dot = {t, own, sums, 0};
-        gpunn__line_visit(line, dot);
+        gpunn__strided_visit(row, dot);
         gpunn__attention_ds_visit dx_visit = {t, own, sums,
                                               gpunn__lanes_reduce(dot.sum, gpunn__add(), t.a.lanes)};
-        gpunn__line_visit(line, dx_visit);
+        gpunn__strided_visit(row, dx_visit);
     }
 }
 
@@ -12059,10 +12056,10 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     const gpunn_value *mask = &step->in[3];
     gpunn__attention   t;
     memset(&t, 0, sizeof t);
-    t.a.lines = c->n * c->heads * c->l;
+    t.a.rows = c->n * c->heads * c->l;
     t.a.n = c->s;
     t.a.inner = 1;
-    t.a.lanes = gpunn__lanes_of(cuda, t.a.lines, t.a.n, 1);
+    t.a.lanes = gpunn__lanes_of(cuda, t.a.rows, t.a.n, 1);
     t.heads = c->heads;
     t.l = c->l;
     t.mask = mask->data;
@@ -12072,7 +12069,7 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     gpunn__attention_mask_steps(mask, t.mask_step);
     t.scale = step->attr->scale;
     t.sums = step->training ? (float2 *)step->saved : NULL;
-    t.apart = step->saved_bytes == (size_t)t.a.lines * sizeof *t.sums ? 2 : 1;
+    t.apart = step->saved_bytes == (size_t)t.a.rows * sizeof *t.sums ? 2 : 1;
     t.state = cuda->state;
     t.site = step->attr->site;
     t.keep = gpunn__drop_keep(step);

@@ -23,11 +23,11 @@ typedef struct gpunn__roi_shape {
     int     ratio; /* sampling_ratio; 0: derived from a bin's size */
     bool    aligned;
 } gpunn__roi_shape;
-typedef struct gpunn__roi_line {
+typedef struct gpunn__roi_samples {
     float start, bin;    /* of the bin, in cells: start and length */
     int   size, samples; /* size: cells of x along the axis */
     int   begin, end;    /* samples outside [begin, end) are outside x */
-} gpunn__roi_line;
+} gpunn__roi_samples;
 
 GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes *attr, const gpunn_value *x,
                                                           const gpunn_value *boxes)
@@ -54,12 +54,12 @@ GPUNN__SHARED int gpunn__roi_bound(float at, int most)
 }
 
 /* Bin `bin` along an axis of a box from low to high. */
-GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int axis, float low, float high,
-                                                 int bin)
+GPUNN__SHARED gpunn__roi_samples gpunn__roi_samples_of(const gpunn__roi_shape *s, int axis, float low,
+                                                       float high, int bin)
 {
     const float first = low * s->scale - (s->aligned ? 0.5f : 0),
                 length = high * s->scale - (s->aligned ? 0.5f : 0) - first;
-    gpunn__roi_line l;
+    gpunn__roi_samples l;
     l.size = s->size[axis];
     l.bin = (s->aligned || length > 1 ? length : 1) / (float)s->bins[axis];
     l.start = first + (float)bin * l.bin;
@@ -74,7 +74,7 @@ GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int 
 }
 
 /* Finds the two cells beside a sample, and their weights. False: the sample is outside x. */
-GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_line *l, int sample, int cell[2], float weight[2])
+GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_samples *l, int sample, int cell[2], float weight[2])
 {
     const float at = l->start + ((float)sample + 0.5f) * l->bin / (float)l->samples, inside = at > 0 ? at : 0;
     const int   last = l->size - 1, near = gpunn__roi_bound(inside, last);
@@ -87,7 +87,7 @@ GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_line *l, int sample, int cel
 }
 
 /* The divisor that turns the sum of a bin's samples into their mean. */
-GPUNN__SHARED float gpunn__roi_count(const gpunn__roi_line *y, const gpunn__roi_line *x)
+GPUNN__SHARED float gpunn__roi_count(const gpunn__roi_samples *y, const gpunn__roi_samples *x)
 {
     const float count = (float)y->samples * (float)x->samples;
     return count > 1 ? count : 1;

@@ -130,11 +130,11 @@ static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sa
         for (int64_t i = 0; i < rows; i++) {
             float *GPUNN__RESTRICT x = scores + i * keys;
             gpunn__attention_mask(a, sample, head, i0 + i, j, keys, x);
-            const float block = (float)gpunn__reduce_line(GPUNN__TOP, x, keys, 0),
+            const float block = (float)gpunn__reduce_row(GPUNN__TOP, x, keys, 0),
                         before = j ? top[i] : -INFINITY;
             const float highest = block > before ? block : before, shift = highest > -INFINITY ? highest : 0;
             for (int64_t k = 0; k < keys; k++) x[k] = gpunn__exp_down(x[k] - shift);
-            const float total = (float)gpunn__sum_line(x, keys);
+            const float total = (float)gpunn__sum_row(x, keys);
             if (a->drop.keep < 65536)
                 gpunn__attention_drop(&a->drop, ((sample * a->heads + head) * a->l + i0 + i) * a->s + j, keys,
                                       x, NULL);

@@ -200,7 +200,7 @@ typedef struct gpunn__scatter_job {
     int64_t     *last; /* [threads][n] */
 } gpunn__scatter_job;
 
-static void gpunn__scatter_line(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
+static void gpunn__scatter_row(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
 {
     const gpunn_value *in = job->step->in, *out = &job->step->out;
     const int64_t      inner = job->line.inner;
@@ -214,8 +214,8 @@ static void gpunn__scatter_line(const gpunn__scatter_job *job, const int64_t *la
     }
 }
 
-static void gpunn__scatter_line_back(const gpunn__scatter_job *job, const int64_t *last, int64_t x,
-                                     int64_t src)
+static void gpunn__scatter_row_back(const gpunn__scatter_job *job, const int64_t *last, int64_t x,
+                                    int64_t src)
 {
     gpunn_step   *step = job->step;
     const int64_t inner = job->line.inner;
@@ -244,8 +244,8 @@ static void gpunn__scatter_task(void *arg, int thread, int threads)
         for (int64_t k = 0; k < n; k++) last[k] = -1;
         for (int64_t j = 0; j < job->m; j++)
             last[gpunn__integer(index->data, index->dtype, src + j * inner)] = j;
-        (job->step->backward ? gpunn__scatter_line_back : gpunn__scatter_line)(job, last, o * n * inner + i,
-                                                                               src);
+        (job->step->backward ? gpunn__scatter_row_back : gpunn__scatter_row)(job, last, o * n * inner + i,
+                                                                             src);
     }
 }
 
@@ -442,7 +442,7 @@ static void gpunn__argmax_task(void *arg, int thread, int threads)
         const float *x = a->x + o * n * inner;
         int64_t     *y = a->index + o * inner;
         if (inner == 1) {
-            float   best = n >= 64 ? gpunn__max_line(x, n) : x[0];
+            float   best = n >= 64 ? gpunn__max_row(x, n) : x[0];
             int64_t at = 0;
             if (n >= 64)
                 while (x[at] != best && (best == best || x[at] == x[at])) at++;

@@ -100,9 +100,9 @@ GPUNN__VECTORIZED(gpunn__loss_forward_task, (void *arg, int thread, int threads)
 }
 
 /* dx (+)= factor exp(x - top). top and factor are per column, or (single) one for all. */
-GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x,
-                                    const float *GPUNN__RESTRICT top, const float *GPUNN__RESTRICT factor,
-                                    int64_t n, bool single, bool add)
+GPUNN__INLINE void gpunn__loss_row(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x,
+                                   const float *GPUNN__RESTRICT top, const float *GPUNN__RESTRICT factor,
+                                   int64_t n, bool single, bool add)
 {
     float top0 = top[0], factor0 = factor[0];
     for (int64_t i = 0; i < n; i++) {
@@ -142,9 +142,9 @@ GPUNN__VECTORIZED(gpunn__loss_backward_task, (void *arg, int thread, int threads
             const float *x = l->softmax ? a->x + offset + c * a->inner : NULL;
             float       *to = dx + c * a->inner;
             if (l->softmax && a->inner == 1)
-                GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, true);
+                GPUNN__FIXED(a->add, gpunn__loss_row, to, x, l->top + row, factor, length, true);
             else if (l->softmax)
-                GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, false);
+                GPUNN__FIXED(a->add, gpunn__loss_row, to, x, l->top + row, factor, length, false);
             else if (!a->add)
                 memset(to, 0, (size_t)length * sizeof *to);
         }
@@ -275,7 +275,7 @@ GPUNN__INLINE double gpunn__ctc_row(float *GPUNN__RESTRICT to, const float *from
                                     int64_t n, bool back)
 {
     const int64_t way = back ? 1 : -1;
-    float         most = (float)gpunn__reduce_line(GPUNN__TOP, from, n, 0);
+    float         most = (float)gpunn__reduce_row(GPUNN__TOP, from, n, 0);
     if (most == -INFINITY) most = 0;
     for (int64_t s = 0; s < n; s++)
         to[s] = gpunn__log_add(from[s], from[s + way], from[s + 2 * way] + skip[back ? s + 2 : s]) +

@@ -29,8 +29,8 @@ GPUNN__INLINE void gpunn__move(char *to, const char *from, size_t size, bool add
         memcpy(to, from, size);
 }
 
-GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *from, int64_t from_stride,
-                                    int64_t n, size_t size, bool add)
+GPUNN__INLINE void gpunn__move_row(char *to, int64_t to_stride, const char *from, int64_t from_stride,
+                                   int64_t n, size_t size, bool add)
 {
     if (to_stride == (int64_t)size && from_stride == (int64_t)size) {
         if (!add)
@@ -63,7 +63,7 @@ GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t
         from += index[d] * c->from_stride[d];
     }
     for (int64_t i = begin; i < end; i++) {
-        if (c->across < 0) gpunn__move_line(to, to_stride, from, from_stride, limit - first, size, add);
+        if (c->across < 0) gpunn__move_row(to, to_stride, from, from_stride, limit - first, size, add);
         /* squares that fit the first-level cache, written along the last axis and read along `across` */
         else {
             enum { SIDE = 16 };

@@ -53,20 +53,20 @@ static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const flo
                 product[j] += (a[i + j] - p) * (b[i + j] - q);
             }
         }
-    sums[0] = gpunn__sum_line(sum, GPUNN__NORM_WIDTH);
-    sums[1] = gpunn__sum_line(product, GPUNN__NORM_WIDTH);
+    sums[0] = gpunn__sum_row(sum, GPUNN__NORM_WIDTH);
+    sums[1] = gpunn__sum_row(product, GPUNN__NORM_WIDTH);
 }
 
 /* Processes one channel in blocks of about 2048 floats: several whole lines, or a piece of a longer line.
  * Returns its moments, or, if g is non-NULL, computes sums = {sum g, sum g (x - center)}. */
-static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, const float *g, float center,
-                                        double sums[2])
+static gpunn__moments gpunn__channel_moments(const gpunn__norm *b, int64_t channel, const float *g,
+                                             float center, double sums[2])
 {
     const int64_t  block = 2048, stride = b->channels * b->inner;
     gpunn__moments all = {0, 0, 0};
     const float   *start = b->x + channel * b->inner;
     int64_t        lines = b->inner < block ? block / b->inner : 1, length = gpunn__least(b->inner, block);
-    if (!g) center = (float)(gpunn__sum_line(start, length) / (double)length);
+    if (!g) center = (float)(gpunn__sum_row(start, length) / (double)length);
     sums[0] = sums[1] = 0;
     for (int64_t i = 0; i < b->n; i += lines)
         for (int64_t at = 0; at < b->inner; at += block) {
@@ -148,8 +148,8 @@ typedef struct gpunn__norm_constants {
         proj_scale[GPUNN__NORM_WIDTH];
 } gpunn__norm_constants;
 
-GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
-                                    float *GPUNN__RESTRICT y, int64_t n, bool single)
+GPUNN__INLINE void gpunn__norm_row(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
+                                   float *GPUNN__RESTRICT y, int64_t n, bool single)
 {
     float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0];
     for (int64_t i = 0; i < n; i++)
@@ -180,7 +180,7 @@ static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count
         }
     for (int64_t i = 0; i < b->n; i++, at += stride)
         if (!b->g)
-            GPUNN__FIXED(!b->by_row, gpunn__norm_line, k, b->x + at, b->y + at, width);
+            GPUNN__FIXED(!b->by_row, gpunn__norm_row, k, b->x + at, b->y + at, width);
         else if (b->by_row)
             GPUNN__FIXED(b->add, gpunn__norm_dx, k, b->x + at, b->g + at, b->y + at, width, false);
         else
@@ -195,7 +195,7 @@ static void gpunn__norm_moments(const gpunn__norm *b, int64_t first, int64_t cou
     else if (b->by_row)
         gpunn__norm_rows(b, first, count, NULL, NULL, moments, unused);
     else
-        moments[0] = gpunn__norm_lines(b, first, NULL, 0, unused[0]);
+        moments[0] = gpunn__channel_moments(b, first, NULL, 0, unused[0]);
 }
 
 static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_t count)
@@ -242,7 +242,7 @@ static void gpunn__norm_sums(const gpunn__norm *b, int64_t first, int64_t count,
     if (b->by_row)
         gpunn__norm_rows(b, first, count, b->g, b->mean + first, unused, sums);
     else
-        (void)gpunn__norm_lines(b, first, b->g, b->mean[first], sums[0]);
+        (void)gpunn__channel_moments(b, first, b->g, b->mean[first], sums[0]);
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
         float   dweight = (float)((double)b->invstd[c] * sums[i][1]), dbias = (float)sums[i][0];
@@ -505,7 +505,7 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
     const float *x = b->x + row * b->n;
     float       *y = b->y + row * b->n, center = 0;
     double       sums[2], mean = 0, n = (double)b->n;
-    if (b->centered) center = (float)(gpunn__sum_line(x, b->n) / n);
+    if (b->centered) center = (float)(gpunn__sum_row(x, b->n) / n);
     gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, b->n, sums);
     if (b->centered) { /* corrects for the difference between center and the mean */
         mean = sums[0] / n;
@@ -663,7 +663,7 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
 {
     int64_t      size = b->group * b->inner, first = row * b->group % b->channels;
     const float *x = b->x + row * size;
-    float       *y = b->y + row * size, center = (float)(gpunn__sum_line(x, size) / (double)size);
+    float       *y = b->y + row * size, center = (float)(gpunn__sum_row(x, size) / (double)size);
     double       sums[2];
     gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, size, sums);
     double off = sums[0] / (double)size, rstd = 1 / sqrt((sums[1] - sums[0] * off) / (double)size + b->eps);

@@ -61,36 +61,35 @@ static size_t gpunn__reduce_partial_bytes(const gpunn__reduce *r)
     return (size_t)(r->kept * r->tiles * r->chunks * (r->by_column ? GPUNN__TILE : 1)) * sizeof(double);
 }
 
-GPUNN__INTERNAL double gpunn__sum_line(const float *x, int64_t n)
+GPUNN__INTERNAL double gpunn__sum_row(const float *x, int64_t n)
 {
-    return gpunn__reduce_line(GPUNN__SUM, x, n, 0);
+    return gpunn__reduce_row(GPUNN__SUM, x, n, 0);
 }
 
-GPUNN__INTERNAL float gpunn__max_line(const float *x, int64_t n)
+GPUNN__INTERNAL float gpunn__max_row(const float *x, int64_t n)
 {
-    return (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0);
+    return (float)gpunn__reduce_row(GPUNN__MAX, x, n, 0);
 }
 
-static double gpunn__count_line(const float *x, int64_t n, float reference)
+static double gpunn__count_row(const float *x, int64_t n, float reference)
 {
-    return gpunn__reduce_line(GPUNN__COUNT, x, n, reference);
+    return gpunn__reduce_row(GPUNN__COUNT, x, n, reference);
 }
 
-static double gpunn__reduce_any_line(gpunn__reduce_kind kind, const float *x, int64_t n,
-                                     const float *reference)
+static double gpunn__reduce_any_row(gpunn__reduce_kind kind, const float *x, int64_t n,
+                                    const float *reference)
 {
-    if (kind == GPUNN__SUM) return gpunn__sum_line(x, n);
-    return kind == GPUNN__MAX ? (double)gpunn__max_line(x, n) : gpunn__count_line(x, n, *reference);
+    if (kind == GPUNN__SUM) return gpunn__sum_row(x, n);
+    return kind == GPUNN__MAX ? (double)gpunn__max_row(x, n) : gpunn__count_row(x, n, *reference);
 }
 
 /* Computes results begin .. end if each reduces a single line. The general path would slow down short
  * lines. */
-static void gpunn__reduce_lines(const gpunn__reduce *r, int64_t begin, int64_t end)
+static void gpunn__reduce_contiguous(const gpunn__reduce *r, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++) {
         const float *x = r->x + gpunn__offset(i, r->kept_rank, r->kept_dim, r->kept_stride);
-        r->y[i] = (float)(gpunn__reduce_any_line(r->kind, x, r->rows,
-                                                 r->reference ? r->reference + i : NULL) *
+        r->y[i] = (float)(gpunn__reduce_any_row(r->kind, x, r->rows, r->reference ? r->reference + i : NULL) *
                           r->scale);
     }
 }
@@ -154,7 +153,7 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
     int64_t                  begin, end;
     gpunn__cpu_part(r->kept * r->tiles * r->chunks, 1, threads, thread, &begin, &end);
     if (!r->by_column && r->planes * r->chunks == 1) {
-        gpunn__reduce_lines(r, begin, end);
+        gpunn__reduce_contiguous(r, begin, end);
         return;
     }
     double total[GPUNN__TILE];
@@ -180,8 +179,7 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
             const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) +
                              row * r->columns;
             if (!r->by_column)
-                total[0] = gpunn__join_wide(kind, total[0],
-                                            gpunn__reduce_any_line(kind, p, count, reference));
+                total[0] = gpunn__join_wide(kind, total[0], gpunn__reduce_any_row(kind, p, count, reference));
             else {
                 int64_t whole = count / r->fold;
                 gpunn__reduce_block(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
@@ -222,9 +220,9 @@ static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__red
 
 /* One line of the gradient. For max: dx[i] (+)= (x[i] is the maximum) ? hit : miss. For sum: dx[i] (+)= hit;
  * x is unused. hit, miss and reference hold one value per element or (single) one for all. */
-GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x,
-                                      const float *hit, const float *miss, const float *reference, int64_t n,
-                                      bool single, bool max, bool add)
+GPUNN__INLINE void gpunn__spread_row(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x,
+                                     const float *hit, const float *miss, const float *reference, int64_t n,
+                                     bool single, bool max, bool add)
 {
     float hit0 = hit[0], miss0 = miss[0], reference0 = reference[0];
     for (int64_t i = 0; i < n; i++) {
@@ -240,18 +238,18 @@ GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GP
 static void gpunn__spread_sum(float *dx, const float *hit, int64_t n, bool single, bool add)
 {
     if (single)
-        GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, true, false);
+        GPUNN__FIXED(add, gpunn__spread_row, dx, NULL, hit, hit, hit, n, true, false);
     else
-        GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, false, false);
+        GPUNN__FIXED(add, gpunn__spread_row, dx, NULL, hit, hit, hit, n, false, false);
 }
 
 static void gpunn__spread_max(float *dx, const float *x, const float *hit, const float *miss,
                               const float *reference, int64_t n, bool single, bool add)
 {
     if (single)
-        GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, true, true);
+        GPUNN__FIXED(add, gpunn__spread_row, dx, x, hit, miss, reference, n, true, true);
     else
-        GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, false, true);
+        GPUNN__FIXED(add, gpunn__spread_row, dx, x, hit, miss, reference, n, false, true);
 }
 
 /* Gradient of sum and max. Each thread takes whole blocks of rows, or a share of the rows of every block if

@@ -59,8 +59,8 @@ GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane
 
 /* Reduces n contiguous floats. At most 2048 elements accumulate in 32 float lanes; their result is then
  * joined in double. */
-GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n,
-                                        float reference)
+GPUNN__INLINE double gpunn__reduce_row(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n,
+                                       float reference)
 {
     enum { LANES = 32, FEW = 8, BLOCK = 2048 };
     gpunn__reduce_kind join = kind == GPUNN__COUNT ? GPUNN__SUM : kind;
@@ -82,8 +82,8 @@ GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GP
 }
 
 /* Sum and maximum of n contiguous floats. The maximum is NaN if any of them is. */
-GPUNN__INTERNAL double gpunn__sum_line(const float *x, int64_t n);
+GPUNN__INTERNAL double gpunn__sum_row(const float *x, int64_t n);
 
-GPUNN__INTERNAL float gpunn__max_line(const float *x, int64_t n);
+GPUNN__INTERNAL float gpunn__max_row(const float *x, int64_t n);
 
 #endif /* GPUNN__CPU_REDUCE_H */

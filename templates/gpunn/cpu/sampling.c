@@ -345,9 +345,9 @@ typedef struct gpunn__rois {
 
 /* of a bin along one axis: `low` .. `end` - 1; weight holds `count` of them, from `first` on */
 typedef struct gpunn__roi_cells {
-    gpunn__roi_line line;
-    int             low, end, first, count;
-    float           weight[GPUNN__POINTS];
+    gpunn__roi_samples line;
+    int                low, end, first, count;
+    float              weight[GPUNN__POINTS];
 } gpunn__roi_cells;
 
 static void gpunn__roi_reach(gpunn__roi_cells *c)
@@ -382,8 +382,8 @@ static void gpunn__roi_begin(const gpunn__rois *r, int64_t box, int bin, gpunn__
 {
     const float            *at = r->boxes + 5 * box;
     const gpunn__roi_shape *s = &r->shape;
-    c[0].line = gpunn__roi_line_of(s, 0, at[2], at[4], bin / s->bins[1]);
-    c[1].line = gpunn__roi_line_of(s, 1, at[1], at[3], bin % s->bins[1]);
+    c[0].line = gpunn__roi_samples_of(s, 0, at[2], at[4], bin / s->bins[1]);
+    c[1].line = gpunn__roi_samples_of(s, 1, at[1], at[3], bin % s->bins[1]);
     for (int axis = 0; axis < 2; axis++) gpunn__roi_reach(&c[axis]);
     c[0].first = c[0].low - GPUNN__POINTS;
     c[1].first = c[1].end;

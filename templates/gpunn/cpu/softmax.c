@@ -30,12 +30,12 @@ GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, fl
 {
     enum { BLOCK = 512 };
     double total = 0;
-    float  buffer[BLOCK], largest = *top = (float)gpunn__reduce_line(GPUNN__TOP, x, n, 0);
+    float  buffer[BLOCK], largest = *top = (float)gpunn__reduce_row(GPUNN__TOP, x, n, 0);
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t      count = gpunn__least(n - i, BLOCK);
         float *const term = e ? e + i : buffer;
         for (int64_t k = 0; k < count; k++) term[k] = gpunn__exp_down(x[i + k] - largest);
-        total += gpunn__sum_line(term, count);
+        total += gpunn__sum_row(term, count);
     }
     return (float)total;
 }

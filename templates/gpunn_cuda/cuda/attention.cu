@@ -445,7 +445,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const g
 }
 #endif
 typedef struct gpunn__attention {
-    /* lines of s scores, [n, heads, l]. x: the scores q k^T; gradient: dy v^T; out: the weights or ds */
+    /* rows of s scores, [n, heads, l]. x: the scores q k^T; gradient: dy v^T; out: the weights or ds */
     gpunn__along   a;
     int64_t        heads, l;
     const void    *mask; /* NULL: none */
@@ -453,47 +453,47 @@ typedef struct gpunn__attention {
     gpunn__lengths lengths;
     int64_t        mask_step[4]; /* strides over samples, heads, rows and keys */
     float          scale;
-    /* per line, the largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
+    /* per row, the largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
     float2 *sums;
-    /* backward: floats per line in sums. 2, or 1 if cuDNN has saved the log of the sum of exp */
+    /* backward: floats per row in sums. 2, or 1 if cuDNN has saved the log of the sum of exp */
     int                        apart;
     void                      *weights; /* backward: receives the weights after dropout, in out's dtype */
     const gpunn__device_state *state;
     unsigned                   site, keep; /* keep 65536: nothing is dropped */
 } gpunn__attention;
 
-/* What the scores of one line share. */
-typedef struct gpunn__attention_line {
-    int64_t mask, end; /* mask: offset of the line's mask; end: number of keys that it sees */
+/* What the scores of one row share. */
+typedef struct gpunn__attention_row {
+    int64_t mask, end; /* mask: offset of the row's mask; end: number of keys that it sees */
     float   scale;     /* NaN if the length is out of range */
-} gpunn__attention_line;
+} gpunn__attention_row;
 
-__device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const gpunn__attention &t,
-                                                                          int64_t                 index)
+__device__ __forceinline__ gpunn__attention_row gpunn__attention_row_of(const gpunn__attention &t,
+                                                                        int64_t                 index)
 {
     const int64_t head = gpunn__quotient(index, t.l), sample = gpunn__quotient(head, t.heads),
                   row = index - head * t.l;
-    const int64_t         length = index < t.a.lines ? gpunn__length_of(&t.lengths, sample, t.a.n) : t.a.n;
-    const bool            fits = length >= 0 && length <= t.a.n;
-    gpunn__attention_line line = {
+    const int64_t        length = index < t.a.rows ? gpunn__length_of(&t.lengths, sample, t.a.n) : t.a.n;
+    const bool           fits = length >= 0 && length <= t.a.n;
+    gpunn__attention_row own = {
         sample * t.mask_step[0] + (head - sample * t.heads) * t.mask_step[1] + row * t.mask_step[2],
         fits ? gpunn__keys_seen(&t.lengths, length, t.causal, row, t.l) : t.a.n, fits ? t.scale : NAN};
-    return line;
+    return own;
 }
 
 /* Loads, scales and masks scores i .. i + N - 1, which belong to keys from c on. */
 template <int N>
-__device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention      &t,
-                                                        const gpunn__attention_line &line, int64_t i,
-                                                        int64_t c, float *v)
+__device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention     &t,
+                                                        const gpunn__attention_row &row, int64_t i, int64_t c,
+                                                        float *v)
 {
-    gpunn__line_load<N>(t.a.x, GPUNN_F32, i, 1, v);
+    gpunn__strided_load<N>(t.a.x, GPUNN_F32, i, 1, v);
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        const int64_t at = line.mask + (c + j) * t.mask_step[3];
-        v[j] *= line.scale;
+        const int64_t at = row.mask + (c + j) * t.mask_step[3];
+        v[j] *= row.scale;
         if (t.mask && !t.choice) v[j] += ((const float *)t.mask)[at];
-        if (c + j >= line.end || (t.mask && t.choice && !((const unsigned char *)t.mask)[at]))
+        if (c + j >= row.end || (t.mask && t.choice && !((const unsigned char *)t.mask)[at]))
             v[j] = -INFINITY;
     }
 }
@@ -515,16 +515,16 @@ __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t,
     }
 }
 
-/* First pass over a line: the largest score and the sum of exp(score - largest). */
+/* First pass over a row: the largest score and the sum of exp(score - largest). */
 struct gpunn__attention_sum {
-    const gpunn__attention      &t;
-    const gpunn__attention_line &line;
-    float                        top, sum;
+    const gpunn__attention     &t;
+    const gpunn__attention_row &row;
+    float                       top, sum;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float v[N], most = top;
-        gpunn__attention_scores<N>(t, line, i, c, v);
+        gpunn__attention_scores<N>(t, row, i, c, v);
 #pragma unroll
         for (int j = 0; j < N; j++) most = v[j] > most ? v[j] : most;
         sum *= expf(top - most);
@@ -535,48 +535,48 @@ struct gpunn__attention_sum {
     }
 };
 
-/* Second pass over a line: writes the weights, after dropout. */
+/* Second pass over a row: writes the weights, after dropout. */
 struct gpunn__attention_weigh {
-    const gpunn__attention      &t;
-    const gpunn__attention_line &line;
-    float                        top, factor;
+    const gpunn__attention     &t;
+    const gpunn__attention_row &row;
+    float                       top, factor;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float v[N], kept[N];
-        gpunn__attention_scores<N>(t, line, i, c, v);
+        gpunn__attention_scores<N>(t, row, i, c, v);
         if (t.keep < 65536) gpunn__attention_drop<N>(t, i, kept);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = expf(v[j] - top) * factor * (t.keep < 65536 ? kept[j] : 1);
-        gpunn__line_store<N>(t.a.out, t.a.out_type, i, 1, v, false);
+        gpunn__strided_store<N>(t.a.out, t.a.out_type, i, 1, v, false);
     }
 };
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel(const gpunn__attention t)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
-        const gpunn__line           line = gpunn__along_line(t.a, first);
-        const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
-        gpunn__attention_sum        s = {t, own, -3.402823466e38f, 0};
-        gpunn__line_visit(line, s);
+    for (int64_t first = gpunn__along_first(t.a); first < t.a.rows; first += gpunn__along_step(t.a)) {
+        const gpunn__strided_row   row = gpunn__along_row(t.a, first);
+        const gpunn__attention_row own = gpunn__attention_row_of(t, row.index);
+        gpunn__attention_sum       s = {t, own, -3.402823466e38f, 0};
+        gpunn__strided_visit(row, s);
         const float            top = gpunn__lanes_reduce(s.top, gpunn__larger(), t.a.lanes);
         const float            sum = gpunn__lanes_reduce(s.sum * expf(s.top - top), gpunn__add(), t.a.lanes);
         gpunn__attention_weigh weigh = {t, own, top, sum == 0 ? 0 : 1 / sum};
-        gpunn__line_visit(line, weigh);
-        if (t.sums && line.index < t.a.lines && line.thread == 0)
-            t.sums[line.index] = make_float2(top, weigh.factor);
+        gpunn__strided_visit(row, weigh);
+        if (t.sums && row.index < t.a.rows && row.thread == 0)
+            t.sums[row.index] = make_float2(top, weigh.factor);
     }
 }
 
 /* Recomputes p, the weights before dropout, and dp, multiplied by the dropout factors. */
 template <int N>
-__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention      &t,
-                                                       const gpunn__attention_line &line, float2 sums,
+__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention     &t,
+                                                       const gpunn__attention_row &row, float2 sums,
                                                        int64_t i, int64_t c, float *p, float *dp, float *kept)
 {
-    gpunn__attention_scores<N>(t, line, i, c, p);
-    gpunn__line_load<N>(t.a.gradient, GPUNN_F32, i, 1, dp);
+    gpunn__attention_scores<N>(t, row, i, c, p);
+    gpunn__strided_load<N>(t.a.gradient, GPUNN_F32, i, 1, dp);
     if (t.keep < 65536) gpunn__attention_drop<N>(t, i, kept);
 #pragma unroll
     for (int j = 0; j < N; j++) {
@@ -586,41 +586,41 @@ __device__ __forceinline__ void gpunn__attention_again(const gpunn__attention   
     }
 }
 
-/* First backward pass over a line: the sum of p dp. */
+/* First backward pass over a row: the sum of p dp. */
 struct gpunn__attention_dot {
-    const gpunn__attention      &t;
-    const gpunn__attention_line &line;
-    float2                       sums;
-    float                        sum;
+    const gpunn__attention     &t;
+    const gpunn__attention_row &row;
+    float2                      sums;
+    float                       sum;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float p[N], dp[N], kept[N];
-        gpunn__attention_again<N>(t, line, sums, i, c, p, dp, kept);
+        gpunn__attention_again<N>(t, row, sums, i, c, p, dp, kept);
 #pragma unroll
         for (int j = 0; j < N; j++) dp[j] *= p[j];
         sum += gpunn__pack_reduce<N>(dp, gpunn__add());
     }
 };
 
-/* Second backward pass over a line: writes the weights and ds = p (dp - sum) scale. */
+/* Second backward pass over a row: writes the weights and ds = p (dp - sum) scale. */
 struct gpunn__attention_ds_visit {
-    const gpunn__attention      &t;
-    const gpunn__attention_line &line;
-    float2                       sums;
-    float                        sum;
+    const gpunn__attention     &t;
+    const gpunn__attention_row &row;
+    float2                      sums;
+    float                       sum;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float p[N], dp[N], kept[N];
-        gpunn__attention_again<N>(t, line, sums, i, c, p, dp, kept);
+        gpunn__attention_again<N>(t, row, sums, i, c, p, dp, kept);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             dp[j] = p[j] * (dp[j] - sum) * t.scale;
             p[j] *= kept[j];
         }
-        gpunn__line_store<N>(t.weights, t.a.out_type, i, 1, p, false);
-        gpunn__line_store<N>(t.a.out, t.a.out_type, i, 1, dp, false);
+        gpunn__strided_store<N>(t.weights, t.a.out_type, i, 1, p, false);
+        gpunn__strided_store<N>(t.a.out, t.a.out_type, i, 1, dp, false);
     }
 };
 
@@ -629,16 +629,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     gpunn__attention_backward_kernel(const gpunn__attention t)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
-        const gpunn__line           line = gpunn__along_line(t.a, first);
-        const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
-        const float *saved = (const float *)t.sums + (line.index < t.a.lines ? line.index : 0) * t.apart;
-        const float2 sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
+    for (int64_t first = gpunn__along_first(t.a); first < t.a.rows; first += gpunn__along_step(t.a)) {
+        const gpunn__strided_row   row = gpunn__along_row(t.a, first);
+        const gpunn__attention_row own = gpunn__attention_row_of(t, row.index);
+        const float         *saved = (const float *)t.sums + (row.index < t.a.rows ? row.index : 0) * t.apart;
+        const float2         sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
         gpunn__attention_dot dot = {t, own, sums, 0};
-        gpunn__line_visit(line, dot);
+        gpunn__strided_visit(row, dot);
         gpunn__attention_ds_visit dx_visit = {t, own, sums,
                                               gpunn__lanes_reduce(dot.sum, gpunn__add(), t.a.lanes)};
-        gpunn__line_visit(line, dx_visit);
+        gpunn__strided_visit(row, dx_visit);
     }
 }
 
@@ -692,10 +692,10 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     const gpunn_value *mask = &step->in[3];
     gpunn__attention   t;
     memset(&t, 0, sizeof t);
-    t.a.lines = c->n * c->heads * c->l;
+    t.a.rows = c->n * c->heads * c->l;
     t.a.n = c->s;
     t.a.inner = 1;
-    t.a.lanes = gpunn__lanes_of(cuda, t.a.lines, t.a.n, 1);
+    t.a.lanes = gpunn__lanes_of(cuda, t.a.rows, t.a.n, 1);
     t.heads = c->heads;
     t.l = c->l;
     t.mask = mask->data;
@@ -705,7 +705,7 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     gpunn__attention_mask_steps(mask, t.mask_step);
     t.scale = step->attr->scale;
     t.sums = step->training ? (float2 *)step->saved : NULL;
-    t.apart = step->saved_bytes == (size_t)t.a.lines * sizeof *t.sums ? 2 : 1;
+    t.apart = step->saved_bytes == (size_t)t.a.rows * sizeof *t.sums ? 2 : 1;
     t.state = cuda->state;
     t.site = step->attr->site;
     t.keep = gpunn__drop_keep(step);

@@ -15,13 +15,13 @@ typedef struct gpunn__finish {
 } gpunn__finish;
 
 /* The factor x and shift y of channel c: a value v becomes v * x + y. */
-__device__ __forceinline__ float2 gpunn__finish_line(const gpunn__finish &f, int64_t c)
+__device__ __forceinline__ float2 gpunn__finish_affine(const gpunn__finish &f, int64_t c)
 {
-    float2 line = {1, f.bias ? gpunn__load(f.bias, f.bias_dtype, c) : 0};
-    if (f.mean == NULL) return line;
-    line.x = 1 / sqrtf(f.variance[c] + f.eps) * (f.scale ? f.scale[c] : 1);
-    line.y = (line.y - f.mean[c]) * line.x + (f.shift ? f.shift[c] : 0);
-    return line;
+    float2 affine = {1, f.bias ? gpunn__load(f.bias, f.bias_dtype, c) : 0};
+    if (f.mean == NULL) return affine;
+    affine.x = 1 / sqrtf(f.variance[c] + f.eps) * (f.scale ? f.scale[c] : 1);
+    affine.y = (affine.y - f.mean[c]) * affine.x + (f.shift ? f.shift[c] : 0);
+    return affine;
 }
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(const gpunn__finish f)
@@ -35,15 +35,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(co
         int64_t row = i / f.inner, left = (row + 1) * f.inner - i, c = row % f.channels;
         gpunn__load_pack(f.y, f.y_dtype, i, n, v);
         if (f.residual) gpunn__load_pack(f.residual, f.residual_dtype, i, n, residual);
-        float2 line = gpunn__finish_line(f, c);
+        float2 affine = gpunn__finish_affine(f, c);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             if (left-- == 0) {
                 c = c + 1 < f.channels ? c + 1 : 0;
                 left = f.inner - 1;
-                line = gpunn__finish_line(f, c);
+                affine = gpunn__finish_affine(f, c);
             }
-            v[j] = v[j] * line.x + line.y + residual[j];
+            v[j] = v[j] * affine.x + affine.y + residual[j];
             if (f.relu && v[j] <= 0) v[j] = 0;
         }
         gpunn__store_pack(f.out, f.out_dtype, i, n, false, v);
@@ -61,11 +61,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         int64_t volume = i / size;
         int index = (int)(i - volume * size), row = index / p.x.out, column = index - row * p.x.out, at = 0;
         int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
-        float2  line = gpunn__finish_line(f, volume % f.channels);
+        float2  affine = gpunn__finish_affine(f, volume % f.channels);
         float   best = -INFINITY;
         for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
             int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
-            float   v = gpunn__load(f.y, f.y_dtype, place) * line.x + line.y;
+            float   v = gpunn__load(f.y, f.y_dtype, place) * affine.x + affine.y;
             v = gpunn__rounded(f.relu && v <= 0 ? 0 : v, f.out_dtype);
             gpunn__store(f.out, f.out_dtype, place, v);
             if (v > best || v != v) best = v, at = cell;

@@ -24,7 +24,7 @@ struct gpunn__argmax_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float v[N];
-        gpunn__line_load<N>(x, dtype, i, stride, v);
+        gpunn__strided_load<N>(x, dtype, i, stride, v);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             bool more = v[j] > best || (v[j] != v[j] && best == best),
@@ -38,14 +38,14 @@ struct gpunn__argmax_visit {
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line         line = gpunn__along_line(a, first);
-        gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
-        gpunn__line_visit(line, visit);
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row  row = gpunn__along_row(a, first);
+        gpunn__argmax_visit visit = {a.x, a.x_type, row.stride, -INFINITY, INT64_MAX};
+        gpunn__strided_visit(row, visit);
         float   best = gpunn__lanes_reduce(visit.best, gpunn__larger(), a.lanes);
         bool    mine = visit.best == best || (visit.best != visit.best && best != best);
         int64_t at = gpunn__lanes_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.lanes);
-        if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
+        if (row.index < a.rows && row.thread == 0) ((int64_t *)a.out)[row.index] = at;
     }
 }
 
@@ -57,9 +57,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ---- sorting ------------------------------------------------------------------------------------------- *
- * A block sorts up to GPUNN__BLOCK_SORT codes in shared memory. Longer lines are sorted in global memory by
+ * A block sorts up to GPUNN__BLOCK_SORT codes in shared memory. Longer rows are sorted in global memory by
  * a stable radix sort on ascending 32-bit keys, with 8 bits per pass. One launch counts the digits of each
- * part of a line, the next moves its elements. A pass reads the elements twice and writes them once: 24
+ * part of a row, the next moves its elements. A pass reads the elements twice and writes them once: 24
  * bytes per element. */
 
 enum { GPUNN__BLOCK_SORT = 2048 };
@@ -82,10 +82,10 @@ __device__ __forceinline__ void gpunn__block_sort(unsigned long long *code, unsi
     __syncthreads();
 }
 
-/* The number of parts per line that gives every multiprocessor two blocks. */
-static int64_t gpunn__parts_of_line(const gpunn__cuda *cuda, int64_t lines)
+/* The number of parts per row that gives every multiprocessor two blocks. */
+static int64_t gpunn__parts_of_row(const gpunn__cuda *cuda, int64_t rows)
 {
-    const int64_t parts = (int64_t)cuda->multiprocessors * 2 / lines;
+    const int64_t parts = (int64_t)cuda->multiprocessors * 2 / rows;
     return parts < 1 ? 1 : parts;
 }
 
@@ -97,32 +97,32 @@ enum {
 };
 
 typedef struct gpunn__sorting {
-    uint2 *sorted, *other; /* [lines][count]: (key, index) */
-    /* [lines][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
+    uint2 *sorted, *other; /* [rows][count]: (key, index) */
+    /* [rows][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
     unsigned *digits;
-    int64_t   lines, count, part; /* part: elements per block, in whole tiles */
-    int64_t   parts;              /* parts per line */
-    int       shift;              /* bit position of the current digit */
+    int64_t   rows, count, part; /* part: elements per block, in whole tiles */
+    int64_t   parts;             /* parts per row */
+    int       shift;             /* bit position of the current digit */
 } gpunn__sorting;
 
 /* The keys of all passes but the first. */
 typedef struct gpunn__sorted_keys {
     const uint2     *sorted;
-    __device__ uint2 operator()(const gpunn__sorting &s, int64_t line, int64_t i) const
+    __device__ uint2 operator()(const gpunn__sorting &s, int64_t row, int64_t i) const
     {
-        return sorted[line * s.count + i];
+        return sorted[row * s.count + i];
     }
 } gpunn__sorted_keys;
 
 typedef struct gpunn__sort_part {
-    int64_t line, number, begin, end;
+    int64_t row, number, begin, end;
 } gpunn__sort_part;
 
 __device__ __forceinline__ gpunn__sort_part gpunn__sort_part_of(const gpunn__sorting &s)
 {
-    const int64_t line = gpunn__quotient(blockIdx.x, s.parts), number = blockIdx.x - line * s.parts,
+    const int64_t row = gpunn__quotient(blockIdx.x, s.parts), number = blockIdx.x - row * s.parts,
                   begin = number * s.part;
-    return {line, number, begin, begin + s.part < s.count ? begin + s.part : s.count};
+    return {row, number, begin, begin + s.part < s.count ? begin + s.part : s.count};
 }
 
 /* Counters per warp. The last one is for threads without an element. */
@@ -153,7 +153,7 @@ __device__ __forceinline__ unsigned gpunn__sort_digit(const gpunn__sorting &s, c
                                                       const gpunn__sort_part &part, int64_t i, uint2 *item)
 {
     if (i >= part.end) return GPUNN__DIGITS;
-    *item = keys(s, part.line, i);
+    *item = keys(s, part.row, i);
     return item->x >> s.shift & (GPUNN__DIGITS - 1);
 }
 
@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS)
 __device__ __forceinline__ unsigned gpunn__sort_start(const gpunn__sorting &s, const gpunn__sort_part &part)
 {
     __shared__ unsigned total[GPUNN__DIGITS];
-    const unsigned     *digits = s.digits + part.line * s.parts * GPUNN__DIGITS + threadIdx.x;
+    const unsigned     *digits = s.digits + part.row * s.parts * GPUNN__DIGITS + threadIdx.x;
     unsigned            all = 0, at = 0;
 #pragma unroll 16 /* keeps 16 loads in flight */
     for (int64_t number = 0; number < s.parts; number++) {
@@ -221,19 +221,19 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS)
 #pragma unroll
         for (int j = 0; j < GPUNN__SORT_ROUNDS; j++)
             if (digit[j] < GPUNN__DIGITS)
-                s.other[part.line * s.count + counts[warp][digit[j]] + rank[j]] = item[j];
+                s.other[part.row * s.count + counts[warp][digit[j]] + rank[j]] = item[j];
         __syncthreads();
     }
 }
 
-/* Splits lines into just as many parts as fill the device. The buffers are not set. */
-static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, int64_t count)
+/* Splits rows into just as many parts as fill the device. The buffers are not set. */
+static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t rows, int64_t count)
 {
     gpunn__sorting s;
     const int64_t  tiles = (count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE,
-                  most = gpunn__parts_of_line(cuda, lines);
+                  most = gpunn__parts_of_row(cuda, rows);
     memset(&s, 0, sizeof s);
-    s.lines = lines;
+    s.rows = rows;
     s.count = count;
     s.part = (tiles + most - 1) / most * GPUNN__SORT_TILE;
     s.parts = (count + s.part - 1) / s.part;
@@ -242,14 +242,14 @@ static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, 
 
 static size_t gpunn__sort_workspace(const gpunn__sorting *s)
 {
-    return (size_t)s->lines *
+    return (size_t)s->rows *
            (2 * (size_t)s->count * sizeof *s->sorted + (size_t)s->parts * GPUNN__DIGITS * sizeof *s->digits);
 }
 
 template <typename Keys>
 static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda, gpunn__sorting *s, const Keys &keys)
 {
-    const unsigned blocks = (unsigned)(s->lines * s->parts);
+    const unsigned blocks = (unsigned)(s->rows * s->parts);
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sort_count_kernel<Keys>), blocks, GPUNN__DIGITS, *s, keys));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sort_move_kernel<Keys>), blocks, GPUNN__DIGITS, *s, keys));
     uint2 *sorted = s->other;
@@ -258,15 +258,15 @@ static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda, gpunn__sorting *s, const
     return GPUNN_OK;
 }
 
-/* Sorts the pairs (key, value) that keys(s, line, i) returns into s->sorted. largest is the largest possible
+/* Sorts the pairs (key, value) that keys(s, row, i) returns into s->sorted. largest is the largest possible
  * key. */
 template <typename Keys>
 static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *workspace, const Keys &keys,
                                 int64_t largest)
 {
     s->sorted = (uint2 *)workspace;
-    s->other = s->sorted + s->lines * s->count;
-    s->digits = (unsigned *)(s->other + s->lines * s->count);
+    s->other = s->sorted + s->rows * s->count;
+    s->digits = (unsigned *)(s->other + s->rows * s->count);
     GPUNN__TRY(gpunn__sort_pass(cuda, s, keys));
     for (s->shift = 8; largest >> s->shift; s->shift += 8) {
         const gpunn__sorted_keys sorted = {s->sorted};
@@ -276,36 +276,36 @@ static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *work
 }
 
 /* ---- topk ---------------------------------------------------------------------------------------------- *
- * topk works in rounds. A block lists the codes of its part of a line that exceed the smallest of the k
+ * topk works in rounds. A block lists the codes of its part of a row that exceed the smallest of the k
  * largest so far. It sorts and cuts the list when it is full and at the end. The next round reads what the
- * blocks kept. If k is above GPUNN__TOPK_FEW and the line longer than the list, the whole line is sorted in
+ * blocks kept. If k is above GPUNN__TOPK_FEW and the row longer than the list, the whole row is sorted in
  * memory, in 9 launches. */
 
 enum { GPUNN__TOPK_FEW = 512 };
 typedef struct gpunn__topk {
     gpunn__along              along;
-    int64_t                   k, n, part, parts; /* n: codes per line in this round; part: codes per block */
+    int64_t                   k, n, part, parts; /* n: codes per row in this round; part: codes per block */
     bool                      largest;
     int                       threads; /* threads per block */
-    const unsigned long long *from;    /* [lines][n]; NULL: computed from x. 0: no code */
-    unsigned long long       *to;      /* [lines][parts][k]; NULL: the result is written */
+    const unsigned long long *from;    /* [rows][n]; NULL: computed from x. 0: no code */
+    unsigned long long       *to;      /* [rows][parts][k]; NULL: the result is written */
 } gpunn__topk;
 
-/* The code of element i of a line. */
-__device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t line,
+/* The code of element i of a row. */
+__device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t row,
                                                                   int64_t i)
 {
     const gpunn__along &a = t.along;
-    const int64_t       outer = gpunn__quotient(line, a.inner),
-                  at = (outer * a.n + i) * a.inner + line - outer * a.inner;
+    const int64_t       outer = gpunn__quotient(row, a.inner),
+                  at = (outer * a.n + i) * a.inner + row - outer * a.inner;
     return gpunn__topk_code(gpunn__load(a.x, a.x_type, at), i, t.largest);
 }
 
-/* Writes place as element i of a line of the result. */
-__device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t line, int64_t i, unsigned place)
+/* Writes place as element i of a row of the result. */
+__device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t row, int64_t i, unsigned place)
 {
-    const int64_t inner = t.along.inner, outer = gpunn__quotient(line, inner);
-    ((int64_t *)t.along.out)[(outer * t.k + i) * inner + line - outer * inner] = place;
+    const int64_t inner = t.along.inner, outer = gpunn__quotient(row, inner);
+    ((int64_t *)t.along.out)[(outer * t.k + i) * inner + row - outer * inner] = place;
 }
 
 /* Sorts the `found` codes of the list and keeps the k largest, padded with 0. Returns the smallest of these
@@ -324,8 +324,8 @@ static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_k
 {
     GPUNN__FOLLOW();
     __shared__ unsigned long long list[GPUNN__BLOCK_SORT], found;
-    for (int64_t unit = blockIdx.x; unit < t.along.lines * t.parts; unit += gridDim.x) {
-        const int64_t      line = gpunn__quotient(unit, t.parts), begin = (unit - line * t.parts) * t.part;
+    for (int64_t unit = blockIdx.x; unit < t.along.rows * t.parts; unit += gridDim.x) {
+        const int64_t      row = gpunn__quotient(unit, t.parts), begin = (unit - row * t.parts) * t.part;
         const int64_t      end = begin + t.part < t.n ? begin + t.part : t.n;
         unsigned long long least = 0;
         if (threadIdx.x == 0) found = 0;
@@ -340,7 +340,7 @@ static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_k
             }
             const int64_t      i = base + threadIdx.x;
             unsigned long long code = 0;
-            if (i < end) code = t.from ? t.from[line * t.n + i] : gpunn__topk_code_of(t, line, i);
+            if (i < end) code = t.from ? t.from[row * t.n + i] : gpunn__topk_code_of(t, row, i);
             if (code > least) list[atomicAdd(&found, 1ull)] = code;
         }
         __syncthreads();
@@ -349,16 +349,16 @@ static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_k
             if (t.to)
                 t.to[unit * t.k + i] = list[i];
             else
-                gpunn__topk_put(t, line, i, 0xFFFFFFFFu - (unsigned)list[i]);
+                gpunn__topk_put(t, row, i, 0xFFFFFFFFu - (unsigned)list[i]);
         __syncthreads();
     }
 }
 
-/* Plans a round over n codes per line: just as many parts as fill the device. */
+/* Plans a round over n codes per row: just as many parts as fill the device. */
 static void gpunn__topk_round(const gpunn__cuda *cuda, gpunn__topk *t, int64_t n)
 {
     const int64_t tiles = (n + GPUNN__BLOCK_SORT - 1) / GPUNN__BLOCK_SORT,
-                  most = gpunn__parts_of_line(cuda, t->along.lines);
+                  most = gpunn__parts_of_row(cuda, t->along.rows);
     t->n = n;
     t->part = (tiles + most - 1) / most * GPUNN__BLOCK_SORT;
     t->parts = (n + t->part - 1) / t->part;
@@ -369,16 +369,16 @@ static void gpunn__topk_round(const gpunn__cuda *cuda, gpunn__topk *t, int64_t n
 static gpunn_status gpunn__topk_rounds(gpunn__cuda *cuda, gpunn__topk *t, unsigned long long *workspace)
 {
     gpunn__topk_round(cuda, t, t->along.n);
-    for (; t->parts > 1; workspace += t->along.lines * t->n) {
+    for (; t->parts > 1; workspace += t->along.rows * t->n) {
         t->to = workspace;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__topk_kernel,
-                                 gpunn__blocks(cuda, t->along.lines * t->parts * GPUNN__THREADS, 1),
+                                 gpunn__blocks(cuda, t->along.rows * t->parts * GPUNN__THREADS, 1),
                                  (unsigned)t->threads, *t));
         t->from = t->to;
         gpunn__topk_round(cuda, t, t->parts * t->k);
     }
     t->to = NULL;
-    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * GPUNN__THREADS, 1),
+    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.rows * GPUNN__THREADS, 1),
                          (unsigned)t->threads, *t);
 }
 
@@ -389,16 +389,16 @@ static size_t gpunn__topk_workspace(const gpunn__cuda *cuda, const gpunn__topk *
     size_t      kept = 0;
     for (gpunn__topk_round(cuda, &round, t->along.n); round.parts > 1;
          gpunn__topk_round(cuda, &round, round.parts * t->k))
-        kept += (size_t)(t->along.lines * round.parts * t->k);
+        kept += (size_t)(t->along.rows * round.parts * t->k);
     return kept * sizeof *t->to;
 }
 
 /* Ascending keys in topk's order. */
 typedef struct gpunn__topk_keys {
     gpunn__topk      t;
-    __device__ uint2 operator()(const gpunn__sorting &, int64_t line, int64_t i) const
+    __device__ uint2 operator()(const gpunn__sorting &, int64_t row, int64_t i) const
     {
-        return make_uint2(~(unsigned)(gpunn__topk_code_of(t, line, i) >> 32), (unsigned)i);
+        return make_uint2(~(unsigned)(gpunn__topk_code_of(t, row, i) >> 32), (unsigned)i);
     }
 } gpunn__topk_keys;
 
@@ -407,9 +407,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 {
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < t.along.lines * t.k; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t line = gpunn__quotient(i, t.k), place = i - line * t.k;
-        gpunn__topk_put(t, line, place, sorted[line * t.along.n + place].y);
+    for (; i < t.along.rows * t.k; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t row = gpunn__quotient(i, t.k), place = i - row * t.k;
+        gpunn__topk_put(t, row, place, sorted[row * t.along.n + place].y);
     }
 }
 
@@ -421,7 +421,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_s
     t.along = gpunn__along_axis(cuda, step, step->attr->axis);
     t.k = step->out.dim[step->attr->axis];
     t.largest = step->attr->largest;
-    gpunn__sorting s = gpunn__sorting_of(cuda, t.along.lines, t.along.n);
+    gpunn__sorting s = gpunn__sorting_of(cuda, t.along.rows, t.along.n);
     const bool     few = t.along.n <= GPUNN__BLOCK_SORT || t.k <= GPUNN__TOPK_FEW;
     if (action == GPUNN__PREPARE) {
         if (t.along.n > UINT32_MAX)
@@ -433,7 +433,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_s
     if (few) return gpunn__topk_rounds(cuda, &t, (unsigned long long *)step->workspace);
     const gpunn__topk_keys keys = {t};
     GPUNN__TRY(gpunn__sort(cuda, &s, step->workspace, keys, UINT32_MAX));
-    return GPUNN__LAUNCH(cuda, gpunn__topk_write_kernel, gpunn__blocks(cuda, t.along.lines * t.k, 1),
+    return GPUNN__LAUNCH(cuda, gpunn__topk_write_kernel, gpunn__blocks(cuda, t.along.rows * t.k, 1),
                          GPUNN__THREADS, t, s.sorted);
 }
 
@@ -677,7 +677,7 @@ static gpunn__nucleus gpunn__nucleus_of(const gpunn__cuda *cuda, const gpunn_ste
     s.top_p = step->attr->top_p;
     s.row = (gpunn__nucleus_row *)step->workspace;
     const int64_t tile = GPUNN__NUCLEUS_DIGITS, tiles = (s.n + tile - 1) / tile,
-                  fill = 4 * gpunn__parts_of_line(cuda, s.rows);
+                  fill = 4 * gpunn__parts_of_row(cuda, s.rows);
     const int64_t most = fill < tile ? fill : tile; /* parts: a digit counts them */
     s.part = (tiles + most - 1) / most * tile;
     s.parts = (s.n + s.part - 1) / s.part;
@@ -747,10 +747,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(cons
                 row = gpunn__integer(r.index, r.index_type, at);
         bool  there = row >= 0 && row < r.n;
         float v[N];
-        gpunn__line_load<N>(r.from, r.from_type, (there ? row : 0) * r.width + column, 1, v);
+        gpunn__strided_load<N>(r.from, r.from_type, (there ? row : 0) * r.width + column, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = there ? v[j] : NAN;
-        gpunn__line_store<N>(r.to, r.to_type, at * r.width + column, 1, v, false);
+        gpunn__strided_store<N>(r.to, r.to_type, at * r.width + column, 1, v, false);
     }
 }
 
@@ -812,8 +812,8 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
     for (unsigned i = 0; i < count; i++, token += step) {
         float      v[N];
         const bool there = token->y != UINT32_MAX;
-        gpunn__line_load<N>(r.from, r.from_type, gpunn__rows_place(r, r.count, there ? token->y : 0, column),
-                            1, v);
+        gpunn__strided_load<N>(r.from, r.from_type,
+                               gpunn__rows_place(r, r.count, there ? token->y : 0, column), 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) sum[j] += there ? v[j] : NAN;
     }
@@ -841,8 +841,8 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2)
             if (count <= GPUNN__ROWS_ALONE) {
                 for (int64_t column = start; g == group && column < columns; column += (int64_t)across * N) {
                     gpunn__rows_add<N>(r, first, count, 1, column, sum);
-                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
-                                         r.add);
+                    gpunn__strided_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
+                                            r.add);
                 }
                 continue;
             }
@@ -857,8 +857,8 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2)
                     for (unsigned other = 1; other < groups; other++)
 #pragma unroll
                         for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
-                    gpunn__line_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
-                                         r.add);
+                    gpunn__strided_store<N>(r.to, r.to_type, gpunn__rows_place(r, r.n, row, column), 1, sum,
+                                            r.add);
                 }
                 __syncthreads();
             }
@@ -924,23 +924,23 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step
 
 /* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is its transpose ------------------------- *
  * The backward pass has four ways. Indices that apply to all
- * lines are sorted once, as an embedding's tokens. If the indices of a line [o][..][i] are few, each element
- * of dx searches them. Otherwise they are sorted: each line by a block or, if longer, all lines together in
+ * rows are sorted once, as an embedding's tokens. If the indices of a row [o][..][i] are few, each element
+ * of dx searches them. Otherwise they are sorted: each row by a block or, if longer, all rows together in
  * memory. Then each run of equal indices is summed. Sums follow the order of the indices. In memory, a block
  * sums runs longer than GPUNN__RUN_ALONE, in an order that depends only on the indices. An index out of range
- * yields NaN (0 for integers): in the result of gather, or in an element of the line to which it adds. */
+ * yields NaN (0 for integers): in the result of gather, or in an element of the row to which it adds. */
 
-enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
+enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_ROW = 1024, GPUNN__RUN_ALONE = 32 };
 typedef struct gpunn__gather {
     const void *x, *gradient, *index, *base; /* base: what dx adds to; NULL: nothing */
     void       *y, *dx;
     gpunn_dtype x_type, gradient_type, index_type, base_type, y_type, dx_type;
     int64_t     outer, m, n, inner;
     bool        add, whole; /* add: y accumulates; whole: integers */
-    bool        slices;     /* index is [m] and applies to all lines */
+    bool        slices;     /* index is [m] and applies to all rows */
 } gpunn__gather;
 
-/* Index number j of line [o][..][column]. */
+/* Index number j of row [o][..][column]. */
 __device__ __forceinline__ int64_t gpunn__gather_index(const gpunn__gather &g, int64_t o, int64_t j,
                                                        int64_t column)
 {
@@ -952,9 +952,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
-                column = i - line * g.inner;
-        int64_t at = gpunn__gather_index(g, o, line - o * g.m, column);
+        int64_t row = gpunn__quotient(i, g.inner), o = gpunn__quotient(row, g.m), column = i - row * g.inner;
+        int64_t at = gpunn__gather_index(g, o, row - o * g.m, column);
         bool    there = at >= 0 && at < g.n;
         int64_t from = (o * g.n + at) * g.inner + column;
         if (g.whole) {
@@ -977,28 +976,28 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n);
-        int64_t from = o * g.m * g.inner + (i - line * g.inner);
+        int64_t row = gpunn__quotient(i, g.inner), o = gpunn__quotient(row, g.n);
+        int64_t from = o * g.m * g.inner + (i - row * g.inner);
         float   sum = gpunn__gather_base(g, i);
         for (int64_t j = 0; j < g.m; j++, from += g.inner) {
-            int64_t k = gpunn__gather_index(g, o, j, i - line * g.inner);
+            int64_t k = gpunn__gather_index(g, o, j, i - row * g.inner);
             if (k < 0 || k >= g.n) sum = NAN;
-            if (k == line - o * g.n) sum += gpunn__load(g.gradient, g.gradient_type, from);
+            if (k == row - o * g.n) sum += gpunn__load(g.gradient, g.gradient_type, from);
         }
         gpunn__store(g.dx, g.dx_type, i, sum);
     }
 }
 
-/* The element that index i refers to, or its line's first element if it is out of range (*there is false).
- * *number receives the index's position in its line. */
+/* The element that index i refers to, or its row's first element if it is out of range (*there is false).
+ * *number receives the index's position in its row. */
 __device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number,
                                                        bool *there)
 {
-    const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
+    const int64_t row = gpunn__quotient(i, g.inner), o = gpunn__quotient(row, g.m),
                   at = gpunn__integer(g.index, g.index_type, i);
-    *number = line - o * g.m;
+    *number = row - o * g.m;
     *there = at >= 0 && at < g.n;
-    return (o * g.n + (*there ? at : 0)) * g.inner + (i - line * g.inner);
+    return (o * g.n + (*there ? at : 0)) * g.inner + (i - row * g.inner);
 }
 
 /* What index i adds. UINT32_MAX stands for an index out of range. */
@@ -1008,12 +1007,12 @@ __device__ __forceinline__ float gpunn__gather_term(const gpunn__gather &g, unsi
     return i == UINT32_MAX ? NAN : gpunn__load(g.gradient, g.gradient_type, first + i * stride);
 }
 
-/* A block sorts the indices of a line by (place, number). It sorts complements in descending order. */
-static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2)
-    gpunn__gather_line_kernel(const gpunn__gather g, unsigned size)
+/* A block sorts the indices of a row by (place, number). It sorts complements in descending order. */
+static __global__ void __launch_bounds__(GPUNN__GATHER_ROW / 2)
+    gpunn__gather_row_kernel(const gpunn__gather g, unsigned size)
 {
     GPUNN__FOLLOW();
-    __shared__ unsigned long long code[GPUNN__GATHER_LINE];
+    __shared__ unsigned long long code[GPUNN__GATHER_ROW];
     for (int64_t unit = blockIdx.x; unit < g.outer * g.inner; unit += gridDim.x) {
         const int64_t o = gpunn__quotient(unit, g.inner), column = unit - o * g.inner;
         const int64_t to = o * g.n * g.inner + column, from = o * g.m * g.inner + column;
@@ -1036,7 +1035,7 @@ static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2)
     }
 }
 
-/* The pairs of all lines: (element of dx, number of the index). */
+/* The pairs of all rows: (element of dx, number of the index). */
 typedef struct gpunn__gather_keys {
     gpunn__gather    g;
     __device__ uint2 operator()(const gpunn__sorting &, int64_t, int64_t i) const
@@ -1082,16 +1081,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* Describes the lines and indices. The shape is that of gather's result or of scatter_add's src. */
+/* Describes the rows and indices. The shape is that of gather's result or of scatter_add's src. */
 static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along *a, const gpunn_value *index)
 {
     gpunn__gather g;
     memset(&g, 0, sizeof g);
     g.n = a->n;
     g.inner = a->inner;
-    g.outer = a->lines / a->inner;
+    g.outer = a->rows / a->inner;
     g.m = index->dim[step->attr->axis];
-    g.slices = index->count < a->lines * g.m;
+    g.slices = index->count < a->rows * g.m;
     g.index = index->data;
     g.index_type = index->dtype;
     return g;
@@ -1102,7 +1101,7 @@ static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, c
 {
     const int64_t count = g->slices ? g->m : g->outer * g->m * g->inner,
                   places = g->slices ? g->n : g->outer * g->n * g->inner;
-    if (g->m <= (!g->slices && g->n <= UINT32_MAX ? GPUNN__GATHER_LINE : GPUNN__GATHER_FEW)) return GPUNN_OK;
+    if (g->m <= (!g->slices && g->n <= UINT32_MAX ? GPUNN__GATHER_ROW : GPUNN__GATHER_FEW)) return GPUNN_OK;
     if (count > UINT32_MAX || places > UINT32_MAX)
         return gpunn__cuda_fail(
             cuda, GPUNN_ERR_UNSUPPORTED,
@@ -1138,23 +1137,23 @@ static gpunn_status gpunn__gather_slices(gpunn__cuda *cuda, const gpunn__gather 
 /* dx = base plus what the indices add to it. */
 static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g, void *workspace)
 {
-    const int64_t lines = g->outer * g->inner, count = lines * g->m;
+    const int64_t rows = g->outer * g->inner, count = rows * g->m;
     const bool    few = g->m <= GPUNN__GATHER_FEW;
     gpunn__gather start = *g;
     if (!few) start.m = 0; /* elements that no index refers to equal the base */
     if (few || (g->base != g->dx && !(g->slices && g->base == NULL)))
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1),
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, rows * g->n, 1),
                                  GPUNN__THREADS, start));
     if (few) return GPUNN_OK;
     if (g->slices) return gpunn__gather_slices(cuda, g, workspace);
-    if (g->m <= GPUNN__GATHER_LINE) {
-        const int size = gpunn__power_of_2(g->m, GPUNN__GATHER_LINE);
-        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1),
+    if (g->m <= GPUNN__GATHER_ROW) {
+        const int size = gpunn__power_of_2(g->m, GPUNN__GATHER_ROW);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_row_kernel, gpunn__blocks(cuda, rows * GPUNN__THREADS, 1),
                              (unsigned)size / 2, *g, (unsigned)size);
     }
     gpunn__sorting           s = gpunn__sorting_of(cuda, 1, count);
     const gpunn__gather_keys keys = {*g};
-    GPUNN__TRY(gpunn__sort(cuda, &s, workspace, keys, lines * g->n - 1));
+    GPUNN__TRY(gpunn__sort(cuda, &s, workspace, keys, rows * g->n - 1));
     return GPUNN__LAUNCH(cuda, gpunn__gather_runs_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, *g,
                          s.sorted, count);
 }
@@ -1211,7 +1210,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_st
 }
 
 /* ---- scatter: finds the last index that refers to each element, counted from 1; 0: none ----------------- *
- * An index out of range refers to its line's first element, as the largest
+ * An index out of range refers to its row's first element, as the largest
  * number, and makes it NaN (0 for integers). */
 
 typedef unsigned long long gpunn__last;
@@ -1236,9 +1235,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n),
+        const int64_t row = gpunn__quotient(i, g.inner), o = gpunn__quotient(row, g.n),
                       number = (int64_t)last[i] - 1;
-        const int64_t from = (o * g.m + number) * g.inner + (i - line * g.inner);
+        const int64_t from = (o * g.m + number) * g.inner + (i - row * g.inner);
         const bool    bad = last[i] == ~(gpunn__last)0;
         if (g.whole) {
             const int64_t value = bad          ? 0

@@ -31,7 +31,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
  * needs no second launch. */
 static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
 {
-    int64_t wanted = (a->lines * a->lanes + 31) / 32 * 32;
+    int64_t wanted = (a->rows * a->lanes + 31) / 32 * 32;
     *threads = GPUNN__THREADS;
     if (a->lanes > 32 || wanted > 4 * 1024) return gpunn__along_blocks(cuda, a);
     *threads = wanted < 1024 ? (unsigned)wanted : 1024;
@@ -45,7 +45,7 @@ GPUNN__INTERNAL gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, 
     gpunn__class_loss  l;
     memset(&l, 0, sizeof l);
     l.along = gpunn__along_axis(cuda, step, in[0].rank > 1 ? 1 : 0);
-    if (!softmax && !step->backward) l.along.lanes = 1; /* reads one element of each line */
+    if (!softmax && !step->backward) l.along.lanes = 1; /* reads one element of each row */
     l.softmax = softmax;
     l.reduction = step->attr->reduction;
     l.labels = in[1].data;
@@ -67,7 +67,7 @@ static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, 
     unsigned                threads, blocks = gpunn__class_loss_blocks(cuda, &l.along, &threads);
     if (action == GPUNN__PREPARE) {
         if (!step->backward) {
-            step->saved_bytes = (size_t)(l.softmax ? l.along.lines + 1 : 1) * sizeof(float2);
+            step->saved_bytes = (size_t)(l.softmax ? l.along.rows + 1 : 1) * sizeof(float2);
             step->workspace_bytes = blocks > 1 ? blocks * sizeof(float2) : 0;
         }
         return GPUNN_OK;

@@ -477,11 +477,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     const int64_t block = c.rows * c.inner;
     int64_t       i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < value.count; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t line = gpunn__quotient(i, block);
-        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(line, c.sample))
+        const int64_t row = gpunn__quotient(i, block);
+        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(row, c.sample))
                                     : 0;
         if (at < 0 || at > c.capacity - c.rows) continue;
-        to[(line * c.capacity + at) * c.inner + (i - line * block)] = gpunn__load(value.data, value.dtype, i);
+        to[(row * c.capacity + at) * c.inner + (i - row * block)] = gpunn__load(value.data, value.dtype, i);
     }
 }
 

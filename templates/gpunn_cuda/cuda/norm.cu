@@ -13,12 +13,12 @@
  * In training the same passes add a residual to y and apply a relu. g is then the gradient after the relu's
  * derivative, which is also the residual's gradient; the summing pass writes it. The relu's derivative
  * follows from the result or, without a residual, from x.
- * A block works on a tile. A tile is one channel, whose lines of `inner` elements all threads read in packs
- * of eight. If lines are short, it is the channels of `width` columns, and each column's threads read it
+ * A block works on a tile. A tile is one channel, whose rows of `inner` elements all threads read in packs
+ * of eight. If rows are short, it is the channels of `width` columns, and each column's threads read it
  * down the images. A tile consists of items of eight elements, which its threads share. If tiles are few,
  * several blocks share a tile, each with one part of it. Then a first launch leaves the sums of each part in
  * partial, and a second one combines them and applies the result.
- * If a multiple of eight channels is contiguous (channels last, or lines of one element), separate kernels
+ * If a multiple of eight channels is contiguous (channels last, or rows of one element), separate kernels
  * read packs of eight channels. A tile is then `width` packs, and a thread reads one of them in each of its
  * rows. */
 
@@ -93,10 +93,9 @@ __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const 
 {
     if (b.stride == 1) {
         int     image = q / b.packs, pack = q - image * b.packs;
-        int64_t line = image * b.channels * b.inner + place.start,
-                at = (line & ~(int64_t)7) + pack * GPUNN__PACK;
-        int begin = (int)max(line - at, (int64_t)0),
-            end = (int)min(line + b.inner - at, (int64_t)GPUNN__PACK);
+        int64_t row = image * b.channels * b.inner + place.start,
+                at = (row & ~(int64_t)7) + pack * GPUNN__PACK;
+        int begin = (int)max(row - at, (int64_t)0), end = (int)min(row + b.inner - at, (int64_t)GPUNN__PACK);
         *mask = end > begin ? 0xFFu << begin & 0xFFu >> (GPUNN__PACK - end) : 0;
         return at;
     }
@@ -244,7 +243,7 @@ __device__ __forceinline__ float gpunn__norm_near(const gpunn__norm &b, int64_t 
     return fmaxf(fminf(first, middle), fminf(fmaxf(first, middle), last));
 }
 
-/* The same for eight adjacent channels with lines of one element. */
+/* The same for eight adjacent channels with rows of one element. */
 __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int64_t channel, float v[8])
 {
     float middle[8], last[8];
@@ -303,7 +302,7 @@ __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm 
     return all;
 }
 
-/* The forward pass for lines and columns. */
+/* The forward pass for rows and columns. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4))
     gpunn__norm_kernel(const gpunn__norm b)
 {
@@ -355,7 +354,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4))
     }
 }
 
-/* The backward pass for lines and columns. */
+/* The backward pass for rows and columns. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_kernel(const gpunn__norm b)
 {
     GPUNN__FOLLOW();
@@ -876,12 +875,12 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_ste
     return gpunn__norm_launch(cuda, b, blocks);
 }
 
-/* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------- *
+/* ---- layer_norm and rms_norm: x[rows][n] --------------------------------------------------------------- *
  * y = h * rstd * weight +
- * bias with h = x - mean of the line; rms_norm: h = x. In the backward pass, with k = g * weight:
- *    dbias = sum g, dweight = sum(g h rstd) over the lines,
+ * bias with h = x - mean of the row; rms_norm: h = x. In the backward pass, with k = g * weight:
+ *    dbias = sum g, dweight = sum(g h rstd) over the rows,
  *    dx = rstd * (k - mean of k - h * rstd^2 * mean of k h); rms_norm: without the mean of k.
- * A line is read twice, the second time from a cache. The sums over the lines are a reduction that keeps the
+ * A row is read twice, the second time from a cache. The sums over the rows are a reduction that keeps the
  * columns. It is like sum's, but of two values at once. If there are several chunks, the block that finishes
  * the last one of a tile adds up all of them. */
 
@@ -889,7 +888,7 @@ typedef struct gpunn__row_norm {
     gpunn__along along; /* inner 1 */
     bool         packs; /* n is a multiple of 8, so packs of x and of weight and bias align */
     const float *weight, *bias;
-    float       *rstd, *mean; /* [lines], saved; NULL: not wanted; rms_norm has no mean */
+    float       *rstd, *mean; /* [rows], saved; NULL: not wanted; rms_norm has no mean */
     float        eps;
     void        *half; /* a 16-bit copy of along.out, of half_type; NULL: not wanted */
     gpunn_dtype  half_type;
@@ -919,12 +918,12 @@ __device__ __forceinline__ void gpunn__row_store(const gpunn__row_norm &b, int64
     const gpunn__along &a = b.along;
     if (b.half && a.add) {
         float old[N];
-        gpunn__line_load<N>(a.out, a.out_type, i, 1, old);
+        gpunn__strided_load<N>(a.out, a.out_type, i, 1, old);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] += old[j];
     }
-    gpunn__line_store<N>(a.out, a.out_type, i, 1, v, a.add && !b.half);
-    if (b.half) gpunn__line_store<N>(b.half, b.half_type, i, 1, v, false);
+    gpunn__strided_store<N>(a.out, a.out_type, i, 1, v, a.add && !b.half);
+    if (b.half) gpunn__strided_store<N>(b.half, b.half_type, i, 1, v, false);
 }
 
 template <bool CENTERED> struct gpunn__row_moments { /* not CENTERED: moments about 0 */
@@ -934,7 +933,7 @@ template <bool CENTERED> struct gpunn__row_moments { /* not CENTERED: moments ab
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float v[N], sum[N], mean = 0;
-        gpunn__line_load<N>(a.x, a.x_type, i, 1, v);
+        gpunn__strided_load<N>(a.x, a.x_type, i, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) sum[j] = v[j];
         if (CENTERED) mean = gpunn__pack_reduce<N>(sum, gpunn__add()) / N;
@@ -955,7 +954,7 @@ struct gpunn__row_apply {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float v[N], parameter[N];
-        gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, v);
+        gpunn__strided_load<N>(b.along.x, b.along.x_type, i, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = (v[j] - mean) * rstd;
         if (b.weight) {
@@ -977,10 +976,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
 {
     GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line                  line = gpunn__along_line(a, first);
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row           row = gpunn__along_row(a, first);
         gpunn__row_moments<CENTERED> visit = {a, {0, 0, 0}};
-        gpunn__line_visit(line, visit);
+        gpunn__strided_visit(row, visit);
         float n = (float)a.n, mean = 0, square = visit.own.squares_or_products;
         if (CENTERED) {
             mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n), gpunn__add(), a.lanes);
@@ -988,11 +987,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
         }
         gpunn__row_apply apply = {b, mean,
                                   1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps)};
-        gpunn__line_visit(line, apply);
-        if (line.index < a.lines && line.thread == 0) {
+        gpunn__strided_visit(row, apply);
+        if (row.index < a.rows && row.thread == 0) {
             /* one value equals its mean: no gradient */
-            if (b.rstd) b.rstd[line.index] = CENTERED && a.n == 1 ? 0 : apply.rstd;
-            if (b.mean) b.mean[line.index] = mean;
+            if (b.rstd) b.rstd[row.index] = CENTERED && a.n == 1 ? 0 : apply.rstd;
+            if (b.mean) b.mean[row.index] = mean;
         }
     }
 }
@@ -1002,8 +1001,8 @@ template <int N>
 __device__ __forceinline__ void gpunn__row_gradients(const gpunn__row_norm &b, int64_t i, int64_t c,
                                                      float mean, float *h, float *k)
 {
-    gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, h);
-    gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, k);
+    gpunn__strided_load<N>(b.along.x, b.along.x_type, i, 1, h);
+    gpunn__strided_load<N>(b.along.gradient, b.along.gradient_type, i, 1, k);
 #pragma unroll
     for (int j = 0; j < N; j++) h[j] -= mean;
     if (b.weight == NULL) return;
@@ -1045,21 +1044,21 @@ struct gpunn__row_dx_apply {
 __device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
 {
     const gpunn__along &a = b.along;
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line              line = gpunn__along_line(a, first);
-        bool                     there = line.index < a.lines;
-        float                    n = (float)a.n, mean = b.mean && there ? b.mean[line.index] : 0;
-        float                    rstd = there ? b.rstd[line.index] : 0;
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row       row = gpunn__along_row(a, first);
+        bool                     there = row.index < a.rows;
+        float                    n = (float)a.n, mean = b.mean && there ? b.mean[row.index] : 0;
+        float                    rstd = there ? b.rstd[row.index] : 0;
         gpunn__row_gradient_sums sums = {b, mean, 0, 0};
-        gpunn__line_visit(line, sums);
+        gpunn__strided_visit(row, sums);
         float shift = b.mean ? gpunn__lanes_reduce(sums.sum, gpunn__add(), a.lanes) / n : 0;
         float proj_scale = gpunn__lanes_reduce(sums.product, gpunn__add(), a.lanes) / n * rstd * rstd;
         gpunn__row_dx_apply apply = {b, mean, rstd, shift, proj_scale};
-        gpunn__line_visit(line, apply);
+        gpunn__strided_visit(row, apply);
     }
 }
 
-/* Adds up both sums over the lines of a unit. Its first `lanes` threads write them: to partial, or for chunk
+/* Adds up both sums over the rows of a unit. Its first `lanes` threads write them: to partial, or for chunk
  * -1 to the gradients. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b,
@@ -1081,13 +1080,13 @@ __device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, 
         }
         if (!there || thread >= r.lanes || !b.sums[k]) continue;
         if (chunk < 0)
-            gpunn__line_store<N>(b.sums[k], GPUNN_F32, column, 1, sum[k], b.add[k]);
+            gpunn__strided_store<N>(b.sums[k], GPUNN_F32, column, 1, sum[k], b.add[k]);
         else
-            gpunn__line_store<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, sum[k], false);
+            gpunn__strided_store<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, sum[k], false);
     }
 }
 
-/* A unit's threads: `lanes` across the columns, span / lanes down the lines. With several chunks a unit is a
+/* A unit's threads: `lanes` across the columns, span / lanes down the runs. With several chunks a unit is a
  * whole block. */
 template <int N>
 __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
@@ -1105,12 +1104,11 @@ __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &
 #pragma unroll
         for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
         if (there) {
-            int64_t end = min((chunk + 1) * r.chunk_lines, r.lines);
-            for (int64_t line = chunk * r.chunk_lines + thread / r.lanes; line < end;
-                 line += r.span / r.lanes) {
-                float x[N], g[N], rstd = b.rstd[line], mean = b.mean ? b.mean[line] : 0;
-                gpunn__line_load<N>(a.x, a.x_type, line * r.columns + column, 1, x);
-                gpunn__line_load<N>(a.gradient, a.gradient_type, line * r.columns + column, 1, g);
+            int64_t end = min((chunk + 1) * r.chunk_runs, r.runs);
+            for (int64_t run = chunk * r.chunk_runs + thread / r.lanes; run < end; run += r.span / r.lanes) {
+                float x[N], g[N], rstd = b.rstd[run], mean = b.mean ? b.mean[run] : 0;
+                gpunn__strided_load<N>(a.x, a.x_type, run * r.columns + column, 1, x);
+                gpunn__strided_load<N>(a.gradient, a.gradient_type, run * r.columns + column, 1, g);
 #pragma unroll
                 for (int j = 0; j < N; j++) {
                     sum[0][j] += g[j] * ((x[j] - mean) * rstd);
@@ -1127,7 +1125,7 @@ __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &
             for (chunk = thread / r.lanes; there && b.sums[k] && chunk < r.chunks;
                  chunk += r.span / r.lanes) {
                 float v[N];
-                gpunn__line_load<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, v);
+                gpunn__strided_load<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, v);
 #pragma unroll
                 for (int j = 0; j < N; j++) sum[k][j] += v[j];
             }
@@ -1153,7 +1151,7 @@ static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step
     memset(&r, 0, sizeof r);
     r.by_column = true;
     r.kept = r.planes = 1;
-    r.rows = b->along.lines;
+    r.rows = b->along.rows;
     r.columns = b->along.n;
     gpunn__reduction_cut(cuda, &r, false);
     const size_t each = (gpunn__reduction_workspace(&r) + 63) / 64 * 64;
@@ -1169,8 +1167,8 @@ static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step
     b->counters = cuda->counters;
     if (!columns) r.chunks = 0;
     unsigned       blocks = gpunn__blocks(cuda, r.chunks * r.tiles * r.span, 1);
-    const unsigned lines = b->along.out ? gpunn__along_blocks(cuda, &b->along) : 0;
-    if (blocks < lines) blocks = lines;
+    const unsigned rows = b->along.out ? gpunn__along_blocks(cuda, &b->along) : 0;
+    if (blocks < rows) blocks = rows;
     if (r.pack == 8)
         return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<8>), blocks, GPUNN__THREADS, r, *b);
     return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<1>), blocks, GPUNN__THREADS, r, *b);
@@ -1184,19 +1182,19 @@ static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gp
     b.along = gpunn__along_axis(cuda, step, step->attr->axis);
     b.along.n *= b.along.inner;
     b.along.inner = 1;
-    b.along.lines = step->in[0].count / b.along.n;
-    b.along.lanes = gpunn__lanes_of(cuda, b.along.lines, b.along.n, 1);
+    b.along.rows = step->in[0].count / b.along.n;
+    b.along.lanes = gpunn__lanes_of(cuda, b.along.rows, b.along.n, 1);
     b.packs = b.along.n % GPUNN__PACK == 0;
     b.weight = (const float *)step->in[1].data;
     b.bias = (const float *)step->in[2].data;
     b.rstd = (float *)step->saved;
-    if (centered && b.rstd) b.mean = b.rstd + b.along.lines;
+    if (centered && b.rstd) b.mean = b.rstd + b.along.rows;
     b.half = step->half.data;
     b.half_type = step->half.dtype;
     b.eps = step->attr->eps;
     if (step->backward) return gpunn__row_norm_backward(cuda, step, action, &b);
     if (action == GPUNN__PREPARE) {
-        if (step->training) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.along.lines * sizeof(float);
+        if (step->training) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.along.rows * sizeof(float);
         return GPUNN_OK;
     }
     unsigned blocks = gpunn__along_blocks(cuda, &b.along);
@@ -1214,8 +1212,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step 
     return gpunn__row_norm_step(cuda, step, action, false);
 }
 
-/* ---- group_norm: x[n][channels][inner], lines of `group` channels --------------------------------------- *
- * Like layer_norm of the lines, with a weight
+/* ---- group_norm: x[n][channels][inner], rows of `group` channels --------------------------------------- *
+ * Like layer_norm of the rows, with a weight
  * and a bias per channel. In the backward pass, a first launch sums g and g h rstd of each channel of each
  * sample into sums. A second one computes dx from them, and a reduction over the samples gives dbias and
  * dweight. */
@@ -1224,12 +1222,12 @@ typedef struct gpunn__group_norm {
     gpunn__along along; /* inner 1 */
     int64_t      channels, group, inner;
     const float *weight, *bias;
-    float       *rstd, *mean; /* per line, saved; NULL: not wanted */
+    float       *rstd, *mean; /* per row, saved; NULL: not wanted */
     float       *sums[2];     /* [n][channels], sums of g h rstd and of g */
     float        eps;
 } gpunn__group_norm;
 
-/* The channel of position c in a line. *left receives how many positions are left in that channel. */
+/* The channel of position c in a row. *left receives how many positions are left in that channel. */
 __device__ __forceinline__ int64_t gpunn__group_norm_channel(const gpunn__group_norm &b, int64_t first,
                                                              int64_t c, int64_t *left)
 {
@@ -1247,7 +1245,7 @@ struct gpunn__group_norm_apply {
     {
         float   v[N];
         int64_t left, channel = gpunn__group_norm_channel(b, first, c, &left);
-        gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, v);
+        gpunn__strided_load<N>(b.along.x, b.along.x_type, i, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             v[j] = (v[j] - mean) * rstd;
@@ -1255,7 +1253,7 @@ struct gpunn__group_norm_apply {
             if (b.bias) v[j] += b.bias[channel];
             if (--left == 0) channel++, left = b.inner;
         }
-        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, v, false);
+        gpunn__strided_store<N>(b.along.out, b.along.out_type, i, 1, v, false);
     }
 };
 
@@ -1263,20 +1261,20 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
 {
     GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line              line = gpunn__along_line(a, first);
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row       row = gpunn__along_row(a, first);
         gpunn__row_moments<true> visit = {a, {0, 0, 0}};
-        gpunn__line_visit(line, visit);
+        gpunn__strided_visit(row, visit);
         float n = (float)a.n, mean = gpunn__lanes_reduce(visit.own.mean_or_sum * (visit.own.count / n),
                                                          gpunn__add(), a.lanes);
         float square = visit.own.squares_or_products +
                        visit.own.count * (visit.own.mean_or_sum - mean) * (visit.own.mean_or_sum - mean);
         float rstd = 1 / sqrtf(gpunn__lanes_reduce(square, gpunn__add(), a.lanes) / n + b.eps);
-        gpunn__group_norm_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
-        gpunn__line_visit(line, apply);
-        if (line.index < a.lines && line.thread == 0) {
-            if (b.rstd) b.rstd[line.index] = a.n == 1 ? 0 : rstd; /* as in row_norm */
-            if (b.mean) b.mean[line.index] = mean;
+        gpunn__group_norm_apply apply = {b, row.index * b.group % b.channels, mean, rstd};
+        gpunn__strided_visit(row, apply);
+        if (row.index < a.rows && row.thread == 0) {
+            if (b.rstd) b.rstd[row.index] = a.n == 1 ? 0 : rstd; /* as in row_norm */
+            if (b.mean) b.mean[row.index] = mean;
         }
     }
 }
@@ -1289,8 +1287,8 @@ struct gpunn__group_norm_sums {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float x[N], g[N];
-        gpunn__line_load<N>(a.x, a.x_type, i, 1, x);
-        gpunn__line_load<N>(a.gradient, a.gradient_type, i, 1, g);
+        gpunn__strided_load<N>(a.x, a.x_type, i, 1, x);
+        gpunn__strided_load<N>(a.gradient, a.gradient_type, i, 1, g);
 #pragma unroll
         for (int j = 0; j < N; j++) x[j] = g[j] * (x[j] - mean);
         sum += gpunn__pack_reduce<N>(g, gpunn__add());
@@ -1298,22 +1296,22 @@ struct gpunn__group_norm_sums {
     }
 };
 
-/* Each line of a is one channel of one sample. */
+/* Each row of a is one channel of one sample. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__group_norm_sums_kernel(const gpunn__group_norm b, const gpunn__along a)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line            line = gpunn__along_line(a, first);
-        bool                   there = line.index < a.lines;
-        int64_t                group = gpunn__quotient(there ? line.index : 0, b.group);
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row     row = gpunn__along_row(a, first);
+        bool                   there = row.index < a.rows;
+        int64_t                group = gpunn__quotient(there ? row.index : 0, b.group);
         gpunn__group_norm_sums visit = {a, b.mean[group], 0, 0};
-        gpunn__line_visit(line, visit);
+        gpunn__strided_visit(row, visit);
         float sum = gpunn__lanes_reduce(visit.sum, gpunn__add(), a.lanes);
         float product = gpunn__lanes_reduce(visit.product, gpunn__add(), a.lanes) * b.rstd[group];
-        if (there && line.thread == 0) {
-            b.sums[0][line.index] = product;
-            b.sums[1][line.index] = sum;
+        if (there && row.thread == 0) {
+            b.sums[0][row.index] = product;
+            b.sums[1][row.index] = sum;
         }
     }
 }
@@ -1327,15 +1325,15 @@ struct gpunn__group_norm_dx_visit {
     {
         float   x[N], g[N];
         int64_t left, channel = gpunn__group_norm_channel(b, first, c, &left);
-        gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, x);
-        gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, g);
+        gpunn__strided_load<N>(b.along.x, b.along.x_type, i, 1, x);
+        gpunn__strided_load<N>(b.along.gradient, b.along.gradient_type, i, 1, g);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             if (b.weight) g[j] *= b.weight[channel];
             g[j] = (g[j] - shift - (x[j] - mean) * proj_scale) * rstd;
             if (--left == 0) channel++, left = b.inner;
         }
-        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, g, b.along.add);
+        gpunn__strided_store<N>(b.along.out, b.along.out_type, i, 1, g, b.along.add);
     }
 };
 
@@ -1344,21 +1342,21 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 {
     GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line line = gpunn__along_line(a, first);
-        bool        there = line.index < a.lines;
-        int64_t     begin = line.index * b.group, channel = begin % b.channels;
-        float       sum = 0, product = 0, n = (float)a.n;
-        for (int64_t c = line.thread; there && c < b.group; c += a.lanes) {
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row row = gpunn__along_row(a, first);
+        bool               there = row.index < a.rows;
+        int64_t            begin = row.index * b.group, channel = begin % b.channels;
+        float              sum = 0, product = 0, n = (float)a.n;
+        for (int64_t c = row.thread; there && c < b.group; c += a.lanes) {
             float weight = b.weight ? b.weight[channel + c] : 1;
             product += weight * b.sums[0][begin + c];
             sum += weight * b.sums[1][begin + c];
         }
         sum = gpunn__lanes_reduce(sum, gpunn__add(), a.lanes);
         product = gpunn__lanes_reduce(product, gpunn__add(), a.lanes);
-        float rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
+        float                      rstd = there ? b.rstd[row.index] : 0, mean = there ? b.mean[row.index] : 0;
         gpunn__group_norm_dx_visit dx_visit = {b, channel, mean, rstd, sum / n, rstd * product / n};
-        gpunn__line_visit(line, dx_visit);
+        gpunn__strided_visit(row, dx_visit);
     }
 }
 
@@ -1373,16 +1371,16 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     b.along = gpunn__along_axis(cuda, step, 1);
     b.along.n = b.group * b.inner;
     b.along.inner = 1;
-    b.along.lines = in[0].count / b.along.n;
-    b.along.lanes = gpunn__lanes_of(cuda, b.along.lines, b.along.n, 1);
+    b.along.rows = in[0].count / b.along.n;
+    b.along.lanes = gpunn__lanes_of(cuda, b.along.rows, b.along.n, 1);
     b.weight = (const float *)in[1].data;
     b.bias = (const float *)in[2].data;
     b.rstd = (float *)step->saved;
-    if (b.rstd) b.mean = b.rstd + b.along.lines;
+    if (b.rstd) b.mean = b.rstd + b.along.rows;
     b.eps = step->attr->eps;
     size_t each = ((size_t)(in[0].dim[0] * b.channels) * sizeof(float) + 63) / 64 * 64;
     if (action == GPUNN__PREPARE) {
-        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.along.lines * sizeof(float);
+        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.along.rows * sizeof(float);
         if (step->backward)
             step->workspace_bytes = 2 * each +
                                     gpunn__cuda_channel_sums_workspace(cuda, in[0].dim[0], b.channels, 1);
@@ -1393,8 +1391,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_ste
     for (int k = 0; k < 2; k++) b.sums[k] = (float *)((char *)step->workspace + (size_t)k * each);
     gpunn__along single = b.along;
     single.n = b.inner;
-    single.lines = in[0].dim[0] * b.channels;
-    single.lanes = gpunn__lanes_of(cuda, single.lines, single.n, 1);
+    single.rows = in[0].dim[0] * b.channels;
+    single.lanes = gpunn__lanes_of(cuda, single.rows, single.n, 1);
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_sums_kernel, gpunn__along_blocks(cuda, &single),
                              GPUNN__THREADS, b, single));
     if (b.along.out)

@@ -40,8 +40,7 @@ template <bool deep>
 __device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
 {
     gpunn__pool_place place;
-    int               line = index / p.x.out, x = index - line * p.x.out, z = deep ? line / p.y.out : 0,
-        y = line - z * p.y.out;
+    int row = index / p.x.out, x = index - row * p.x.out, z = deep ? row / p.y.out : 0, y = row - z * p.y.out;
     int depth = 1, height = gpunn__pool_window(&p.y, y, &place.y0, &place.y1);
     int width = gpunn__pool_window(&p.x, x, &place.x0, &place.x1);
     place.z0 = 0, place.z1 = 1, place.skipped = 0;
@@ -75,11 +74,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_kernel(c
         float             best = p.average ? 0 : -INFINITY;
         for (int z = place.z0; z < place.z1; z++)
             for (int y = place.y0; y < place.y1; y++) {
-                int64_t line = ((deep ? volume * p.z.n + z : volume) * p.y.n + y) * p.x.n;
+                int64_t row = ((deep ? volume * p.z.n + z : volume) * p.y.n + y) * p.x.n;
                 int     here = place.skipped + ((z - place.z0) * p.y.span + y - place.y0) * p.x.span;
 #pragma unroll(deep ? 1 : 4)
                 for (int x = place.x0; x < place.x1; x++, here++) {
-                    float v = gpunn__load(p.from, p.from_dtype, line + x);
+                    float v = gpunn__load(p.from, p.from_dtype, row + x);
                     if (p.average)
                         best += v;
                     else if (v > best || v != v)
@@ -165,8 +164,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4)
     int     size = (deep ? p.z.n : 1) * p.y.n * p.x.n;
     for (; i < p.cells; i += step) {
         int64_t volume = i / size;
-        int     index = (int)(i - volume * size), line = index / p.x.n, x = index - line * p.x.n;
-        int     z = deep ? line / p.y.n : 0, y = line - z * p.y.n, count = gpunn__pack_size(p.cells, i);
+        int     index = (int)(i - volume * size), row = index / p.x.n, x = index - row * p.x.n;
+        int     z = deep ? row / p.y.n : 0, y = row - z * p.y.n, count = gpunn__pack_size(p.cells, i);
         float   v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (p.accumulate) gpunn__load_pack(p.to, p.to_dtype, i, count, v);
         for (int done = 0, n; done < count; done += n, x = 0) { /* one row of cells after another */
@@ -179,7 +178,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4)
                 int z0 = 0, z1 = 1, depth = deep ? gpunn__pool_window(&p.z, oz, &z0, &z1) : 1;
                 for (int oy = oy_begin; oy < oy_end; oy++) {
                     int     y0, y1, height = gpunn__pool_window(&p.y, oy, &y0, &y1);
-                    int64_t line = ((deep ? volume * p.z.out + oz : volume) * p.y.out + oy) * p.x.out;
+                    int64_t row = ((deep ? volume * p.z.out + oz : volume) * p.y.out + oy) * p.x.out;
                     /* index of this row's first cell in that window */
                     int marked = y - gpunn__pool_corner(&p.y, oy, y0);
                     if (deep) marked += (z - gpunn__pool_corner(&p.z, oz, z0)) * p.y.span;
@@ -192,14 +191,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4)
                             share = gpunn__pool_share<deep>(p, depth, height, width, z1 - z0, y1 - y0,
                                                             end - begin);
                         } else {
-                            int column = gpunn__pool_marked(p, line + ox) - marked;
+                            int column = gpunn__pool_marked(p, row + ox) - marked;
                             begin = gpunn__pool_corner(&p.x, ox, begin) + column;
                             end = column >= 0 && column < p.x.span ? begin + 1 : begin;
                         }
                         begin = max(begin, x) - x + done;
                         end = min(end, x + n) - x + done;
                         if (begin >= end) continue;
-                        share *= gpunn__load(p.from, p.from_dtype, line + ox);
+                        share *= gpunn__load(p.from, p.from_dtype, row + ox);
 #pragma unroll
                         for (int j = 0; j < GPUNN__PACK; j++)
                             if (j >= begin && j < end) v[j] += share;

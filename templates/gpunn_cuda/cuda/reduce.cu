@@ -16,12 +16,12 @@ static int gpunn__lanes(int64_t n, int most)
     return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
 }
 
-GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
+GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t rows, int64_t n, int64_t stride)
 {
     int64_t device = cuda->multiprocessors;
     int     lanes = gpunn__lanes(n, 32);
-    while (stride > 1 && lanes > 1 && lines * lanes > device * 1024) lanes /= 2;
-    return lanes == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : lanes;
+    while (stride > 1 && lanes > 1 && rows * lanes > device * 1024) lanes /= 2;
+    return lanes == 32 && n >= (rows > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : lanes;
 }
 
 /* ---- sum and max over any set of axes ------------------------------------------------------------------- *
@@ -29,8 +29,8 @@ GPUNN__INTERNAL int gpunn__lanes_of(const gpunn__cuda *cuda, int64_t lines, int6
  * all kept or all reduced are merged. The rest is kept x planes x rows x columns. There are `kept` results
  * (or rows of results), each from `planes` contiguous blocks of rows * columns elements. If columns are
  * reduced too, columns is 1 and rows holds the length; otherwise each column has its own result. A result's
- * elements are read line by line. A line is a row or, if columns are kept, one element of each column. If
- * results are few, the lines are split into chunks, whose results a second launch reduces. */
+ * elements are read run by run. A run is a row or, if columns are kept, one element of each column. If
+ * results are few, the runs are split into chunks, whose results a second launch reduces. */
 
 enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* elements that equal the maximum */ };
 
@@ -66,12 +66,12 @@ GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduct
         r->length = r->step = parts > 1 ? (r->rows / parts + 8) & ~(int64_t)7 : r->rows;
         r->pieces = (r->rows + r->step - 1) / r->step;
     }
-    r->lines = r->planes * r->pieces;
-    r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
-    r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
+    r->runs = r->planes * r->pieces;
+    r->chunk_runs = (r->runs + r->chunks - 1) / r->chunks;
+    r->chunks = (r->runs + r->chunk_runs - 1) / r->chunk_runs;
     const int most = r->span < 32 ? r->span : 32;
     if (!r->by_column)
-        r->lanes = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, most);
+        r->lanes = r->chunk_runs == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, most);
 }
 
 /* Describes a plain sum of `in` over axes (a bit set) in F32. whole: in a single chunk. */
@@ -117,7 +117,7 @@ template <int KIND> struct gpunn__fold_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float v[N];
-        gpunn__line_load<N>(x, x_type, i, 1, v);
+        gpunn__strided_load<N>(x, x_type, i, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++)
             if (KIND == GPUNN__COUNT) v[j] = gpunn__rounded(v[j], reference_type) == reference ? 1.0f : 0.0f;
@@ -125,13 +125,12 @@ template <int KIND> struct gpunn__fold_visit {
     }
 };
 
-/* The offset of a line of a result from the result's own start. *rest receives the number of elements from
+/* The offset of a run of a result from the result's own start. *rest receives the number of elements from
  * there to the plane's end. */
-__device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line,
-                                                         int64_t *rest)
+__device__ __forceinline__ int64_t gpunn__reduction_run(const gpunn__reduction &r, int64_t run, int64_t *rest)
 {
-    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces),
-            row = (line - plane * r.pieces) * r.step;
+    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(run, r.pieces),
+            row = (run - plane * r.pieces) * r.step;
     *rest = r.rows - row;
     return gpunn__offset(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
 }
@@ -149,23 +148,23 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
         gpunn__fold_visit<KIND> fold = {r.x, r.x_type, r.reference_type, 0, gpunn__fold<KIND>::start()};
         if (unit < units) {
             int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept,
-                    line = chunk * r.chunk_lines;
+                    run = chunk * r.chunk_runs;
             int64_t at = gpunn__offset(result, r.kept_rank, r.kept_dim, r.kept_stride);
-            int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
+            int64_t end = run + r.chunk_runs < r.runs ? run + r.chunk_runs : r.runs;
             if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
-            for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
-                int64_t     rest, begin = at + gpunn__reduction_line(r, line, &rest);
-                gpunn__line row = {
-                    line, begin, 1, rest < r.length ? rest : r.length, thread & (r.lanes - 1), r.lanes};
-                gpunn__line_visit(row, fold);
+            for (run += thread / r.lanes; run < end; run += r.span / r.lanes) {
+                int64_t            rest, begin = at + gpunn__reduction_run(r, run, &rest);
+                gpunn__strided_row row = {
+                    run, begin, 1, rest < r.length ? rest : r.length, thread & (r.lanes - 1), r.lanes};
+                gpunn__strided_visit(row, fold);
             }
         }
         float value = gpunn__lanes_reduce(fold.value, gpunn__fold<KIND>(), r.span) / r.divisor;
-        if (unit < units && thread == 0) gpunn__line_store<1>(r.y, r.y_type, unit, 1, &value, r.add);
+        if (unit < units && thread == 0) gpunn__strided_store<1>(r.y, r.y_type, unit, 1, &value, r.add);
     }
 }
 
-/* A unit's threads: `lanes` across the columns, span / lanes down the lines. */
+/* A unit's threads: `lanes` across the columns, span / lanes down the runs. */
 template <int KIND, int N>
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
     gpunn__reduce_columns_kernel(const gpunn__reduction r)
@@ -185,16 +184,17 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
         for (int j = 0; j < N; j++) value[j] = gpunn__fold<KIND>::start();
         if (there) {
             int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept,
-                    line = chunk * r.chunk_lines;
+                    run = chunk * r.chunk_runs;
             int64_t at = gpunn__offset(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
-            int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
+            int64_t end = run + r.chunk_runs < r.runs ? run + r.chunk_runs : r.runs;
             float   reference[N];
             if (KIND == GPUNN__COUNT)
-                gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
-            for (line += thread / r.lanes; line < end; line += r.span / r.lanes) {
+                gpunn__strided_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1,
+                                       reference);
+            for (run += thread / r.lanes; run < end; run += r.span / r.lanes) {
                 int64_t rest;
                 float   v[N];
-                gpunn__line_load<N>(r.x, r.x_type, at + gpunn__reduction_line(r, line, &rest), 1, v);
+                gpunn__strided_load<N>(r.x, r.x_type, at + gpunn__reduction_run(r, run, &rest), 1, v);
 #pragma unroll
                 for (int j = 0; j < N; j++) {
                     if (KIND == GPUNN__COUNT)
@@ -216,7 +216,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
 #pragma unroll
         for (int j = 0; j < N; j++) value[j] /= r.divisor;
         if (there && thread < r.lanes)
-            gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
+            gpunn__strided_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
     }
 }
 
@@ -347,12 +347,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(co
         int64_t result = (i - row * s.dim[0]) * stride +
                          gpunn__offset(row, s.rank - 1, s.dim + 1, s.stride + 1);
         float v[N];
-        gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
+        gpunn__strided_load<N>(s.gradient, s.gradient_type, result, stride, v);
         if (s.x) { /* as torch's mask * g / equal: all NaN if the maximum is NaN */
             float x[N], y[N], equal[N];
-            gpunn__line_load<N>(s.x, s.x_type, i, 1, x);
-            gpunn__line_load<N>(s.y, s.y_type, result, stride, y);
-            gpunn__line_load<N>(s.equal, GPUNN_F32, result, stride, equal);
+            gpunn__strided_load<N>(s.x, s.x_type, i, 1, x);
+            gpunn__strided_load<N>(s.y, s.y_type, result, stride, y);
+            gpunn__strided_load<N>(s.equal, GPUNN_F32, result, stride, equal);
 #pragma unroll
             for (int j = 0; j < N; j++)
                 v[j] = (gpunn__rounded(x[j], s.y_type) == y[j] ? v[j] : v[j] * 0) / equal[j];
@@ -360,7 +360,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(co
 #pragma unroll
             for (int j = 0; j < N; j++) v[j] /= s.divisor;
         }
-        gpunn__line_store<N>(s.dx, s.dx_type, i, 1, v, s.add);
+        gpunn__strided_store<N>(s.dx, s.dx_type, i, 1, v, s.add);
     }
 }
 
@@ -542,8 +542,8 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
     a.n = in->rank ? in->dim[axis] : 1;
     a.inner = 1;
     for (int d = axis + 1; d < in->rank; d++) a.inner *= in->dim[d];
-    a.lines = in->count / a.n;
-    a.lanes = gpunn__lanes_of(cuda, a.lines, a.n, a.inner);
+    a.rows = in->count / a.n;
+    a.lanes = gpunn__lanes_of(cuda, a.rows, a.n, a.inner);
     a.x = in->data;
     a.x_type = in->dtype;
     a.y = step->out.data;
@@ -558,20 +558,20 @@ GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gp
 
 GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a)
 {
-    return gpunn__blocks(cuda, a->lines * a->lanes, 1);
+    return gpunn__blocks(cuda, a->rows * a->lanes, 1);
 }
 
-/* ---- cumsum: along a line, in the backward pass from its end -------------------------------------------- *
- * Many lines use one thread each.
- * Otherwise a block scans a line piece by piece, one element per thread, and carries the sum over. A long
- * line that would leave the device idle is cut into parts, which an earlier launch has summed. */
+/* ---- cumsum: along a row, in the backward pass from its end -------------------------------------------- *
+ * Many rows use one thread each.
+ * Otherwise a block scans a row piece by piece, one element per thread, and carries the sum over. A long
+ * row that would leave the device idle is cut into parts, which an earlier launch has summed. */
 
 enum { GPUNN__CUMSUM_PART = 8 * GPUNN__THREADS };
 typedef struct gpunn__cumsum {
     gpunn__along along; /* x: or the gradient */
     bool         reverse;
-    int64_t      part, parts; /* elements per part; parts per line */
-    float       *sums;        /* [lines][parts]; NULL: there is one part */
+    int64_t      part, parts; /* elements per part; parts per row */
+    float       *sums;        /* [rows][parts]; NULL: there is one part */
 } gpunn__cumsum;
 
 __device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int64_t at, float sum)
@@ -580,22 +580,22 @@ __device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int6
     gpunn__store(k.along.out, k.along.out_type, at, sum);
 }
 
-__device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, int64_t line, int64_t i)
+__device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, int64_t row, int64_t i)
 {
     const gpunn__along &a = k.along;
-    int64_t             outer = gpunn__quotient(line, a.inner);
-    return (outer * a.n + (k.reverse ? a.n - 1 - i : i)) * a.inner + (line - outer * a.inner);
+    int64_t             outer = gpunn__quotient(row, a.inner);
+    return (outer * a.n + (k.reverse ? a.n - 1 - i : i)) * a.inner + (row - outer * a.inner);
 }
 
-/* One thread per line. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
+/* One thread per row. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_rows_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
-    int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; line < k.along.lines; line += (int64_t)gridDim.x * blockDim.x) {
+    int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; row < k.along.rows; row += (int64_t)gridDim.x * blockDim.x) {
         float sum = 0;
         for (int64_t i = 0; i < k.along.n; i++) {
-            int64_t at = gpunn__cumsum_place(k, line, i);
+            int64_t at = gpunn__cumsum_place(k, row, i);
             sum += gpunn__load(k.along.x, k.along.x_type, at);
             gpunn__cumsum_store(k, at, sum);
         }
@@ -606,24 +606,24 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_ker
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
-    for (int64_t unit = blockIdx.x; unit < k.along.lines * k.parts; unit += gridDim.x) {
-        const int64_t line = gpunn__quotient(unit, k.parts), begin = (unit - line * k.parts) * k.part,
+    for (int64_t unit = blockIdx.x; unit < k.along.rows * k.parts; unit += gridDim.x) {
+        const int64_t row = gpunn__quotient(unit, k.parts), begin = (unit - row * k.parts) * k.part,
                       end = begin + k.part;
         float sum = 0;
         for (int64_t i = begin + threadIdx.x; i < end && i < k.along.n; i += GPUNN__THREADS)
-            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__cumsum_place(k, line, i));
+            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__cumsum_place(k, row, i));
         sum = gpunn__block_reduce(sum, gpunn__add());
         if (threadIdx.x == 0) k.sums[unit] = sum;
     }
 }
 
 /* The sum of the parts before this one. */
-__device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, int64_t line, int64_t part)
+__device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, int64_t row, int64_t part)
 {
     float sum = 0;
     if (!k.sums) return 0;
     for (int64_t number = threadIdx.x; number < part; number += GPUNN__THREADS)
-        sum += k.sums[line * k.parts + number];
+        sum += k.sums[row * k.parts + number];
     return gpunn__block_reduce(sum, gpunn__add());
 }
 
@@ -633,12 +633,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_ker
     GPUNN__FOLLOW();
     __shared__ float sums[GPUNN__THREADS];
     int              t = (int)threadIdx.x;
-    for (int64_t unit = blockIdx.x; unit < k.along.lines * k.parts; unit += gridDim.x) {
-        const int64_t line = gpunn__quotient(unit, k.parts), part = unit - line * k.parts;
+    for (int64_t unit = blockIdx.x; unit < k.along.rows * k.parts; unit += gridDim.x) {
+        const int64_t row = gpunn__quotient(unit, k.parts), part = unit - row * k.parts;
         const int64_t end = (part + 1) * k.part < k.along.n ? (part + 1) * k.part : k.along.n;
-        float         before = gpunn__cumsum_before(k, line, part);
+        float         before = gpunn__cumsum_before(k, row, part);
         for (int64_t start = part * k.part; start < end; start += GPUNN__THREADS) {
-            int64_t at = start + t < end ? gpunn__cumsum_place(k, line, start + t) : -1;
+            int64_t at = start + t < end ? gpunn__cumsum_place(k, row, start + t) : -1;
             float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
             for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
                 __syncthreads(); /* the previous contents of sums have been read */
@@ -660,23 +660,23 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *s
     gpunn__cumsum k;
     memset(&k, 0, sizeof k);
     k.along = gpunn__along_axis(cuda, step, step->attr->axis);
-    const bool cut = k.along.n > GPUNN__CUMSUM_PART && k.along.lines < (int64_t)cuda->multiprocessors * 4;
+    const bool cut = k.along.n > GPUNN__CUMSUM_PART && k.along.rows < (int64_t)cuda->multiprocessors * 4;
     k.reverse = step->backward;
     k.part = cut ? (int64_t)GPUNN__CUMSUM_PART : k.along.n;
     k.parts = (k.along.n + k.part - 1) / k.part;
     if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
     if (action == GPUNN__PREPARE) {
-        if (cut) step->workspace_bytes = (size_t)(k.along.lines * k.parts) * sizeof *k.sums;
+        if (cut) step->workspace_bytes = (size_t)(k.along.rows * k.parts) * sizeof *k.sums;
         return GPUNN_OK;
     }
     if (step->backward) {
         k.along.x = k.along.gradient;
         k.along.x_type = k.along.gradient_type;
     }
-    if (k.along.n <= 32 || k.along.lines >= (int64_t)cuda->multiprocessors * 256)
-        return GPUNN__LAUNCH(cuda, gpunn__cumsum_lines_kernel, gpunn__blocks(cuda, k.along.lines, 1),
+    if (k.along.n <= 32 || k.along.rows >= (int64_t)cuda->multiprocessors * 256)
+        return GPUNN__LAUNCH(cuda, gpunn__cumsum_rows_kernel, gpunn__blocks(cuda, k.along.rows, 1),
                              GPUNN__THREADS, k);
-    const unsigned blocks = gpunn__blocks(cuda, k.along.lines * k.parts * GPUNN__THREADS, 1);
+    const unsigned blocks = gpunn__blocks(cuda, k.along.rows * k.parts * GPUNN__THREADS, 1);
     k.sums = cut ? (float *)step->workspace : NULL;
     if (cut) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__cumsum_sums_kernel, blocks, GPUNN__THREADS, k));
     return GPUNN__LAUNCH(cuda, gpunn__cumsum_block_kernel, blocks, GPUNN__THREADS, k);

@@ -336,8 +336,8 @@ typedef struct gpunn__rois {
 } gpunn__rois;
 
 typedef struct gpunn__roi_bin {
-    gpunn__roi_line y, x;
-    int64_t         first; /* first cell of its channel; -1: the box belongs to no sample */
+    gpunn__roi_samples y, x;
+    int64_t            first; /* first cell of its channel; -1: the box belongs to no sample */
 } gpunn__roi_bin;
 
 __device__ __forceinline__ gpunn__roi_bin gpunn__roi_bin_of(const gpunn__rois &r, int64_t i)
@@ -349,8 +349,8 @@ __device__ __forceinline__ gpunn__roi_bin gpunn__roi_bin_of(const gpunn__rois &r
 #pragma unroll
     for (int k = 0; k < 5; k++) at[k] = gpunn__load(r.boxes, r.boxes_dtype, 5 * box + k);
     gpunn__roi_bin b;
-    b.y = gpunn__roi_line_of(&s, 0, at[2], at[4], (int)(row - plane * s.bins[0]));
-    b.x = gpunn__roi_line_of(&s, 1, at[1], at[3], (int)(i - row * s.bins[1]));
+    b.y = gpunn__roi_samples_of(&s, 0, at[2], at[4], (int)(row - plane * s.bins[0]));
+    b.x = gpunn__roi_samples_of(&s, 1, at[1], at[3], (int)(i - row * s.bins[1]));
     const bool there = at[0] >= 0 && at[0] < (float)s.samples;
     b.first = there ? ((int64_t)at[0] * s.channels + plane - box * s.channels) * s.size[0] * s.size[1] : -1;
     return b;
@@ -592,9 +592,9 @@ typedef struct gpunn__affine_points {
 /* Computes (x, y, z, 1) of point i of its sample. */
 __device__ __forceinline__ void gpunn__affine_at(const gpunn__affine_points &a, int64_t i, float at[4])
 {
-    int64_t line = i / a.size[0], slice = line / a.size[1];
-    at[0] = gpunn__affine_coordinate((int)(i - line * a.size[0]), a.size[0], a.align_corners);
-    at[1] = gpunn__affine_coordinate((int)(line - slice * a.size[1]), a.size[1], a.align_corners);
+    int64_t row = i / a.size[0], slice = row / a.size[1];
+    at[0] = gpunn__affine_coordinate((int)(i - row * a.size[0]), a.size[0], a.align_corners);
+    at[1] = gpunn__affine_coordinate((int)(row - slice * a.size[1]), a.size[1], a.align_corners);
     at[2] = gpunn__affine_coordinate((int)slice, a.size[2], a.align_corners);
     at[3] = 1;
 }

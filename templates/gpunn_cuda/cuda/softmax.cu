@@ -8,21 +8,21 @@ struct gpunn__softmax_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float v[N];
-        gpunn__line_load<N>(a.x, a.x_type, i, stride, v);
+        gpunn__strided_load<N>(a.x, a.x_type, i, stride, v);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = a.log ? v[j] - top - factor : expf(v[j] - top) * factor;
-        gpunn__line_store<N>(a.out, a.out_type, i, stride, v, false);
+        gpunn__strided_store<N>(a.out, a.out_type, i, stride, v, false);
     }
 };
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_kernel(const gpunn__along a)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line          line = gpunn__along_line(a, first);
-        gpunn__exp_sum       s = gpunn__exp_sum_of(a, line);
-        gpunn__softmax_visit visit = {a, line.stride, s.top, a.log ? logf(s.sum) : 1 / s.sum};
-        gpunn__line_visit(line, visit);
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row   row = gpunn__along_row(a, first);
+        gpunn__exp_sum       s = gpunn__exp_sum_of(a, row);
+        gpunn__softmax_visit visit = {a, row.stride, s.top, a.log ? logf(s.sum) : 1 / s.sum};
+        gpunn__strided_visit(row, visit);
     }
 }
 
@@ -35,9 +35,9 @@ struct gpunn__softmax_dot_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float g[N], y[N];
-        gpunn__line_load<N>(a.gradient, a.gradient_type, i, stride, g);
+        gpunn__strided_load<N>(a.gradient, a.gradient_type, i, stride, g);
         if (!a.log) {
-            gpunn__line_load<N>(a.y, a.y_type, i, stride, y);
+            gpunn__strided_load<N>(a.y, a.y_type, i, stride, y);
 #pragma unroll
             for (int j = 0; j < N; j++) g[j] *= y[j];
         }
@@ -54,24 +54,24 @@ struct gpunn__softmax_dx_visit {
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
     {
         float g[N], y[N];
-        gpunn__line_load<N>(a.gradient, a.gradient_type, i, stride, g);
-        gpunn__line_load<N>(a.y, a.y_type, i, stride, y);
+        gpunn__strided_load<N>(a.gradient, a.gradient_type, i, stride, g);
+        gpunn__strided_load<N>(a.y, a.y_type, i, stride, y);
 #pragma unroll
         for (int j = 0; j < N; j++) g[j] = a.log ? g[j] - expf(y[j]) * sum : y[j] * (g[j] - sum);
-        gpunn__line_store<N>(a.out, a.out_type, i, stride, g, a.add);
+        gpunn__strided_store<N>(a.out, a.out_type, i, stride, g, a.add);
     }
 };
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_backward_kernel(const gpunn__along a)
 {
     GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line              line = gpunn__along_line(a, first);
-        gpunn__softmax_dot_visit dot = {a, line.stride, 0};
-        gpunn__line_visit(line, dot);
-        gpunn__softmax_dx_visit dx_visit = {a, line.stride,
+    for (int64_t first = gpunn__along_first(a); first < a.rows; first += gpunn__along_step(a)) {
+        gpunn__strided_row       row = gpunn__along_row(a, first);
+        gpunn__softmax_dot_visit dot = {a, row.stride, 0};
+        gpunn__strided_visit(row, dot);
+        gpunn__softmax_dx_visit dx_visit = {a, row.stride,
                                             gpunn__lanes_reduce(dot.sum, gpunn__add(), a.lanes)};
-        gpunn__line_visit(line, dx_visit);
+        gpunn__strided_visit(row, dx_visit);
     }
 }
 
