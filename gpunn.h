@@ -1488,8 +1488,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* The other ops: X(ENUM, name, operand names, operands that the backward pass reads (bit i: operand i),
  * whether it reads the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits), the
  * rule of the result's shape (>>graph/infer)). Their attributes are in gpunn_attributes (>>backend);
- * gpunn_step says which operands may be missing. The last two, RELAYOUT and GROUP, occur only in plans:
- * RELAYOUT for filters of convolutions, GROUP for fused kernels. */
+ * gpunn_step says which operands may be missing. The last two, RELAYOUT and FUSION, occur only in plans:
+ * RELAYOUT for filters of convolutions, FUSION for fused kernels. */
 #define GPUNN_OTHER_OPS(X)                                                                               \
     X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                \
     X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                           \
@@ -1559,7 +1559,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(CAST, cast, (x), 0, 0, 0, 0, cast)                                                                 \
     X(INTEGER, integer, (tensors), 0, 0, 0, 0, integer)                                                  \
     X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                         \
-    X(GROUP, group, (inputs), 0, 0, 0, 0, same)
+    X(FUSION, fusion, (inputs), 0, 0, 0, 0, same)
 
 /* An alias of its operand's memory. It takes part in shapes and gradients, but no backend runs it. */
 #define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, (x), 0, 0, 1, 0, reshape)
@@ -3701,7 +3701,7 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * - RNN, LSTM, GRU: x is [length, n, features]; the last four operands repeat for each direction.
  * - ASSIGN: out is the state's own memory.
  * - CONCAT, CUSTOM: any number of operands.
- * - GROUP: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
+ * - FUSION: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
  *   in `in`.
  * - RELAYOUT (backends with channels_last): source in `in`; destination in grad_in, with the wanted channels
  *   and dtype, and accumulate. */
@@ -3755,14 +3755,14 @@ typedef struct gpunn_step {
         gpunn_op    op;     /* RELU: the mask follows from x; GELU_TANH; NONE: plain x */
         gpunn_value before; /* GELU_TANH: its input */
     } activated;
-    struct { /* GROUP only */
+    struct { /* FUSION only */
         const gpunn_kernel        *kernel;
         const gpunn_kernel_launch *launch; /* on a GPU; NULL: the .cu file is not linked */
         int                        direction;
         int64_t                    batch;
         uint32_t                   sites[GPUNN_KERNEL_SITES];
         void                      *half[GPUNN_KERNEL_OPERANDS]; /* as in gpunn_kernel_call */
-    } group;
+    } fusion;
     /* Aliasing. Forward: out.data may equal in[0].data (or in[1].data) for elementwise ops. Backward:
      * grad_in[i].data may equal grad_out.data for elementwise ops if accumulate[i] is false and i is the only
      * wanted gradient. */
@@ -21454,7 +21454,7 @@ GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i
     step->half = *value;
     step->half.data = NULL;
     step->half.dtype = gpunn__half_of(b->model);
-    if (step->op == GPUNN_OP_GROUP) pointer = &step->group.half[i];
+    if (step->op == GPUNN_OP_FUSION) pointer = &step->fusion.half[i];
     return slot >= 0 && gpunn__bind(b, pointer, GPUNN__IN_SLOT, slot) ? slot : -1;
 }
 
@@ -21751,7 +21751,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     step->accumulate[i] = second ? b->tensors[root].more >= 0 : b->tensors[root].writes++ > 0;
     step->grad_in[i].dtype = plan->tensors[root].storage;
     step->grad_in[i].channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(input);
-    b->tensors[root].writer = i == 0 || step->op == GPUNN_OP_GROUP ? at : -1;
+    b->tensors[root].writer = i == 0 || step->op == GPUNN_OP_FUSION ? at : -1;
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
         for (int id = root; !step->accumulate[i] && id >= 0; id = plan->tensors[id].beside) {
             plan->reached[plan->reached_count] = id;
@@ -21779,11 +21779,11 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpun
 static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step, int root)
 {
     if (gpunn__op_is(step->op, GPUNN__ROW_NORM)) return step->half.data == NULL ? 0 : -1;
-    if (step->op != GPUNN_OP_GROUP) return -1;
+    if (step->op != GPUNN_OP_FUSION) return -1;
     const gpunn__fused *fused = &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused];
     for (int i = 0; i < step->input_count; i++) {
-        const gpunn_kernel_operand *operand = &fused->kernel->program[step->group.direction].operands[i];
-        if (operand->role == GPUNN_KERNEL_GRADIENT && step->grad_in[i].data && step->group.half[i] == NULL &&
+        const gpunn_kernel_operand *operand = &fused->kernel->program[step->fusion.direction].operands[i];
+        if (operand->role == GPUNN_KERNEL_GRADIENT && step->grad_in[i].data && step->fusion.half[i] == NULL &&
             operand->half == (unsigned char)gpunn__half_of(b->model) &&
             b->plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root == root)
             return i;
@@ -21879,7 +21879,7 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__fused *fused, g
                                  int at)
 {
     gpunn__plan                *plan = b->plan;
-    const gpunn_kernel_operand *operand = &fused->kernel->program[step->group.direction].operands[i];
+    const gpunn_kernel_operand *operand = &fused->kernel->program[step->fusion.direction].operands[i];
     const gpunn_tensor         *t = gpunn__member(b, fused, operand->index);
     int root = plan->tensors[t->id].gradient_root, slot = plan->tensors[root].gradient_slot;
     gpunn__describe(plan, &step->in[i], t);
@@ -21908,7 +21908,7 @@ static bool gpunn__fused_operand(gpunn__builder *b, gpunn__fused *fused, gpunn_s
 {
     gpunn__plan                *plan = b->plan;
     const gpunn_kernel         *kernel = fused->kernel;
-    const gpunn_kernel_program *program = &kernel->program[step->group.direction];
+    const gpunn_kernel_program *program = &kernel->program[step->fusion.direction];
     const gpunn_kernel_operand *operand = &program->operands[i];
     gpunn_value                *value = &step->in[i];
     if (operand->role == GPUNN_KERNEL_KEPT) {
@@ -21990,21 +21990,21 @@ GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backwa
     gpunn_step *step = gpunn__new_step(b, gpunn__member(b, fused, -kernel->node_count), backward,
                                        program->operand_count);
     if (step == NULL) return false;
-    gpunn__set_operation(step, &gpunn__operation_group);
+    gpunn__set_operation(step, &gpunn__operation_fusion);
     step->name = kernel->name;
-    step->group.kernel = kernel;
-    step->group.direction = (int)(program - kernel->program);
-    step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction]
-                              : NULL;
-    step->group.batch = gpunn__fused_batch(b, fused);
+    step->fusion.kernel = kernel;
+    step->fusion.direction = (int)(program - kernel->program);
+    step->fusion.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->fusion.direction]
+                               : NULL;
+    step->fusion.batch = gpunn__fused_batch(b, fused);
     for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
         const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
-        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->group.sites[sites++] = t->attr.site;
+        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->fusion.sites[sites++] = t->attr.site;
     }
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
         const gpunn_kernel_kept *kept = &kernel->kept[k];
         size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
-        int slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->group.batch) * width, at);
+        int slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->fusion.batch) * width, at);
         if (slot < 0) return false;
         if (k == 0) fused->slot = slot;
     }
@@ -22654,10 +22654,10 @@ static GPUNN__STATUS gpunn__reject_unsupported(gpunn__builder *b, const gpunn_st
  * statistics of norms, also in generated kernels. */
 static bool gpunn__changes_operand(const gpunn_step *step, int i)
 {
-    if (step->op != GPUNN_OP_GROUP)
+    if (step->op != GPUNN_OP_FUSION)
         return gpunn__has_statistics(step->op) && step->input_count > 4 && !step->evaluates &&
                (i == 3 || i == 4);
-    const gpunn_kernel_operand *operand = &step->group.kernel->program[step->group.direction].operands[i];
+    const gpunn_kernel_operand *operand = &step->fusion.kernel->program[step->fusion.direction].operands[i];
     return operand->role == GPUNN_KERNEL_VALUE && operand->index >= 0 && operand->written;
 }
 
@@ -22715,7 +22715,7 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
                 return GPUNN_ERR_MEMORY;
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
-        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP)
+        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_FUSION)
             return gpunn__reject_unsupported(b, step);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
         if (!step->backward && step->saved_bytes) {
@@ -23696,7 +23696,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
 
 GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step)
 {
-    return step->backward || step->op == GPUNN_OP_GROUP;
+    return step->backward || step->op == GPUNN_OP_FUSION;
 }
 
 /* Checks the parameter gradients that a step has just written for infinity and
@@ -34988,13 +34988,14 @@ static void gpunn__attention_clear(const gpunn__heads *h, int64_t sample, int64_
 static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sample, int64_t kv_head,
                                            float *scratch)
 {
-    const int64_t group = a->heads / a->kv_heads, block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
+    const int64_t heads_per_kv = a->heads / a->kv_heads,
+                  block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
     float *const weights = scratch, *const d_scores = weights + block, *const packed = d_scores + block;
-    for (int64_t h = 0; h < group && !a->add[0]; h++)
-        gpunn__attention_clear(&a->dq, sample, kv_head * group + h, a->l, a->e);
+    for (int64_t h = 0; h < heads_per_kv && !a->add[0]; h++)
+        gpunn__attention_clear(&a->dq, sample, kv_head * heads_per_kv + h, a->l, a->e);
     if (!a->add[1]) gpunn__attention_clear(&a->dk, sample, kv_head, a->s, a->e);
     if (!a->add[2]) gpunn__attention_clear(&a->dv, sample, kv_head, a->s, a->ev);
-    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+    for (int64_t head = kv_head * heads_per_kv; head < (kv_head + 1) * heads_per_kv; head++)
         for (int64_t i = 0; i < a->l; i += GPUNN__ATTENTION_ROWS) {
             const int64_t rows = gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS),
                           reach = gpunn__attention_reach(a, sample, i + rows);
@@ -36353,13 +36354,13 @@ static void gpunn__cpu_trim(void *context)
     gpunn__thread_pool_stop(&((gpunn__cpu *)context)->pool);
 }
 
-/* The value that a node of the step's group reads: an operand from outside the group, perhaps with another
+/* The value that a node of the step's fusion reads: an operand from outside it, perhaps with another
  * shape. */
 static const gpunn_value *gpunn__fused_reads(const gpunn_step *step, const gpunn_kernel_node *node,
                                              int operand)
 {
-    const gpunn_kernel         *kernel = step->group.kernel;
-    const gpunn_kernel_program *program = &kernel->program[step->group.direction];
+    const gpunn_kernel         *kernel = step->fusion.kernel;
+    const gpunn_kernel_program *program = &kernel->program[step->fusion.direction];
     signed char                 number = node->operands[operand];
     int                         i = 0;
     while (number < 0) number = kernel->nodes[-1 - number].operands[0];
@@ -36367,11 +36368,11 @@ static const gpunn_value *gpunn__fused_reads(const gpunn_step *step, const gpunn
     return &step->in[i];
 }
 
-/* Reports why the group's kernel failed: a token that is out of range of its embedding, or else an invalid
+/* Reports why the fusion's kernel failed: a token that is out of range of its embedding, or else an invalid
  * label. */
 static GPUNN__STATUS gpunn__fused_fail(gpunn__cpu *cpu, const gpunn_step *step)
 {
-    const gpunn_kernel *kernel = step->group.kernel;
+    const gpunn_kernel *kernel = step->fusion.kernel;
     gpunn__pick         p;
     p.rows = true;
     for (const gpunn_kernel_node *node = kernel->nodes; node < kernel->nodes + kernel->node_count; node++) {
@@ -36386,16 +36387,16 @@ static GPUNN__STATUS gpunn__fused_fail(gpunn__cpu *cpu, const gpunn_step *step)
                            "a label is no class and is not ignore_index; check the labels");
 }
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fusion(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_kernel_program *program = &step->group.kernel->program[step->group.direction];
+    const gpunn_kernel_program *program = &step->fusion.kernel->program[step->fusion.direction];
     void                       *data[GPUNN_MAX_OPERANDS];
     gpunn_kernel_call           call;
     memset(&call, 0, sizeof call);
     if (program->cpu == NULL || program->operand_count > GPUNN_MAX_OPERANDS)
         return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "it has no C kernel that this gpunn.h can call");
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = program->cpu_workspace(step->group.batch, cpu->threads);
+        step->workspace_bytes = program->cpu_workspace(step->fusion.batch, cpu->threads);
         step->cache_bytes = program->cpu_cache;
         return step->workspace_bytes == SIZE_MAX
                    ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
@@ -36405,8 +36406,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step
         data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
     call.data = data;
     call.accumulate = (const unsigned char *)(const void *)step->accumulate;
-    call.batch = step->group.batch;
-    call.sites = step->group.sites;
+    call.batch = step->fusion.batch;
+    call.sites = step->fusion.sites;
     call.random = &step->state->seed;
     call.workspace = step->workspace;
     call.cache = step->cache;
@@ -36694,7 +36695,8 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
     return GPUNN_OK;
 }
 
-/* Resolves one setting of a group, which must be below `high`. *number is -1 if it is left out (0). */
+/* Resolves one setting of a parameter group, which must be below `high`. *number is -1 if it is left out
+ * (0). */
 static GPUNN__STATUS gpunn__param_group_number(const gpunn_optimizer *opt, int index, const char *key,
                                                float given, float high, float *number)
 {
@@ -36707,7 +36709,7 @@ static GPUNN__STATUS gpunn__param_group_number(const gpunn_optimizer *opt, int i
 }
 
 static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_optimizer_group *given,
-                                             int index, gpunn__param_group *group)
+                                             int index, gpunn__param_group *param_group)
 {
     const gpunn__setting *row = gpunn__rules[opt->rule.kind].setting;
     gpunn_device         *dev = opt->model->dev;
@@ -36723,12 +36725,12 @@ static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_o
     if (given->parameters == NULL && given->prefix == NULL)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%sprefix is NULL, and so is parameters; say which it is of", where);
-    for (int i = 0; i < GPUNN_SETTINGS; i++) group->setting[i] = -1;
+    for (int i = 0; i < GPUNN_SETTINGS; i++) param_group->setting[i] = -1;
     gpunn_status status = gpunn__param_group_number(opt, index, "clip_norm", given->clip_norm, INFINITY,
-                                                    &group->clip_norm);
+                                                    &param_group->clip_norm);
     if (status == GPUNN_OK)
         status = gpunn__param_group_number(opt, index, "clip_value", given->clip_value, INFINITY,
-                                           &group->clip_value);
+                                           &param_group->clip_value);
     for (int i = 0; i < (int)(sizeof own / sizeof *own) && status == GPUNN_OK; i++) {
         const int at = gpunn__setting_at(opt->rule.kind, own[i].key);
         if (at < 0 && own[i].given != 0)
@@ -36736,20 +36738,20 @@ static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_o
                                "%s%s is given, but this optimizer has none; leave it out", where, own[i].key);
         if (at >= 0)
             status = gpunn__param_group_number(opt, index, own[i].key, own[i].given, row[at].high,
-                                               &group->setting[at]);
+                                               &param_group->setting[at]);
     }
     if (status != GPUNN_OK) return status;
     status = gpunn__choose(opt->model, where, given->parameters, given->parameter_count, given->prefix,
-                           &group->chosen);
-    for (int i = 0; status == GPUNN_OK && i < group->chosen.count; i++)
-        if (!gpunn__is_chosen(opt, group->chosen.list[i]))
+                           &param_group->chosen);
+    for (int i = 0; status == GPUNN_OK && i < param_group->chosen.count; i++)
+        if (!gpunn__is_chosen(opt, param_group->chosen.list[i]))
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                                "%sparameters[%d] is '%s', which the optimizer does not train", where, i,
-                               group->chosen.list[i]->name);
+                               param_group->chosen.list[i]->name);
     return status;
 }
 
-/* Copies the selection of parameters and the groups of settings. */
+/* Copies the selection of parameters and the parameter groups. */
 static GPUNN__STATUS gpunn__optimizer_select(gpunn_optimizer *opt, const gpunn__selection *s)
 {
     gpunn_device *dev = opt->model->dev;

@@ -12015,7 +12015,7 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
                                              bool accumulate, gpunn__action action)
 {
     const gpunn__heads *const value[3] = {a, b, d};
-    const int64_t             group = c->heads / c->kv_heads;
+    const int64_t             heads_per_kv = c->heads / c->kv_heads;
     /* strides between the heads of q that share a head of k, and between heads of k */
     int64_t        inner[3], outer[3];
     gpunn__walk    kept, summed;
@@ -12030,11 +12030,12 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
     p.a = a->data, p.b = b->data, p.d = d->data;
     p.accumulate = accumulate;
     for (int i = 0; i < 3; i++) {
-        const bool shared = i == (sum ? 2 : 1) && group > 1; /* this operand has a head per head of k */
+        const bool shared = i == (sum ? 2 : 1) &&
+                            heads_per_kv > 1; /* this operand has a head per head of k */
         inner[i] = shared ? 0 : value[i]->heads;
-        outer[i] = shared ? value[i]->heads : group * value[i]->heads;
+        outer[i] = shared ? value[i]->heads : heads_per_kv * value[i]->heads;
     }
-    gpunn__axes_add(sum ? &summed : &kept, group, inner[0], inner[1], inner[2]);
+    gpunn__axes_add(sum ? &summed : &kept, heads_per_kv, inner[0], inner[1], inner[2]);
     gpunn__axes_add(&kept, c->kv_heads, outer[0], outer[1], outer[2]);
     gpunn__axes_add(&kept, c->n, a->samples, b->samples, d->samples);
     return gpunn__repeated_products(cuda, p, kept, &summed, action);
@@ -13423,7 +13424,7 @@ static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__sho
 
 GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step)
 {
-    const gpunn_kernel *kernel = step->group.kernel;
+    const gpunn_kernel *kernel = step->fusion.kernel;
     int64_t             largest = 1;
     for (int i = 0; i < step->input_count; i++)
         if (step->in[i].count > largest) largest = step->in[i].count;
@@ -14094,13 +14095,13 @@ static int gpunn__squares_of(const gpunn_run *run, const gpunn_update *u)
     return u->kind == GPUNN_UPDATE_AVERAGE ? 0 : gpunn__squares_blocks(u->count, total, run->update_count);
 }
 
-/* Sums the squares of a clip group's gradients into the partials after those of earlier groups. */
+/* Sums the squares of a clip group's gradients into the partials after those of earlier clip groups. */
 static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job,
-                                        int group)
+                                        int clip_group)
 {
     for (int i = 0; i < run->update_count; i++) {
         const gpunn_update *u = &run->updates[i];
-        const int           blocks = u->clip_group == group ? gpunn__squares_of(run, u) : 0;
+        const int           blocks = u->clip_group == clip_group ? gpunn__squares_of(run, u) : 0;
         if (blocks == 0) continue;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient,
                                  u->count, cuda->partials + job->partial_count, cuda->state));
@@ -14163,7 +14164,7 @@ GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run
 static const float *gpunn__written_by(const gpunn_run *run, const gpunn_step *step, int i)
 {
     const float *values = (const float *)step->grad_in[i].data;
-    const bool   writes = (step->backward || step->op == GPUNN_OP_GROUP) && values &&
+    const bool   writes = (step->backward || step->op == GPUNN_OP_FUSION) && values &&
                         step->grad_in[i].dtype == GPUNN_F32;
     return writes && values >= run->gradients && values < run->gradients + run->gradient_count ? values
                                                                                                : NULL;
@@ -14384,7 +14385,7 @@ static __global__ void gpunn__report_in_loss_kernel(const gpunn__update_job job,
 GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run,
                                                  gpunn__checks *checks, int *begun)
 {
-    int               groups = 1, updated = 0;
+    int               clip_groups = 1, updated = 0;
     bool              squares = false;
     gpunn__update_job job;
     memset(&job, 0, sizeof job);
@@ -14407,10 +14408,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
     const gpunn__range range("update");
     for (int i = 0; i < run->update_count; i++) {
         squares = squares || run->updates[i].clip_norm > 0;
-        if (run->updates[i].clip_group >= groups) groups = run->updates[i].clip_group + 1;
+        if (run->updates[i].clip_group >= clip_groups) clip_groups = run->updates[i].clip_group + 1;
     }
-    for (int group = 0; squares && group < groups; group++)
-        GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
+    for (int clip_group = 0; squares && clip_group < clip_groups; clip_group++)
+        GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, clip_group));
     if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, checks, &job));
     if (*begun < run->exchange_count && run->exchanges[*begun].after == GPUNN_AFTER_CHECK) {
         GPUNN__TRY(
@@ -14418,15 +14419,15 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_CHECK, begun));
         GPUNN__TRY(gpunn__exchanges_end(cuda, 1));
     }
-    for (int group = 0, first = 0; group < groups; group++, first += job.own_count) {
+    for (int clip_group = 0, first = 0; clip_group < clip_groups; clip_group++, first += job.own_count) {
         job.own_first = first;
         job.own_count = 0;
         for (int i = 0; squares && i < run->update_count; i++)
-            if (run->updates[i].clip_group == group)
+            if (run->updates[i].clip_group == clip_group)
                 job.own_count += gpunn__squares_of(run, &run->updates[i]);
         for (job.index = 0; job.index < run->update_count; job.index++) {
             job.u = run->updates[job.index];
-            if (job.u.clip_group != group || job.u.parameter == NULL) continue;
+            if (job.u.clip_group != clip_group || job.u.parameter == NULL) continue;
             job.reports = updated == 0;
             GPUNN__TRY(gpunn__cuda_update_launch(cuda, &job));
             updated++;
@@ -14714,10 +14715,10 @@ static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
 }
 
 /* Runs a fused kernel that the generator has written. */
-GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_fusion(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_kernel_operand *operands = step->group.kernel->program[step->group.direction].operands;
-    const gpunn_kernel_launch  *launch = step->group.launch;
+    const gpunn_kernel_operand *operands = step->fusion.kernel->program[step->fusion.direction].operands;
+    const gpunn_kernel_launch  *launch = step->fusion.launch;
     void                       *data[GPUNN_KERNEL_OPERANDS];
     gpunn_kernel_call           call;
     memset(&call, 0, sizeof call);
@@ -14736,7 +14737,7 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *st
         if (gpunn__short_fused(step))
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "its steps are so short that they share a launch with others");
-        step->workspace_bytes = launch->workspace(step->group.batch, cuda->multiprocessors);
+        step->workspace_bytes = launch->workspace(step->fusion.batch, cuda->multiprocessors);
         return step->workspace_bytes == SIZE_MAX
                    ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
                    : GPUNN_OK;
@@ -14745,9 +14746,9 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *st
         data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
     call.data = data;
     call.accumulate = (const unsigned char *)step->accumulate;
-    call.half = step->group.half;
-    call.batch = step->group.batch;
-    call.sites = step->group.sites;
+    call.half = step->fusion.half;
+    call.batch = step->fusion.batch;
+    call.sites = step->fusion.sites;
     call.random = &cuda->state->seed;
     call.workspace = step->workspace;
     call.multiprocessors = cuda->multiprocessors;

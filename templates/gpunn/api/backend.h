@@ -127,7 +127,7 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * - RNN, LSTM, GRU: x is [length, n, features]; the last four operands repeat for each direction.
  * - ASSIGN: out is the state's own memory.
  * - CONCAT, CUSTOM: any number of operands.
- * - GROUP: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
+ * - FUSION: the operands of its program; gradients that it writes are in grad_in, with accumulate, all others
  *   in `in`.
  * - RELAYOUT (backends with channels_last): source in `in`; destination in grad_in, with the wanted channels
  *   and dtype, and accumulate. */
@@ -181,14 +181,14 @@ typedef struct gpunn_step {
         gpunn_op    op;     /* RELU: the mask follows from x; GELU_TANH; NONE: plain x */
         gpunn_value before; /* GELU_TANH: its input */
     } activated;
-    struct { /* GROUP only */
+    struct { /* FUSION only */
         const gpunn_kernel        *kernel;
         const gpunn_kernel_launch *launch; /* on a GPU; NULL: the .cu file is not linked */
         int                        direction;
         int64_t                    batch;
         uint32_t                   sites[GPUNN_KERNEL_SITES];
         void                      *half[GPUNN_KERNEL_OPERANDS]; /* as in gpunn_kernel_call */
-    } group;
+    } fusion;
     /* Aliasing. Forward: out.data may equal in[0].data (or in[1].data) for elementwise ops. Backward:
      * grad_in[i].data may equal grad_out.data for elementwise ops if accumulate[i] is false and i is the only
      * wanted gradient. */

@@ -158,8 +158,8 @@
 /* The other ops: X(ENUM, name, operand names, operands that the backward pass reads (bit i: operand i),
  * whether it reads the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits), the
  * rule of the result's shape (>>graph/infer)). Their attributes are in gpunn_attributes (>>backend);
- * gpunn_step says which operands may be missing. The last two, RELAYOUT and GROUP, occur only in plans:
- * RELAYOUT for filters of convolutions, GROUP for fused kernels. */
+ * gpunn_step says which operands may be missing. The last two, RELAYOUT and FUSION, occur only in plans:
+ * RELAYOUT for filters of convolutions, FUSION for fused kernels. */
 #define GPUNN_OTHER_OPS(X)                                                                               \
     X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                \
     X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                           \
@@ -229,7 +229,7 @@
     X(CAST, cast, (x), 0, 0, 0, 0, cast)                                                                 \
     X(INTEGER, integer, (tensors), 0, 0, 0, 0, integer)                                                  \
     X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                         \
-    X(GROUP, group, (inputs), 0, 0, 0, 0, same)
+    X(FUSION, fusion, (inputs), 0, 0, 0, 0, same)
 
 /* An alias of its operand's memory. It takes part in shapes and gradients, but no backend runs it. */
 #define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, (x), 0, 0, 1, 0, reshape)

@@ -240,13 +240,14 @@ static void gpunn__attention_clear(const gpunn__heads *h, int64_t sample, int64_
 static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sample, int64_t kv_head,
                                            float *scratch)
 {
-    const int64_t group = a->heads / a->kv_heads, block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
+    const int64_t heads_per_kv = a->heads / a->kv_heads,
+                  block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
     float *const weights = scratch, *const d_scores = weights + block, *const packed = d_scores + block;
-    for (int64_t h = 0; h < group && !a->add[0]; h++)
-        gpunn__attention_clear(&a->dq, sample, kv_head * group + h, a->l, a->e);
+    for (int64_t h = 0; h < heads_per_kv && !a->add[0]; h++)
+        gpunn__attention_clear(&a->dq, sample, kv_head * heads_per_kv + h, a->l, a->e);
     if (!a->add[1]) gpunn__attention_clear(&a->dk, sample, kv_head, a->s, a->e);
     if (!a->add[2]) gpunn__attention_clear(&a->dv, sample, kv_head, a->s, a->ev);
-    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+    for (int64_t head = kv_head * heads_per_kv; head < (kv_head + 1) * heads_per_kv; head++)
         for (int64_t i = 0; i < a->l; i += GPUNN__ATTENTION_ROWS) {
             const int64_t rows = gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS),
                           reach = gpunn__attention_reach(a, sample, i + rows);

@@ -119,7 +119,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     step->accumulate[i] = second ? b->tensors[root].more >= 0 : b->tensors[root].writes++ > 0;
     step->grad_in[i].dtype = plan->tensors[root].storage;
     step->grad_in[i].channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(input);
-    b->tensors[root].writer = i == 0 || step->op == GPUNN_OP_GROUP ? at : -1;
+    b->tensors[root].writer = i == 0 || step->op == GPUNN_OP_FUSION ? at : -1;
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
         for (int id = root; !step->accumulate[i] && id >= 0; id = plan->tensors[id].beside) {
             plan->reached[plan->reached_count] = id;
@@ -147,11 +147,11 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpun
 static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step, int root)
 {
     if (gpunn__op_is(step->op, GPUNN__ROW_NORM)) return step->half.data == NULL ? 0 : -1;
-    if (step->op != GPUNN_OP_GROUP) return -1;
+    if (step->op != GPUNN_OP_FUSION) return -1;
     const gpunn__fused *fused = &b->fused[b->tensors[gpunn__node_of(b, step)->id].fused];
     for (int i = 0; i < step->input_count; i++) {
-        const gpunn_kernel_operand *operand = &fused->kernel->program[step->group.direction].operands[i];
-        if (operand->role == GPUNN_KERNEL_GRADIENT && step->grad_in[i].data && step->group.half[i] == NULL &&
+        const gpunn_kernel_operand *operand = &fused->kernel->program[step->fusion.direction].operands[i];
+        if (operand->role == GPUNN_KERNEL_GRADIENT && step->grad_in[i].data && step->fusion.half[i] == NULL &&
             operand->half == (unsigned char)gpunn__half_of(b->model) &&
             b->plan->tensors[gpunn__member(b, fused, operand->index)->id].gradient_root == root)
             return i;
@@ -247,7 +247,7 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__fused *fused, g
                                  int at)
 {
     gpunn__plan                *plan = b->plan;
-    const gpunn_kernel_operand *operand = &fused->kernel->program[step->group.direction].operands[i];
+    const gpunn_kernel_operand *operand = &fused->kernel->program[step->fusion.direction].operands[i];
     const gpunn_tensor         *t = gpunn__member(b, fused, operand->index);
     int root = plan->tensors[t->id].gradient_root, slot = plan->tensors[root].gradient_slot;
     gpunn__describe(plan, &step->in[i], t);
@@ -276,7 +276,7 @@ static bool gpunn__fused_operand(gpunn__builder *b, gpunn__fused *fused, gpunn_s
 {
     gpunn__plan                *plan = b->plan;
     const gpunn_kernel         *kernel = fused->kernel;
-    const gpunn_kernel_program *program = &kernel->program[step->group.direction];
+    const gpunn_kernel_program *program = &kernel->program[step->fusion.direction];
     const gpunn_kernel_operand *operand = &program->operands[i];
     gpunn_value                *value = &step->in[i];
     if (operand->role == GPUNN_KERNEL_KEPT) {
@@ -358,21 +358,21 @@ GPUNN__INTERNAL bool gpunn__fused_step(gpunn__builder *b, int index, bool backwa
     gpunn_step *step = gpunn__new_step(b, gpunn__member(b, fused, -kernel->node_count), backward,
                                        program->operand_count);
     if (step == NULL) return false;
-    gpunn__set_operation(step, &gpunn__operation_group);
+    gpunn__set_operation(step, &gpunn__operation_fusion);
     step->name = kernel->name;
-    step->group.kernel = kernel;
-    step->group.direction = (int)(program - kernel->program);
-    step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction]
-                              : NULL;
-    step->group.batch = gpunn__fused_batch(b, fused);
+    step->fusion.kernel = kernel;
+    step->fusion.direction = (int)(program - kernel->program);
+    step->fusion.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->fusion.direction]
+                               : NULL;
+    step->fusion.batch = gpunn__fused_batch(b, fused);
     for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
         const gpunn_tensor *t = b->model->tensors[fused->tensors[k]];
-        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->group.sites[sites++] = t->attr.site;
+        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->fusion.sites[sites++] = t->attr.site;
     }
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
         const gpunn_kernel_kept *kept = &kernel->kept[k];
         size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
-        int slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->group.batch) * width, at);
+        int slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->fusion.batch) * width, at);
         if (slot < 0) return false;
         if (k == 0) fused->slot = slot;
     }

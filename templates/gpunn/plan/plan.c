@@ -200,10 +200,10 @@ static GPUNN__STATUS gpunn__reject_unsupported(gpunn__builder *b, const gpunn_st
  * statistics of norms, also in generated kernels. */
 static bool gpunn__changes_operand(const gpunn_step *step, int i)
 {
-    if (step->op != GPUNN_OP_GROUP)
+    if (step->op != GPUNN_OP_FUSION)
         return gpunn__has_statistics(step->op) && step->input_count > 4 && !step->evaluates &&
                (i == 3 || i == 4);
-    const gpunn_kernel_operand *operand = &step->group.kernel->program[step->group.direction].operands[i];
+    const gpunn_kernel_operand *operand = &step->fusion.kernel->program[step->fusion.direction].operands[i];
     return operand->role == GPUNN_KERNEL_VALUE && operand->index >= 0 && operand->written;
 }
 
@@ -261,7 +261,7 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
                 return GPUNN_ERR_MEMORY;
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
-        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP)
+        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_FUSION)
             return gpunn__reject_unsupported(b, step);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
         if (!step->backward && step->saved_bytes) {

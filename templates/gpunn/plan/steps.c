@@ -1333,7 +1333,7 @@ GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i
     step->half = *value;
     step->half.data = NULL;
     step->half.dtype = gpunn__half_of(b->model);
-    if (step->op == GPUNN_OP_GROUP) pointer = &step->group.half[i];
+    if (step->op == GPUNN_OP_FUSION) pointer = &step->fusion.half[i];
     return slot >= 0 && gpunn__bind(b, pointer, GPUNN__IN_SLOT, slot) ? slot : -1;
 }
 

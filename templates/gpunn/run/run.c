@@ -241,7 +241,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
 
 GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step)
 {
-    return step->backward || step->op == GPUNN_OP_GROUP;
+    return step->backward || step->op == GPUNN_OP_FUSION;
 }
 
 /* Checks the parameter gradients that a step has just written for infinity and

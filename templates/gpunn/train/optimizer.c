@@ -84,7 +84,8 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
     return GPUNN_OK;
 }
 
-/* Resolves one setting of a group, which must be below `high`. *number is -1 if it is left out (0). */
+/* Resolves one setting of a parameter group, which must be below `high`. *number is -1 if it is left out
+ * (0). */
 static GPUNN__STATUS gpunn__param_group_number(const gpunn_optimizer *opt, int index, const char *key,
                                                float given, float high, float *number)
 {
@@ -97,7 +98,7 @@ static GPUNN__STATUS gpunn__param_group_number(const gpunn_optimizer *opt, int i
 }
 
 static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_optimizer_group *given,
-                                             int index, gpunn__param_group *group)
+                                             int index, gpunn__param_group *param_group)
 {
     const gpunn__setting *row = gpunn__rules[opt->rule.kind].setting;
     gpunn_device         *dev = opt->model->dev;
@@ -113,12 +114,12 @@ static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_o
     if (given->parameters == NULL && given->prefix == NULL)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "%sprefix is NULL, and so is parameters; say which it is of", where);
-    for (int i = 0; i < GPUNN_SETTINGS; i++) group->setting[i] = -1;
+    for (int i = 0; i < GPUNN_SETTINGS; i++) param_group->setting[i] = -1;
     gpunn_status status = gpunn__param_group_number(opt, index, "clip_norm", given->clip_norm, INFINITY,
-                                                    &group->clip_norm);
+                                                    &param_group->clip_norm);
     if (status == GPUNN_OK)
         status = gpunn__param_group_number(opt, index, "clip_value", given->clip_value, INFINITY,
-                                           &group->clip_value);
+                                           &param_group->clip_value);
     for (int i = 0; i < (int)(sizeof own / sizeof *own) && status == GPUNN_OK; i++) {
         const int at = gpunn__setting_at(opt->rule.kind, own[i].key);
         if (at < 0 && own[i].given != 0)
@@ -126,20 +127,20 @@ static GPUNN__STATUS gpunn__param_group_make(gpunn_optimizer *opt, const gpunn_o
                                "%s%s is given, but this optimizer has none; leave it out", where, own[i].key);
         if (at >= 0)
             status = gpunn__param_group_number(opt, index, own[i].key, own[i].given, row[at].high,
-                                               &group->setting[at]);
+                                               &param_group->setting[at]);
     }
     if (status != GPUNN_OK) return status;
     status = gpunn__choose(opt->model, where, given->parameters, given->parameter_count, given->prefix,
-                           &group->chosen);
-    for (int i = 0; status == GPUNN_OK && i < group->chosen.count; i++)
-        if (!gpunn__is_chosen(opt, group->chosen.list[i]))
+                           &param_group->chosen);
+    for (int i = 0; status == GPUNN_OK && i < param_group->chosen.count; i++)
+        if (!gpunn__is_chosen(opt, param_group->chosen.list[i]))
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                                "%sparameters[%d] is '%s', which the optimizer does not train", where, i,
-                               group->chosen.list[i]->name);
+                               param_group->chosen.list[i]->name);
     return status;
 }
 
-/* Copies the selection of parameters and the groups of settings. */
+/* Copies the selection of parameters and the parameter groups. */
 static GPUNN__STATUS gpunn__optimizer_select(gpunn_optimizer *opt, const gpunn__selection *s)
 {
     gpunn_device *dev = opt->model->dev;

@@ -651,7 +651,7 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
                                              bool accumulate, gpunn__action action)
 {
     const gpunn__heads *const value[3] = {a, b, d};
-    const int64_t             group = c->heads / c->kv_heads;
+    const int64_t             heads_per_kv = c->heads / c->kv_heads;
     /* strides between the heads of q that share a head of k, and between heads of k */
     int64_t        inner[3], outer[3];
     gpunn__walk    kept, summed;
@@ -666,11 +666,12 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
     p.a = a->data, p.b = b->data, p.d = d->data;
     p.accumulate = accumulate;
     for (int i = 0; i < 3; i++) {
-        const bool shared = i == (sum ? 2 : 1) && group > 1; /* this operand has a head per head of k */
+        const bool shared = i == (sum ? 2 : 1) &&
+                            heads_per_kv > 1; /* this operand has a head per head of k */
         inner[i] = shared ? 0 : value[i]->heads;
-        outer[i] = shared ? value[i]->heads : group * value[i]->heads;
+        outer[i] = shared ? value[i]->heads : heads_per_kv * value[i]->heads;
     }
-    gpunn__axes_add(sum ? &summed : &kept, group, inner[0], inner[1], inner[2]);
+    gpunn__axes_add(sum ? &summed : &kept, heads_per_kv, inner[0], inner[1], inner[2]);
     gpunn__axes_add(&kept, c->kv_heads, outer[0], outer[1], outer[2]);
     gpunn__axes_add(&kept, c->n, a->samples, b->samples, d->samples);
     return gpunn__repeated_products(cuda, p, kept, &summed, action);

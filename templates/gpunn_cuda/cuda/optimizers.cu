@@ -524,13 +524,13 @@ static int gpunn__squares_of(const gpunn_run *run, const gpunn_update *u)
     return u->kind == GPUNN_UPDATE_AVERAGE ? 0 : gpunn__squares_blocks(u->count, total, run->update_count);
 }
 
-/* Sums the squares of a clip group's gradients into the partials after those of earlier groups. */
+/* Sums the squares of a clip group's gradients into the partials after those of earlier clip groups. */
 static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job,
-                                        int group)
+                                        int clip_group)
 {
     for (int i = 0; i < run->update_count; i++) {
         const gpunn_update *u = &run->updates[i];
-        const int           blocks = u->clip_group == group ? gpunn__squares_of(run, u) : 0;
+        const int           blocks = u->clip_group == clip_group ? gpunn__squares_of(run, u) : 0;
         if (blocks == 0) continue;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient,
                                  u->count, cuda->partials + job->partial_count, cuda->state));
@@ -593,7 +593,7 @@ GPUNN__INTERNAL bool gpunn__joins_steps(const gpunn__cuda *cuda, const gpunn_run
 static const float *gpunn__written_by(const gpunn_run *run, const gpunn_step *step, int i)
 {
     const float *values = (const float *)step->grad_in[i].data;
-    const bool   writes = (step->backward || step->op == GPUNN_OP_GROUP) && values &&
+    const bool   writes = (step->backward || step->op == GPUNN_OP_FUSION) && values &&
                         step->grad_in[i].dtype == GPUNN_F32;
     return writes && values >= run->gradients && values < run->gradients + run->gradient_count ? values
                                                                                                : NULL;
@@ -814,7 +814,7 @@ static __global__ void gpunn__report_in_loss_kernel(const gpunn__update_job job,
 GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run,
                                                  gpunn__checks *checks, int *begun)
 {
-    int               groups = 1, updated = 0;
+    int               clip_groups = 1, updated = 0;
     bool              squares = false;
     gpunn__update_job job;
     memset(&job, 0, sizeof job);
@@ -837,10 +837,10 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
     const gpunn__range range("update");
     for (int i = 0; i < run->update_count; i++) {
         squares = squares || run->updates[i].clip_norm > 0;
-        if (run->updates[i].clip_group >= groups) groups = run->updates[i].clip_group + 1;
+        if (run->updates[i].clip_group >= clip_groups) clip_groups = run->updates[i].clip_group + 1;
     }
-    for (int group = 0; squares && group < groups; group++)
-        GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
+    for (int clip_group = 0; squares && clip_group < clip_groups; clip_group++)
+        GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, clip_group));
     if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, checks, &job));
     if (*begun < run->exchange_count && run->exchanges[*begun].after == GPUNN_AFTER_CHECK) {
         GPUNN__TRY(
@@ -848,15 +848,15 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_
         GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_CHECK, begun));
         GPUNN__TRY(gpunn__exchanges_end(cuda, 1));
     }
-    for (int group = 0, first = 0; group < groups; group++, first += job.own_count) {
+    for (int clip_group = 0, first = 0; clip_group < clip_groups; clip_group++, first += job.own_count) {
         job.own_first = first;
         job.own_count = 0;
         for (int i = 0; squares && i < run->update_count; i++)
-            if (run->updates[i].clip_group == group)
+            if (run->updates[i].clip_group == clip_group)
                 job.own_count += gpunn__squares_of(run, &run->updates[i]);
         for (job.index = 0; job.index < run->update_count; job.index++) {
             job.u = run->updates[job.index];
-            if (job.u.clip_group != group || job.u.parameter == NULL) continue;
+            if (job.u.clip_group != clip_group || job.u.parameter == NULL) continue;
             job.reports = updated == 0;
             GPUNN__TRY(gpunn__cuda_update_launch(cuda, &job));
             updated++;

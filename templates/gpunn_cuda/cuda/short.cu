@@ -104,7 +104,7 @@ static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__sho
 
 GPUNN__INTERNAL bool gpunn__short_fused(const gpunn_step *step)
 {
-    const gpunn_kernel *kernel = step->group.kernel;
+    const gpunn_kernel *kernel = step->fusion.kernel;
     int64_t             largest = 1;
     for (int i = 0; i < step->input_count; i++)
         if (step->in[i].count > largest) largest = step->in[i].count;
